@@ -1,0 +1,93 @@
+//! The two languages in which the program speaks.
+//!
+//! Every sentence that a person reads exists in English and in Chinese, side
+//! by side at the place that knows the facts; which of the two is shown is
+//! decided once, where it is printed. Ids, JSON keys and variable names are
+//! never translated.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// The language of everything shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lang {
+    #[default]
+    En,
+    Zh,
+}
+
+impl Lang {
+    /// The language of a POSIX locale name (`zh_CN.UTF-8` → Chinese; all else English).
+    pub fn from_locale(locale: &str) -> Lang {
+        if locale.starts_with("zh") { Lang::Zh } else { Lang::En }
+    }
+
+    /// The language of the environment: the first non-empty of LC_ALL, LC_MESSAGES, LANG.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Lang {
+        ["LC_ALL", "LC_MESSAGES", "LANG"]
+            .into_iter()
+            .filter_map(variable)
+            .find(|value| !value.is_empty())
+            .map_or(Lang::En, |value| Lang::from_locale(&value))
+    }
+}
+
+/// One sentence in both languages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    pub en: Cow<'static, str>,
+    pub zh: Cow<'static, str>,
+}
+
+impl Text {
+    pub fn new(en: impl Into<Cow<'static, str>>, zh: impl Into<Cow<'static, str>>) -> Text {
+        Text { en: en.into(), zh: zh.into() }
+    }
+
+    /// The same words in both languages: names, paths, quoted output.
+    pub fn same(words: impl Into<Cow<'static, str>>) -> Text {
+        let words = words.into();
+        Text { en: words.clone(), zh: words }
+    }
+
+    pub fn get(&self, lang: Lang) -> &str {
+        match lang {
+            Lang::En => &self.en,
+            Lang::Zh => &self.zh,
+        }
+    }
+}
+
+/// `text!("{n} nodes", "{n} 个节点")`: a [`Text`] from two format strings that
+/// capture variables of the scope.
+#[macro_export]
+macro_rules! text {
+    ($en:literal, $zh:literal $(,)?) => {
+        $crate::lang::Text::new(format!($en), format!($zh))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locale_names_choose_the_language() {
+        let of = |name: &'static str, value: &'static str| {
+            Lang::from_environment(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(of("LANG", "zh_CN.UTF-8"), Lang::Zh);
+        assert_eq!(of("LC_ALL", "zh_TW"), Lang::Zh);
+        assert_eq!(of("LANG", "C.UTF-8"), Lang::En);
+        assert_eq!(of("OTHER", "zh"), Lang::En);
+    }
+
+    #[test]
+    fn both_languages_capture_the_same_values() {
+        let nodes = 3;
+        let text = text!("{nodes} nodes", "{nodes} 个节点");
+        assert_eq!((text.get(Lang::En), text.get(Lang::Zh)), ("3 nodes", "3 个节点"));
+    }
+}

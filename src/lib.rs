@@ -1,0 +1,34 @@
+//! `ranklaunch`: the program that starts a node's part of a distributed PyTorch
+//! job and keeps it in hand until the last byte.
+//!
+//! The modules are rooms along a corridor that only [`launch`] walks:
+//!
+//! ```text
+//! settings → clear → observe → plan → prepare → supervise + logs → report
+//! ```
+//!
+//! A room takes and gives data types and never calls another room.
+
+#![deny(unsafe_code)]
+
+pub mod clear;
+pub mod cli;
+pub mod host;
+pub mod lang;
+pub mod launch;
+pub mod logs;
+pub mod names;
+pub mod observe;
+pub mod plan;
+pub mod prepare;
+pub mod probe;
+pub mod report;
+pub mod settings;
+pub mod supervise;
+#[allow(
+    unsafe_code,
+    clippy::allow_attributes,
+    reason = "the one room in which system calls are wrapped"
+)]
+pub mod sys;
+pub mod verdict;

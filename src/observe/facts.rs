@@ -1,0 +1,227 @@
+//! The types of [`Facts`]. All of it is plain data that can travel to another node.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lang::Text;
+use crate::verdict::Warning;
+
+/// All that was seen on one node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Facts {
+    pub hostname: String,
+    pub contract: Contract,
+    pub gpus: GpuFacts,
+    pub network: NetworkFacts,
+    pub hcas: Vec<Hca>,
+    pub limits: Limits,
+    pub python: PythonFacts,
+    /// Heads read from the checkpoint's config.json, with the file.
+    pub checkpoint_heads: Option<(u32, PathBuf)>,
+    /// Variables of the container that bear on the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What the platform says about the job. Which claim wins is decided in `plan`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Contract {
+    /// Id of the contract with the most specific evidence (`kubeflow-pytorchjob`); `none` without any.
+    pub platform: String,
+    pub nnodes: Option<Claim>,
+    pub node_rank: Option<Claim>,
+    /// WORLD_SIZE and RANK where nothing more specific says what they count.
+    pub world_size: Option<Claim>,
+    pub rank: Option<Claim>,
+    pub master_addr: Option<Claim>,
+    pub master_port: Option<Claim>,
+    /// Processes per node: a number, or `auto`, `gpu`, `cpu`.
+    pub nproc: Option<Claim>,
+    /// GPUs that the platform says this node has.
+    pub gpu_count: Option<Claim>,
+    /// c10d endpoint of an elastic job, `host:port`.
+    pub rdzv_endpoint: Option<Claim>,
+    /// The platform's job id, for the run id and the job key.
+    pub job_id: Option<Claim>,
+    /// The pod's grace period in seconds, where the platform exports it.
+    pub grace_seconds: Option<Claim>,
+    /// A living ancestor that is torchrun: pid and command line.
+    pub inside_torchrun: Option<(i32, String)>,
+    /// LOCAL_RANK and the like that are set without a torchrun above us.
+    pub stale_rank_variables: Vec<String>,
+    /// PET_* variables, which never reach the engine.
+    pub pet_variables: Vec<String>,
+    pub warnings: Vec<Warning>,
+}
+
+/// A variable and its value, unparsed, so that a refusal can quote both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    pub variable: String,
+    pub value: String,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// Every GPU that this container can use, in NVML (PCI) order, before CUDA_VISIBLE_DEVICES.
+    pub gpus: Vec<Gpu>,
+    /// What CUDA_VISIBLE_DEVICES leaves, in its order.
+    pub visible: Vec<VisibleGpu>,
+    /// Value of CUDA_VISIBLE_DEVICES, when set.
+    pub cuda_visible_devices: Option<String>,
+    pub source: GpuSource,
+    /// Each source that was tried before, and what it said.
+    pub attempts: Vec<(GpuSource, Text)>,
+    /// Why GPUs count as asked for (`GPU_COUNT=8`, `/dev/nvidiactl`); empty when nothing says so.
+    pub requested_by: Vec<String>,
+    /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
+    pub faults: Vec<Warning>,
+    pub driver_version: Option<String>,
+    /// CUDA version that the driver supports, (major, minor).
+    pub cuda_driver_version: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuSource {
+    Nvml,
+    /// `/dev/nvidia[0-9]+` that can be opened.
+    DeviceNodes,
+    /// `/proc/driver/nvidia/gpus`.
+    ProcDriver,
+    NvidiaSmi,
+    #[default]
+    None,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// NVML index, 0-based.
+    pub index: u32,
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    /// `0000:18:00.0`, lower case, four-digit domain.
+    pub pci: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// Bytes.
+    pub memory_total: Option<u64>,
+    /// Bytes, without the driver's reserve.
+    pub memory_used: Option<u64>,
+    pub mig: bool,
+    /// None: unknown (sysfs says -1 or nothing).
+    pub numa_node: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VisibleGpu {
+    /// Position in [`GpuFacts::gpus`].
+    pub gpu: usize,
+    /// What the user wrote for it in CUDA_VISIBLE_DEVICES, or its index.
+    pub token: String,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct NetworkFacts {
+    pub interfaces: Vec<Interface>,
+    /// The master as this node sees it; None on a single node or when no address is known.
+    pub master: Option<MasterRoute>,
+    /// Interface of the default route, IPv4 first.
+    pub default_interface: Option<String>,
+    /// Addresses that our own host name has.
+    pub hostname_addresses: Vec<IpAddr>,
+    /// NCCL settings that exist before us: environment, then NCCL_CONF_FILE, ~/.nccl.conf, /etc/nccl.conf.
+    pub nccl: Vec<NcclSetting>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    pub name: String,
+    pub addresses: Vec<IpAddr>,
+    pub running: bool,
+    pub loopback: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterRoute {
+    pub host: String,
+    pub addresses: Vec<IpAddr>,
+    /// The address is one of this node's own.
+    pub local: bool,
+    /// Interface of the kernel's route to it.
+    pub interface: Option<String>,
+    /// Why there is no address or no route.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NcclSetting {
+    pub name: String,
+    pub value: String,
+    /// `environment`, or the file.
+    pub source: String,
+}
+
+/// An RDMA device of /sys/class/infiniband.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hca {
+    /// `mlx5_0`
+    pub name: String,
+    pub pci: Option<String>,
+    pub numa_node: Option<u32>,
+    /// The uverbs node can be opened read-write by us.
+    pub openable: bool,
+    pub virtual_function: bool,
+    pub ports: Vec<HcaPort>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HcaPort {
+    /// 1-based.
+    pub number: u32,
+    pub active: bool,
+    /// `InfiniBand` or `Ethernet`.
+    pub link_layer: String,
+    pub gigabits: Option<f64>,
+    /// Ethernet: a RoCE v2, non-link-local GID can be read in this network namespace.
+    pub roce_v2_gid: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of /dev/shm in all. None when it is not mounted.
+    pub shm_total: Option<u64>,
+    pub shm_free: Option<u64>,
+    /// Hard limit of locked memory in bytes; None is unlimited.
+    pub memlock: Option<u64>,
+    pub nofile_hard: u64,
+    /// CPUs that this container may use: the least of affinity and cgroup quota.
+    pub cpus: u32,
+    /// cgroup memory limit in bytes; None is unlimited.
+    pub memory_limit: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PythonFacts {
+    pub interpreter: Option<PathBuf>,
+    /// How it was found (`--python`, `conda environment tiny-vae`, `PATH`).
+    pub found_by: String,
+    /// Why there is none, what was looked at.
+    pub problem: Option<Text>,
+    /// `3.11`
+    pub version: Option<String>,
+    pub torch: Option<Torch>,
+    /// Variables that activating the environment sets (PATH, CONDA_PREFIX, VIRTUAL_ENV).
+    pub activation: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Torch {
+    /// `2.15.0+cu130`
+    pub version: String,
+    /// `13.0`; None in a CPU build.
+    pub cuda: Option<String>,
+    pub path: PathBuf,
+}

@@ -1,0 +1,9 @@
+//! What the node is: platform contract, GPUs, interfaces, HCAs, limits, python.
+//!
+//! Takes a [`Host`](crate::host::Host) and the few settings that say what to
+//! look for; gives [`Facts`]. Only reads, never decides: a missing or odd fact
+//! is a value, not an error.
+
+mod facts;
+
+pub use facts::*;

@@ -1,0 +1,9 @@
+//! What will be run: membership, layout, devices, network, environment, command line.
+//!
+//! Takes [`Settings`](crate::settings::Settings) and [`Facts`](crate::observe::Facts);
+//! gives a [`Plan`] or a [`Refusal`](crate::verdict::Refusal). Pure functions: no
+//! file, no socket, no clock.
+
+mod types;
+
+pub use types::*;

@@ -1,0 +1,112 @@
+//! The types of [`Plan`]: what a launch does, each value with its reason.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lang::Text;
+use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
+use crate::verdict::Warning;
+
+/// Everything that is fixed before the first process starts.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub membership: Membership,
+    pub nproc_per_node: u32,
+    /// nnodes × nproc_per_node.
+    pub world_size: u32,
+    pub gpus: Vec<PlannedGpu>,
+    pub layout: Layout,
+    pub network: Network,
+    /// Placeholder → value: sizes, ranks, `[[select]]` names.
+    pub placeholders: BTreeMap<String, String>,
+    /// Variables that we set for the ranks, in addition to the container's.
+    pub env: BTreeMap<String, OsString>,
+    /// Variables that must not reach the engine.
+    pub env_remove: Vec<String>,
+    pub engine: Engine,
+    pub rdzv: Rendezvous,
+    pub python: Option<std::path::PathBuf>,
+    /// The program with its placeholders replaced, but for {run_id} and {timestamp}.
+    pub program: Program,
+    /// The engine's own further arguments, placeholders replaced.
+    pub engine_args: Vec<String>,
+    /// torch's version, where known, since engines' flags depend on it.
+    pub torch_version: Option<String>,
+    pub decisions: Vec<Decision>,
+    pub warnings: Vec<Warning>,
+}
+
+/// Who takes part and where they meet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Contract id (`kubeflow-pytorchjob`, `flags`, `none`).
+    pub platform: String,
+    pub nnodes: u32,
+    pub node_rank: u32,
+    pub master_addr: String,
+    pub master_port: u16,
+    /// One node alone: another free port is taken at launch.
+    pub master_port_free: bool,
+    /// min:max of an elastic job; the engine is then given c10d and this range.
+    pub elastic: Option<(u32, u32)>,
+}
+
+impl Membership {
+    pub fn is_master(&self) -> bool {
+        self.node_rank == 0
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlannedGpu {
+    pub index: u32,
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    pub pci: Option<String>,
+    pub selected: bool,
+    pub local_rank: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    pub rule: LayoutRule,
+    pub heads: Option<u32>,
+    pub ulysses_size: u32,
+    pub ring_size: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    pub socket_ifname: Option<String>,
+    /// `mlx5_0:1`; what will be used, whether or not a variable is needed to say so.
+    pub hcas: Vec<String>,
+}
+
+/// One value, why it is so, and who decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// `nproc_per_node`
+    pub what: String,
+    pub value: String,
+    pub because: Text,
+    /// `solved`, `detected`, `default`, a flag, a variable or file:line.
+    pub source: String,
+}
+
+impl Decision {
+    pub fn new(
+        what: impl Into<String>,
+        value: impl ToString,
+        because: Text,
+        source: impl ToString,
+    ) -> Decision {
+        Decision {
+            what: what.into(),
+            value: value.to_string(),
+            because,
+            source: source.to_string(),
+        }
+    }
+}

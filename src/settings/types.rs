@@ -1,0 +1,288 @@
+//! The types of [`Settings`]: text became a checked value at the edge.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lang::Lang;
+use crate::verdict::{Severity, Warning};
+
+/// Where a value came from, in words that a person can act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// `--nnodes`
+    Flag(String),
+    /// `RANKLAUNCH_NNODES`, or a variable of the container such as `MASTER_ADDR`.
+    Environment(String),
+    /// `wan22.toml:12`
+    Profile {
+        file: String,
+        line: usize,
+    },
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Flag(name) | Source::Environment(name) => out.write_str(name),
+            Source::Profile { file, line } => write!(out, "{file}:{line}"),
+            Source::Default => out.write_str("default"),
+        }
+    }
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sourced<T> {
+    pub value: T,
+    pub source: Source,
+}
+
+impl<T> Sourced<T> {
+    pub fn new(value: T, source: Source) -> Sourced<T> {
+        Sourced { value, source }
+    }
+
+    pub fn default_value(value: T) -> Sourced<T> {
+        Sourced { value, source: Source::Default }
+    }
+}
+
+/// Everything that the user decided, or a default where a default needs no facts.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub lang: Lang,
+    /// Name or path of the profile in use, for the start-up block.
+    pub profile: Option<String>,
+
+    pub nnodes: Option<Sourced<u32>>,
+    pub node_rank: Option<Sourced<u32>>,
+    pub master_addr: Option<Sourced<String>>,
+    pub master_port: Option<Sourced<u16>>,
+    pub world_size_counts: Sourced<WorldSizeCounts>,
+    /// Start although a torchrun already runs above us.
+    pub nested: bool,
+
+    pub nproc_per_node: Sourced<Nproc>,
+    pub min_nproc: Option<Sourced<u32>>,
+    pub device: Sourced<Device>,
+
+    pub layout: LayoutSettings,
+    pub selects: Vec<Select>,
+
+    pub engine: Sourced<Engine>,
+    /// Further arguments of the engine itself (`accelerate launch --config_file …`); may hold placeholders.
+    pub engine_args: Vec<String>,
+    pub rdzv: Sourced<Rendezvous>,
+    pub python: Option<Sourced<PathBuf>>,
+    pub conda_env: Option<Sourced<String>>,
+    /// Folders that may hold `envs/<name>`, in order, before the usual places.
+    pub conda_roots: Vec<PathBuf>,
+    pub program: Option<Sourced<Program>>,
+    /// Variables for the ranks. `--env` overrides what the container has; a profile's only fill gaps.
+    pub env: Vec<EnvSetting>,
+
+    pub log_dir: Option<Sourced<PathBuf>>,
+    pub console: Sourced<Console>,
+    pub console_prefix: Sourced<ConsolePrefix>,
+    /// Bytes kept per rank (stdout and stderr together) on disk.
+    pub log_cap_rank: Sourced<u64>,
+    /// Bytes kept per node on disk.
+    pub log_cap_node: Sourced<u64>,
+
+    pub stale: Sourced<StaleMode>,
+    pub muster: Sourced<MusterMode>,
+    pub muster_port: Option<Sourced<u16>>,
+    pub wait_timeout: Sourced<Duration>,
+    /// The whole stop budget, TERM to the last KILL. None: TerminationGracePeriodSeconds, else 30 s.
+    pub grace: Sourced<Duration>,
+    pub max_restarts: Sourced<u32>,
+    pub probe: Sourced<ProbeMode>,
+    pub rdma: Sourced<Rdma>,
+    /// By check id (`shm.size`).
+    pub severities: BTreeMap<String, Sourced<Severity>>,
+    /// Verdict code → code to exit with.
+    pub exit_codes: BTreeMap<i32, i32>,
+    pub interactive: bool,
+    pub termination_log: Option<Sourced<PathBuf>>,
+    pub host_root: Option<PathBuf>,
+    /// Things noticed while reading the settings.
+    pub warnings: Vec<Warning>,
+}
+
+/// What a bare WORLD_SIZE counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorldSizeCounts {
+    Auto,
+    Nodes,
+    Processes,
+}
+
+/// Processes per node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nproc {
+    Auto,
+    Count(u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    Auto,
+    Gpu,
+    Cpu,
+}
+
+/// How the parallel sizes of a codebase relate to the world size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayoutRule {
+    /// No relation.
+    None,
+    /// Wan2.2: ulysses = world, heads % world == 0.
+    UlyssesWorld,
+    /// Wan2.1, HunyuanVideo: ulysses × ring = world, heads % ulysses == 0, ulysses inside a node.
+    UlyssesRing,
+}
+
+#[derive(Debug, Clone)]
+pub struct LayoutSettings {
+    pub rule: Sourced<LayoutRule>,
+    /// From `--heads`, `RANKLAUNCH_HEADS` or the profile's plain `heads = N`.
+    pub heads: Option<Sourced<u32>>,
+    /// The profile's table: the value of a script argument (`--task`) names the heads.
+    pub heads_table: Option<HeadsTable>,
+    /// Script argument that carries ulysses_size (`--ulysses_size`); a literal there is a constraint.
+    pub ulysses_argument: Option<String>,
+    /// Script argument that carries ring_size.
+    pub ring_argument: Option<String>,
+    /// Script argument that names the checkpoint folder, whose config.json may give the heads.
+    pub checkpoint_argument: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadsTable {
+    /// The script argument, such as `--task`.
+    pub argument: String,
+    /// Value of the argument → heads.
+    pub heads: BTreeMap<String, u32>,
+    /// The value that the script takes when the argument is absent.
+    pub default: Option<String>,
+    pub source: Source,
+}
+
+/// One row of `[[select]]`: with this many GPUs in all, these placeholders have these values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Select {
+    pub total_gpus: u32,
+    pub values: BTreeMap<String, String>,
+    pub source: Source,
+}
+
+/// Who starts the ranks of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    Torchrun,
+    Accelerate,
+    Deepspeed,
+    /// ranklaunch itself, with torch's env:// variables.
+    Direct,
+    /// The user's own launcher, run once per node.
+    Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rendezvous {
+    Static,
+    C10d,
+}
+
+/// What every rank runs. Arguments are bytes: prompts, JSON and file names pass unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// `python -u PATH ARGS…`
+    Script { path: OsString, args: Vec<OsString> },
+    /// `python -u -m NAME ARGS…`
+    Module { name: String, args: Vec<OsString> },
+    /// Anything else, as it stands.
+    Command { argv: Vec<OsString> },
+}
+
+impl Program {
+    /// The arguments in which placeholders and layout literals are looked for.
+    pub fn args(&self) -> &[OsString] {
+        match self {
+            Program::Script { args, .. } | Program::Module { args, .. } => args,
+            Program::Command { argv } => argv,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvSetting {
+    pub name: String,
+    pub value: OsString,
+    pub source: Source,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Console {
+    All,
+    Rank0,
+    /// Standard error of all ranks, standard output of none.
+    Errors,
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConsolePrefix {
+    Rank,
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StaleMode {
+    Kill,
+    Report,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MusterMode {
+    Auto,
+    Off,
+    Required,
+}
+
+/// How the embedded probe is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProbeMode {
+    /// File, then memfd, then the sources that need no probe.
+    Auto,
+    File,
+    Memfd,
+    NvidiaSmi,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rdma {
+    Auto,
+    Required,
+    Off,
+}
