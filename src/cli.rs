@@ -366,26 +366,30 @@ fn hint(error: &clap::Error) -> Text {
         return text!("write one of: {valid}", "可用的值: {valid}");
     }
     let argument = context(error, ContextKind::InvalidArg);
-    let subcommands = Line::command();
-    let subcommands = subcommands.get_subcommands().map(clap::Command::get_name);
-    match error.kind() {
-        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand if !argument.starts_with('-') => {
-            if let Some(name) = nearest(&argument, subcommands) {
-                return text!("did you mean '{name}'?", "是否想写 '{name}'？");
-            }
-            text!(
-                "put -- before the script: ranklaunch [options] -- SCRIPT ARGS…",
-                "请在脚本前加 --：ranklaunch [选项] -- SCRIPT ARGS…"
-            )
-        }
-        ErrorKind::ArgumentConflict => text!(
+    let line = Line::command();
+    let subcommands: Vec<&str> = line.get_subcommands().map(clap::Command::get_name).collect();
+    let after_subcommand = || {
+        text!(
             "options stand after the subcommand, each at most once: ranklaunch plan --nnodes 2",
             "选项写在子命令之后，且每个只写一次，例如 ranklaunch plan --nnodes 2"
-        ),
-        ErrorKind::UnknownArgument => text!(
+        )
+    };
+    match error.kind() {
+        ErrorKind::ArgumentConflict => after_subcommand(),
+        ErrorKind::UnknownArgument if argument.starts_with('-') => text!(
             "arguments of the script stand after --; ranklaunch --help lists the options",
             "脚本的参数写在 -- 之后；ranklaunch --help 列出全部选项"
         ),
+        ErrorKind::UnknownArgument if subcommands.contains(&argument.as_str()) => {
+            after_subcommand()
+        }
+        ErrorKind::UnknownArgument => match nearest(&argument, subcommands) {
+            Some(name) => text!("did you mean '{name}'?", "是否想写 '{name}'？"),
+            None => text!(
+                "put -- before the script: ranklaunch [options] -- SCRIPT ARGS…",
+                "请在脚本前加 --：ranklaunch [选项] -- SCRIPT ARGS…"
+            ),
+        },
         _ => text!("see ranklaunch --help", "用法见 ranklaunch --help"),
     }
 }
