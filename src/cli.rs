@@ -458,7 +458,7 @@ mod tests {
             ("plan --format yaml", "yaml", "write one of: text, json, shell"),
             ("wait", "required", "--help"),
             ("--ulysses_size 8", "--ulysses_size", "after --"),
-            ("completions nosh", "nosh", "bash"),
+            ("completions qqq", "qqq", "bash"),
         ] {
             let stop = read(line).expect_err(line);
             assert_eq!((stop.code, stop.to_stdout), (64, false), "{line}");

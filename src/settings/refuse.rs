@@ -13,13 +13,15 @@ use crate::verdict::{Refusal, Verdict, Warning};
 /// A value as it may be quoted: escaped, masked by its setting's entries, not endless.
 pub(super) fn quoted(value: &OsStr) -> String {
     const SHOWN: usize = 200;
-    let masked = match value.to_str() {
-        Some(_) => mask::mask_args(&[value.to_owned()]).concat(),
+    let escaped = match value.to_str() {
+        Some(text) => {
+            let masked = mask::mask_args(&[text.into()]).concat();
+            masked.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+        }
         None => value.as_bytes().escape_ascii().to_string(),
     };
-    let mut shown: String = masked.escape_debug().take(SHOWN).collect();
-    shown = shown.replace("\\\"", "\"").replace("\\'", "'");
-    if masked.chars().count() > SHOWN {
+    let mut shown: String = escaped.chars().take(SHOWN).collect();
+    if shown.len() < escaped.len() {
         shown.push('…');
     }
     format!("`{shown}`")
