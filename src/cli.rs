@@ -1,1 +1,507 @@
-//! placeholder
+//! The command line: clap types, and nothing else.
+//!
+//! Takes arguments; gives [`Cli`], in which every option is still the raw text
+//! that was typed, or a [`Stop`] with what to print instead. What an option
+//! means is decided in `settings`, where flag, variable and profile share one
+//! parser; nothing here may read a file, the environment or a default.
+
+use std::ffi::OsString;
+use std::io;
+use std::sync::LazyLock;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::lang::Text;
+use crate::nearest::nearest;
+use crate::text;
+use crate::verdict::Verdict;
+
+/// How the embedded probe was built (its glibc floor), where the build says so.
+pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cli {
+    pub command: Command,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Launch this node's part of the job (also what happens without a subcommand)
+    ///
+    /// Reads what the platform says about the job, looks at the node, clears what an earlier run
+    /// left behind, waits for the master, starts the engine and keeps its processes, logs and
+    /// verdict in hand until the last byte.
+    Run(Options),
+    /// Show what run would do and why; change nothing
+    Plan(Plan),
+    /// End stale processes of earlier runs, nothing else
+    Clean(Clean),
+    /// Wait until HOST:PORT accepts connections, nothing else
+    Wait(Wait),
+    /// Print a completion script for a shell
+    Completions {
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (troff)
+    Man,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Plan {
+    /// How the plan is printed: for people, as JSON, or as shell lines that can be pasted
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+    Shell,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Clean {
+    /// Name what would be ended and by which rule; send no signal
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Wait {
+    /// Name or address and port, such as job-master-0:29500 or [fd00::1]:29500
+    #[arg(value_name = "HOST:PORT")]
+    pub target: OsString,
+    /// Give up after this long: 90s, 30m, 1h30m, or seconds [default: 30m]
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+const JOB: &str = "The job";
+const MEMBERSHIP: &str = "Nodes";
+const LAYOUT: &str = "Processes and layout";
+const START: &str = "Before the start";
+const END: &str = "Stopping and restarting";
+const LOGS: &str = "Logs and console";
+const PROGRAM: &str = "This program";
+
+/// The options that run, plan and clean share, as they were typed.
+///
+/// Each is also a variable: `--master-port` is RANKLAUNCH_MASTER_PORT.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct Options {
+    /// Take settings from a profile: the name of an embedded one (wan22, taehv, zimdb) or a TOML
+    /// file [default: ranklaunch.toml beside the executable, in the working directory or in
+    /// /etc/ranklaunch, where there is one]
+    #[arg(long, value_name = "NAME|FILE", help_heading = JOB)]
+    pub profile: Option<OsString>,
+    /// Run a Python module instead of a script, as python -m does
+    #[arg(short, long, value_name = "NAME", help_heading = JOB)]
+    pub module: Option<OsString>,
+    /// Who starts the ranks: torchrun, accelerate, deepspeed, direct (ranklaunch itself), or
+    /// command (the job brings its own launcher, which is run once per node) [default: torchrun]
+    #[arg(long, value_name = "ENGINE", help_heading = JOB)]
+    pub engine: Option<OsString>,
+    /// Python interpreter [default: that of the conda environment, the virtualenv or PATH]
+    #[arg(long, value_name = "PATH", help_heading = JOB)]
+    pub python: Option<OsString>,
+    /// Use this conda environment, found without activating it
+    #[arg(long, value_name = "NAME", help_heading = JOB)]
+    pub conda_env: Option<OsString>,
+    /// Set a variable for the ranks, over what the container has; repeatable
+    #[arg(long, value_name = "K=V", help_heading = JOB)]
+    pub env: Vec<OsString>,
+    /// Leave the terminal to one rank, so that pdb works
+    #[arg(long, help_heading = JOB)]
+    pub interactive: bool,
+
+    /// Number of nodes [default: what the platform says]
+    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    pub nnodes: Option<OsString>,
+    /// Rank of this node, from 0 [default: what the platform says]
+    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    pub node_rank: Option<OsString>,
+    /// Name or address of node 0 [default: what the platform says]
+    #[arg(long, value_name = "HOST", help_heading = MEMBERSHIP)]
+    pub master_addr: Option<OsString>,
+    /// Port on node 0 where the ranks meet [default: what the platform says, else 29500]
+    #[arg(long, value_name = "PORT", help_heading = MEMBERSHIP)]
+    pub master_port: Option<OsString>,
+    /// What a bare WORLD_SIZE counts: auto, nodes or processes [default: auto]
+    #[arg(long, value_name = "WHAT", help_heading = MEMBERSHIP)]
+    pub world_size_counts: Option<OsString>,
+    /// How torchrun's agents meet: static (ranks in node order) or c10d [default: static]
+    #[arg(long, value_name = "BACKEND", help_heading = MEMBERSHIP)]
+    pub rdzv: Option<OsString>,
+    /// Start although a torchrun already runs above this process
+    #[arg(long, help_heading = MEMBERSHIP)]
+    pub nested: bool,
+
+    /// Processes per node: auto (the most that the GPUs and the layout allow) or a number
+    /// [default: auto]
+    #[arg(long, value_name = "auto|N", help_heading = LAYOUT)]
+    pub nproc_per_node: Option<OsString>,
+    /// Refuse to start with fewer processes per node than this
+    #[arg(long, value_name = "N", help_heading = LAYOUT)]
+    pub min_nproc: Option<OsString>,
+    /// What the ranks compute on: auto, gpu or cpu [default: auto]
+    #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
+    pub device: Option<OsString>,
+    /// How the parallel sizes must fit the world: none, ulysses-world (Wan2.2) or ulysses-ring
+    /// (Wan2.1, HunyuanVideo) [default: none]
+    #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
+    pub layout: Option<OsString>,
+    /// Attention heads of the model, which the ulysses size must divide
+    #[arg(long, value_name = "N", help_heading = LAYOUT)]
+    pub heads: Option<OsString>,
+
+    /// Processes of earlier runs: kill, report or off [default: kill]
+    #[arg(long, value_name = "WHAT", help_heading = START)]
+    pub stale: Option<OsString>,
+    /// Agree with the other nodes before the start: auto, off or required [default: auto]
+    #[arg(long, value_name = "MODE", help_heading = START)]
+    pub muster: Option<OsString>,
+    /// Meet the other nodes on this port of node 0 [default: the master port]
+    #[arg(long, value_name = "PORT", help_heading = START)]
+    pub muster_port: Option<OsString>,
+    /// Wait this long for the master and the other nodes: 90s, 30m, 1h30m [default: 30m]
+    #[arg(long, value_name = "DURATION", help_heading = START)]
+    pub wait_timeout: Option<OsString>,
+    /// RDMA: auto (use what is usable), required (refuse without it) or off [default: auto]
+    #[arg(long, value_name = "MODE", help_heading = START)]
+    pub rdma: Option<OsString>,
+    /// How the driver is asked about GPUs: auto, file, memfd, nvidia-smi or off [default: auto]
+    #[arg(long, value_name = "HOW", help_heading = START)]
+    pub probe: Option<OsString>,
+    /// What a finding of a check does: fail, warn or off, such as shm.size=fail; repeatable
+    #[arg(long, value_name = "ID=WHAT", help_heading = START)]
+    pub severity: Vec<OsString>,
+
+    /// Time from the first TERM to the last KILL [default: a little less than
+    /// TerminationGracePeriodSeconds, or than 30s where that is not set]
+    #[arg(long, value_name = "DURATION", help_heading = END)]
+    pub grace: Option<OsString>,
+    /// Restart all nodes together at most this often [default: 0]
+    #[arg(long, value_name = "N", help_heading = END)]
+    pub max_restarts: Option<OsString>,
+
+    /// Folder for logs [default: ./ranklaunch-logs, else $TMPDIR/ranklaunch]
+    #[arg(long, value_name = "DIR", help_heading = LOGS)]
+    pub log_dir: Option<OsString>,
+    /// Disk kept for each rank's output, such as 256MiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE", help_heading = LOGS)]
+    pub log_cap_rank: Option<OsString>,
+    /// Disk kept for this node's output, such as 4GiB [default: 4GiB]
+    #[arg(long, value_name = "SIZE", help_heading = LOGS)]
+    pub log_cap_node: Option<OsString>,
+    /// Ranks shown on the console: all, rank0, errors (stderr only) or none [default: all]
+    #[arg(long, value_name = "WHICH", help_heading = LOGS)]
+    pub console: Option<OsString>,
+    /// Begin console lines with the rank: rank or none [default: rank]
+    #[arg(long, value_name = "WHAT", help_heading = LOGS)]
+    pub console_prefix: Option<OsString>,
+    /// Write the verdict to this file as well [default: /dev/termination-log, if it exists]
+    #[arg(long, value_name = "PATH", help_heading = LOGS)]
+    pub termination_log: Option<OsString>,
+
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG", help_heading = PROGRAM)]
+    pub lang: Option<OsString>,
+    /// Read the node's files below this folder instead of / (for bug reports and tests)
+    #[arg(long, value_name = "DIR", help_heading = PROGRAM)]
+    pub host_root: Option<OsString>,
+
+    /// The program and its arguments, after --
+    ///
+    /// A .py file, -m MODULE, or any other command. {ulysses_size}, {ring_size}, {world_size},
+    /// {nproc_per_node}, {nnodes}, {node_rank}, {run_id}, {timestamp} and the names of the
+    /// profile's [[select]] are replaced; {{name}} is the literal. With a profile, arguments
+    /// without a program are appended to the profile's.
+    #[arg(last = true, value_name = "SCRIPT ARGS")]
+    pub program: Vec<OsString>,
+}
+
+/// Launch a node's part of a distributed PyTorch job
+///
+/// ranklaunch starts on every node, reads what the platform says about the job, looks at the
+/// node, chooses the number of processes and the parallel sizes, waits for the master, starts
+/// torchrun, and keeps its processes, logs and verdict in hand until the last byte.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ranklaunch",
+    version = VERSION.as_str(),
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
+    after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
+        stronger than a variable, a variable stronger than the profile, and the profile stronger \
+        than what the platform says.\n\n\
+        Examples:\n  \
+        ranklaunch --profile wan22\n  \
+        ranklaunch plan --layout ulysses-world --heads 40 -- generate.py --ulysses_size {ulysses_size}\n  \
+        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -- train.py --epochs 3"
+)]
+struct Line {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+    let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
+    let mut version = format!(
+        "{} ({}-{}-{libc}, {link})",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+    );
+    if let Some(note) = PROBE_NOTE {
+        version.push_str("\nprobe: ");
+        version.push_str(note);
+    }
+    version
+});
+
+/// The program ends here: help, the version, or a command line that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Ends in a newline.
+    pub text: Text,
+    /// Asked for, so it belongs on standard output.
+    pub to_stdout: bool,
+    pub code: i32,
+}
+
+/// Reads the arguments; the first is the program's own name.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, Stop> {
+    let line = Line::try_parse_from(args).map_err(stop)?;
+    Ok(Cli { command: line.command.unwrap_or(Command::Run(line.options)) })
+}
+
+/// The completion script of a shell.
+pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Line::command(), "ranklaunch", &mut script);
+    script
+}
+
+/// The manual page in troff.
+pub fn man() -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Line::command()).render(&mut page)?;
+    Ok(page)
+}
+
+fn stop(error: clap::Error) -> Stop {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let text = Text::same(error.render().to_string());
+        return Stop { text, to_stdout: true, code: 0 };
+    }
+    let (problem, hint) = (problem(&error), hint(&error));
+    let text = Text::new(
+        format!("ranklaunch: {}\nhint: {}\n", problem.en, hint.en),
+        format!("ranklaunch: {}\n提示: {}\n", problem.zh, hint.zh),
+    );
+    Stop { text, to_stdout: false, code: Verdict::Usage.code() }
+}
+
+/// clap's words in English; the kinds that people meet in Chinese too.
+fn problem(error: &clap::Error) -> Text {
+    let rendered = error.render().to_string();
+    let first = rendered.lines().next().unwrap_or_default();
+    let en = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':').to_owned();
+    let argument = context(error, ContextKind::InvalidArg);
+    let zh = match error.kind() {
+        ErrorKind::UnknownArgument => format!("不认识的参数 '{argument}'"),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(error, ContextKind::InvalidSubcommand);
+            format!("不认识的子命令 '{word}'")
+        }
+        ErrorKind::InvalidValue => {
+            let value = context(error, ContextKind::InvalidValue);
+            if value.is_empty() {
+                format!("参数 '{argument}' 缺少值")
+            } else {
+                format!("参数 '{argument}' 的值 '{value}' 无效")
+            }
+        }
+        ErrorKind::MissingRequiredArgument => format!("缺少必需的参数 {argument}"),
+        ErrorKind::ArgumentConflict => {
+            let other = context(error, ContextKind::PriorArg);
+            if other == argument {
+                format!("参数 '{argument}' 只能给一次")
+            } else {
+                format!("参数 '{argument}' 不能与 '{other}' 同时使用")
+            }
+        }
+        _ => en.clone(),
+    };
+    Text::new(en, zh)
+}
+
+/// The one thing to do: clap's nearest name where it has one, else what the kind of mistake suggests.
+fn hint(error: &clap::Error) -> Text {
+    for kind in
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+    {
+        let name = context(error, kind);
+        if !name.is_empty() {
+            return text!("did you mean '{name}'?", "是否想写 '{name}'？");
+        }
+    }
+    let valid = context(error, ContextKind::ValidValue);
+    if !valid.is_empty() {
+        return text!("write one of: {valid}", "可用的值: {valid}");
+    }
+    let argument = context(error, ContextKind::InvalidArg);
+    let line = Line::command();
+    let subcommands: Vec<&str> = line.get_subcommands().map(clap::Command::get_name).collect();
+    let after_subcommand = || {
+        text!(
+            "options stand after the subcommand, each at most once: ranklaunch plan --nnodes 2",
+            "选项写在子命令之后，且每个只写一次，例如 ranklaunch plan --nnodes 2"
+        )
+    };
+    match error.kind() {
+        ErrorKind::ArgumentConflict => after_subcommand(),
+        ErrorKind::UnknownArgument if argument.starts_with('-') => text!(
+            "arguments of the script stand after --; ranklaunch --help lists the options",
+            "脚本的参数写在 -- 之后；ranklaunch --help 列出全部选项"
+        ),
+        ErrorKind::UnknownArgument if subcommands.contains(&argument.as_str()) => {
+            after_subcommand()
+        }
+        ErrorKind::UnknownArgument => match nearest(&argument, subcommands) {
+            Some(name) => text!("did you mean '{name}'?", "是否想写 '{name}'？"),
+            None => text!(
+                "put -- before the script: ranklaunch [options] -- SCRIPT ARGS…",
+                "请在脚本前加 --：ranklaunch [选项] -- SCRIPT ARGS…"
+            ),
+        },
+        _ => text!("see ranklaunch --help", "用法见 ranklaunch --help"),
+    }
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => word.clone(),
+        Some(ContextValue::Strings(words)) => words.join(", "),
+        Some(ContextValue::StyledStr(words)) => words.to_string(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(line: &str) -> Result<Cli, Stop> {
+        let words = line.split_whitespace().map(OsString::from);
+        parse(std::iter::once(OsString::from("ranklaunch")).chain(words))
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_subcommand_it_runs() {
+        let bare = read("--nnodes 2 -- generate.py --task t2v -h -- x");
+        let named = read("run --nnodes 2 -- generate.py --task t2v -h -- x");
+        assert_eq!(bare, named);
+        let Ok(Cli { command: Command::Run(options) }) = bare else { panic!("{bare:?}") };
+        assert_eq!(options.nnodes, Some("2".into()));
+        assert_eq!(options.program, ["generate.py", "--task", "t2v", "-h", "--", "x"]);
+        assert!(matches!(read(""), Ok(Cli { command: Command::Run(_) })));
+    }
+
+    #[test]
+    fn subcommands_take_their_own_options() {
+        let Ok(Cli { command: Command::Plan(plan) }) = read("plan --format shell -m a.b -- --lr 1")
+        else {
+            panic!("no plan")
+        };
+        assert_eq!((plan.format, plan.options.module), (Format::Shell, Some("a.b".into())));
+        assert_eq!(plan.options.program, ["--lr", "1"]);
+        assert!(matches!(
+            read("clean --dry-run"),
+            Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
+        ));
+        assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
+        assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
+    }
+
+    #[test]
+    fn a_bad_line_is_refused_with_one_hint() {
+        for (line, problem, hint) in [
+            ("--nnode 2", "--nnode", "did you mean '--nnodes'?"),
+            ("pln", "pln", "did you mean 'plan'?"),
+            ("generate.py --task x", "generate.py", "put -- before the script"),
+            ("run generate.py", "generate.py", "put -- before the script"),
+            ("--nnodes 2 plan", "plan", "options stand after the subcommand"),
+            ("--nnodes 2 --nnodes 3", "--nnodes", "at most once"),
+            ("plan --format yaml", "yaml", "write one of: text, json, shell"),
+            ("wait", "required", "--help"),
+            ("--ulysses_size 8", "--ulysses_size", "after --"),
+            ("completions qqq", "qqq", "bash"),
+        ] {
+            let stop = read(line).expect_err(line);
+            assert_eq!((stop.code, stop.to_stdout), (64, false), "{line}");
+            assert!(stop.text.en.contains(problem), "{line}: {}", stop.text.en);
+            assert!(stop.text.en.contains(hint), "{line}: {}", stop.text.en);
+            assert_eq!(stop.text.en.matches("hint: ").count(), 1);
+            assert_eq!(stop.text.zh.matches("提示: ").count(), 1);
+        }
+    }
+
+    #[test]
+    fn help_and_version_are_asked_for() {
+        for line in ["--help", "-h", "plan --help", "--version", "-V"] {
+            let stop = read(line).expect_err(line);
+            assert_eq!((stop.code, stop.to_stdout), (0, true), "{line}");
+        }
+        let help = read("--help").expect_err("help").text.en;
+        for word in ["--master-port", "--log-cap-node", "--rdma", "completions", "Nodes:"] {
+            assert!(help.contains(word), "{word} is missing in\n{help}");
+        }
+        let version = read("--version").expect_err("version").text.en;
+        assert!(version.contains(env!("CARGO_PKG_VERSION")) && version.contains("linux"));
+    }
+
+    #[test]
+    fn completions_and_the_manual_know_the_options() {
+        assert!(
+            String::from_utf8_lossy(&completions(clap_complete::Shell::Bash)).contains("--nnodes")
+        );
+        let man = man().expect("a page");
+        assert!(String::from_utf8_lossy(&man).contains("ranklaunch"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_arguments_give_a_line_or_a_stop(
+            words in proptest::collection::vec("(-{0,2}(nnodes|env|format|m|lang|help)?=?.{0,6})|plan|run|--", 0..8)
+        ) {
+            let words = words.into_iter().map(OsString::from);
+            let read = parse(std::iter::once(OsString::from("ranklaunch")).chain(words));
+            if let Err(stop) = read {
+                prop_assert!(stop.text.en.ends_with('\n'));
+            }
+        }
+    }
+}

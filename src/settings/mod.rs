@@ -3,8 +3,309 @@
 //! Takes the parsed command line, the environment and the profile; gives
 //! [`Settings`], in which every value knows its [`Source`]. Order of strength:
 //! flag, `RANKLAUNCH_*`, profile; what is left open here the platform, the node
-//! or a default fills in later. Reads the profile file and nothing else.
+//! or a default fills in later. Reads the profile file and nothing else, but for
+//! looking whether the program is an executable.
 
+mod document;
+mod entries;
+mod places;
+mod profile;
+mod program;
+mod refuse;
+mod table;
+#[cfg(test)]
+mod tests;
 mod types;
+mod value;
+mod variables;
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use crate::cli;
+use crate::host::Host;
+use crate::lang::Lang;
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+pub use entries::CHECK_IDS;
+pub use places::EMBEDDED;
+use profile::Profile;
+use table::{Row, TABLE, Take, row};
 pub use types::*;
+use variables::Variables;
+
+/// Flags, variables and profile as one checked type.
+pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
+    let mut warnings = Vec::new();
+    let variables = Variables::read(host, &mut warnings);
+    let mut settings = defaults(host);
+
+    let asked = row("profile").and_then(|row| strongest(row, options, &variables));
+    let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
+    let profile = match places::find(asked.as_ref(), host)? {
+        None => None,
+        Some(found) => {
+            settings.profile = Some(found.name);
+            Some(Profile::read(&found.file, &found.text)?)
+        }
+    };
+
+    for row in TABLE {
+        match row.take {
+            Take::Apart => {}
+            Take::One(put) => {
+                let given = match strongest(row, options, &variables) {
+                    Some((_, raw)) => Some(checked(row, raw)?),
+                    None => profile.as_ref().and_then(|p| p.values.get(row.name).cloned()),
+                };
+                if let Some(Sourced { value, source }) = given {
+                    put(&mut settings, &value, source.clone())
+                        .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+                }
+            }
+            Take::Entries(separators) => {
+                if let Some(profile) = &profile {
+                    entries_of_profile(&mut settings, row, profile);
+                }
+                for Sourced { value, source } in entries(row, separators, options, &variables) {
+                    entries::put(&mut settings, row.name, &value, source.clone())
+                        .ok_or_else(|| refuse::not_allowed(row, &value, &source))?;
+                }
+            }
+        }
+    }
+
+    let module = row("module").and_then(|row| strongest(row, options, &variables));
+    let module = module.map(|(row, raw)| checked(row, raw)).transpose()?;
+    if let (Some(row), Some(name)) = (row("module"), &module)
+        && name.value.is_empty()
+    {
+        return Err(refuse::not_allowed(row, name.value.as_ref(), &name.source));
+    }
+    settings.program = program::program(
+        program::Given {
+            words: &options.program,
+            module,
+            profile: profile.as_ref(),
+            engine: settings.engine.value,
+        },
+        host,
+    )?;
+    if let Some(program) = &settings.program {
+        warnings.extend(program::nested_launcher(&program.value, settings.engine.value));
+    }
+
+    if let Some(profile) = profile {
+        settings.layout.heads_table = profile.heads_table;
+        settings.selects = profile.selects;
+        settings.engine_args = profile.engine_args;
+        settings.conda_roots = profile.conda_roots;
+        settings.exit_codes = profile.exit_codes;
+    }
+    if settings.grace.source == Source::Default {
+        settings.grace = grace_of_pod(&variables, &mut warnings);
+    }
+    settings.warnings = warnings;
+    Ok(settings)
+}
+
+/// The language in which a refusal of [`read`], or of the command line, is to be told.
+pub fn language(options: &cli::Options, host: &Host) -> Lang {
+    let variable = || host.variable("RANKLAUNCH_LANG");
+    let flag = options.lang.as_ref().map(|lang| lang.to_string_lossy().into_owned());
+    match flag.or_else(variable).as_deref() {
+        Some("en") => Lang::En,
+        Some("zh") => Lang::Zh,
+        _ => Lang::from_environment(|name| host.variable(name)),
+    }
+}
+
+/// What `ranklaunch wait` is to wait for, and how long.
+pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
+    let options = cli::Options {
+        wait_timeout: wait.timeout.clone(),
+        lang: wait.lang.clone(),
+        ..cli::Options::default()
+    };
+    let variables = Variables::read(host, &mut Vec::new());
+    let mut settings = defaults(host);
+    for name in ["wait-timeout", "lang"] {
+        let Some((row, raw)) = row(name).and_then(|row| strongest(row, &options, &variables))
+        else {
+            continue;
+        };
+        let Sourced { value, mut source } = checked(row, raw)?;
+        if name == "wait-timeout" && matches!(source, Source::Flag(_)) {
+            source = Source::Flag("--timeout".to_owned());
+        }
+        if let Take::One(put) = row.take {
+            put(&mut settings, &value, source.clone())
+                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+        }
+    }
+    let (master, port) = wait.target.to_str().and_then(value::endpoint).ok_or_else(|| {
+        let target = refuse::quoted(&wait.target);
+        refuse::usage(
+            "target",
+            text!(
+                "{target} is not HOST:PORT with a port from 1 to 65535",
+                "{target} 不是 HOST:PORT 的形式，端口应为 1 到 65535"
+            ),
+            text!(
+                "for example job-master-0:29500 or [fd00::1]:29500",
+                "例如 job-master-0:29500 或 [fd00::1]:29500"
+            ),
+        )
+    })?;
+    Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
+}
+
+/// The flag, else the variable, still unread.
+fn strongest(
+    row: &'static Row,
+    options: &cli::Options,
+    variables: &Variables,
+) -> Option<(&'static Row, Sourced<OsString>)> {
+    let typed = row.flag.and_then(|flag| flag(options).last().map(|value| (*value).to_owned()));
+    let raw = match typed {
+        Some(value) => Sourced::new(value, Source::Flag(format!("--{}", row.name))),
+        None => {
+            let name = row.variable()?;
+            Sourced::new(variables.get(&name)?.to_owned(), Source::Environment(name))
+        }
+    };
+    Some((row, raw))
+}
+
+/// The value as text. Settings are names, numbers and paths that appear in messages and JSON.
+fn checked(row: &Row, raw: Sourced<OsString>) -> Result<Sourced<String>, Refusal> {
+    let Sourced { value, source } = raw;
+    match value.into_string() {
+        // A variable that was filled from a file often ends in a newline.
+        Ok(text) if matches!(source, Source::Environment(_)) => {
+            Ok(Sourced::new(text.trim().to_owned(), source))
+        }
+        Ok(text) => Ok(Sourced::new(text, source)),
+        Err(value) => Err(refuse::not_allowed(row, &value, &source)),
+    }
+}
+
+/// All entries of a repeated setting, the weakest first.
+fn entries(
+    row: &Row,
+    separators: &[char],
+    options: &cli::Options,
+    variables: &Variables,
+) -> Vec<Sourced<OsString>> {
+    let of_variable = row.variable().and_then(|name| {
+        let value = variables.get(&name)?;
+        let source = Source::Environment(name);
+        Some(
+            entries::split(value, separators).into_iter().map(move |entry| (entry, source.clone())),
+        )
+    });
+    let typed = row.flag.map(|flag| flag(options)).unwrap_or_default();
+    let of_flags = typed
+        .into_iter()
+        .map(|entry: &OsStr| (entry.to_owned(), Source::Flag(format!("--{}", row.name))));
+    of_variable
+        .into_iter()
+        .flatten()
+        .chain(of_flags)
+        .map(|(entry, source)| Sourced::new(entry, source))
+        .collect()
+}
+
+fn entries_of_profile(settings: &mut Settings, row: &Row, profile: &Profile) {
+    match row.name {
+        "env" => {
+            for setting in &profile.env {
+                entries::put_variable(settings, setting.clone());
+            }
+        }
+        _ => settings.severities.extend(profile.severities.clone()),
+    }
+}
+
+/// The pod's grace period where the container is told of it, else Kubernetes' default, less a margin.
+///
+/// The kubelet counts from its TERM, runs a preStop hook within the same time and
+/// then kills everything, us included. The last KILL must therefore come before
+/// the period ends, with time left to write the verdict.
+fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
+    const VARIABLE: &str = "TerminationGracePeriodSeconds";
+    const KUBERNETES_DEFAULT: Duration = Duration::from_secs(30);
+    let within = |period: Duration| period.saturating_sub(Duration::from_secs(2).min(period / 2));
+    let Some(raw) = variables.get(VARIABLE) else {
+        return Sourced::default_value(within(KUBERNETES_DEFAULT));
+    };
+    match raw.to_str().and_then(|text| value::duration(text.trim())).filter(|p| !p.is_zero()) {
+        Some(period) => Sourced::new(within(period), Source::Environment(VARIABLE.to_owned())),
+        None => {
+            let value = refuse::quoted(raw);
+            warnings.push(Warning::new(
+                "settings.grace",
+                text!(
+                    "{VARIABLE} is {value}, not a number of seconds; 30 s are assumed",
+                    "{VARIABLE} 的值为 {value}，不是秒数；按 30 秒处理"
+                ),
+                text!("say it with --grace 30s", "请用 --grace 30s 指定"),
+            ));
+            Sourced::default_value(within(KUBERNETES_DEFAULT))
+        }
+    }
+}
+
+fn defaults(host: &Host) -> Settings {
+    Settings {
+        lang: Lang::from_environment(|name| host.variable(name)),
+        profile: None,
+        nnodes: None,
+        node_rank: None,
+        master_addr: None,
+        master_port: None,
+        world_size_counts: Sourced::default_value(WorldSizeCounts::Auto),
+        nested: false,
+        nproc_per_node: Sourced::default_value(Nproc::Auto),
+        min_nproc: None,
+        device: Sourced::default_value(Device::Auto),
+        layout: LayoutSettings {
+            rule: Sourced::default_value(LayoutRule::None),
+            heads: None,
+            heads_table: None,
+            ulysses_argument: None,
+            ring_argument: None,
+            checkpoint_argument: None,
+        },
+        selects: Vec::new(),
+        engine: Sourced::default_value(Engine::Torchrun),
+        engine_args: Vec::new(),
+        rdzv: Sourced::default_value(Rendezvous::Static),
+        python: None,
+        conda_env: None,
+        conda_roots: Vec::new(),
+        program: None,
+        env: Vec::new(),
+        log_dir: None,
+        console: Sourced::default_value(Console::All),
+        console_prefix: Sourced::default_value(ConsolePrefix::Rank),
+        log_cap_rank: Sourced::default_value(256 << 20),
+        log_cap_node: Sourced::default_value(4 << 30),
+        stale: Sourced::default_value(StaleMode::Kill),
+        muster: Sourced::default_value(MusterMode::Auto),
+        muster_port: None,
+        wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
+        grace: Sourced::default_value(Duration::from_secs(30)),
+        max_restarts: Sourced::default_value(0),
+        probe: Sourced::default_value(ProbeMode::Auto),
+        rdma: Sourced::default_value(Rdma::Auto),
+        severities: BTreeMap::new(),
+        exit_codes: BTreeMap::new(),
+        interactive: false,
+        termination_log: None,
+        host_root: None,
+        warnings: Vec::new(),
+    }
+}

@@ -286,3 +286,12 @@ pub enum Rdma {
     Required,
     Off,
 }
+
+/// What `ranklaunch wait` waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitFor {
+    pub lang: Lang,
+    pub host: String,
+    pub port: u16,
+    pub timeout: Duration,
+}

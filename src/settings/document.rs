@@ -1,0 +1,191 @@
+//! A TOML file with the line of every key, and typed access that refuses by name and line.
+//!
+//! Takes the file's text; gives tables and values. Knows TOML, not settings.
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::Source;
+use super::refuse::{suggest, usage};
+use crate::lang::Text;
+use crate::nearest::nearest;
+use crate::text;
+use crate::verdict::Refusal;
+
+/// The id of every refusal about a profile as a file.
+pub(super) const PROFILE: &str = "profile";
+
+/// Where the text came from, for lines and messages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Document<'a> {
+    /// As it is shown before `:line`.
+    pub(super) file: &'a str,
+    pub(super) text: &'a str,
+}
+
+/// A key with its line and value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub(super) key: &'a str,
+    pub(super) line: usize,
+    pub(super) value: &'a DeValue<'a>,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn parse(self) -> Result<DeTable<'a>, Refusal> {
+        DeTable::parse(self.text).map(Spanned::into_inner).map_err(|error| {
+            let line = self.line(error.span().map_or(0, |span| span.start));
+            let (file, message) = (self.file, error.message().replace('\n', ", "));
+            usage(
+                PROFILE,
+                text!(
+                    "{file}:{line}: not TOML: {message}",
+                    "{file}:{line}: 不是合法的 TOML: {message}"
+                ),
+                text!(
+                    "texts stand in quotes, lists in [ ]; config/reference.toml shows every key",
+                    "文本需加引号，列表写在 [ ] 中；config/reference.toml 列出全部键"
+                ),
+            )
+        })
+    }
+
+    /// The 1-based line of a byte offset.
+    pub(super) fn line(self, offset: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(offset);
+        1 + before.filter(|byte| **byte == b'\n').count()
+    }
+
+    pub(super) fn source(self, line: usize) -> Source {
+        Source::Profile { file: self.file.to_owned(), line }
+    }
+
+    /// The entries of a table in the order of the file.
+    pub(super) fn entries(self, table: &'a DeTable<'a>) -> Vec<Entry<'a>> {
+        let mut entries: Vec<Entry<'a>> = table
+            .iter()
+            .map(|(key, value)| Entry {
+                key: key.get_ref(),
+                line: self.line(key.span().start),
+                value: value.get_ref(),
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.line);
+        entries
+    }
+
+    /// A key that does not exist here. `inside` is `[job]`; `known` what exists.
+    pub(super) fn unknown_key(self, entry: Entry<'_>, inside: &str, known: &[String]) -> Refusal {
+        let near = nearest(entry.key, known.iter().map(String::as_str));
+        self.refuse_key(entry, inside, suggest(near, &known.join(", ")))
+    }
+
+    pub(super) fn refuse_key(self, entry: Entry<'_>, inside: &str, hint: Text) -> Refusal {
+        let (file, line, key) = (self.file, entry.line, entry.key.escape_debug());
+        let text = text!(
+            "{file}:{line}: {inside} has no key `{key}`",
+            "{file}:{line}: {inside} 中没有键 `{key}`"
+        );
+        usage(PROFILE, text, hint)
+    }
+
+    /// Something at a line that must be otherwise.
+    pub(super) fn refuse(self, line: usize, problem: Text, hint: Text) -> Refusal {
+        let file = self.file;
+        let text = Text::new(
+            format!("{file}:{line}: {}", problem.en),
+            format!("{file}:{line}: {}", problem.zh),
+        );
+        usage(PROFILE, text, hint)
+    }
+
+    /// A value of the wrong TOML type.
+    pub(super) fn wrong_type(self, entry: Entry<'_>, wanted: Text) -> Refusal {
+        let (key, found) = (entry.key.escape_debug(), shown(entry.value));
+        let (en, zh) = (&wanted.en, &wanted.zh);
+        self.refuse(
+            entry.line,
+            text!("`{key}` is {found}, but must be {en}", "`{key}` 的值为 {found}，应为{zh}"),
+            text!(
+                "config/reference.toml shows every key with its type",
+                "config/reference.toml 列出全部键及其类型"
+            ),
+        )
+    }
+
+    pub(super) fn table(self, entry: Entry<'a>) -> Result<&'a DeTable<'a>, Refusal> {
+        entry.value.as_table().ok_or_else(|| {
+            let key = entry.key;
+            self.wrong_type(entry, text!("a table: [{key}]", "表: [{key}]"))
+        })
+    }
+
+    pub(super) fn array(self, entry: Entry<'a>) -> Result<&'a DeArray<'a>, Refusal> {
+        entry.value.as_array().ok_or_else(|| self.wrong_type(entry, text!("a list", "列表")))
+    }
+
+    /// Text that can be an argument or a path: not empty is the caller's business, NUL is ours,
+    /// since no process can be given one.
+    pub(super) fn text_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
+        match entry.value.as_str() {
+            Some(text) if !text.contains('\0') => Ok(text.to_owned()),
+            Some(_) => Err(self.wrong_type(entry, text!("text without NUL", "不含 NUL 的文本"))),
+            None => Err(self.wrong_type(entry, text!("text in quotes", "带引号的文本"))),
+        }
+    }
+
+    /// A list of texts.
+    pub(super) fn texts_of(self, entry: Entry<'a>) -> Result<Vec<String>, Refusal> {
+        let wanted =
+            || text!("a list of texts, such as [\"a\", \"b\"]", "文本列表，例如 [\"a\", \"b\"]");
+        let Some(items) = entry.value.as_array() else {
+            return Err(self.wrong_type(entry, wanted()));
+        };
+        items
+            .iter()
+            .map(|item| {
+                let line = self.line(item.span().start);
+                let item = Entry { line, value: item.get_ref(), ..entry };
+                item.value
+                    .as_str()
+                    .ok_or_else(|| self.wrong_type(item, wanted()))
+                    .and_then(|_| self.text_of(item))
+            })
+            .collect()
+    }
+
+    /// A whole number of 32 bits.
+    pub(super) fn number_of(self, entry: Entry<'_>) -> Result<i64, Refusal> {
+        integer(entry.value).ok_or_else(|| self.wrong_type(entry, text!("a whole number", "整数")))
+    }
+
+    /// Text, or a whole number as text: for values that are texts in the end.
+    pub(super) fn text_or_number_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
+        match integer(entry.value) {
+            Some(number) => Ok(number.to_string()),
+            None if entry.value.is_str() => self.text_of(entry),
+            None => Err(self.wrong_type(
+                entry,
+                text!("text in quotes or a whole number", "带引号的文本或整数"),
+            )),
+        }
+    }
+}
+
+pub(super) fn integer(value: &DeValue<'_>) -> Option<i64> {
+    let number = value.as_integer()?;
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// A value for a message.
+fn shown(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => super::refuse::quoted(text.as_ref().as_ref()),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(truth) => truth.to_string(),
+        DeValue::Datetime(date) => date.to_string(),
+        DeValue::Array(_) => "[…]".to_owned(),
+        DeValue::Table(_) => "{…}".to_owned(),
+    }
+}

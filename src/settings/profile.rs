@@ -1,0 +1,455 @@
+//! A profile's sections: TOML text in, checked values out, each with its line.
+//!
+//! Scalars become text again, so that a profile, a variable and a flag go through
+//! the one parser of their row; lists and tables are checked here.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use toml::de::DeTable;
+
+use super::document::{Document, Entry};
+use super::entries::{CHECK_IDS, is_variable_name, severity_of};
+use super::table::{Row, TABLE, Toml};
+use super::{EnvSetting, HeadsTable, Select, Sourced};
+use crate::text;
+use crate::verdict::{Refusal, Severity, Verdict};
+
+/// The sections of a profile.
+pub(super) const SECTIONS: &[&str] =
+    &["job", "layout", "select", "env", "launch", "logs", "severity", "exit"];
+
+/// Keys of `[job]` that are no rows of the table: `script`, `module` and `command` name the
+/// program, and the others are lists.
+pub(super) const JOB_KEYS: &[&str] =
+    &["script", "module", "command", "args", "engine_args", "conda_roots"];
+
+/// Names that every plan replaces, which a `[[select]]` must not take.
+const PLACEHOLDERS: &[&str] = &[
+    "ulysses_size",
+    "ring_size",
+    "world_size",
+    "nproc_per_node",
+    "nnodes",
+    "node_rank",
+    "run_id",
+    "timestamp",
+];
+
+const VERDICTS: &[Verdict] = &[
+    Verdict::Usage,
+    Verdict::Membership,
+    Verdict::Layout,
+    Verdict::Python,
+    Verdict::EngineStart,
+    Verdict::Internal,
+    Verdict::GpuCount,
+    Verdict::GpuFault,
+    Verdict::GpuFabric,
+    Verdict::Stale,
+    Verdict::Limit,
+    Verdict::MasterName,
+    Verdict::MasterReach,
+    Verdict::PortInUse,
+    Verdict::Muster,
+    Verdict::Rdma,
+    Verdict::NoProgress,
+    Verdict::OtherNode,
+];
+
+/// What a profile says.
+#[derive(Debug, Default)]
+pub(super) struct Profile {
+    /// Scalars of the table, by row name.
+    pub(super) values: BTreeMap<&'static str, Sourced<String>>,
+    pub(super) program: Option<Sourced<ProfileProgram>>,
+    pub(super) args: Vec<OsString>,
+    pub(super) engine_args: Vec<String>,
+    pub(super) conda_roots: Vec<PathBuf>,
+    pub(super) heads_table: Option<HeadsTable>,
+    pub(super) selects: Vec<Select>,
+    pub(super) env: Vec<EnvSetting>,
+    pub(super) severities: BTreeMap<String, Sourced<Severity>>,
+    pub(super) exit_codes: BTreeMap<i32, i32>,
+}
+
+#[derive(Debug)]
+pub(super) enum ProfileProgram {
+    Script(String),
+    Module(String),
+    Command(Vec<String>),
+}
+
+impl Profile {
+    pub(super) fn read(file: &str, text: &str) -> Result<Profile, Refusal> {
+        let document = Document { file, text };
+        let root = document.parse()?;
+        let mut profile = Profile::default();
+        for section in document.entries(&root) {
+            match section.key {
+                "job" => profile.job(document, document.table(section)?)?,
+                "layout" => profile.layout(document, document.table(section)?)?,
+                "launch" | "logs" => {
+                    for entry in document.entries(document.table(section)?) {
+                        profile.scalar(document, section.key, entry, &[])?;
+                    }
+                }
+                "select" => profile.select(document, section)?,
+                "env" => profile.env(document, document.table(section)?)?,
+                "severity" => profile.severity(document, document.table(section)?, "")?,
+                "exit" => profile.exit(document, document.table(section)?)?,
+                key => {
+                    let known: Vec<String> =
+                        SECTIONS.iter().map(|name| format!("[{name}]")).collect();
+                    return Err(match home(key) {
+                        Some(table) => document.refuse_key(
+                            section,
+                            "the top level",
+                            text!("write it below [{table}]", "请写在 [{table}] 之下"),
+                        ),
+                        None => document.unknown_key(section, "the top level", &known),
+                    });
+                }
+            }
+        }
+        Ok(profile)
+    }
+
+    fn job(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
+        let mut args_line = None;
+        for entry in document.entries(table) {
+            let program = match entry.key {
+                "script" => ProfileProgram::Script(named(document, entry)?),
+                "module" => ProfileProgram::Module(named(document, entry)?),
+                "command" => {
+                    let words = document.texts_of(entry)?;
+                    if words.first().is_none_or(String::is_empty) {
+                        return Err(document.wrong_type(
+                            entry,
+                            text!("a program and its arguments", "程序及其参数"),
+                        ));
+                    }
+                    ProfileProgram::Command(words)
+                }
+                "args" => {
+                    args_line = Some(entry.line);
+                    self.args = document.texts_of(entry)?.into_iter().map(OsString::from).collect();
+                    continue;
+                }
+                "engine_args" => {
+                    self.engine_args = document.texts_of(entry)?;
+                    continue;
+                }
+                "conda_roots" => {
+                    self.conda_roots =
+                        document.texts_of(entry)?.into_iter().map(PathBuf::from).collect();
+                    continue;
+                }
+                _ => {
+                    self.scalar(document, "job", entry, JOB_KEYS)?;
+                    continue;
+                }
+            };
+            if let Some(other) = &self.program {
+                let (key, other) = (entry.key, &other.source);
+                return Err(document.refuse(
+                    entry.line,
+                    text!(
+                        "`{key}` is a second program; {other} names the first",
+                        "`{key}` 是第二个程序，第一个见 {other}"
+                    ),
+                    text!(
+                        "keep one of script, module and command",
+                        "script、module、command 只保留一个"
+                    ),
+                ));
+            }
+            self.program = Some(Sourced::new(program, document.source(entry.line)));
+        }
+        match (args_line, &self.program) {
+            (Some(line), None) => Err(document.refuse(
+                line,
+                text!("`args` without a program", "有 `args` 但没有程序"),
+                text!("name it: script = \"train.py\"", "请写明程序，例如 script = \"train.py\""),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn layout(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
+        for entry in document.entries(table) {
+            match (entry.key, entry.value.as_table()) {
+                ("heads", Some(heads)) => {
+                    self.heads_table = Some(heads_table(document, entry, heads)?);
+                }
+                _ => self.scalar(document, "layout", entry, &[])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A key that is a row of the table.
+    fn scalar(
+        &mut self,
+        document: Document<'_>,
+        table: &str,
+        entry: Entry<'_>,
+        more_keys: &[&str],
+    ) -> Result<(), Refusal> {
+        let Some(row) = rows_of(table).find(|row| row.key() == entry.key) else {
+            let inside = format!("[{table}]");
+            if let Some(home) = home(entry.key) {
+                let hint = text!("it belongs in [{home}]", "它属于 [{home}]");
+                return Err(document.refuse_key(entry, &inside, hint));
+            }
+            let known: Vec<String> = rows_of(table)
+                .map(Row::key)
+                .chain(more_keys.iter().map(|key| (*key).to_owned()))
+                .collect();
+            return Err(document.unknown_key(entry, &inside, &known));
+        };
+        let value = match row.toml {
+            Toml::Text => document.text_of(entry)?,
+            Toml::Number => document.number_of(entry)?.to_string(),
+            Toml::TextOrNumber => document.text_or_number_of(entry)?,
+            Toml::Boolean => entry
+                .value
+                .as_bool()
+                .ok_or_else(|| document.wrong_type(entry, text!("true or false", "true 或 false")))?
+                .to_string(),
+        };
+        self.values.insert(row.name, Sourced::new(value, document.source(entry.line)));
+        Ok(())
+    }
+
+    fn select(&mut self, document: Document<'_>, section: Entry<'_>) -> Result<(), Refusal> {
+        for item in document.array(section)? {
+            let line = document.line(item.span().start);
+            let item = Entry { line, value: item.get_ref(), ..section };
+            let row = select(document, item)?;
+            if let Some(other) = self.selects.iter().find(|one| one.total_gpus == row.total_gpus) {
+                let (gpus, other) = (row.total_gpus, &other.source);
+                return Err(document.refuse(
+                    line,
+                    text!(
+                        "total_gpus = {gpus} stands at {other} already",
+                        "total_gpus = {gpus} 已在 {other} 给出"
+                    ),
+                    text!("keep one row for each size", "每种规模只保留一项"),
+                ));
+            }
+            // Else the placeholder would reach the script as it is written, at one size only.
+            if let Some(first) = self.selects.first()
+                && let Some(name) = unshared(&first.values, &row.values)
+            {
+                let first = &first.source;
+                return Err(document.refuse(
+                    line,
+                    text!(
+                        "`{name}` stands only in one of this row and {first}",
+                        "`{name}` 只出现在本项与 {first} 之一"
+                    ),
+                    text!("give every row the same names", "每一项都应包含相同的名称"),
+                ));
+            }
+            self.selects.push(row);
+        }
+        Ok(())
+    }
+
+    fn env(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
+        for entry in document.entries(table) {
+            if !is_variable_name(entry.key) {
+                let hint = text!("a name has no blanks and no =", "变量名不能含空白或 =");
+                return Err(document.refuse_key(entry, "[env]", hint));
+            }
+            let value = OsString::from(document.text_or_number_of(entry)?);
+            let source = document.source(entry.line);
+            self.env.push(EnvSetting { name: entry.key.to_owned(), value, source });
+        }
+        Ok(())
+    }
+
+    /// `"shm.size" = "fail"` and, as TOML reads it without the quotes, `shm = { size = "fail" }`.
+    fn severity(
+        &mut self,
+        document: Document<'_>,
+        table: &DeTable<'_>,
+        before: &str,
+    ) -> Result<(), Refusal> {
+        for entry in document.entries(table) {
+            let id = format!("{before}{}", entry.key);
+            if let Some(inner) = entry.value.as_table() {
+                self.severity(document, inner, &format!("{id}."))?;
+                continue;
+            }
+            if !CHECK_IDS.contains(&id.as_str()) {
+                let known: Vec<String> = CHECK_IDS.iter().map(|id| (*id).to_owned()).collect();
+                let entry = Entry { key: &id, ..entry };
+                return Err(document.unknown_key(entry, "[severity]", &known));
+            }
+            let severity = entry.value.as_str().and_then(severity_of).ok_or_else(|| {
+                document.wrong_type(entry, text!("fail, warn or off", " fail、warn 或 off"))
+            })?;
+            self.severities.insert(id, Sourced::new(severity, document.source(entry.line)));
+        }
+        Ok(())
+    }
+
+    fn exit(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
+        for entry in document.entries(table) {
+            let Some(verdict) = VERDICTS
+                .iter()
+                .map(|verdict| verdict.code())
+                .find(|code| code.to_string() == entry.key)
+            else {
+                let known: Vec<String> = VERDICTS.iter().map(|v| v.code().to_string()).collect();
+                return Err(document.unknown_key(entry, "[exit]", &known));
+            };
+            let code = u8::try_from(document.number_of(entry)?).map_err(|_| {
+                document
+                    .wrong_type(entry, text!("an exit code from 0 to 255", " 0 到 255 的退出码"))
+            })?;
+            self.exit_codes.insert(verdict, i32::from(code));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn rows_of(table: &str) -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().filter(move |row| row.table == Some(table))
+}
+
+/// The section to which a key of the table belongs.
+fn home(key: &str) -> Option<&'static str> {
+    if JOB_KEYS.contains(&key) {
+        return Some("job");
+    }
+    TABLE.iter().find(|row| row.key() == key).and_then(|row| row.table)
+}
+
+fn named(document: Document<'_>, entry: Entry<'_>) -> Result<String, Refusal> {
+    let name = document.text_of(entry)?;
+    if name.is_empty() {
+        return Err(document.wrong_type(entry, text!("text that is not empty", "非空文本")));
+    }
+    Ok(name)
+}
+
+fn heads_table(
+    document: Document<'_>,
+    section: Entry<'_>,
+    table: &DeTable<'_>,
+) -> Result<HeadsTable, Refusal> {
+    let mut argument = None;
+    let mut default = None;
+    let mut heads = BTreeMap::new();
+    for entry in document.entries(table) {
+        match entry.key {
+            "argument" => argument = Some(named(document, entry)?),
+            "default" => default = Some((named(document, entry)?, entry)),
+            "values" => {
+                for value in document.entries(document.table(entry)?) {
+                    let number = u32::try_from(document.number_of(value)?).ok().filter(|n| *n > 0);
+                    let number = number.ok_or_else(|| {
+                        document.wrong_type(
+                            value,
+                            text!("a number of heads, 1 or more", "不小于 1 的头数"),
+                        )
+                    })?;
+                    heads.insert(value.key.to_owned(), number);
+                }
+            }
+            _ => {
+                let known = ["argument", "default", "values"].map(str::to_owned);
+                return Err(document.unknown_key(entry, "[layout.heads]", &known));
+            }
+        }
+    }
+    let (Some(argument), false) = (argument, heads.is_empty()) else {
+        return Err(document.refuse(
+            section.line,
+            text!(
+                "[layout.heads] needs `argument` and `values`",
+                "[layout.heads] 需要 `argument` 和 `values`"
+            ),
+            text!(
+                "for example argument = \"--task\", values = {{ \"t2v-A14B\" = 40 }}",
+                "例如 argument = \"--task\"，values = {{ \"t2v-A14B\" = 40 }}"
+            ),
+        ));
+    };
+    if let Some((default, entry)) = &default
+        && !heads.contains_key(default)
+    {
+        let known: Vec<&str> = heads.keys().map(String::as_str).collect();
+        let known = known.join(", ");
+        return Err(
+            document.wrong_type(*entry, text!("one of the values: {known}", "其中一个值: {known}"))
+        );
+    }
+    let default = default.map(|(default, _)| default);
+    Ok(HeadsTable { argument, heads, default, source: document.source(section.line) })
+}
+
+fn select(document: Document<'_>, section: Entry<'_>) -> Result<Select, Refusal> {
+    let mut total_gpus = None;
+    let mut values = BTreeMap::new();
+    let mut line = section.line;
+    for entry in document.entries(document.table(section)?) {
+        match entry.key {
+            "total_gpus" => {
+                let number = u32::try_from(document.number_of(entry)?).ok().filter(|n| *n > 0);
+                total_gpus = Some(number.ok_or_else(|| {
+                    document.wrong_type(
+                        entry,
+                        text!("a number of GPUs, 1 or more", "不小于 1 的 GPU 数"),
+                    )
+                })?);
+                line = entry.line;
+            }
+            "values" => {
+                for value in document.entries(document.table(entry)?) {
+                    placeholder_name(document, value)?;
+                    values.insert(value.key.to_owned(), document.text_or_number_of(value)?);
+                }
+            }
+            _ => {
+                let known = ["total_gpus", "values"].map(str::to_owned);
+                return Err(document.unknown_key(entry, "[[select]]", &known));
+            }
+        }
+    }
+    let Some(total_gpus) = total_gpus else {
+        return Err(document.refuse(
+            line,
+            text!("[[select]] without `total_gpus`", "[[select]] 缺少 `total_gpus`"),
+            text!("for example total_gpus = 16", "例如 total_gpus = 16"),
+        ));
+    };
+    Ok(Select { total_gpus, values, source: document.source(line) })
+}
+
+/// A name that can stand in braces and is not one of ours.
+fn placeholder_name(document: Document<'_>, entry: Entry<'_>) -> Result<(), Refusal> {
+    let letters = entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let problem = if PLACEHOLDERS.contains(&entry.key) {
+        text!("this name is a placeholder already", "该名称已是占位符")
+    } else if entry.key.is_empty() || !letters {
+        text!("a placeholder has letters, digits and _", "占位符只能含字母、数字和 _")
+    } else {
+        return Ok(());
+    };
+    Err(document.refuse_key(entry, "values of [[select]]", problem))
+}
+
+fn unshared<'a>(
+    one: &'a BTreeMap<String, String>,
+    other: &'a BTreeMap<String, String>,
+) -> Option<&'a str> {
+    let lone = |a: &'a BTreeMap<String, String>, b: &BTreeMap<String, String>| {
+        a.keys().find(|name| !b.contains_key(*name))
+    };
+    lone(one, other).or_else(|| lone(other, one)).map(String::as_str)
+}

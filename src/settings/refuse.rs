@@ -1,0 +1,105 @@
+//! The words of refusals and warnings about settings, so that all speak alike.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::Source;
+use super::table::Row;
+use crate::lang::Text;
+use crate::mask;
+use crate::text;
+use crate::verdict::{Refusal, Verdict, Warning};
+
+/// A value as it may be quoted: escaped, masked by its setting's entries, not endless.
+pub(super) fn quoted(value: &OsStr) -> String {
+    const SHOWN: usize = 200;
+    let escaped = match value.to_str() {
+        Some(text) => {
+            let masked = mask::mask_args(&[text.into()]).concat();
+            masked.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+        }
+        None => value.as_bytes().escape_ascii().to_string(),
+    };
+    let mut shown: String = escaped.chars().take(SHOWN).collect();
+    if shown.len() < escaped.len() {
+        shown.push('…');
+    }
+    format!("`{shown}`")
+}
+
+/// What is said at a source: `--nnodes`, `RANKLAUNCH_NNODES`, `nnodes (wan22.toml:12)`.
+fn place(row: &Row, source: &Source) -> String {
+    match source {
+        Source::Profile { .. } => format!("{source}: {}", row.key()),
+        _ => source.to_string(),
+    }
+}
+
+/// A value that the setting does not take.
+pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal {
+    let (place, value) = (place(row, source), quoted(value));
+    let allowed = row.allowed.text();
+    let text = Text::new(
+        format!("{place} is {value}, but must be {}", allowed.en),
+        format!("{place} 的值为 {value}，应为 {}", allowed.zh),
+    );
+    let (name, example) = (row.name, row.example);
+    let flag = format!("--{name} {example}");
+    let hint = match source {
+        // A Service called ranklaunch-master makes the kubelet set RANKLAUNCH_MASTER_PORT.
+        Source::Environment(variable) if value.starts_with("`tcp://") => text!(
+            "this is the link of a Kubernetes Service; set enableServiceLinks: false in the pod or rename the Service, or give {flag}, which is stronger than {variable}",
+            "这是 Kubernetes Service 的链接变量；请在 Pod 中设置 enableServiceLinks: false 或给 Service 改名，也可以用 {flag} 覆盖 {variable}"
+        ),
+        Source::Environment(variable) => text!(
+            "set {variable}={example}, or give {flag}, which is stronger",
+            "请设置 {variable}={example}，或用更优先的 {flag}"
+        ),
+        Source::Profile { .. } if row.flag.is_some() => text!(
+            "correct the line, or give {flag}, which is stronger than the profile",
+            "请修改该行，或用优先于配置文件的 {flag}"
+        ),
+        Source::Profile { .. } => {
+            text!(
+                "correct the line, for example to \"{example}\"",
+                "请修改该行，例如 \"{example}\""
+            )
+        }
+        _ => text!("for example {flag}", "例如 {flag}"),
+    };
+    Refusal::new(Verdict::Usage, row.id(), text, hint)
+}
+
+/// A usage refusal with its own words.
+pub(super) fn usage(name: &str, text: Text, hint: Text) -> Refusal {
+    Refusal::new(Verdict::Usage, format!("settings.{name}"), text, hint)
+}
+
+/// `did you mean …?` where a known name is near, else the list of known names.
+pub(super) fn suggest(nearest: Option<&str>, known: &str) -> Text {
+    match nearest {
+        Some(name) => text!("did you mean {name}?", "是否想写 {name}？"),
+        None => text!("known here: {known}", "此处可用: {known}"),
+    }
+}
+
+pub(super) fn empty_variable(variable: &str) -> Warning {
+    Warning::new(
+        "settings.empty",
+        text!("{variable} is set and empty, so it counts as unset", "{variable} 为空，视为未设置"),
+        text!("give it a value or remove it", "请赋值或删除该变量"),
+    )
+}
+
+pub(super) fn unknown_variable(variable: &str, nearest: Option<&str>) -> Warning {
+    let hint = match nearest {
+        Some(name) => text!("did you mean {name}?", "是否想写 {name}？"),
+        None => text!(
+            "ranklaunch --help lists the options; each is also a variable",
+            "ranklaunch --help 列出全部选项，每个选项都有对应的变量"
+        ),
+    };
+    let text =
+        text!("{variable} is not a setting and has no effect", "{variable} 不是设置项，不起作用");
+    Warning::new("settings.unknown_variable", text, hint)
+}

@@ -1,0 +1,326 @@
+//! The table of settings: each row is one setting with its flag, its place in a
+//! profile, what it may be, and how its text becomes a value.
+//!
+//! A new setting is a field in `cli::Options`, a field in `Settings` and a row here.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use super::value::{boolean, duration, host, port, positive, size, whole, words};
+use super::{
+    Console, ConsolePrefix, Device, Engine, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
+    Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
+};
+use crate::cli::Options;
+use crate::lang::{Lang, Text};
+
+/// One setting. `name` is the flag's and, with `_` for `-`, the profile key's;
+/// in upper case behind RANKLAUNCH_ it is the variable's.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// What was typed; None: profiles only.
+    pub(super) flag: Option<fn(&Options) -> Vec<&OsStr>>,
+    /// Table of the profile; None: not from a profile.
+    pub(super) table: Option<&'static str>,
+    /// The TOML type that a profile must use.
+    pub(super) toml: Toml,
+    pub(super) allowed: Allowed,
+    pub(super) example: &'static str,
+    pub(super) take: Take,
+}
+
+/// TOML types of a scalar setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Toml {
+    Text,
+    Number,
+    TextOrNumber,
+    Boolean,
+}
+
+/// What a value may be, in words for a refusal: "… must be {allowed}".
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Allowed {
+    OneOf(fn() -> Vec<&'static str>),
+    Words(&'static str, &'static str),
+}
+
+impl Allowed {
+    pub(super) fn text(self) -> Text {
+        match self {
+            Allowed::OneOf(names) => {
+                let names = names();
+                let (last, others) = names.split_last().unwrap_or((&"", &[]));
+                let others = others.join(", ");
+                Text::new(format!("{others} or {last}"), format!("{others} 或 {last}"))
+            }
+            Allowed::Words(en, zh) => Text::new(en, zh),
+        }
+    }
+}
+
+/// Puts a value into the settings. None: the text is not allowed.
+type Put = fn(&mut Settings, &str, Source) -> Option<()>;
+
+/// How a setting's text is taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Take {
+    /// One value; the strongest source alone is read.
+    One(Put),
+    /// Entries that add up, the stronger source winning entry by entry. A variable
+    /// holds several, separated by any of these characters.
+    Entries(&'static [char]),
+    /// Read elsewhere, before the others (the profile) or with the program (the module).
+    Apart,
+}
+
+/// The raw texts that a field of `Options` holds.
+trait Typed {
+    fn typed(&self) -> Vec<&OsStr>;
+}
+
+impl Typed for Option<OsString> {
+    fn typed(&self) -> Vec<&OsStr> {
+        self.iter().map(OsString::as_os_str).collect()
+    }
+}
+
+impl Typed for Vec<OsString> {
+    fn typed(&self) -> Vec<&OsStr> {
+        self.iter().map(OsString::as_os_str).collect()
+    }
+}
+
+impl Typed for bool {
+    fn typed(&self) -> Vec<&OsStr> {
+        self.then_some(OsStr::new("true")).into_iter().collect()
+    }
+}
+
+/// The value that stands at the name's place.
+fn named<T: Copy>(text: &str, table: &[(&str, T)]) -> Option<T> {
+    table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+}
+
+fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
+    table.iter().map(|(name, _)| *name).collect()
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    words(text).map(PathBuf::from)
+}
+
+fn argument(text: &str) -> Option<Option<String>> {
+    words(text).map(Some)
+}
+
+fn nproc(text: &str) -> Option<Nproc> {
+    if text == "auto" { Some(Nproc::Auto) } else { positive(text).map(Nproc::Count) }
+}
+
+const WHOLE: Allowed = Allowed::Words("a whole number, 0 or more", "不小于 0 的整数");
+const POSITIVE: Allowed = Allowed::Words("a whole number, 1 or more", "不小于 1 的整数");
+const PORT: Allowed = Allowed::Words("a port from 1 to 65535", "1 到 65535 之间的端口号");
+const DURATION: Allowed = Allowed::Words(
+    "a duration such as 30s, 30m, 1h30m or a number of seconds, at most a year",
+    "时长，例如 30s、30m、1h30m 或秒数，最长一年",
+);
+const SIZE: Allowed = Allowed::Words("a size such as 256MiB or 4GiB", "大小，例如 256MiB 或 4GiB");
+const HOST: Allowed =
+    Allowed::Words("a host name or an address, without a port", "主机名或地址，不带端口");
+const FOLDER: Allowed = Allowed::Words("a folder", "目录路径");
+const FILE: Allowed = Allowed::Words("a path", "文件路径");
+const NAME: Allowed = Allowed::Words("a name", "名称");
+const PROFILE: Allowed =
+    Allowed::Words("an embedded profile's name or a TOML file", "内置配置的名称或 TOML 文件");
+const MODULE: Allowed = Allowed::Words("a Python module's name", "Python 模块名");
+const INTERPRETER: Allowed = Allowed::Words("the path of an interpreter", "解释器路径");
+const ASSIGNMENT: Allowed = Allowed::Words("NAME=VALUE", "NAME=VALUE 的形式");
+const SEVERITY: Allowed = Allowed::Words(
+    "ID=fail, ID=warn or ID=off with the id of a check",
+    "ID=fail、ID=warn 或 ID=off，ID 为检查项",
+);
+const NPROC: Allowed =
+    Allowed::Words("auto or a whole number, 1 or more", "auto 或不小于 1 的整数");
+const BOOLEAN: Allowed = Allowed::OneOf(|| vec!["true", "false"]);
+const ARGUMENT: Allowed =
+    Allowed::Words("an argument of the script, such as --task", "脚本的参数名，例如 --task");
+
+/// How a row's text becomes its value: `set` a field that has a default, `some` for one that has
+/// none, `plain` for one without a source.
+macro_rules! take {
+    (set $($place:ident).+ = $parse:expr) => {
+        Take::One(|s, text, source| {
+            s.$($place).+ = Sourced::new($parse(text)?, source);
+            Some(())
+        })
+    };
+    (some $($place:ident).+ = $parse:expr) => {
+        Take::One(|s, text, source| {
+            s.$($place).+ = Some(Sourced::new($parse(text)?, source));
+            Some(())
+        })
+    };
+    (plain $($place:ident).+ = $parse:expr) => {
+        Take::One(|s, text, _| {
+            s.$($place).+ = $parse(text)?;
+            Some(())
+        })
+    };
+    (one of $names:ident for $($place:ident).+) => {
+        take!(set $($place).+ = |text| named(text, $names))
+    };
+    (entries $separators:expr) => { Take::Entries($separators) };
+    (apart) => { Take::Apart };
+}
+
+/// `row!(name, flag, profile table, TOML type, allowed, example, take)`; the flag is a field of
+/// Options, and `-` says that there is no flag or no place in a profile.
+macro_rules! row {
+    ($name:literal, $flag:tt, $table:tt, $toml:ident, $allowed:expr, $example:literal, $($take:tt)+) => {
+        Row {
+            name: $name,
+            flag: row!(@flag $flag),
+            table: row!(@table $table),
+            toml: Toml::$toml,
+            allowed: $allowed,
+            example: $example,
+            take: take!($($take)+),
+        }
+    };
+    (@flag -) => { None };
+    (@flag $field:ident) => { Some(|o| o.$field.typed()) };
+    (@table -) => { None };
+    (@table $table:literal) => { Some($table) };
+}
+
+/// A row for a setting that is one of a few names.
+macro_rules! choice {
+    ($name:literal, $flag:ident, $table:literal, $example:literal, $($place:ident).+ = $names:ident) => {
+        row!($name, $flag, $table, Text, Allowed::OneOf(|| names($names)), $example,
+            one of $names for $($place).+)
+    };
+}
+
+const ENGINE: &[(&str, Engine)] = &[
+    ("torchrun", Engine::Torchrun),
+    ("accelerate", Engine::Accelerate),
+    ("deepspeed", Engine::Deepspeed),
+    ("direct", Engine::Direct),
+    ("command", Engine::Command),
+];
+
+const WORLD_SIZE_COUNTS: &[(&str, WorldSizeCounts)] = &[
+    ("auto", WorldSizeCounts::Auto),
+    ("nodes", WorldSizeCounts::Nodes),
+    ("processes", WorldSizeCounts::Processes),
+];
+
+const RDZV: &[(&str, Rendezvous)] = &[("static", Rendezvous::Static), ("c10d", Rendezvous::C10d)];
+
+const DEVICE: &[(&str, Device)] =
+    &[("auto", Device::Auto), ("gpu", Device::Gpu), ("cpu", Device::Cpu)];
+
+const LAYOUT: &[(&str, LayoutRule)] = &[
+    ("none", LayoutRule::None),
+    ("ulysses-world", LayoutRule::UlyssesWorld),
+    ("ulysses-ring", LayoutRule::UlyssesRing),
+];
+
+const STALE: &[(&str, StaleMode)] =
+    &[("kill", StaleMode::Kill), ("report", StaleMode::Report), ("off", StaleMode::Off)];
+
+const MUSTER: &[(&str, MusterMode)] =
+    &[("auto", MusterMode::Auto), ("off", MusterMode::Off), ("required", MusterMode::Required)];
+
+const RDMA: &[(&str, Rdma)] =
+    &[("auto", Rdma::Auto), ("required", Rdma::Required), ("off", Rdma::Off)];
+
+const PROBE: &[(&str, ProbeMode)] = &[
+    ("auto", ProbeMode::Auto),
+    ("file", ProbeMode::File),
+    ("memfd", ProbeMode::Memfd),
+    ("nvidia-smi", ProbeMode::NvidiaSmi),
+    ("off", ProbeMode::Off),
+];
+
+const CONSOLE: &[(&str, Console)] = &[
+    ("all", Console::All),
+    ("rank0", Console::Rank0),
+    ("errors", Console::Errors),
+    ("none", Console::None),
+];
+
+const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
+    &[("rank", ConsolePrefix::Rank), ("none", ConsolePrefix::None)];
+const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
+
+#[rustfmt::skip]
+pub(super) static TABLE: &[Row] = &[
+    row!("profile", profile, -, Text, PROFILE, "wan22", apart),
+    row!("module", module, "job", Text, MODULE, "package.train", apart),
+    choice!("engine", engine, "job", "torchrun", engine = ENGINE),
+    row!("python", python, "job", Text, INTERPRETER, "/usr/bin/python3", some python = path),
+    row!("conda-env", conda_env, "job", Text, NAME, "tiny-vae", some conda_env = words),
+    row!("env", env, -, Text, ASSIGNMENT, "OMP_NUM_THREADS=8", entries &['\n']),
+    row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", plain interactive = boolean),
+
+    row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = positive),
+    row!("node-rank", node_rank, "job", Number, WHOLE, "0", some node_rank = whole),
+    row!("master-addr", master_addr, "job", Text, HOST, "172.31.0.80", some master_addr = host),
+    row!("master-port", master_port, "job", Number, PORT, "29500", some master_port = port),
+    choice!("world-size-counts", world_size_counts, "job", "nodes", world_size_counts = WORLD_SIZE_COUNTS),
+    choice!("rdzv", rdzv, "job", "static", rdzv = RDZV),
+    row!("nested", nested, "job", Boolean, BOOLEAN, "true", plain nested = boolean),
+
+    row!("nproc-per-node", nproc_per_node, "job", TextOrNumber, NPROC, "auto", set nproc_per_node = nproc),
+    row!("min-nproc", min_nproc, "job", Number, POSITIVE, "4", some min_nproc = positive),
+    choice!("device", device, "job", "gpu", device = DEVICE),
+    choice!("layout", layout, "layout", "ulysses-world", layout.rule = LAYOUT),
+    row!("heads", heads, "layout", Number, POSITIVE, "40", some layout.heads = positive),
+    row!("ulysses-argument", -, "layout", Text, ARGUMENT, "--ulysses_size", plain layout.ulysses_argument = argument),
+    row!("ring-argument", -, "layout", Text, ARGUMENT, "--ring_size", plain layout.ring_argument = argument),
+    row!("checkpoint-argument", -, "layout", Text, ARGUMENT, "--ckpt_dir", plain layout.checkpoint_argument = argument),
+
+    choice!("stale", stale, "launch", "report", stale = STALE),
+    choice!("muster", muster, "launch", "off", muster = MUSTER),
+    row!("muster-port", muster_port, "launch", Number, PORT, "29400", some muster_port = port),
+    row!("wait-timeout", wait_timeout, "launch", TextOrNumber, DURATION, "30m", set wait_timeout = duration),
+    choice!("rdma", rdma, "launch", "auto", rdma = RDMA),
+    choice!("probe", probe, "launch", "auto", probe = PROBE),
+    row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
+    row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
+    row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
+
+    row!("log-dir", log_dir, "logs", Text, FOLDER, "/workspace/logs", some log_dir = path),
+    row!("log-cap-rank", log_cap_rank, "logs", TextOrNumber, SIZE, "256MiB", set log_cap_rank = size),
+    row!("log-cap-node", log_cap_node, "logs", TextOrNumber, SIZE, "4GiB", set log_cap_node = size),
+    choice!("console", console, "logs", "rank0", console = CONSOLE),
+    choice!("console-prefix", console_prefix, "logs", "rank", console_prefix = CONSOLE_PREFIX),
+    row!("termination-log", termination_log, "logs", Text, FILE, "/dev/termination-log", some termination_log = path),
+    row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
+    row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
+];
+
+impl Row {
+    /// `RANKLAUNCH_NPROC_PER_NODE`; None for what only a profile gives.
+    pub(super) fn variable(&self) -> Option<String> {
+        self.flag?;
+        Some(format!("RANKLAUNCH_{}", self.name.replace('-', "_").to_uppercase()))
+    }
+
+    /// The key in the profile's table. In `[layout]` the layout is called the rule.
+    pub(super) fn key(&self) -> String {
+        if self.name == "layout" { "rule".to_owned() } else { self.name.replace('-', "_") }
+    }
+
+    /// `settings.nproc_per_node`
+    pub(super) fn id(&self) -> String {
+        format!("settings.{}", self.name.replace('-', "_"))
+    }
+}
+
+pub(super) fn row(name: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.name == name)
+}

@@ -1,0 +1,170 @@
+//! Parsers from one setting's text to its checked type. None: not allowed.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+/// `true`, `1`, `yes`, `on` and their opposites.
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// A whole number in plain digits: no sign, no blanks.
+pub(super) fn whole(text: &str) -> Option<u32> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+pub(super) fn positive(text: &str) -> Option<u32> {
+    whole(text).filter(|n| *n > 0)
+}
+
+pub(super) fn port(text: &str) -> Option<u16> {
+    whole(text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
+}
+
+/// Text that is not empty and holds no control characters.
+pub(super) fn words(text: &str) -> Option<String> {
+    (!text.trim().is_empty() && !text.contains(char::is_control)).then(|| text.to_owned())
+}
+
+/// A host name or an address, without a port. IPv6 may stand in brackets.
+pub(super) fn host(text: &str) -> Option<String> {
+    let address = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if address.contains(':') {
+        // fe80::1%eth0: the zone is not part of what the address parser knows.
+        let bare = address.split('%').next().unwrap_or(address);
+        return bare.parse::<Ipv6Addr>().is_ok().then(|| address.to_owned());
+    }
+    let letter = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (!text.is_empty() && text.len() <= 253 && text.chars().all(letter)).then(|| text.to_owned())
+}
+
+/// `HOST:PORT`, an IPv6 address in brackets.
+pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
+    let (name, number) = text.rsplit_once(':')?;
+    if name.contains(':') && !name.starts_with('[') {
+        return None;
+    }
+    Some((host(name)?, port(number)?))
+}
+
+/// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that
+/// every deadline can be computed from it.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    const YEAR: u64 = 366 * 24 * 3600;
+    let seconds = match whole(text) {
+        Some(seconds) => u64::from(seconds),
+        None => parts(text)?.into_iter().try_fold(0_u64, |sum, (number, unit)| {
+            let factor = match unit {
+                "s" => 1,
+                "m" => 60,
+                "h" => 3600,
+                "d" => 24 * 3600,
+                _ => return None,
+            };
+            sum.checked_add(number.checked_mul(factor)?)
+        })?,
+    };
+    (seconds <= YEAR).then(|| Duration::from_secs(seconds))
+}
+
+/// Bytes: `256MiB`, `4GiB`, `500MB`, also Kubernetes' `256Mi`; a bare number is bytes.
+pub(super) fn size(text: &str) -> Option<u64> {
+    if text.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().ok();
+    }
+    let (number, unit) = match parts(text)?.as_slice() {
+        &[one] => one,
+        _ => return None,
+    };
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "b" => 1,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" | "ki" => 1 << 10,
+        "mib" | "mi" => 1 << 20,
+        "gib" | "gi" => 1 << 30,
+        "tib" | "ti" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+/// `1h30m` → (1, "h"), (30, "m"). None unless numbers and units alternate and at least one pair is there.
+fn parts(text: &str) -> Option<Vec<(u64, &str)>> {
+    let mut pairs = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, after) = rest.split_at(digits);
+        let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, left) = after.split_at(letters);
+        pairs.push((number.parse().ok()?, unit));
+        rest = left;
+    }
+    (!pairs.is_empty()).then_some(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, seconds) in
+            [("30s", 30), ("30m", 1800), ("1h30m", 5400), ("45", 45), ("0", 0), ("2d", 172_800)]
+        {
+            assert_eq!(duration(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in
+            ["", "s", "30 s", "-1", "1.5h", "30x", "99999999999999999999s", "9999d", "1h30", "½h"]
+        {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("256MiB", 256 << 20), ("4GiB", 4 << 30), ("64Mi", 64 << 20), ("1kb", 1000), ("7", 7)]
+        {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "MiB", "4 GiB", "1.5GiB", "99999999999TiB", "-4", "4X", "1GiB1MiB"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_and_endpoints() {
+        for (text, name) in [
+            ("job-master-0.ns", "job-master-0.ns"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("[fd00::1]", "fd00::1"),
+        ] {
+            assert_eq!(host(text).as_deref(), Some(name));
+        }
+        for text in ["", "a b", "tcp://10.0.0.1:80", "a:29500", "[a]"] {
+            assert_eq!(host(text), None, "{text}");
+        }
+        assert_eq!(endpoint("a:1"), Some(("a".into(), 1)));
+        assert_eq!(endpoint("[fd00::1]:29500"), Some(("fd00::1".into(), 29500)));
+        for text in ["a", "a:0", "a:65536", "a:", ":1", "fd00::1:80", "tcp://a:1"] {
+            assert_eq!(endpoint(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_plain_digits() {
+        assert_eq!(
+            (whole("007"), whole("+1"), whole(""), whole("1 ")),
+            (Some(7), None, None, None)
+        );
+        assert_eq!((positive("0"), port("65536"), port("65535")), (None, None, Some(65535)));
+    }
+}

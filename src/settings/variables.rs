@@ -1,0 +1,68 @@
+//! The environment's settings: empty ones count as unset, unknown ones are named.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::refuse::{empty_variable, unknown_variable};
+use super::table::{Row, TABLE};
+use crate::host::Host;
+use crate::nearest::nearest;
+use crate::verdict::Warning;
+
+/// Variables that we set for our own processes, or that other rooms read.
+const OUR_OWN: &[&str] = &[
+    "RANKLAUNCH_SECRET",
+    "RANKLAUNCH_SECRET_FILE",
+    "RANKLAUNCH_NVML_LIBRARY",
+    "RANKLAUNCH_AGENT_SOCKET",
+    "RANKLAUNCH_ATTEMPT",
+    "RANKLAUNCH_JOB",
+    "RANKLAUNCH_MARKER",
+    "RANKLAUNCH_RUN_ID",
+    "RANKLAUNCH_LOG",
+];
+
+/// The variables that are set and not empty.
+#[derive(Debug)]
+pub(super) struct Variables(BTreeMap<OsString, OsString>);
+
+impl Variables {
+    pub(super) fn read(host: &Host, warnings: &mut Vec<Warning>) -> Variables {
+        let known: Vec<String> = TABLE.iter().filter_map(Row::variable).collect();
+        let mut set = host.environment().clone();
+        set.retain(|name, value| {
+            let shown = name.to_string_lossy();
+            if !shown.starts_with("RANKLAUNCH_") {
+                return !value.is_empty();
+            }
+            if OUR_OWN.contains(&&*shown)
+                || (is_service_link(&shown) && !known.iter().any(|k| **k == *shown))
+            {
+                return false;
+            }
+            if !known.iter().any(|known| **known == *shown) {
+                let near = nearest(&shown, known.iter().map(String::as_str));
+                warnings.push(unknown_variable(&shown.escape_debug().to_string(), near));
+                return false;
+            }
+            if value.is_empty() {
+                warnings.push(empty_variable(&shown));
+            }
+            !value.is_empty()
+        });
+        Variables(set)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+}
+
+/// The kubelet describes a Service called `ranklaunch…` in variables such as
+/// RANKLAUNCH_SERVICE_HOST and RANKLAUNCH_PORT_29500_TCP_ADDR.
+fn is_service_link(name: &str) -> bool {
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT")
+        || ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| name.contains(protocol))
+}
