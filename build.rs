@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use object::elf::{FileHeader64, PT_INTERP};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::Endianness;
+use object::elf::{FileHeader64, PT_INTERP};
 use object::read::StringTable;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 /// A probe built elsewhere.
 const PREBUILT: &str = "RANKLAUNCH_NODE_PROBE";

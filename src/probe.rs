@@ -137,21 +137,65 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     let mut attempts = Vec::new();
     for way in ways {
         match start::start(&way, args) {
-            Ok(started) => return wait(started, timeout, deadline),
+            Ok(started) => return wait(started, timeout, deadline)?.answer(),
             Err(error) => attempts.push((way.to_string(), error.to_string())),
         }
     }
     Err(ProbeError::NotStarted { attempts })
 }
 
-/// A probe that runs, and our ends of its two pipes.
+/// Runs another program under the same care: what it printed on its standard
+/// output, if it ended with 0 by the deadline.
+///
+/// # Errors
+///
+/// As [`run`]; `Silent` also when it printed something and failed.
+pub fn run_tool(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<u8>, ProbeError> {
+    let deadline = Instant::now() + timeout;
+    let started = start::start_tool(program, args).map_err(|error| ProbeError::NotStarted {
+        attempts: vec![(program.display().to_string(), error.to_string())],
+    })?;
+    let ended = wait(started, timeout, deadline)?;
+    if ended.status.success() { Ok(ended.answer) } else { Err(ended.failure()) }
+}
+
+/// A program that runs, and our ends of its two pipes.
 struct Started {
     child: Child,
     answer: PipeReader,
     noise: PipeReader,
 }
 
-fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<Answer, ProbeError> {
+/// How it ended and what it left in the pipes.
+struct Ended {
+    status: ExitStatus,
+    answer: Vec<u8>,
+    noise: Vec<u8>,
+}
+
+impl Ended {
+    fn answer(self) -> Result<Answer, ProbeError> {
+        // A whole answer counts even if the library crashed on the way out.
+        match serde_json::from_slice::<Answer>(&self.answer) {
+            Ok(Answer::Usage(why)) => Err(ProbeError::Garbled { why }),
+            Ok(answer) => Ok(answer),
+            Err(error) if self.status.success() => {
+                Err(ProbeError::Garbled { why: error.to_string() })
+            }
+            Err(_) => Err(self.failure()),
+        }
+    }
+
+    fn failure(&self) -> ProbeError {
+        let noise = String::from_utf8_lossy(&self.noise).trim().to_owned();
+        match self.status.signal() {
+            Some(signal) => ProbeError::Crashed { signal, noise },
+            None => ProbeError::Silent { code: self.status.code().unwrap_or(-1), noise },
+        }
+    }
+}
+
+fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<Ended, ProbeError> {
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
     // ENOSYS before Linux 5.3: then the pipes' ends say that it is over.
@@ -161,7 +205,7 @@ fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<An
         if let Ok(Some(status)) = started.child.try_wait() {
             answer.take(&mut started.answer);
             noise.take(&mut started.noise);
-            return conclude(status, &answer.bytes, &noise.bytes);
+            return Ok(Ended { status, answer: answer.bytes, noise: noise.bytes });
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -216,23 +260,6 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
         };
         let _ = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
     }
-}
-
-fn conclude(status: ExitStatus, answer: &[u8], noise: &[u8]) -> Result<Answer, ProbeError> {
-    // A whole answer counts even if the library crashed on the way out.
-    match serde_json::from_slice::<Answer>(answer) {
-        Ok(Answer::Usage(why)) => return Err(ProbeError::Garbled { why }),
-        Ok(answer) => return Ok(answer),
-        Err(error) if status.success() => {
-            return Err(ProbeError::Garbled { why: error.to_string() });
-        }
-        Err(_) => {}
-    }
-    let noise = String::from_utf8_lossy(noise).trim().to_owned();
-    Err(match status.signal() {
-        Some(signal) => ProbeError::Crashed { signal, noise },
-        None => ProbeError::Silent { code: status.code().unwrap_or(-1), noise },
-    })
 }
 
 /// What was read from a pipe that must be emptied, however much comes.

@@ -5,5 +5,6 @@
 //! is a value, not an error.
 
 mod facts;
+pub mod gpu;
 
 pub use facts::*;

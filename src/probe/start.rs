@@ -7,11 +7,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -105,15 +105,30 @@ fn spawn(
     spawn_program(OsStr::new(NAME), args, prepare)
 }
 
+/// Starts a program that answers on its standard output.
+pub(super) fn start_tool(program: &Path, args: &[&str]) -> io::Result<Started> {
+    let (answer, answer_in) = pipe()?;
+    let (noise, noise_in) = pipe()?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
+    let child = command.spawn()?;
+    Ok(Started { child, answer, noise })
+}
+
+/// A pipe whose reading end, ours, does not block.
+fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
 fn spawn_program(
     program: &OsStr,
     args: &[&str],
     prepare: impl FnOnce(&mut Command) -> io::Result<()>,
 ) -> io::Result<Started> {
-    let (answer, answer_in) = io::pipe()?;
-    let (noise, noise_in) = io::pipe()?;
-    rustix::io::ioctl_fionbio(&answer, true)?;
-    rustix::io::ioctl_fionbio(&noise, true)?;
+    let (answer, answer_in) = pipe()?;
+    let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
     // The answer's pipe is the probe's standard input: the one descriptor that
     // std hands over and that no library prints to. The other two share a pipe,

@@ -232,11 +232,7 @@ fn ask_raw<T>(
     call(device.nvml().lib(), handle).and_then(|(code, value)| (code == 0).then_some(value))
 }
 
-fn keep<T>(
-    call: &str,
-    result: Result<T, NvmlError>,
-    errors: &mut Vec<CallError>,
-) -> Option<T> {
+fn keep<T>(call: &str, result: Result<T, NvmlError>, errors: &mut Vec<CallError>) -> Option<T> {
     result.map_err(|error| errors.push(failed(call, &error))).ok()
 }
 
@@ -247,10 +243,10 @@ fn failed(call: &str, error: &NvmlError) -> CallError {
 /// The code that NVML returned; None for what the wrapper made up itself.
 fn code_of(error: &NvmlError) -> Option<u32> {
     use NvmlError::{
-        CorruptedInfoROM, DriverNotLoaded, FunctionNotFound, GpuLost, InUse,
-        InsufficientMemory, InsufficientPower, InsufficientSize, InvalidArg, IrqIssue,
-        LibRmVersionMismatch, LibraryNotFound, NoData, NoPermission, NotFound, NotSupported,
-        OperatingSystem, ResetRequired, Timeout, UnexpectedVariant, Uninitialized, Unknown,
+        CorruptedInfoROM, DriverNotLoaded, FunctionNotFound, GpuLost, InUse, InsufficientMemory,
+        InsufficientPower, InsufficientSize, InvalidArg, IrqIssue, LibRmVersionMismatch,
+        LibraryNotFound, NoData, NoPermission, NotFound, NotSupported, OperatingSystem,
+        ResetRequired, Timeout, UnexpectedVariant, Uninitialized, Unknown,
     };
     Some(match error {
         Uninitialized => 1,
