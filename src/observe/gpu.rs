@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use visible::visible;
 
-use super::{Gpu, GpuFacts, GpuSource};
+use super::{Gpu, GpuFacts, GpuSource, pci};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
@@ -42,7 +42,7 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     };
     find(host, mode, patience, &mut facts);
     for gpu in &mut facts.gpus {
-        gpu.numa_node = gpu.pci.as_deref().and_then(|pci| numa_node(host, pci));
+        gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
     }
     facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
     facts
@@ -193,11 +193,6 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         numa_node: None,
         fabric: gpu.fabric,
     }
-}
-
-/// None for -1, which sysfs says on machines with one node and in many VMs.
-fn numa_node(host: &Host, pci: &str) -> Option<u32> {
-    host.read(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?.trim().parse().ok()
 }
 
 /// Everything on this node that says a GPU is meant to be here.

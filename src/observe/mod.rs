@@ -6,5 +6,9 @@
 
 mod facts;
 pub mod gpu;
+pub mod limits;
+pub mod network;
+mod pci;
+pub mod rdma;
 
 pub use facts::*;

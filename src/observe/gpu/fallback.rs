@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::host::Host;
 use crate::lang::Text;
-use crate::observe::Gpu;
+use crate::observe::{Gpu, pci};
 use crate::probe::run_tool;
 use crate::text;
 
@@ -96,7 +96,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
             // A GPU that was never initialised shows question marks here.
             uuid: field("GPU UUID").filter(|uuid| !uuid.contains('?')),
             name: field("Model"),
-            pci: pci_address(&folder),
+            pci: pci::address(&folder),
             minor: field("Device Minor").and_then(|minor| minor.parse().ok()),
             ..Gpu::default()
         });
@@ -111,21 +111,6 @@ fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
         gpu.index = index;
     }
     gpus
-}
-
-/// `0000:18:00.0` from any of NVIDIA's spellings (`00000000:18:00.0`, upper case).
-pub(super) fn pci_address(text: &str) -> Option<String> {
-    let (domain, rest) = text.trim().split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (device, function) = rest.split_once('.')?;
-    let number = |part: &str| u32::from_str_radix(part, 16).ok();
-    Some(format!(
-        "{:04x}:{:02x}:{:02x}.{:x}",
-        number(domain)?,
-        number(bus)?,
-        number(device)?,
-        number(function)?
-    ))
 }
 
 /// What nvidia-smi says, and the driver's version with it.
@@ -170,7 +155,7 @@ fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
             index,
             uuid: uuid.starts_with("GPU-").then(|| (*uuid).to_owned()),
             name: Some((*name).to_owned()),
-            pci: pci_address(pci),
+            pci: pci::address(pci),
             memory_total: mebibytes(total),
             memory_used: mebibytes(used),
             mig: *mig == "Enabled",
@@ -184,20 +169,6 @@ fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pci_addresses_have_one_spelling() {
-        for (text, address) in [
-            ("00000000:18:00.0", Some("0000:18:00.0")),
-            ("0000:AF:00.0", Some("0000:af:00.0")),
-            ("0009:01:00.0", Some("0009:01:00.0")),
-            ("00010000:01:00.0", Some("10000:01:00.0")),
-            ("[N/A]", None),
-            ("18:00.0", None),
-        ] {
-            assert_eq!(pci_address(text).as_deref(), address, "{text}");
-        }
-    }
 
     #[test]
     fn nvidia_smi_lines_are_read_field_by_field() {
