@@ -218,6 +218,10 @@ pub struct Gpu {
     pub mig: bool,
     /// None: unknown (sysfs says -1 or nothing).
     pub numa_node: Option<u32>,
+    /// NVLink fabric as NVML gives it, (state, status): state 0 unsupported, 1 not
+    /// started, 2 in progress, 3 completed. None where the driver has no such call.
+    #[serde(default)]
+    pub fabric: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

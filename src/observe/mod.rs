@@ -8,6 +8,11 @@ mod contract;
 mod facts;
 mod nested;
 mod python;
+pub mod gpu;
+pub mod limits;
+pub mod network;
+mod pci;
+pub mod rdma;
 
 pub use contract::{contract, known_variables};
 pub use facts::*;

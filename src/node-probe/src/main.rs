@@ -1,1 +1,81 @@
-fn main() {}
+//! `node-probe`: the questions that a static executable cannot ask.
+//!
+//! NVML must be loaded by the dynamic loader, and names that only NSS knows
+//! must go through libc's resolver. The launcher starts this program in a
+//! process of its own, with a deadline, so a driver that hangs or crashes
+//! costs a timeout and nothing else.
+//!
+//! Takes `nvml [LIBRARY]` or `resolve NAME`; gives one JSON document on
+//! descriptor 0, which is the write end of a pipe: driver libraries and preload
+//! hooks print on 1 and 2, and nothing ever writes to its standard input. It
+//! leaves by `_exit`, since nvmlShutdown can hang on a sick node.
+
+mod answer;
+mod names;
+mod nvml;
+
+use answer::Answer;
+
+fn main() {
+    leave_no_trace();
+    let out = take_answer_descriptor();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let answer = match words.as_slice() {
+        ["nvml"] => Answer::Nvml(nvml::ask(None)),
+        ["nvml", library] => Answer::Nvml(nvml::ask(Some(library))),
+        ["resolve", name] => Answer::Names(names::resolve(name)),
+        _ => Answer::Usage(format!("node-probe nvml [LIBRARY] | resolve NAME, not {words:?}")),
+    };
+    let written = serde_json::to_vec(&answer).is_ok_and(|bytes| write_all(out, &bytes));
+    // SAFETY: _exit takes no pointer and does not return; exit handlers of the
+    // driver library must not run.
+    unsafe { libc::_exit(i32::from(!written)) }
+}
+
+/// No core file of a crashed driver library, and no probe that outlives the
+/// thread that waits for it.
+fn leave_no_trace() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls take values or a pointer to a live struct; a failure
+    // changes nothing that the answer depends on.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+}
+
+/// Moves the pipe away from descriptor 0, so that what a library does with its
+/// standard input cannot reach it.
+fn take_answer_descriptor() -> i32 {
+    // SAFETY: fcntl on a descriptor number; the number is checked below.
+    let moved = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) };
+    if moved < 0 {
+        return 0;
+    }
+    // SAFETY: a literal path and plain descriptor numbers; without /dev/null
+    // descriptor 0 stays the pipe as well, which is harmless.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if null >= 0 {
+            libc::dup2(null, 0);
+        }
+    }
+    moved
+}
+
+fn write_all(descriptor: i32, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        // SAFETY: pointer and length are those of one live slice.
+        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
+        match usize::try_from(written) {
+            Ok(0) => return false,
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}

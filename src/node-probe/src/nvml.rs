@@ -1,0 +1,276 @@
+//! NVML: finds the library, initialises it, asks each GPU what a launch needs.
+//!
+//! Every call may fail alone: a lost GPU must not hide the seven healthy ones,
+//! and an old driver that lacks a call must not hide the GPU.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::mem::size_of;
+use std::path::Path;
+
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{
+    Device, Nvml, cuda_driver_version_major as major, cuda_driver_version_minor as minor,
+};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t, nvmlMemory_t, nvmlReturn_t,
+};
+
+use crate::answer::{CallError, NvmlAnswer, NvmlGpu};
+
+/// The SONAME for the loader's own search, then where container runtimes, GKE,
+/// distributions, cluster managers and WSL put it outside that search.
+const LIBRARIES: &[&str] = &[
+    "libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/lib64/nvidia/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib/libnvidia-ml.so.1",
+    "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
+    "/cm/local/apps/cuda/libs/current/lib64/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+];
+
+/// Names another library for this node; the launcher passes it on.
+const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
+
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, which the bindings do not name.
+const RECOVERY_ACTION: FieldId = FieldId(230);
+
+/// More GPUs than any node has; a count beyond it is a driver's nonsense.
+const MOST_GPUS: u32 = 256;
+
+pub(crate) fn ask(library: Option<&str>) -> NvmlAnswer {
+    let mut answer = NvmlAnswer::default();
+    let named = library
+        .map(str::to_owned)
+        .or_else(|| std::env::var(LIBRARY_VARIABLE).ok())
+        .filter(|name| !name.is_empty());
+    let candidates: Vec<&str> = match &named {
+        Some(name) => vec![name.as_str()],
+        None => LIBRARIES.to_vec(),
+    };
+    let Some((loaded, file)) = load(&candidates, &mut answer.not_loaded) else {
+        return answer;
+    };
+    answer.library = Some(file);
+    let nvml = match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            answer.failure = Some(failed("nvmlInit_v2", &error));
+            return answer;
+        }
+    };
+    ask_node(&nvml, &mut answer);
+    // nvmlShutdown can hang on a sick node; the process ends without it.
+    std::mem::forget(nvml);
+    answer
+}
+
+/// Opens the first library that can be opened and keeps it open; gives the name
+/// that worked and the file behind it, whose suffix is the driver's version.
+fn load<'a>(
+    candidates: &[&'a str],
+    not_loaded: &mut Vec<(String, String)>,
+) -> Option<(&'a str, String)> {
+    for candidate in candidates {
+        if candidate.starts_with('/') && !Path::new(candidate).exists() {
+            // The loader's "no such file" for a dozen known places says nothing;
+            // a place that the user named is reported.
+            if candidates.len() == 1 {
+                not_loaded.push(((*candidate).to_owned(), "no such file".to_owned()));
+            }
+            continue;
+        }
+        let Ok(name) = CString::new(*candidate) else { continue };
+        // SAFETY: the name is NUL-terminated; running the library's constructors
+        // is what this process exists for.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
+        if handle.is_null() {
+            not_loaded.push(((*candidate).to_owned(), loader_error()));
+            continue;
+        }
+        return Some((candidate, file_behind(handle).unwrap_or_else(|| (*candidate).to_owned())));
+    }
+    None
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror gives null or a string that lives until the next dl call.
+    let words = unsafe { libc::dlerror() };
+    if words.is_null() {
+        return "unknown loader error".to_owned();
+    }
+    // SAFETY: not null, see above.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+}
+
+/// The loaded file with links resolved, by the address of a symbol in it.
+fn file_behind(handle: *mut libc::c_void) -> Option<String> {
+    // SAFETY: a live handle and a literal name; dladdr only looks the address up.
+    let name = unsafe {
+        let symbol = libc::dlsym(handle, c"nvmlInit_v2".as_ptr());
+        if symbol.is_null() {
+            return None;
+        }
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(symbol, &mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned()
+    };
+    let resolved = std::fs::canonicalize(&name);
+    Some(resolved.map_or(name, |path| path.to_string_lossy().into_owned()))
+}
+
+fn ask_node(nvml: &Nvml, answer: &mut NvmlAnswer) {
+    answer.driver_version =
+        keep("nvmlSystemGetDriverVersion", nvml.sys_driver_version(), &mut answer.errors);
+    answer.cuda_driver_version = keep(
+        "nvmlSystemGetCudaDriverVersion_v2",
+        nvml.sys_cuda_driver_version(),
+        &mut answer.errors,
+    )
+    .and_then(|number| Some((major(number).try_into().ok()?, minor(number).try_into().ok()?)));
+    match nvml.device_count() {
+        Ok(count) => {
+            answer.gpus = (0..count.min(MOST_GPUS)).map(|index| ask_gpu(nvml, index)).collect();
+        }
+        Err(error) => answer.failure = Some(failed("nvmlDeviceGetCount_v2", &error)),
+    }
+}
+
+fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
+    let mut gpu = NvmlGpu { index, ..NvmlGpu::default() };
+    let errors = &mut gpu.errors;
+    let Some(device) = keep("nvmlDeviceGetHandleByIndex_v2", nvml.device_by_index(index), errors)
+    else {
+        return gpu;
+    };
+    gpu.uuid = keep("nvmlDeviceGetUUID", device.uuid(), errors);
+    gpu.name = keep("nvmlDeviceGetName", device.name(), errors);
+    gpu.pci = keep("nvmlDeviceGetPciInfo_v3", device.pci_info(), errors)
+        .map(|pci| format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device));
+    gpu.minor = keep("nvmlDeviceGetMinorNumber", device.minor_number(), errors);
+    if let Some((total, used)) = memory(&device, errors) {
+        gpu.memory_total = Some(total);
+        gpu.memory_used = Some(used);
+    }
+    gpu.mig = keep("nvmlDeviceGetMigMode", device.mig_mode(), errors).map(|mode| mode.current == 1);
+    gpu.recovery_action = recovery_action(&device);
+    gpu.fabric = fabric(&device);
+    gpu
+}
+
+/// (total, used) in bytes. Version 2 tells the driver's reserve from what
+/// processes hold; version 1, all that drivers before 510 have, counts it as used.
+fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)> {
+    let second = match device.memory_info() {
+        Ok(info) => return Some((info.total, info.used)),
+        Err(error) => error,
+    };
+    let first = ask_raw(device, |lib, handle| {
+        let call = lib.nvmlDeviceGetMemoryInfo.as_ref().ok()?;
+        let mut info = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        // SAFETY: the handle is live, `info` is the struct that the call fills.
+        let code = unsafe { call(handle, &mut info) };
+        Some((code, (info.total, info.used)))
+    });
+    if first.is_none() {
+        errors.push(failed("nvmlDeviceGetMemoryInfo_v2", &second));
+    }
+    first
+}
+
+/// None where the driver (before 570) or the GPU does not know the field.
+fn recovery_action(device: &Device<'_>) -> Option<u64> {
+    let sample = device.field_values_for(&[RECOVERY_ACTION]).ok()?.into_iter().next()?.ok()?;
+    match sample.value.ok()? {
+        SampleValue::U32(value) => Some(value.into()),
+        SampleValue::U64(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// (state, status) by the versioned call, else by the one of drivers before 550.
+fn fabric(device: &Device<'_>) -> Option<(u32, u32)> {
+    let versioned = ask_raw(device, |lib, handle| {
+        let call = lib.nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
+        // SAFETY: a struct of integers, for which zero is a value.
+        let mut info: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
+        // NVML_STRUCT_VERSION(GpuFabricInfo, 2)
+        info.version = u32::try_from(size_of::<nvmlGpuFabricInfoV_t>()).ok()? | (2 << 24);
+        // SAFETY: the handle is live and the struct says its own version.
+        let code = unsafe { call(handle, &mut info) };
+        Some((code, (u32::from(info.state), info.status)))
+    });
+    versioned.or_else(|| {
+        ask_raw(device, |lib, handle| {
+            let call = lib.nvmlDeviceGetGpuFabricInfo.as_ref().ok()?;
+            // SAFETY: a struct of integers, for which zero is a value.
+            let mut info: nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the handle is live, `info` is the struct that the call fills.
+            let code = unsafe { call(handle, &mut info) };
+            Some((code, (u32::from(info.state), info.status)))
+        })
+    })
+}
+
+/// A call that the wrapper lacks: its value when it exists and returns success.
+fn ask_raw<T>(
+    device: &Device<'_>,
+    call: impl FnOnce(&nvml_wrapper_sys::bindings::NvmlLib, nvmlDevice_t) -> Option<(nvmlReturn_t, T)>,
+) -> Option<T> {
+    // SAFETY: the handle is used only while the device, and so the library, lives.
+    let handle = unsafe { device.handle() };
+    call(device.nvml().lib(), handle).and_then(|(code, value)| (code == 0).then_some(value))
+}
+
+fn keep<T>(call: &str, result: Result<T, NvmlError>, errors: &mut Vec<CallError>) -> Option<T> {
+    result.map_err(|error| errors.push(failed(call, &error))).ok()
+}
+
+fn failed(call: &str, error: &NvmlError) -> CallError {
+    CallError { call: call.to_owned(), code: code_of(error), text: error.to_string() }
+}
+
+/// The code that NVML returned; None for what the wrapper made up itself.
+fn code_of(error: &NvmlError) -> Option<u32> {
+    use NvmlError::{
+        CorruptedInfoROM, DriverNotLoaded, FunctionNotFound, GpuLost, InUse, InsufficientMemory,
+        InsufficientPower, InsufficientSize, InvalidArg, IrqIssue, LibRmVersionMismatch,
+        LibraryNotFound, NoData, NoPermission, NotFound, NotSupported, OperatingSystem,
+        ResetRequired, Timeout, UnexpectedVariant, Uninitialized, Unknown,
+    };
+    Some(match error {
+        Uninitialized => 1,
+        InvalidArg => 2,
+        NotSupported => 3,
+        NoPermission => 4,
+        NotFound => 6,
+        InsufficientSize(_) => 7,
+        InsufficientPower => 8,
+        DriverNotLoaded => 9,
+        Timeout => 10,
+        IrqIssue => 11,
+        LibraryNotFound => 12,
+        FunctionNotFound => 13,
+        CorruptedInfoROM => 14,
+        GpuLost => 15,
+        ResetRequired => 16,
+        OperatingSystem => 17,
+        LibRmVersionMismatch => 18,
+        InUse => 19,
+        InsufficientMemory => 20,
+        NoData => 21,
+        Unknown => 999,
+        UnexpectedVariant(code) => *code,
+        _ => return None,
+    })
+}

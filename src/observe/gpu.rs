@@ -1,0 +1,234 @@
+//! Which GPUs this container can use, who says so, and what is wrong with them.
+//!
+//! Takes the [`Host`] and how the probe may be run; gives [`GpuFacts`] with the
+//! source that counted and every source that was tried before it. NVML is asked
+//! in the probe's process. Must never touch a device of a driver that hangs.
+
+mod fallback;
+mod faults;
+mod visible;
+
+use std::time::Duration;
+
+pub use visible::visible;
+
+use super::{Gpu, GpuFacts, GpuSource, pci};
+use crate::host::Host;
+use crate::lang::Text;
+use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
+use crate::settings::ProbeMode;
+use crate::text;
+
+/// Names another NVML library for this node.
+const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
+
+/// How long the driver may take. Without persistence mode the first call
+/// initialises every GPU anew, several seconds for eight of them; past this it hangs.
+pub const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The GPUs of this node, waiting at most [`DRIVER_PATIENCE`] for the driver.
+/// Blocks the calling thread.
+pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
+    gpus_within(host, mode, DRIVER_PATIENCE)
+}
+
+/// [`gpus`] with another deadline for the driver.
+pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts {
+    let mut facts = GpuFacts {
+        cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
+        requested_by: requested_by(host),
+        driver_version: faults::kernel_driver_version(host),
+        ..GpuFacts::default()
+    };
+    find(host, mode, patience, &mut facts);
+    for gpu in &mut facts.gpus {
+        gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
+    }
+    facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
+    facts
+}
+
+fn find(host: &Host, mode: ProbeMode, patience: Duration, facts: &mut GpuFacts) {
+    let mut hung = false;
+    match nvml(host, mode, patience) {
+        Some(Ok(answer)) => {
+            if take_nvml(host, answer, facts) {
+                return;
+            }
+        }
+        None => facts
+            .attempts
+            .push((GpuSource::Nvml, text!("not asked for a copied root", "对拷贝的根目录不询问"))),
+        Some(Err(error)) => {
+            hung = matches!(error, ProbeError::TimedOut { .. });
+            facts.faults.extend(faults::of_probe(&error));
+            facts.attempts.push((GpuSource::Nvml, error.text()));
+        }
+    }
+    let smi_first = mode == ProbeMode::NvidiaSmi;
+    if smi_first && take_nvidia_smi(host, mode, patience, hung, facts) {
+        return;
+    }
+    // Opening a device of a hung driver can hang us.
+    let nodes = if hung {
+        Err(text!("not opened, because the driver hangs", "驱动无响应，未打开"))
+    } else {
+        fallback::device_nodes(host)
+    };
+    if take(GpuSource::DeviceNodes, nodes, facts) {
+        return;
+    }
+    // Nodes that exist and do not open are someone else's; /proc lists them all the same.
+    if (hung || fallback::minors(host).is_empty())
+        && take(GpuSource::ProcDriver, fallback::proc_driver(host), facts)
+    {
+        return;
+    }
+    if !smi_first {
+        take_nvidia_smi(host, mode, patience, hung, facts);
+    }
+}
+
+fn take(source: GpuSource, found: Result<Vec<Gpu>, Text>, facts: &mut GpuFacts) -> bool {
+    match found {
+        Ok(gpus) => {
+            facts.gpus = gpus;
+            facts.source = source;
+            true
+        }
+        Err(why) => {
+            facts.attempts.push((source, why));
+            false
+        }
+    }
+}
+
+fn take_nvidia_smi(
+    host: &Host,
+    mode: ProbeMode,
+    patience: Duration,
+    hung: bool,
+    facts: &mut GpuFacts,
+) -> bool {
+    let found = if mode == ProbeMode::Off {
+        Err(text!("switched off by --probe", "已被 --probe 关闭"))
+    } else if hung {
+        Err(text!("not run, because the driver hangs", "驱动无响应，未运行"))
+    } else if host.is_live() {
+        fallback::nvidia_smi(host, patience)
+    } else {
+        Err(text!("not run for a copied root", "对拷贝的根目录不运行"))
+    };
+    let gpus = found.map(|(gpus, driver)| {
+        facts.driver_version = driver.or_else(|| facts.driver_version.take());
+        gpus
+    });
+    take(GpuSource::NvidiaSmi, gpus, facts)
+}
+
+/// NVML's answer. None for a node that is read from copied files: it has no
+/// driver to ask, unless a library is named for it.
+fn nvml(
+    host: &Host,
+    mode: ProbeMode,
+    patience: Duration,
+) -> Option<Result<NvmlAnswer, ProbeError>> {
+    let library = host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty());
+    let args = match &library {
+        Some(library) => vec!["nvml", library.as_str()],
+        None if host.is_live() => vec!["nvml"],
+        None => return None,
+    };
+    Some(probe::run(mode, &args, patience).and_then(|answer| match answer {
+        Answer::Nvml(answer) => Ok(answer),
+        Answer::Names(_) | Answer::Usage(_) => {
+            Err(ProbeError::Garbled { why: "an answer to another question".to_owned() })
+        }
+    }))
+}
+
+/// Whether NVML's answer counts the GPUs; if not, why not is among the attempts.
+fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
+    if answer.library.is_none() {
+        let tried: Vec<String> =
+            answer.not_loaded.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let tried = tried.join("; ");
+        facts.attempts.push((
+            GpuSource::Nvml,
+            text!("no NVML library can be loaded ({tried})", "无法加载 NVML 库（{tried}）"),
+        ));
+        return false;
+    }
+    facts.driver_version = answer.driver_version.clone().or_else(|| facts.driver_version.take());
+    facts.cuda_driver_version = answer.cuda_driver_version;
+    if let Some(failure) = &answer.failure {
+        let expected = !facts.requested_by.is_empty();
+        facts.faults.extend(faults::of_node(host, &answer, failure, expected));
+        let (call, words) = (&failure.call, &failure.text);
+        let code = failure.code.map(|code| format!(", {code}")).unwrap_or_default();
+        facts.attempts.push((GpuSource::Nvml, Text::same(format!("{call}: {words}{code}"))));
+        return false;
+    }
+    facts.source = GpuSource::Nvml;
+    for gpu in answer.gpus {
+        facts.faults.extend(faults::of_gpu(&gpu));
+        // A GPU that cannot be computed on is no GPU; the fault names it.
+        if !gpu.errors.iter().filter_map(|error| error.code).any(faults::is_unusable) {
+            facts.gpus.push(from_nvml(gpu));
+        }
+    }
+    true
+}
+
+fn from_nvml(gpu: NvmlGpu) -> Gpu {
+    Gpu {
+        index: gpu.index,
+        uuid: gpu.uuid,
+        name: gpu.name,
+        pci: gpu.pci,
+        minor: gpu.minor,
+        memory_total: gpu.memory_total,
+        memory_used: gpu.memory_used,
+        mig: gpu.mig.unwrap_or(false),
+        numa_node: None,
+        fabric: gpu.fabric,
+    }
+}
+
+/// Everything on this node that says a GPU is meant to be here.
+fn requested_by(host: &Host) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if let Some(value) = host.variable("GPU_COUNT")
+        && value.trim().parse::<u32>().is_ok_and(|count| count > 0)
+    {
+        reasons.push(format!("GPU_COUNT={}", value.trim()));
+    }
+    // `all` and `void` come with images and say nothing; a UUID was allocated.
+    if let Some(value) = host.variable("NVIDIA_VISIBLE_DEVICES")
+        && value.split(',').any(|item| item.starts_with("GPU-") || item.starts_with("MIG-"))
+    {
+        reasons.push(format!("NVIDIA_VISIBLE_DEVICES={value}"));
+    }
+    if host.variable("PET_NPROC_PER_NODE").is_some_and(|value| value.trim() == "gpu") {
+        reasons.push("PET_NPROC_PER_NODE=gpu".to_owned());
+    }
+    if host.path("/dev/nvidiactl").exists() {
+        reasons.push("/dev/nvidiactl".to_owned());
+    }
+    if let Some(address) = nvidia_pci_gpu(host) {
+        reasons.push(format!("/sys/bus/pci/devices/{address}"));
+    }
+    reasons
+}
+
+/// A PCI function of vendor NVIDIA and class 3D or VGA controller (NVSwitches
+/// are bridges, class 0x0680).
+fn nvidia_pci_gpu(host: &Host) -> Option<String> {
+    let is = |address: &str, file: &str, start: &[&str]| {
+        host.read(format!("/sys/bus/pci/devices/{address}/{file}"))
+            .is_ok_and(|text| start.iter().any(|start| text.starts_with(start)))
+    };
+    host.list("/sys/bus/pci/devices").into_iter().find(|address| {
+        is(address, "class", &["0x0302", "0x0300"]) && is(address, "vendor", &["0x10de"])
+    })
+}

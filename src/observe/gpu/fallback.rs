@@ -1,0 +1,186 @@
+//! GPUs without NVML: device nodes, the driver's /proc folder, nvidia-smi.
+//!
+//! Each source gives less than NVML and is trusted only for what it knows: a
+//! device node that opens proves a usable GPU; /proc lists GPUs that this
+//! container may not open.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::host::Host;
+use crate::lang::Text;
+use crate::observe::{Gpu, pci};
+use crate::probe::run_tool;
+use crate::text;
+
+const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// The minors N of /dev/nvidiaN; other names there (nvidiactl, nvidia-uvm) are not GPUs.
+pub(super) fn minors(host: &Host) -> Vec<u32> {
+    let mut minors: Vec<u32> = host
+        .list("/dev")
+        .iter()
+        .filter_map(|name| name.strip_prefix("nvidia"))
+        .filter(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter_map(|rest| rest.parse().ok())
+        .collect();
+    minors.sort_unstable();
+    minors
+}
+
+/// The GPUs whose device node opens, joined with what /proc says about them.
+/// A node that the device cgroup blocks exists and does not open, hence no stat.
+pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
+    let minors = minors(host);
+    if minors.is_empty() {
+        return Err(text!("no /dev/nvidia[0-9]+", "没有 /dev/nvidia[0-9]+"));
+    }
+    let mut refused = None;
+    let mut opened = Vec::new();
+    for minor in &minors {
+        let path = format!("/dev/nvidia{minor}");
+        if !host.is_live() {
+            opened.push(*minor);
+            continue;
+        }
+        match OpenOptions::new().read(true).write(true).open(host.path(&path)) {
+            Ok(_) => opened.push(*minor),
+            Err(error) => refused = Some(format!("{path}: {error}")),
+        }
+    }
+    if opened.is_empty() {
+        let refused = refused.unwrap_or_default();
+        return Err(text!("no device node opens ({refused})", "没有可打开的设备节点（{refused}）"));
+    }
+    let known = proc_gpus(host);
+    let gpus = opened
+        .into_iter()
+        .map(|minor| {
+            known
+                .iter()
+                .find(|gpu| gpu.minor == Some(minor))
+                .cloned()
+                .unwrap_or_else(|| Gpu { minor: Some(minor), ..Gpu::default() })
+        })
+        .collect();
+    Ok(numbered(gpus))
+}
+
+/// The GPUs of /proc/driver/nvidia, for when the device nodes must not be
+/// touched (a hung driver) or were not copied.
+pub(super) fn proc_driver(host: &Host) -> Result<Vec<Gpu>, Text> {
+    let mut gpus = proc_gpus(host);
+    if host.is_live() {
+        let minors = minors(host);
+        gpus.retain(|gpu| gpu.minor.is_some_and(|minor| minors.contains(&minor)));
+    }
+    if gpus.is_empty() {
+        return Err(text!("no usable GPU in {PROC_GPUS}", "{PROC_GPUS} 中没有可用的 GPU"));
+    }
+    Ok(numbered(gpus))
+}
+
+fn proc_gpus(host: &Host) -> Vec<Gpu> {
+    let mut gpus = Vec::new();
+    for folder in host.list(PROC_GPUS) {
+        let Ok(text) = host.read(format!("{PROC_GPUS}/{folder}/information")) else { continue };
+        let field = |name: &str| {
+            text.lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(key, _)| key.trim() == name)
+                .map(|(_, value)| value.trim().to_owned())
+                .filter(|value| !value.is_empty())
+        };
+        gpus.push(Gpu {
+            // A GPU that was never initialised shows question marks here.
+            uuid: field("GPU UUID").filter(|uuid| !uuid.contains('?')),
+            name: field("Model"),
+            pci: pci::address(&folder),
+            minor: field("Device Minor").and_then(|minor| minor.parse().ok()),
+            ..Gpu::default()
+        });
+    }
+    gpus
+}
+
+/// PCI order, as NVML numbers them; GPUs of unknown address last, by minor.
+fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
+    gpus.sort_by_key(|gpu| (gpu.pci.is_none(), gpu.pci.clone(), gpu.minor));
+    for (index, gpu) in (0..).zip(&mut gpus) {
+        gpu.index = index;
+    }
+    gpus
+}
+
+/// What nvidia-smi says, and the driver's version with it.
+pub(super) fn nvidia_smi(
+    host: &Host,
+    timeout: Duration,
+) -> Result<(Vec<Gpu>, Option<String>), Text> {
+    const QUERY: &str = "--query-gpu=index,uuid,name,pci.bus_id,memory.total,memory.used,\
+                         mig.mode.current,driver_version";
+    let program =
+        on_path(host).ok_or_else(|| text!("no nvidia-smi in PATH", "PATH 中没有 nvidia-smi"))?;
+    let output = run_tool(&program, &[QUERY, "--format=csv,noheader,nounits"], timeout)
+        .map_err(|error| error.text())?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let (gpus, driver) = csv(&output);
+    if gpus.is_empty() {
+        return Err(text!("nvidia-smi lists no GPU", "nvidia-smi 未列出任何 GPU"));
+    }
+    Ok((gpus, driver))
+}
+
+fn on_path(host: &Host) -> Option<PathBuf> {
+    let path = host.variable("PATH")?;
+    std::env::split_paths(&path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join("nvidia-smi"))
+        .find(|file| file.is_file())
+}
+
+/// One line per GPU; `[N/A]` and the like leave a field open.
+fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
+    let mut driver = None;
+    let mut gpus = Vec::new();
+    for line in output.lines() {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        let [index, uuid, name, pci, total, used, mig, version] = fields.as_slice() else {
+            continue;
+        };
+        let Ok(index) = index.parse() else { continue };
+        let mebibytes = |text: &str| text.parse::<u64>().ok()?.checked_mul(1 << 20);
+        gpus.push(Gpu {
+            index,
+            uuid: uuid.starts_with("GPU-").then(|| (*uuid).to_owned()),
+            name: Some((*name).to_owned()),
+            pci: pci::address(pci),
+            memory_total: mebibytes(total),
+            memory_used: mebibytes(used),
+            mig: *mig == "Enabled",
+            ..Gpu::default()
+        });
+        driver = Some((*version).to_owned());
+    }
+    (gpus, driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvidia_smi_lines_are_read_field_by_field() {
+        let (gpus, driver) = csv(
+            "0, GPU-aa, NVIDIA H100 80GB HBM3, 00000000:18:00.0, 81559, 4, Disabled, 535.54.03\n\
+             1, GPU-bb, NVIDIA H100 80GB HBM3, 00000000:2A:00.0, [N/A], [N/A], Enabled, 535.54.03\n\
+             No devices were found\n",
+        );
+        assert_eq!(driver.as_deref(), Some("535.54.03"));
+        assert_eq!(gpus.len(), 2);
+        assert_eq!(gpus[0].memory_total, Some(81559 << 20));
+        assert_eq!(gpus[1].pci.as_deref(), Some("0000:2a:00.0"));
+        assert_eq!((gpus[1].memory_used, gpus[1].mig), (None, true));
+    }
+}

@@ -1,0 +1,239 @@
+//! Driver states that make GPUs unusable, each as one finding with its remedy.
+//!
+//! Takes NVML's return codes and the probe's own failures; gives
+//! `gpu.fault.…` warnings. Whether a fault stops the launch is decided in `plan`.
+
+use crate::host::Host;
+use crate::probe::{CallError, NvmlAnswer, NvmlGpu, ProbeError};
+use crate::text;
+use crate::verdict::Warning;
+
+/// NVML return codes (nvml.h) that say something about the driver's state.
+pub(super) mod code {
+    pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
+    pub(crate) const GPU_IS_LOST: u32 = 15;
+    pub(crate) const RESET_REQUIRED: u32 = 16;
+    pub(crate) const OPERATING_SYSTEM: u32 = 17;
+    pub(crate) const VERSION_MISMATCH: u32 = 18;
+    pub(crate) const UNKNOWN: u32 = 999;
+}
+
+/// The fault in a call that stopped all of NVML.
+///
+/// `expected` says whether anything else speaks of a GPU. Without it "no driver"
+/// is the normal state of a CPU node whose image ships the library.
+pub(super) fn of_node(
+    host: &Host,
+    answer: &NvmlAnswer,
+    failure: &CallError,
+    expected: bool,
+) -> Option<Warning> {
+    let CallError { call, text: words, .. } = failure;
+    let code = failure.code?;
+    match code {
+        code::VERSION_MISMATCH => Some(mismatch(host, answer)),
+        code::GPU_IS_LOST | code::RESET_REQUIRED => Some(of_code(code, "NVML", "NVML", failure)?),
+        code::DRIVER_NOT_LOADED if expected => Some(Warning::new(
+            "gpu.fault.driver",
+            text!(
+                "the NVIDIA driver is not loaded, or this container may not open its devices \
+                 ({call}: code {code}, {words})",
+                "NVIDIA 驱动未加载，或此容器无权打开其设备（{call}：代码 {code}，{words}）"
+            ),
+            text!(
+                "load the driver on the host, or start the container with its GPUs \
+                 (--gpus, nvidia.com/gpu); --device cpu runs without",
+                "请在宿主机上加载驱动，或为容器分配 GPU（--gpus、nvidia.com/gpu）；--device cpu 可不使用 GPU 运行"
+            ),
+        )),
+        code::OPERATING_SYSTEM | code::UNKNOWN if expected => Some(Warning::new(
+            "gpu.fault.access",
+            text!(
+                "NVML cannot reach the driver ({call}: code {code}, {words}); in a running \
+                 container this is what a systemctl daemon-reload on the host leaves behind",
+                "NVML 无法访问驱动（{call}：代码 {code}，{words}）；在运行中的容器里，宿主机执行 systemctl daemon-reload 后就会如此"
+            ),
+            text!(
+                "recreate the container; a restart inside it does not help",
+                "请重建容器；在容器内重启无济于事"
+            ),
+        )),
+        _ => None,
+    }
+}
+
+/// The faults of one GPU, by the calls about it that failed and by what the
+/// driver asks for.
+pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
+    let index = gpu.index;
+    let (en, zh) = match &gpu.pci {
+        Some(pci) => (format!("GPU {index} ({pci})"), format!("GPU {index}（{pci}）")),
+        None => (format!("GPU {index}"), format!("GPU {index}")),
+    };
+    let mut faults: Vec<Warning> = Vec::new();
+    for error in &gpu.errors {
+        let fault = error.code.and_then(|code| of_code(code, &en, &zh, error));
+        // A lost GPU fails every call; it is one fault.
+        if let Some(fault) = fault
+            && !faults.iter().any(|before| before.id == fault.id)
+        {
+            faults.push(fault);
+        }
+    }
+    // Draining peer links (3) still computes; the others do not.
+    let wanted = match gpu.recovery_action {
+        Some(1) => Some(("a GPU reset", "重置 GPU")),
+        Some(2) => Some(("a reboot of the node", "重启节点")),
+        Some(4) => Some(("to be drained and reset", "排空并重置")),
+        _ => None,
+    };
+    if let Some((wanted, wanted_zh)) = wanted
+        && faults.is_empty()
+    {
+        faults.push(Warning::new(
+            "gpu.fault.recovery",
+            text!("{en}: the driver asks for {wanted}", "{zh}：驱动要求{wanted_zh}"),
+            text!(
+                "take the node out of service and do what the driver asks (nvidia-smi -q shows it)",
+                "请将该节点下线并按驱动的要求处理（nvidia-smi -q 可查看）"
+            ),
+        ));
+    }
+    faults
+}
+
+/// Whether a call's code means that the GPU cannot be computed on.
+pub(super) fn is_unusable(code: u32) -> bool {
+    matches!(code, code::GPU_IS_LOST | code::RESET_REQUIRED | code::UNKNOWN)
+}
+
+fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> {
+    let CallError { call, text: words, .. } = error;
+    match code {
+        code::GPU_IS_LOST => Some(Warning::new(
+            "gpu.fault.lost",
+            text!(
+                "{en} has fallen off the bus ({call}: code {code}, {words})",
+                "{zh} 已从总线上掉线（{call}：代码 {code}，{words}）"
+            ),
+            text!(
+                "reboot or replace the node; dmesg on the host shows Xid 79",
+                "请重启或更换节点；宿主机的 dmesg 中可见 Xid 79"
+            ),
+        )),
+        code::RESET_REQUIRED => Some(Warning::new(
+            "gpu.fault.reset-required",
+            text!(
+                "{en} needs a reset before it can be used ({call}: code {code}, {words})",
+                "{zh} 需要重置后才能使用（{call}：代码 {code}，{words}）"
+            ),
+            text!(
+                "reset it on the host (nvidia-smi --gpu-reset -i N with no process on it), or reboot",
+                "请在宿主机上重置（确认无进程占用后执行 nvidia-smi --gpu-reset -i N），或重启节点"
+            ),
+        )),
+        code::UNKNOWN => Some(Warning::new(
+            "gpu.fault.unknown",
+            text!(
+                "{en} gives an unknown error ({call}: code {code})",
+                "{zh} 返回未知错误（{call}：代码 {code}）"
+            ),
+            text!(
+                "look for Xid lines in the host's dmesg; recreate the container or reboot the node",
+                "请查看宿主机 dmesg 中的 Xid 记录；重建容器或重启节点"
+            ),
+        )),
+        _ => None,
+    }
+}
+
+fn mismatch(host: &Host, answer: &NvmlAnswer) -> Warning {
+    let kernel = kernel_driver_version(host).unwrap_or_else(|| "?".to_owned());
+    let library = answer.library.as_deref().unwrap_or("libnvidia-ml.so.1");
+    let version = library.rsplit_once(".so.").map_or("?", |(_, version)| version);
+    Warning::new(
+        "gpu.fault.mismatch",
+        text!(
+            "the driver library {library} is version {version} and the kernel driver is {kernel}",
+            "驱动库 {library} 的版本为 {version}，而内核驱动的版本为 {kernel}"
+        ),
+        text!(
+            "recreate the container if the host's driver was upgraded under it; remove \
+             libnvidia-ml from the image if the image ships its own",
+            "若宿主机驱动在容器运行期间升级过，请重建容器；若镜像自带 libnvidia-ml，请将其移除"
+        ),
+    )
+}
+
+/// The version in /proc/driver/nvidia/version, whose first line is
+/// `NVRM version: NVIDIA UNIX … Kernel Module [for x86_64]  570.86.15  …`.
+pub(super) fn kernel_driver_version(host: &Host) -> Option<String> {
+    let text = host.read("/proc/driver/nvidia/version").ok()?;
+    let is_version = |word: &&str| {
+        word.contains('.')
+            && word
+                .split('.')
+                .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+/// The fault in a probe that gave no answer, where it says something about the driver.
+pub(super) fn of_probe(error: &ProbeError) -> Option<Warning> {
+    match error {
+        ProbeError::TimedOut { .. } => {
+            let said = error.text();
+            let (en, zh) = (&said.en, &said.zh);
+            Some(Warning::new(
+                "gpu.fault.hung",
+                text!("NVML hangs: {en}", "NVML 无响应：{zh}"),
+                text!(
+                    "reboot the node: processes in state D on /dev/nvidia* hold the driver; \
+                     --probe off skips NVML",
+                    "请重启节点：处于 D 状态且占用 /dev/nvidia* 的进程卡住了驱动；--probe off 可跳过 NVML"
+                ),
+            ))
+        }
+        ProbeError::Crashed { signal, noise } => Some(Warning::new(
+            "gpu.fault.crash",
+            text!(
+                "the driver library crashed with signal {signal} {noise}",
+                "驱动库因信号 {signal} 崩溃 {noise}"
+            ),
+            text!(
+                "run nvidia-smi: if it crashes too, the driver installation is damaged; \
+                 --probe off skips NVML",
+                "请运行 nvidia-smi：若同样崩溃，则驱动安装已损坏；--probe off 可跳过 NVML"
+            ),
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_kernel_drivers_version_is_found_in_both_forms() {
+        for (text, version) in [
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC version:  gcc version 11.3.0\n",
+                Some("535.54.03"),
+            ),
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder)\n",
+                Some("570.86.15"),
+            ),
+            ("", None),
+        ] {
+            let root = tempfile::tempdir().expect("a folder");
+            let folder = root.path().join("proc/driver/nvidia");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join("version"), text).expect("a file");
+            let host = Host::replayed(root.path(), BTreeMap::new());
+            assert_eq!(kernel_driver_version(&host).as_deref(), version);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the container may use: shared memory, limits of the process, CPUs, memory.
+//!
+//! Takes the [`Host`]; gives [`Limits`]. A copied root has no process to ask, so
+//! there the values come from its files or are left open.
+
+use std::path::{Component, Path};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::Limits;
+use crate::host::Host;
+
+const CGROUP: &str = "/sys/fs/cgroup";
+
+/// Kernels write "no limit" of cgroup v1 as the largest multiple of a page.
+const NO_LIMIT: u64 = 1 << 60;
+
+pub fn limits(host: &Host) -> Limits {
+    let (shm_total, shm_free) = shm(host);
+    let (memlock, nofile_hard) = process_limits(host);
+    let groups = Groups::of_this_process(host);
+    let allowed = allowed_cpus(host);
+    Limits {
+        shm_total,
+        shm_free,
+        memlock,
+        nofile_hard,
+        cpus: groups.cpu_quota(host).map_or(allowed, |quota| quota.min(allowed)),
+        memory_limit: groups.memory_limit(host),
+    }
+}
+
+/// (all, free) bytes of /dev/shm.
+fn shm(host: &Host) -> (Option<u64>, Option<u64>) {
+    if !host.is_live() {
+        return (None, None);
+    }
+    let Ok(stat) = rustix::fs::statvfs("/dev/shm") else { return (None, None) };
+    (stat.f_blocks.checked_mul(stat.f_frsize), stat.f_bavail.checked_mul(stat.f_frsize))
+}
+
+/// Hard limits (memlock, nofile); an unlimited or unknown nofile is the largest number.
+fn process_limits(host: &Host) -> (Option<u64>, u64) {
+    if host.is_live() {
+        let hard = |resource| getrlimit(resource).maximum;
+        return (hard(Resource::Memlock), hard(Resource::Nofile).unwrap_or(u64::MAX));
+    }
+    let text = host.read("/proc/self/limits").unwrap_or_default();
+    // `Max locked memory         8388608              8388608              bytes`
+    let hard = |name: &str| -> Option<u64> {
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().nth(1)?.parse().ok()
+    };
+    (hard("Max locked memory"), hard("Max open files").unwrap_or(u64::MAX))
+}
+
+/// CPUs of the affinity mask, which a cpuset narrows as well; at least 1.
+fn allowed_cpus(host: &Host) -> u32 {
+    let count = if host.is_live() {
+        rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(0)
+    } else {
+        host.read("/sys/devices/system/cpu/online").map(|text| in_list(&text)).unwrap_or(0)
+    };
+    count.max(1)
+}
+
+/// Members of a kernel list such as `0-3,8,10-11`.
+fn in_list(text: &str) -> u32 {
+    text.trim()
+        .split(',')
+        .filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
+        })
+        .fold(0, u32::saturating_add)
+}
+
+/// The folders of this process's cgroups, innermost first, outermost last.
+///
+/// A limit of any ancestor holds as well. Without a cgroup namespace the path
+/// in /proc is the host's and does not exist below the container's mount, whose
+/// top is then our own group: missing folders are passed over.
+#[derive(Debug, Default, PartialEq)]
+struct Groups {
+    unified: Vec<String>,
+    cpu: Vec<String>,
+    memory: Vec<String>,
+}
+
+impl Groups {
+    fn of_this_process(host: &Host) -> Groups {
+        let mut groups = Groups::default();
+        let text = host.read("/proc/self/cgroup").unwrap_or_default();
+        for line in text.lines() {
+            // hierarchy-ID:controller-list:path (cgroups(7))
+            let mut fields = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            if controllers.is_empty() {
+                groups.unified = folders(CGROUP, path);
+                // Hybrid systems mount the unified hierarchy beside the others.
+                groups.unified.extend(folders(&format!("{CGROUP}/unified"), path));
+                continue;
+            }
+            for controller in controllers.split(',') {
+                let at = |name: &str| folders(&format!("{CGROUP}/{name}"), path);
+                match controller {
+                    // Mounted under the whole list, or under a link of its own name.
+                    "cpu" => groups.cpu = [at(controllers), at("cpu")].concat(),
+                    "memory" => groups.memory = at("memory"),
+                    _ => {}
+                }
+            }
+        }
+        groups
+    }
+
+    /// Whole CPUs of the tightest quota, at least 1. A fraction is cut off: a
+    /// thread more than the quota carries costs more than it gives.
+    fn cpu_quota(&self, host: &Host) -> Option<u32> {
+        let unified = self.unified.iter().filter_map(|folder| {
+            let text = host.read(format!("{folder}/cpu.max")).ok()?;
+            let (quota, period) = text.trim().split_once(' ')?;
+            whole_cpus(quota, period)
+        });
+        let first = self.cpu.iter().filter_map(|folder| {
+            let read = |file: &str| host.read(format!("{folder}/{file}")).ok();
+            whole_cpus(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())
+        });
+        unified.chain(first).min()
+    }
+
+    fn memory_limit(&self, host: &Host) -> Option<u64> {
+        let read = |folder: &String, file: &str| {
+            let text = host.read(format!("{folder}/{file}")).ok()?;
+            text.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT)
+        };
+        let unified = self.unified.iter().filter_map(|folder| read(folder, "memory.max"));
+        let first = self.memory.iter().filter_map(|folder| read(folder, "memory.limit_in_bytes"));
+        unified.chain(first).min()
+    }
+}
+
+/// `max` and -1 are no limit.
+fn whole_cpus(quota: &str, period: &str) -> Option<u32> {
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.trim().parse().ok()?);
+    u32::try_from(quota.checked_div(period)?.max(1)).ok()
+}
+
+/// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` leads out
+/// of our cgroup namespace, where nothing can be read.
+fn folders(mount: &str, path: &str) -> Vec<String> {
+    let path = Path::new(path);
+    if path.components().any(|part| part == Component::ParentDir) {
+        return vec![mount.to_owned()];
+    }
+    path.ancestors()
+        .map(|part| {
+            let part = part.to_string_lossy();
+            format!("{mount}/{}", part.trim_start_matches('/')).trim_end_matches('/').to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn node(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().expect("a folder");
+        for (file, text) in files {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        }
+        let host = Host::replayed(root.path(), BTreeMap::new());
+        (root, host)
+    }
+
+    #[test]
+    fn the_tightest_limit_of_all_ancestors_holds() {
+        let (_root, host) = node(&[
+            ("proc/self/cgroup", "0::/pod/box\n"),
+            ("sys/devices/system/cpu/online", "0-63\n"),
+            ("sys/fs/cgroup/pod/box/cpu.max", "max 100000\n"),
+            ("sys/fs/cgroup/pod/cpu.max", "850000 100000\n"),
+            ("sys/fs/cgroup/pod/box/memory.max", "68719476736\n"),
+            ("sys/fs/cgroup/pod/memory.max", "max\n"),
+            ("sys/fs/cgroup/memory.max", "137438953472\n"),
+        ]);
+        let limits = limits(&host);
+        assert_eq!((limits.cpus, limits.memory_limit), (8, Some(64 << 30)));
+    }
+
+    #[test]
+    fn the_first_version_is_read_at_the_top_of_a_containers_mount() {
+        let (_root, host) = node(&[
+            (
+                "proc/self/cgroup",
+                "5:memory:/kubepods/pod1\n4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/x\n",
+            ),
+            ("sys/devices/system/cpu/online", "0-3,8\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n"),
+            (
+                "proc/self/limits",
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max open files            1024                 524288               files\n\
+                 Max locked memory         65536                8388608              bytes\n",
+            ),
+        ]);
+        let limits = limits(&host);
+        assert_eq!((limits.cpus, limits.memory_limit), (1, Some(1 << 30)));
+        assert_eq!((limits.memlock, limits.nofile_hard), (Some(8388608), 524288));
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        let (_root, host) = node(&[
+            ("proc/self/cgroup", "2:cpu:/\n3:memory:/\n0::/../other\n"),
+            ("sys/devices/system/cpu/online", "0-3,8\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            (
+                "proc/self/limits",
+                "Max locked memory         unlimited            unlimited            bytes\n",
+            ),
+        ]);
+        let limits = limits(&host);
+        assert_eq!((limits.cpus, limits.memory_limit, limits.memlock), (5, None, None));
+    }
+
+    #[test]
+    fn this_node_has_cpus_and_files() {
+        let limits = limits(&Host::live());
+        assert!(limits.cpus >= 1 && limits.nofile_hard > 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! PCI addresses in one spelling, and what sysfs says about them.
+
+use crate::host::Host;
+
+/// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None for
+/// what is no full address.
+pub(crate) fn address(text: &str) -> Option<String> {
+    let (domain, rest) = text.trim().split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let number = |part: &str| u32::from_str_radix(part, 16).ok();
+    Some(format!(
+        "{:04x}:{:02x}:{:02x}.{:x}",
+        number(domain)?,
+        number(bus)?,
+        number(device)?,
+        number(function)?
+    ))
+}
+
+/// None for -1, which sysfs says on machines with one node and in many VMs.
+pub(crate) fn numa_node(host: &Host, address: &str) -> Option<u32> {
+    host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_one_spelling() {
+        for (text, expected) in [
+            ("00000000:18:00.0", Some("0000:18:00.0")),
+            ("0000:AF:00.0", Some("0000:af:00.0")),
+            ("0009:01:00.0", Some("0009:01:00.0")),
+            ("00010000:01:00.0", Some("10000:01:00.0")),
+            ("[N/A]", None),
+            ("18:00.0", None),
+        ] {
+            assert_eq!(address(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The RDMA devices that sysfs shows, with what decides whether NCCL can use them.
+//!
+//! Takes the [`Host`]; gives every [`Hca`], usable or not. In a container sysfs
+//! shows the host's devices too, so each is opened as a rank would open it.
+//! Which of them are chosen is decided in `plan`.
+
+use std::fs::OpenOptions;
+
+use super::{Hca, HcaPort, pci};
+use crate::host::Host;
+
+const CLASS: &str = "/sys/class/infiniband";
+const VERBS: &str = "/sys/class/infiniband_verbs";
+
+/// All RDMA devices, by name. Names say nothing: mlx5_0, rocep1s0f0, efa_0,
+/// bnxt_re0 and irdma0 are all found in the field.
+pub fn hcas(host: &Host) -> Vec<Hca> {
+    let nodes = verbs_nodes(host);
+    host.list(CLASS)
+        .into_iter()
+        .map(|name| {
+            let device = format!("{CLASS}/{name}/device");
+            let address = std::fs::canonicalize(host.path(&device))
+                .ok()
+                .and_then(|folder| pci::address(&folder.file_name()?.to_string_lossy()));
+            let opens = nodes
+                .iter()
+                .find(|(of, _)| *of == name)
+                .is_some_and(|(_, node)| can_open(host, node));
+            Hca {
+                numa_node: host
+                    .read(format!("{device}/numa_node"))
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok()),
+                pci: address,
+                openable: opens,
+                // Only a virtual function has a link to its physical one.
+                virtual_function: host.path(format!("{device}/physfn")).exists(),
+                ports: ports(host, &name),
+                name,
+            }
+        })
+        .collect()
+}
+
+/// (device, `/dev/infiniband/uverbsN`): the numbers need not agree with the names.
+fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
+    host.list(VERBS)
+        .into_iter()
+        .filter_map(|node| {
+            let device = host.read(format!("{VERBS}/{node}/ibdev")).ok()?;
+            Some((device.trim().to_owned(), format!("/dev/infiniband/{node}")))
+        })
+        .collect()
+}
+
+/// The device cgroup lets a node exist and refuses to open it, hence no stat.
+fn can_open(host: &Host, node: &str) -> bool {
+    let path = host.path(node);
+    if host.is_live() {
+        OpenOptions::new().read(true).write(true).open(path).is_ok()
+    } else {
+        path.exists()
+    }
+}
+
+fn ports(host: &Host, device: &str) -> Vec<HcaPort> {
+    let folder = format!("{CLASS}/{device}/ports");
+    let mut ports: Vec<HcaPort> = host
+        .list(&folder)
+        .into_iter()
+        .filter_map(|number| {
+            let port = format!("{folder}/{number}");
+            let read = |file: &str| {
+                host.read(format!("{port}/{file}")).map(|text| text.trim().to_owned()).ok()
+            };
+            let link_layer = read("link_layer").unwrap_or_default();
+            let ethernet = link_layer == "Ethernet";
+            Some(HcaPort {
+                number: number.parse().ok()?,
+                // `4: ACTIVE`; NCCL takes no other state.
+                active: read("state").is_some_and(|state| state.starts_with("4:")),
+                gigabits: read("rate").as_deref().and_then(gigabits),
+                roce_v2_gid: ethernet && has_roce_v2_gid(host, &port),
+                link_layer,
+            })
+        })
+        .collect();
+    ports.sort_by_key(|port| port.number);
+    ports
+}
+
+/// `400 Gb/sec (4X NDR)` → 400.
+fn gigabits(rate: &str) -> Option<f64> {
+    rate.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a GID of the table is set, is not link-local and is RoCE v2. The type
+/// of an entry that belongs to another network namespace reads as EINVAL; NCCL
+/// passes over those as well.
+fn has_roce_v2_gid(host: &Host, port: &str) -> bool {
+    host.list(format!("{port}/gids")).into_iter().any(|index| {
+        let set = host.read(format!("{port}/gids/{index}")).is_ok_and(|gid| {
+            let gid = gid.trim();
+            !gid.starts_with("fe80") && gid.bytes().any(|byte| byte != b'0' && byte != b':')
+        });
+        set && host
+            .read(format!("{port}/gid_attrs/types/{index}"))
+            .is_ok_and(|kind| kind.trim() == "RoCE v2")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    fn write(root: &Path, file: &str, text: &str) {
+        let path = root.join(file);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+
+    fn device(root: &Path, name: &str, pci: &str, port: &[(&str, &str)]) {
+        let folder = format!("sys/devices/pci0000:00/{pci}");
+        write(root, &format!("{folder}/numa_node"), "1\n");
+        let class = root.join("sys/class/infiniband").join(name);
+        std::fs::create_dir_all(&class).expect("a folder");
+        symlink(root.join(&folder), class.join("device")).expect("a link");
+        for (file, text) in port {
+            write(root, &format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
+        }
+    }
+
+    #[test]
+    fn devices_are_read_with_their_ports() {
+        let root = tempfile::tempdir().expect("a folder");
+        let root = root.path();
+        device(
+            root,
+            "mlx5_0",
+            "0000:18:00.0",
+            &[
+                ("state", "4: ACTIVE\n"),
+                ("link_layer", "InfiniBand\n"),
+                ("rate", "400 Gb/sec (4X NDR)\n"),
+            ],
+        );
+        device(
+            root,
+            "rocep1s0f0",
+            "0000:2a:00.1",
+            &[
+                ("state", "1: DOWN\n"),
+                ("link_layer", "Ethernet\n"),
+                ("gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
+                ("gid_attrs/types/0", "RoCE v2\n"),
+                ("gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+                ("gids/2", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
+                ("gid_attrs/types/2", "IB/RoCE v1\n"),
+            ],
+        );
+        device(
+            root,
+            "mlx5_9",
+            "0000:3a:00.1",
+            &[
+                ("link_layer", "Ethernet\n"),
+                ("gids/5", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
+                ("gid_attrs/types/5", "RoCE v2\n"),
+            ],
+        );
+        write(root, "sys/devices/pci0000:00/0000:3a:00.1/physfn/vendor", "0x15b3\n");
+        write(root, "sys/class/infiniband_verbs/uverbs3/ibdev", "mlx5_0\n");
+        write(root, "sys/class/infiniband_verbs/uverbs0/ibdev", "rocep1s0f0\n");
+        write(root, "sys/class/infiniband_verbs/abi_version", "6\n");
+        write(root, "dev/infiniband/uverbs3", "");
+
+        let found = hcas(&Host::replayed(root, BTreeMap::new()));
+        let names: Vec<&str> = found.iter().map(|hca| hca.name.as_str()).collect();
+        assert_eq!(names, ["mlx5_0", "mlx5_9", "rocep1s0f0"]);
+        let [ib, vf, roce] = found.as_slice() else { panic!("three devices") };
+        assert_eq!(
+            (ib.pci.as_deref(), ib.numa_node, ib.openable),
+            (Some("0000:18:00.0"), Some(1), true)
+        );
+        assert_eq!(
+            ib.ports,
+            [HcaPort {
+                number: 1,
+                active: true,
+                link_layer: "InfiniBand".to_owned(),
+                gigabits: Some(400.0),
+                roce_v2_gid: false,
+            }]
+        );
+        assert!(!roce.openable && !roce.virtual_function && vf.virtual_function);
+        let gid = |hca: &Hca| hca.ports.iter().map(|port| port.roce_v2_gid).collect::<Vec<_>>();
+        assert_eq!((gid(roce), gid(vf)), (vec![false], vec![true]));
+        assert!(roce.ports.iter().all(|port| !port.active));
+    }
+}

@@ -1,0 +1,203 @@
+//! The ways to execute the embedded bytes: from a file, from memory.
+//!
+//! A file comes first: security tools alarm more on a program that was never on
+//! disk than on a new one. Whatever a node forbids (noexec mounts, a read-only
+//! root, `vm.memfd_noexec`, seccomp), the next way is tried.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::Started;
+use crate::settings::ProbeMode;
+use crate::sys::execute::execute_descriptor;
+
+static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
+
+/// argv\[0\], and the name of file and memfd, so that `ps` shows what it is.
+const NAME: &str = "ranklaunch-node-probe";
+
+/// Variables that load code into every program. LD_LIBRARY_PATH stays: it may
+/// be how this image finds its driver library.
+const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
+
+/// One place to execute from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    File(PathBuf),
+    Memory,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::File(folder) => write!(out, "file in {}", folder.display()),
+            Way::Memory => out.write_str("memfd"),
+        }
+    }
+}
+
+/// The ways that a mode allows, in order; none when it allows no probe.
+pub(super) fn ways(mode: ProbeMode) -> Vec<Way> {
+    let mut ways = Vec::new();
+    if matches!(mode, ProbeMode::Auto | ProbeMode::File) {
+        ways.extend(folders().into_iter().map(Way::File));
+    }
+    if matches!(mode, ProbeMode::Auto | ProbeMode::Memfd) {
+        ways.push(Way::Memory);
+    }
+    ways
+}
+
+fn folders() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut folders: Vec<PathBuf> = runtime.into_iter().filter(|path| path.is_absolute()).collect();
+    folders.extend(["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from));
+    folders.extend(std::env::current_dir().ok());
+    folders
+}
+
+/// Starts the probe one way.
+pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
+    match way {
+        Way::File(folder) => {
+            let file = Temporary::create(folder.clone())?;
+            // Its name is needed only until exec has succeeded, which spawn waits for.
+            run_file(&file, args)
+        }
+        Way::Memory => spawn(args, |command| {
+            let environment: Vec<(OsString, OsString)> = std::env::vars_os()
+                .filter(|(name, _)| !DROPPED.iter().any(|dropped| name == dropped))
+                .collect();
+            let mut arguments = vec![OsStr::new(NAME)];
+            arguments.extend(args.iter().map(OsStr::new));
+            execute_descriptor(command, memory()?, &arguments, &environment)
+        }),
+    }
+}
+
+fn run_file(file: &Temporary, args: &[&str]) -> io::Result<Started> {
+    // Another thread's fork may hold a copy of our write descriptor until its own
+    // exec: "text file busy" for a moment.
+    for _ in 0..20 {
+        match spawn_program(file.0.as_os_str(), args, |_| Ok(())) {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+    spawn_program(file.0.as_os_str(), args, |_| Ok(()))
+}
+
+fn spawn(
+    args: &[&str],
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> io::Result<Started> {
+    spawn_program(OsStr::new(NAME), args, prepare)
+}
+
+/// Starts a program that answers on its standard output.
+pub(super) fn start_tool(program: &Path, args: &[&str]) -> io::Result<Started> {
+    let (answer, answer_in) = pipe()?;
+    let (noise, noise_in) = pipe()?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
+    let child = command.spawn()?;
+    Ok(Started { child, answer, noise })
+}
+
+/// A pipe whose reading end, ours, does not block.
+fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+fn spawn_program(
+    program: &OsStr,
+    args: &[&str],
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> io::Result<Started> {
+    let (answer, answer_in) = pipe()?;
+    let (noise, noise_in) = pipe()?;
+    let mut command = Command::new(program);
+    // The answer's pipe is the probe's standard input: the one descriptor that
+    // std hands over and that no library prints to. The other two share a pipe,
+    // because a root may have no /dev/null, and a crash explains itself there.
+    command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
+    for name in DROPPED {
+        command.env_remove(name);
+    }
+    prepare(&mut command)?;
+    let child = command.spawn()?;
+    Ok(Started { child, answer, noise })
+}
+
+/// A file of ours in a folder that others may write to; removed when dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn create(folder: PathBuf) -> io::Result<Temporary> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        let path = folder.join(format!("{NAME}-{:016x}", u64::from_ne_bytes(random)));
+        // create_new neither follows a link nor takes a file that is there.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
+        let temporary = Temporary(path);
+        file.write_all(PROBE)?;
+        Ok(temporary)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The probe in memory. MFD_EXEC is asked for first, because
+/// `vm.memfd_noexec=1` makes a memfd without it not executable; kernels before
+/// 6.3 and gVisor refuse the flag with EINVAL and need none.
+fn memory() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => memfd_create(NAME, flags)?,
+        other => other?,
+    };
+    let mut file = File::from(memory);
+    file.write_all(PROBE)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_allows_its_own_ways_only() {
+        assert_eq!(ways(ProbeMode::Memfd), [Way::Memory]);
+        assert!(ways(ProbeMode::Off).is_empty());
+        assert!(ways(ProbeMode::NvidiaSmi).is_empty());
+        assert!(!ways(ProbeMode::File).contains(&Way::Memory));
+        assert_eq!(ways(ProbeMode::Auto).last(), Some(&Way::Memory));
+    }
+
+    #[test]
+    fn the_file_is_gone_once_it_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let way = Way::File(folder.path().to_owned());
+        let mut started = start(&way, &["resolve", "localhost"]).expect("the probe starts");
+        let left = fs::read_dir(folder.path()).expect("the folder").count();
+        assert!(started.child.wait().expect("it ends").success());
+        assert_eq!(left, 0);
+    }
+}

@@ -1,0 +1,66 @@
+//! The fake `libnvidia-ml.so.1` of tests/fake-nvml, compiled once per test program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// One library that plays what its settings say; several can play at once.
+pub(crate) struct FakeNvml {
+    folder: tempfile::TempDir,
+}
+
+impl FakeNvml {
+    /// `settings` are the names without `FAKE_NVML_` and their values.
+    pub(crate) fn new(settings: &[(&str, &str)]) -> FakeNvml {
+        static BUILT: OnceLock<PathBuf> = OnceLock::new();
+        FakeNvml::from(BUILT.get_or_init(|| compile("whole", &[])), settings)
+    }
+
+    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric.
+    #[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
+    pub(crate) fn of_old_driver(settings: &[(&str, &str)]) -> FakeNvml {
+        static BUILT: OnceLock<PathBuf> = OnceLock::new();
+        FakeNvml::from(BUILT.get_or_init(|| compile("old", &["-DOLD_DRIVER"])), settings)
+    }
+
+    /// A file of the right name without the entry point.
+    #[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
+    pub(crate) fn without_entry_point() -> FakeNvml {
+        static BUILT: OnceLock<PathBuf> = OnceLock::new();
+        FakeNvml::from(BUILT.get_or_init(|| compile("no-init", &["-DNO_INIT"])), &[])
+    }
+
+    fn from(built: &Path, settings: &[(&str, &str)]) -> FakeNvml {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The real file's name carries the version; the library is opened by its link.
+        let file = folder.path().join("libnvidia-ml.so.570.86.15");
+        std::fs::copy(built, &file).expect("the library is copied");
+        let library = folder.path().join("libnvidia-ml.so.1");
+        std::os::unix::fs::symlink(&file, &library).expect("a link");
+        let lines: Vec<String> =
+            settings.iter().map(|(name, value)| format!("FAKE_NVML_{name}={value}\n")).collect();
+        std::fs::write(folder.path().join("libnvidia-ml.so.1.conf"), lines.concat())
+            .expect("the settings are written");
+        FakeNvml { folder }
+    }
+
+    pub(crate) fn library(&self) -> PathBuf {
+        self.folder.path().join("libnvidia-ml.so.1")
+    }
+}
+
+fn compile(name: &str, flags: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake-nvml/nvml.c");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let output = folder.join(format!("fake-nvml-{name}-{}.so", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
+        .arg(&output)
+        .args(flags)
+        .arg(source)
+        .arg("-ldl")
+        .status()
+        .expect("cc runs");
+    assert!(status.success(), "the fake library does not compile");
+    output
+}
