@@ -46,8 +46,14 @@ pub fn capacity(
         return Err(Refusal::new(
             Verdict::Usage,
             "nproc.zero",
-            text!("{source} is 0, and a node needs 1 process or more", "{source} 为 0，而每个节点至少需要 1 个进程"),
-            text!("set --nproc-per-node auto or a number from 1", "请设置 --nproc-per-node auto 或不小于 1 的数"),
+            text!(
+                "{source} is 0, and a node needs 1 process or more",
+                "{source} 为 0，而每个节点至少需要 1 个进程"
+            ),
+            text!(
+                "set --nproc-per-node auto or a number from 1",
+                "请设置 --nproc-per-node auto 或不小于 1 的数"
+            ),
         ));
     }
     let device = settings.device.value;
@@ -210,7 +216,12 @@ fn none_visible(
             ),
         ),
     )?;
-    notes.decide("device", "cpu", text!("no GPU can be used", "没有可用的 GPU"), "--severity gpu.count");
+    notes.decide(
+        "device",
+        "cpu",
+        text!("no GPU can be used", "没有可用的 GPU"),
+        "--severity gpu.count",
+    );
     Ok(())
 }
 

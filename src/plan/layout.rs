@@ -186,7 +186,10 @@ fn literal_reason(problem: &Problem, literal: &Literal, is_ulysses: bool) -> Tex
             "需要 {value} 个进程，而 {nnodes} 个节点 × 每节点 {most} 个进程最多 {largest} 个"
         );
     }
-    if problem.rule == LayoutRule::UlyssesWorld && is_ulysses && value.checked_rem(*nnodes) != Some(0) {
+    if problem.rule == LayoutRule::UlyssesWorld
+        && is_ulysses
+        && value.checked_rem(*nnodes) != Some(0)
+    {
         return text!(
             "{value} ranks cannot be spread evenly over {nnodes} nodes",
             "{value} 个进程无法平均分配到 {nnodes} 个节点"

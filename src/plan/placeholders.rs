@@ -55,9 +55,8 @@ fn token<'v, 't>(
 
 /// Whether `argument` holds the token of `name`.
 pub fn mentions(argument: &OsStr, name: &str) -> bool {
-    let with = |value: &str| {
-        replace(argument, &BTreeMap::from([(name.to_owned(), value.to_owned())]))
-    };
+    let with =
+        |value: &str| replace(argument, &BTreeMap::from([(name.to_owned(), value.to_owned())]));
     with("0") != with("1")
 }
 

@@ -42,6 +42,8 @@ pub struct Plan {
     pub identity: Option<RunIdentity>,
     /// How long a c10d rendezvous waits for the other nodes.
     pub join_timeout: Duration,
+    /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
+    pub device_tokens: Vec<String>,
 }
 
 /// Who takes part and where they meet.
