@@ -5,7 +5,29 @@
 //! file, no socket, no clock.
 
 mod membership;
+mod arguments;
+pub mod command;
+pub mod devices;
+pub mod environment;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod hcas;
+pub mod heads;
+pub mod layout;
+pub mod limits;
+pub mod nccl;
+pub mod network;
+mod notes;
+pub mod placeholders;
+mod python;
+pub mod select;
+mod solve;
 mod types;
+pub mod variables;
 
 pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
+pub use command::{EngineOptions, argv, exec_argv, rank_argv};
+pub use environment::rank_env;
+pub use notes::{Notes, severity};
+pub use solve::{node_capacity, plan_for};
 pub use types::*;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +38,12 @@ pub struct Plan {
     pub torch_version: Option<String>,
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
+    /// Run id, timestamp and final port; None until [`Plan::finish`].
+    pub identity: Option<RunIdentity>,
+    /// How long a c10d rendezvous waits for the other nodes.
+    pub join_timeout: Duration,
+    /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
+    pub device_tokens: Vec<String>,
 }
 
 /// Who takes part and where they meet.
@@ -82,6 +90,8 @@ pub struct Network {
     pub socket_ifname: Option<String>,
     /// `mlx5_0:1`; what will be used, whether or not a variable is needed to say so.
     pub hcas: Vec<String>,
+    /// This node's address on that interface, which a c10d rendezvous advertises.
+    pub local_addr: Option<IpAddr>,
 }
 
 /// One value, why it is so, and who decided.
@@ -109,4 +119,30 @@ impl Decision {
             source: source.to_string(),
         }
     }
+}
+
+/// What a launch is called and where it meets; node 0 chooses all three.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunIdentity {
+    /// `<job>-<UTC time>-<4 hex>`
+    pub run_id: String,
+    /// UTC, `20250102-030405`.
+    pub timestamp: String,
+    pub master_port: u16,
+}
+
+/// How many processes per node were asked for, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AskedNproc {
+    /// As many as the GPUs and the layout allow.
+    Auto,
+    /// One per GPU; a node without GPUs is an error.
+    Gpus,
+    /// One per CPU, as torchrun's `cpu`.
+    Cpu,
+    Count {
+        n: u32,
+        /// `--nproc-per-node`, `PET_NPROC_PER_NODE`, `wan22.toml:4`.
+        source: String,
+    },
 }

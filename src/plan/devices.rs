@@ -1,0 +1,417 @@
+//! Which devices the ranks use: GPUs or CPUs, how many, and which of them.
+//!
+//! Takes the GPUs that were seen and what was asked for; gives the [`Capacity`]
+//! of this node and, once the number of processes is solved, the chosen GPUs
+//! and the variables that select them. A node that was meant to have GPUs never
+//! quietly becomes a CPU worker.
+
+use std::ffi::OsString;
+
+use crate::lang::Text;
+use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
+use crate::plan::notes::{Notes, severity};
+use crate::plan::{AskedNproc, PlannedGpu};
+use crate::settings::{Device, LayoutRule, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// Bytes in use up to which a GPU counts as idle; a CUDA context alone takes some 500 MB.
+const IDLE: u64 = 1 << 30;
+
+/// What the ranks compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hardware {
+    Gpus,
+    Cpus,
+}
+
+/// What one node can carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    pub hardware: Hardware,
+    /// Most processes on this node, 1 or more.
+    pub most: u32,
+    /// A number that was asked for, and by whom.
+    pub exact: Option<(u32, String)>,
+}
+
+/// GPUs or CPUs, and how many processes at most.
+pub fn capacity(
+    settings: &Settings,
+    facts: &Facts,
+    asked: &AskedNproc,
+    notes: &mut Notes,
+) -> Result<Capacity, Refusal> {
+    if let AskedNproc::Count { n: 0, source } = asked {
+        return Err(Refusal::new(
+            Verdict::Usage,
+            "nproc.zero",
+            text!(
+                "{source} is 0, and a node needs 1 process or more",
+                "{source} 为 0，而每个节点至少需要 1 个进程"
+            ),
+            text!(
+                "set --nproc-per-node auto or a number from 1",
+                "请设置 --nproc-per-node auto 或不小于 1 的数"
+            ),
+        ));
+    }
+    let device = settings.device.value;
+    if device == Device::Cpu || (*asked == AskedNproc::Cpu && device != Device::Gpu) {
+        let because = text!("asked for", "按要求");
+        let source = if device == Device::Cpu {
+            settings.device.source.to_string()
+        } else {
+            "nproc-per-node cpu".to_owned()
+        };
+        notes.decide("device", "cpu", because, source);
+        return Ok(cpus(facts, asked));
+    }
+    faults(settings, &facts.gpus, notes)?;
+    if facts.gpus.visible.is_empty() {
+        none_visible(settings, facts, asked, notes)?;
+        return Ok(cpus(facts, asked));
+    }
+    gpus(settings, &facts.gpus, asked, notes)
+}
+
+fn cpus(facts: &Facts, asked: &AskedNproc) -> Capacity {
+    let (most, exact) = match asked {
+        AskedNproc::Count { n, source } => (*n, Some((*n, source.clone()))),
+        AskedNproc::Cpu => (facts.limits.cpus.max(1), None),
+        AskedNproc::Auto | AskedNproc::Gpus => (1, None),
+    };
+    Capacity { hardware: Hardware::Cpus, most, exact }
+}
+
+fn gpus(
+    settings: &Settings,
+    facts: &GpuFacts,
+    asked: &AskedNproc,
+    notes: &mut Notes,
+) -> Result<Capacity, Refusal> {
+    let visible = count(facts.visible.len());
+    let source = source_name(facts.source);
+    notes.decide(
+        "device",
+        "gpu",
+        text!("{visible} GPUs visible, as {source} says", "{source} 显示有 {visible} 个可见 GPU"),
+        "detected",
+    );
+    let mut most = visible;
+    if has_mig(facts) {
+        // A process enumerates a single MIG instance, so there is nothing for a second rank.
+        most = 1;
+        notes.warn(
+            "gpu.mig",
+            text!(
+                "{visible} visible devices, but MIG is enabled: CUDA gives a process one MIG instance, so one process is started",
+                "有 {visible} 个可见设备，但已启用 MIG：CUDA 只向每个进程提供一个 MIG 实例，因此只启动一个进程"
+            ),
+            text!(
+                "request whole GPUs for a job of several ranks",
+                "多进程任务请申请整卡"
+            ),
+        );
+    }
+    let mut exact = None;
+    if let AskedNproc::Count { n, source } = asked {
+        if *n > most {
+            let attempts = what_sources_said(facts);
+            let Text { en, zh } = attempts;
+            notes.raise(
+                severity(settings, "gpu.count", Severity::Fail),
+                Verdict::GpuCount,
+                Warning::new(
+                    "gpu.count",
+                    text!(
+                        "{source} asks for {n} processes, and {most} GPUs can be used here ({en})",
+                        "{source} 要求 {n} 个进程，而此处可用的 GPU 只有 {most} 个（{zh}）"
+                    ),
+                    text!(
+                        "give the container {n} GPUs, or --nproc-per-node auto; --severity gpu.count=warn lets ranks share GPUs",
+                        "请为容器分配 {n} 个 GPU，或使用 --nproc-per-node auto；--severity gpu.count=warn 允许多个进程共用 GPU"
+                    ),
+                ),
+            )?;
+            most = *n;
+        }
+        exact = Some((*n, source.clone()));
+    }
+    Ok(Capacity { hardware: Hardware::Gpus, most, exact })
+}
+
+/// Driver states that make the GPUs unusable.
+fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) -> Result<(), Refusal> {
+    for fault in &facts.faults {
+        let (check, verdict) = if fault.id.starts_with("gpu.fabric") {
+            ("gpu.fabric", Verdict::GpuFabric)
+        } else {
+            ("gpu.fault", Verdict::GpuFault)
+        };
+        let by_check = severity(settings, check, Severity::Fail);
+        notes.raise(severity(settings, &fault.id, by_check), verdict, fault.clone())?;
+    }
+    Ok(())
+}
+
+/// No GPU is visible: an error when anything asked for one, else a CPU node.
+fn none_visible(
+    settings: &Settings,
+    facts: &Facts,
+    asked: &AskedNproc,
+    notes: &mut Notes,
+) -> Result<(), Refusal> {
+    let mut asked_by = facts.gpus.requested_by.clone();
+    if settings.device.value == Device::Gpu {
+        asked_by.push(format!("device gpu ({})", settings.device.source));
+    }
+    if *asked == AskedNproc::Gpus {
+        asked_by.push("nproc-per-node gpu".to_owned());
+    }
+    let Text { en, zh } = what_sources_said(&facts.gpus);
+    if asked_by.is_empty() {
+        notes.decide(
+            "device",
+            "cpu",
+            text!("no GPU seen and none asked for", "未发现 GPU，也没有申请 GPU 的迹象"),
+            "detected",
+        );
+        notes.warn(
+            "gpu.none",
+            text!(
+                "no GPU seen and nothing says that one was asked for, so the ranks run on the CPU ({en})",
+                "未发现 GPU，也没有申请 GPU 的迹象，各进程将在 CPU 上运行（{zh}）"
+            ),
+            text!(
+                "pass --device gpu to make this an error, --device cpu to say that it is meant",
+                "用 --device gpu 可将此视为错误，用 --device cpu 表示本意如此"
+            ),
+        );
+        return Ok(());
+    }
+    let by = asked_by.join(", ");
+    let (hidden_en, hidden_zh) = match &facts.gpus.cuda_visible_devices {
+        Some(value) if !facts.gpus.gpus.is_empty() => {
+            let all = facts.gpus.gpus.len();
+            (
+                format!("CUDA_VISIBLE_DEVICES={value:?} hides all {all}; "),
+                format!("CUDA_VISIBLE_DEVICES={value:?} 屏蔽了全部 {all} 个；"),
+            )
+        }
+        _ => (String::new(), String::new()),
+    };
+    notes.raise(
+        severity(settings, "gpu.count", Severity::Fail),
+        Verdict::GpuCount,
+        Warning::new(
+            "gpu.count",
+            text!(
+                "GPUs were asked for by {by}, and none can be used: {hidden_en}{en}",
+                "{by} 表明申请了 GPU，但没有可用的：{hidden_zh}{zh}"
+            ),
+            text!(
+                "check the container's GPU request, device plugin and driver; --device cpu starts CPU workers instead",
+                "请检查容器的 GPU 申请、设备插件与驱动；若本意是用 CPU，请加 --device cpu"
+            ),
+        ),
+    )?;
+    notes.decide(
+        "device",
+        "cpu",
+        text!("no GPU can be used", "没有可用的 GPU"),
+        "--severity gpu.count",
+    );
+    Ok(())
+}
+
+/// Each source of GPU facts and its answer, in one clause.
+fn what_sources_said(facts: &GpuFacts) -> Text {
+    let mut en = Vec::new();
+    let mut zh = Vec::new();
+    for (source, answer) in &facts.attempts {
+        let name = source_name(*source);
+        en.push(format!("{name}: {}", answer.en));
+        zh.push(format!("{name}：{}", answer.zh));
+    }
+    if facts.source != GpuSource::None {
+        let (name, seen) = (source_name(facts.source), facts.gpus.len());
+        en.push(format!("{name}: {seen} GPUs"));
+        zh.push(format!("{name}：{seen} 个 GPU"));
+    }
+    if en.is_empty() {
+        return text!("no source of GPU facts answered", "没有任何 GPU 信息来源给出回答");
+    }
+    Text::new(en.join("; "), zh.join("；"))
+}
+
+fn source_name(source: GpuSource) -> &'static str {
+    match source {
+        GpuSource::Nvml => "NVML",
+        GpuSource::DeviceNodes => "/dev/nvidia*",
+        GpuSource::ProcDriver => "/proc/driver/nvidia",
+        GpuSource::NvidiaSmi => "nvidia-smi",
+        GpuSource::None => "-",
+    }
+}
+
+/// The GPUs of the plan and the variables that narrow the choice.
+#[derive(Debug, Clone, Default)]
+pub struct Chosen {
+    pub gpus: Vec<PlannedGpu>,
+    pub env: Vec<(String, OsString)>,
+}
+
+/// Chooses `nproc` of the visible GPUs: idle ones, then one NUMA node, then their order.
+///
+/// The order of the visible GPUs is never changed, since allocators that virtualise
+/// GPUs (HAMi) count limits by position.
+pub fn choose(
+    facts: &Facts,
+    nproc: u32,
+    exact: bool,
+    rule: LayoutRule,
+    notes: &mut Notes,
+) -> Chosen {
+    let visible = &facts.gpus.visible;
+    let selected = select(&facts.gpus, nproc as usize);
+    let mut next = 0;
+    let gpus = visible
+        .iter()
+        .enumerate()
+        .map(|(position, token)| {
+            let gpu = gpu_of(&facts.gpus, token);
+            let selected = selected.contains(&position);
+            let local_rank = selected.then_some(next);
+            next += u32::from(selected);
+            PlannedGpu {
+                index: gpu.map_or(count(token.gpu), |gpu| gpu.index),
+                uuid: gpu.and_then(|gpu| gpu.uuid.clone()),
+                name: gpu.and_then(|gpu| gpu.name.clone()),
+                pci: gpu.and_then(|gpu| gpu.pci.clone()),
+                selected,
+                local_rank,
+            }
+        })
+        .collect();
+    busy(&facts.gpus, &selected, notes);
+    let mut chosen = Chosen { gpus, env: Vec::new() };
+    if selected.len() == visible.len() || has_mig(&facts.gpus) {
+        return chosen;
+    }
+    let tokens: Vec<&str> = selected
+        .iter()
+        .filter_map(|position| visible.get(*position))
+        .map(|gpu| gpu.token.as_str())
+        .collect();
+    let tokens = tokens.join(",");
+    unused(visible.len(), nproc, exact, rule, notes);
+    notes.decide(
+        "CUDA_VISIBLE_DEVICES",
+        &tokens,
+        text!(
+            "idle GPUs first, then one NUMA node, then their order",
+            "优先空闲的 GPU，其次同一 NUMA 节点，再按原有顺序"
+        ),
+        "solved",
+    );
+    chosen.env.push(("CUDA_VISIBLE_DEVICES".to_owned(), tokens.into()));
+    // Plain indices count in NVML's order only under PCI_BUS_ID (CUDA's default is fastest first).
+    if !facts.environment.contains_key("CUDA_DEVICE_ORDER") {
+        chosen.env.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".into()));
+    }
+    chosen
+}
+
+/// Positions among the visible GPUs, rising.
+fn select(facts: &GpuFacts, nproc: usize) -> Vec<usize> {
+    let used = |position: &usize| {
+        facts
+            .visible
+            .get(*position)
+            .and_then(|token| gpu_of(facts, token))
+            .and_then(|gpu| gpu.memory_used)
+            .unwrap_or(0)
+    };
+    let numa = |position: &usize| {
+        facts
+            .visible
+            .get(*position)
+            .and_then(|token| gpu_of(facts, token))
+            .and_then(|gpu| gpu.numa_node)
+    };
+    let all: Vec<usize> = (0..facts.visible.len()).collect();
+    let idle: Vec<usize> = all.iter().copied().filter(|gpu| used(gpu) <= IDLE).collect();
+    let mut chosen = if idle.len() >= nproc {
+        let mut nodes: Vec<u32> = idle.iter().filter_map(numa).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+            .into_iter()
+            .map(|node| idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect())
+            .find(|inside: &Vec<usize>| inside.len() >= nproc)
+            .unwrap_or(idle)
+    } else {
+        let mut by_use = all;
+        by_use.sort_by_key(|gpu| if used(gpu) <= IDLE { 0 } else { used(gpu) });
+        by_use
+    };
+    chosen.truncate(nproc);
+    chosen.sort_unstable();
+    chosen
+}
+
+/// GPUs that are chosen although something already holds their memory.
+fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
+    let busy: Vec<String> = selected
+        .iter()
+        .filter_map(|position| gpu_of(facts, facts.visible.get(*position)?))
+        .filter_map(|gpu| Some((gpu.index, gpu.memory_used.filter(|used| *used > IDLE)?)))
+        .map(|(index, used)| format!("{index} ({:.1} GiB)", used as f64 / IDLE as f64))
+        .collect();
+    if busy.is_empty() {
+        return;
+    }
+    let list = busy.join(", ");
+    notes.warn(
+        "gpu.busy",
+        text!("memory is already in use on GPU {list}", "以下 GPU 的显存已被占用：{list}"),
+        text!(
+            "see who holds it with ranklaunch clean --dry-run",
+            "可用 ranklaunch clean --dry-run 查看占用者"
+        ),
+    );
+}
+
+/// Says that GPUs stay idle.
+fn unused(visible: usize, nproc: u32, exact: bool, rule: LayoutRule, notes: &mut Notes) {
+    let idle = visible.saturating_sub(nproc as usize);
+    let (batch_en, batch_zh) = if exact && rule == LayoutRule::None {
+        ("; the global batch changes with the number of ranks", "；全局 batch 会随进程数改变")
+    } else {
+        ("", "")
+    };
+    notes.warn(
+        "gpu.unused",
+        text!(
+            "{nproc} of {visible} GPUs are used on every node, {idle} stay idle{batch_en}",
+            "每个节点只使用 {visible} 个 GPU 中的 {nproc} 个，{idle} 个闲置{batch_zh}"
+        ),
+        text!(
+            "--min-nproc {visible} refuses a launch that leaves GPUs idle",
+            "--min-nproc {visible} 可在有 GPU 闲置时拒绝启动"
+        ),
+    );
+}
+
+fn gpu_of<'a>(facts: &'a GpuFacts, token: &VisibleGpu) -> Option<&'a Gpu> {
+    facts.gpus.get(token.gpu)
+}
+
+fn has_mig(facts: &GpuFacts) -> bool {
+    facts.visible.iter().any(|token| gpu_of(facts, token).is_some_and(|gpu| gpu.mig))
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

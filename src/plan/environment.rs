@@ -1,0 +1,196 @@
+//! The variables that we add for the ranks, and those that must not reach the engine.
+//!
+//! Takes the settings and the values of the plan; gives both lists. Nothing that
+//! the container or the user set is replaced, but by `--env`, and that is said.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+
+use crate::observe::Facts;
+use crate::plan::devices::Hardware;
+use crate::plan::notes::Notes;
+use crate::plan::variables::{Variables, overrides};
+use crate::plan::{Layout, Membership, Plan};
+use crate::settings::{Engine, Settings};
+use crate::text;
+
+/// What the launch has decided when variables are chosen.
+#[derive(Debug, Clone)]
+pub(crate) struct Decided<'a> {
+    pub membership: &'a Membership,
+    pub nproc: u32,
+    pub world: u32,
+    pub layout: &'a Layout,
+    pub engine: Engine,
+    pub hardware: Hardware,
+    /// Variables of the device and network choice.
+    pub chosen: Vec<(String, OsString)>,
+}
+
+/// Left over from a torchrun that is not above us; torch would believe them.
+const RANK_VARIABLES: &[&str] = &[
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+];
+
+/// Variables to add.
+pub(crate) fn added(
+    settings: &Settings,
+    facts: &Facts,
+    decided: Decided<'_>,
+    notes: &mut Notes,
+) -> BTreeMap<String, OsString> {
+    let variables = Variables::new(settings, facts);
+    let mut env = from_settings(settings, variables, notes);
+    for (name, value) in &facts.python.activation {
+        env.entry(name.clone()).or_insert_with(|| value.into());
+    }
+    let explicit: BTreeSet<String> = env.keys().cloned().collect();
+    for (name, value) in decided.chosen {
+        if !explicit.contains(&name) {
+            env.insert(name, value);
+        }
+    }
+    let mut fill = |name: &str, value: String| {
+        if !variables.is_set(name) {
+            env.insert(name.to_owned(), value.into());
+            true
+        } else {
+            false
+        }
+    };
+    // Without it every rank starts a thread per CPU of the node, or one only under torchrun.
+    let cpus = facts.limits.cpus;
+    let threads = cpus.checked_div(decided.nproc).unwrap_or(1).max(1);
+    if cpus > 0 && fill("OMP_NUM_THREADS", threads.to_string()) {
+        let nproc = decided.nproc;
+        notes.decide(
+            "OMP_NUM_THREADS",
+            threads,
+            text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程共用 {cpus} 个 CPU"),
+            "detected",
+        );
+    }
+    // Last words of a dying rank must not stay in its buffer.
+    fill("PYTHONUNBUFFERED", "1".to_owned());
+    if decided.engine == Engine::Accelerate
+        && decided.hardware == Hardware::Cpus
+        && decided.world > 1
+    {
+        // accelerate's own --cpu would start a single process.
+        fill("ACCELERATE_USE_CPU", "true".to_owned());
+    }
+    if decided.engine == Engine::Command {
+        let Membership { nnodes, node_rank, master_addr, master_port, .. } = decided.membership;
+        for (name, value) in [
+            ("NNODES", nnodes.to_string()),
+            ("NODE_RANK", node_rank.to_string()),
+            ("NPROC_PER_NODE", decided.nproc.to_string()),
+            ("MASTER_ADDR", master_addr.clone()),
+            ("MASTER_PORT", master_port.to_string()),
+            ("ULYSSES_SIZE", decided.layout.ulysses_size.to_string()),
+        ] {
+            // The agreed values, so they win over the platform's.
+            env.insert(name.to_owned(), value.into());
+        }
+    }
+    env
+}
+
+/// `--env` in any case, the profile's only where there is a gap.
+fn from_settings(
+    settings: &Settings,
+    variables: Variables<'_>,
+    notes: &mut Notes,
+) -> BTreeMap<String, OsString> {
+    let mut env = BTreeMap::new();
+    let (strong, weak): (Vec<_>, Vec<_>) =
+        settings.env.iter().partition(|setting| overrides(setting));
+    for setting in weak {
+        let name = &setting.name;
+        if let Some(outside) = variables.outside(name) {
+            if outside.value.as_str() != setting.value {
+                let source = &setting.source;
+                notes.decide(
+                    name,
+                    &outside.value,
+                    text!(
+                        "already set, so the value of {source} is not used",
+                        "已有取值，不采用 {source} 中的值"
+                    ),
+                    outside.source,
+                );
+            }
+            continue;
+        }
+        env.insert(name.clone(), setting.value.clone());
+    }
+    for setting in strong {
+        let name = &setting.name;
+        if let Some(outside) = variables.outside(name)
+            && outside.value.as_str() != setting.value
+        {
+            let source = outside.source;
+            notes.decide(
+                name,
+                setting.value.to_string_lossy(),
+                text!("overrides the value of {source}", "覆盖了 {source} 中的值"),
+                &setting.source,
+            );
+        }
+        env.insert(name.clone(), setting.value.clone());
+    }
+    env
+}
+
+/// Variables to take away from the engine.
+///
+/// A user's own launcher (`--engine command`) keeps what the platform gave it:
+/// it may read WORLD_SIZE as nodes, or call torchrun and rely on PET_*.
+pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
+    let stale = facts.contract.stale_rank_variables.iter();
+    if engine == Engine::Command {
+        return stale.cloned().collect();
+    }
+    let names: BTreeSet<String> = RANK_VARIABLES
+        .iter()
+        .map(|name| (*name).to_owned())
+        .chain(facts.contract.pet_variables.iter().cloned())
+        .chain(stale.cloned())
+        .collect();
+    names.into_iter().collect()
+}
+
+/// torch's `env://` variables of one rank, for an engine that starts ranks itself.
+pub fn rank_env(plan: &Plan, local_rank: u32) -> BTreeMap<String, OsString> {
+    let Membership { nnodes, node_rank, master_addr, master_port, .. } = &plan.membership;
+    let rank = node_rank.saturating_mul(plan.nproc_per_node).saturating_add(local_rank);
+    [
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", local_rank.to_string()),
+        ("WORLD_SIZE", plan.world_size.to_string()),
+        ("LOCAL_WORLD_SIZE", plan.nproc_per_node.to_string()),
+        ("GROUP_RANK", node_rank.to_string()),
+        ("GROUP_WORLD_SIZE", nnodes.to_string()),
+        // Lightning and composer read this one.
+        ("NODE_RANK", node_rank.to_string()),
+        ("MASTER_ADDR", master_addr.clone()),
+        ("MASTER_PORT", master_port.to_string()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.into()))
+    .collect()
+}

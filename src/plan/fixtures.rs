@@ -1,0 +1,170 @@
+//! Settings, facts and memberships for tests: a plain node that tests change.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::lang::Lang;
+use crate::observe::{
+    Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, PythonFacts, Torch, VisibleGpu,
+};
+use crate::plan::{AskedNproc, Membership, Notes, Plan, plan_for};
+use crate::settings::*;
+use crate::verdict::Refusal;
+
+pub(crate) fn strings(args: &[&str]) -> Vec<OsString> {
+    args.iter().map(OsString::from).collect()
+}
+
+/// `generate.py ARGS…`, everything else at its default.
+pub(crate) fn settings(args: &[&str]) -> Settings {
+    let plain = Sourced::<u64>::default_value;
+    Settings {
+        lang: Lang::En,
+        profile: None,
+        nnodes: None,
+        node_rank: None,
+        master_addr: None,
+        master_port: None,
+        world_size_counts: Sourced::default_value(WorldSizeCounts::Auto),
+        nested: false,
+        nproc_per_node: Sourced::default_value(Nproc::Auto),
+        min_nproc: None,
+        device: Sourced::default_value(Device::Auto),
+        layout: LayoutSettings {
+            rule: Sourced::default_value(LayoutRule::None),
+            heads: None,
+            heads_table: None,
+            ulysses_argument: Some("--ulysses_size".into()),
+            ring_argument: Some("--ring_size".into()),
+            checkpoint_argument: None,
+        },
+        selects: Vec::new(),
+        engine: Sourced::default_value(Engine::Torchrun),
+        engine_args: Vec::new(),
+        rdzv: Sourced::default_value(Rendezvous::Static),
+        python: None,
+        conda_env: None,
+        conda_roots: Vec::new(),
+        program: Some(Sourced::new(
+            Program::Script { path: "generate.py".into(), args: strings(args) },
+            Source::Flag("--".into()),
+        )),
+        env: Vec::new(),
+        log_dir: None,
+        console: Sourced::default_value(Console::All),
+        console_prefix: Sourced::default_value(ConsolePrefix::Rank),
+        log_cap_rank: plain(256 << 20),
+        log_cap_node: plain(4 << 30),
+        stale: Sourced::default_value(StaleMode::Kill),
+        muster: Sourced::default_value(MusterMode::Auto),
+        muster_port: None,
+        wait_timeout: Sourced::default_value(Duration::from_secs(1800)),
+        grace: Sourced::default_value(Duration::from_secs(30)),
+        max_restarts: Sourced::default_value(0),
+        probe: Sourced::default_value(ProbeMode::Auto),
+        rdma: Sourced::default_value(Rdma::Auto),
+        severities: BTreeMap::new(),
+        exit_codes: BTreeMap::new(),
+        interactive: false,
+        termination_log: None,
+        host_root: None,
+        warnings: Vec::new(),
+    }
+}
+
+/// Wan2.2's layout: ulysses-world with these heads.
+pub(crate) fn wan(args: &[&str], heads: Option<u32>) -> Settings {
+    let mut settings = settings(args);
+    settings.layout.rule = Sourced::new(LayoutRule::UlyssesWorld, profile(3));
+    settings.layout.heads = heads.map(|heads| Sourced::new(heads, Source::Flag("--heads".into())));
+    settings
+}
+
+pub(crate) fn profile(line: usize) -> Source {
+    Source::Profile { file: "wan22.toml".into(), line }
+}
+
+pub(crate) fn flag<T>(value: T, name: &str) -> Sourced<T> {
+    Sourced::new(value, Source::Flag(name.into()))
+}
+
+/// A node with `gpus` idle GPUs, four per NUMA node, torch 2.15 and 32 CPUs.
+pub(crate) fn facts(gpus: u32) -> Facts {
+    Facts {
+        hostname: "node".into(),
+        contract: Contract { platform: "none".into(), ..Contract::default() },
+        gpus: GpuFacts {
+            gpus: (0..gpus)
+                .map(|index| Gpu {
+                    index,
+                    uuid: Some(format!("GPU-{index}")),
+                    name: Some("NVIDIA H100".into()),
+                    pci: Some(format!("0000:{index:02x}:00.0")),
+                    minor: Some(index),
+                    memory_total: Some(80 << 30),
+                    memory_used: Some(0),
+                    mig: false,
+                    numa_node: Some(index / 4),
+                })
+                .collect(),
+            visible: (0..gpus)
+                .map(|index| VisibleGpu { gpu: index as usize, token: index.to_string() })
+                .collect(),
+            source: if gpus > 0 { GpuSource::Nvml } else { GpuSource::None },
+            ..GpuFacts::default()
+        },
+        network: NetworkFacts::default(),
+        hcas: Vec::new(),
+        limits: Limits {
+            shm_total: Some(16 << 30),
+            nofile_hard: 1 << 20,
+            cpus: 32,
+            ..Limits::default()
+        },
+        python: PythonFacts {
+            interpreter: Some(PathBuf::from("/opt/python")),
+            found_by: "PATH".into(),
+            version: Some("3.11".into()),
+            torch: Some(Torch {
+                version: "2.15.0+cu130".into(),
+                cuda: Some("13.0".into()),
+                path: PathBuf::from("/opt/torch"),
+            }),
+            ..PythonFacts::default()
+        },
+        checkpoint_heads: None,
+        environment: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn member(nnodes: u32, node_rank: u32) -> Membership {
+    Membership {
+        platform: "flags".into(),
+        nnodes,
+        node_rank,
+        master_addr: if nnodes > 1 { "10.0.0.1" } else { "127.0.0.1" }.into(),
+        master_port: 29500,
+        master_port_free: nnodes == 1,
+        elastic: None,
+    }
+}
+
+/// The plan of node 0 of `nnodes`.
+pub(crate) fn planned(
+    settings: &Settings,
+    facts: &Facts,
+    nnodes: u32,
+    asked: &AskedNproc,
+) -> Result<Plan, Refusal> {
+    plan_for(settings, facts, member(nnodes, 0), asked, None, Notes::default())
+}
+
+pub(crate) fn count(n: u32) -> AskedNproc {
+    AskedNproc::Count { n, source: "--nproc-per-node".into() }
+}
+
+pub(crate) fn warned(plan: &Plan, id: &str) -> bool {
+    plan.warnings.iter().any(|warning| warning.id == id)
+}

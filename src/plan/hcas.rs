@@ -1,0 +1,306 @@
+//! Which RDMA devices the ranks use.
+//!
+//! Takes the devices that were seen; gives the ports in use and, only where it
+//! differs from what NCCL would take by itself, an exact list for NCCL_IB_HCA.
+//! A list that exists already is never changed, only checked.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use crate::lang::Text;
+use crate::observe::{Hca, HcaPort};
+use crate::plan::nccl::NcclList;
+use crate::plan::notes::{Notes, severity};
+use crate::plan::variables::Variables;
+use crate::settings::{Rdma, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// NCCL cuts a longer list without a word.
+const MOST_DEVICES: usize = 32;
+
+/// Ports in use as `mlx5_0:1`, and the variables that say so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChosenHcas {
+    pub ports: Vec<String>,
+    pub env: Vec<(String, OsString)>,
+}
+
+/// Chooses the ports for `gpus` GPUs on this node of `nnodes`.
+pub fn choose(
+    settings: &Settings,
+    hcas: &[Hca],
+    variables: Variables<'_>,
+    nnodes: u32,
+    gpus: usize,
+    notes: &mut Notes,
+) -> Result<ChosenHcas, Refusal> {
+    let all: Vec<Port<'_>> =
+        hcas.iter().flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port })).collect();
+    let rdma = settings.rdma.value;
+    if rdma == Rdma::Off {
+        let mut env = Vec::new();
+        if nnodes > 1 && all.iter().any(Port::nccl_takes) && !variables.is_set("NCCL_IB_DISABLE") {
+            env.push(("NCCL_IB_DISABLE".to_owned(), "1".into()));
+            notes.decide(
+                "NCCL_IB_DISABLE",
+                "1",
+                text!("rdma is off", "已关闭 rdma"),
+                &settings.rdma.source,
+            );
+        }
+        return Ok(ChosenHcas { ports: Vec::new(), env });
+    }
+    let own = variables
+        .get("NCCL_IB_HCA")
+        .and_then(|found| Some((NcclList::parse(&found.value)?, found)));
+    let kept: Vec<Port<'_>> = match &own {
+        Some((list, _)) => all
+            .iter()
+            .copied()
+            .filter(|port| port.nccl_takes() && list.takes(&port.hca.name, Some(port.port.number)))
+            .collect(),
+        None => usable(&all, gpus),
+    };
+    let disabled = variables.get("NCCL_IB_DISABLE").is_some_and(|found| found.value == "1");
+    let has_plugin_device = hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
+    if rdma == Rdma::Required && (disabled || kept.is_empty()) && !(has_plugin_device && !disabled)
+    {
+        return Err(refuse(settings, hcas, disabled));
+    }
+    if let Some((_, found)) = &own
+        && kept.is_empty()
+        && !hcas.is_empty()
+    {
+        let (value, source) = (&found.value, &found.source);
+        notes.raise(
+            severity(settings, "rdma.ports", Severity::Warn),
+            Verdict::Rdma,
+            Warning::new(
+                "rdma.ports",
+                text!(
+                    "NCCL_IB_HCA={value} ({source}) matches no usable RDMA port here, and NCCL then falls back to TCP without an error",
+                    "NCCL_IB_HCA={value}（{source}）在此处没有匹配到可用的 RDMA 端口，NCCL 会不报错地退回 TCP"
+                ),
+                text!(
+                    "remove it, or name devices of this container; rdma = \"required\" makes this an error",
+                    "请删除该变量或改为本容器内的设备；rdma = \"required\" 可将此视为错误"
+                ),
+            ),
+        )?;
+    }
+    let ports: Vec<String> = kept.iter().map(Port::name).collect();
+    if ports.is_empty() || disabled {
+        return Ok(ChosenHcas::default());
+    }
+    let listed = ports.join(",");
+    let mut env = Vec::new();
+    if let Some((_, found)) = own {
+        notes.decide(
+            "hcas",
+            &listed,
+            text!("NCCL_IB_HCA is set", "已设置 NCCL_IB_HCA"),
+            found.source,
+        );
+    } else {
+        let natural: Vec<String> =
+            all.iter().filter(|port| port.nccl_takes()).map(Port::name).collect();
+        if natural == ports || ports.len() > MOST_DEVICES {
+            notes.decide(
+                "hcas",
+                &listed,
+                text!(
+                    "what NCCL takes by itself, so nothing is set",
+                    "与 NCCL 的默认选择一致，无需设置"
+                ),
+                "detected",
+            );
+        } else {
+            let dropped: Vec<String> =
+                natural.into_iter().filter(|name| !ports.contains(name)).collect();
+            let dropped = dropped.join(", ");
+            notes.decide(
+                "hcas",
+                &listed,
+                text!(
+                    "left out, since slower, of the other link layer or without a RoCE v2 address: {dropped}",
+                    "已排除较慢、链路类型不同或没有 RoCE v2 地址的：{dropped}"
+                ),
+                "detected",
+            );
+            if nnodes > 1 {
+                env.push(("NCCL_IB_HCA".to_owned(), format!("={listed}").into()));
+            }
+        }
+    }
+    Ok(ChosenHcas { ports, env })
+}
+
+/// One port of one device.
+#[derive(Debug, Clone, Copy)]
+struct Port<'a> {
+    hca: &'a Hca,
+    port: &'a HcaPort,
+}
+
+impl Port<'_> {
+    fn name(&self) -> String {
+        format!("{}:{}", self.hca.name, self.port.number)
+    }
+
+    /// NCCL's own filter: opens, ACTIVE, a link layer that it knows.
+    fn nccl_takes(&self) -> bool {
+        self.hca.openable
+            && self.port.active
+            && matches!(self.port.link_layer.as_str(), "InfiniBand" | "Ethernet")
+    }
+
+    fn is_ethernet(&self) -> bool {
+        self.port.link_layer == "Ethernet"
+    }
+
+    /// Gb/s in whole numbers; unknown rates form a class of their own.
+    fn rate(&self) -> u64 {
+        // Saturating: a rate is a small positive number, NaN becomes 0.
+        #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist and saturate to 0")]
+        let rate = self.port.gigabits.unwrap_or(0.0) as u64;
+        rate
+    }
+}
+
+/// The ports worth using: they open, are up and addressable, of the fast class and one link layer.
+fn usable<'a>(all: &[Port<'a>], gpus: usize) -> Vec<Port<'a>> {
+    let addressable: Vec<Port<'a>> = all
+        .iter()
+        .copied()
+        .filter(|port| port.nccl_takes() && (!port.is_ethernet() || port.port.roce_v2_gid))
+        .collect();
+    let fastest = addressable.iter().map(Port::rate).max().unwrap_or(0);
+    let fast: Vec<Port<'a>> =
+        addressable.iter().copied().filter(|port| port.rate() == fastest).collect();
+    // One fast port beside many slower ones may be the odd one: keep all then.
+    let devices: BTreeSet<&str> = fast.iter().map(|port| port.hca.name.as_str()).collect();
+    let class =
+        if devices.len() >= 2 || (gpus > 0 && devices.len() >= gpus) { fast } else { addressable };
+    let ethernet = class.iter().filter(|port| port.is_ethernet()).count();
+    let mostly_ethernet = ethernet * 2 > class.len();
+    class.into_iter().filter(|port| port.is_ethernet() == mostly_ethernet).collect()
+}
+
+/// Amazon's devices are driven by a plugin, not by NCCL's own verbs code.
+fn is_efa(name: &str) -> bool {
+    name.starts_with("efa") || name.starts_with("rdmap")
+}
+
+fn refuse(settings: &Settings, hcas: &[Hca], disabled: bool) -> Refusal {
+    let source = &settings.rdma.source;
+    let Text { en: seen_en, zh: seen_zh } = if disabled {
+        text!("NCCL_IB_DISABLE=1 turns RDMA off", "NCCL_IB_DISABLE=1 关闭了 RDMA")
+    } else if hcas.is_empty() {
+        text!("/sys/class/infiniband lists no device", "/sys/class/infiniband 下没有设备")
+    } else {
+        let reasons: Vec<(String, String)> = hcas.iter().map(why_unusable).collect();
+        let en: Vec<&str> = reasons.iter().map(|(en, _)| en.as_str()).collect();
+        let zh: Vec<&str> = reasons.iter().map(|(_, zh)| zh.as_str()).collect();
+        Text::new(en.join(", "), zh.join("，"))
+    };
+    Refusal::new(
+        Verdict::Rdma,
+        "rdma.ports",
+        text!(
+            "rdma is required ({source}) and no RDMA port can be used: {seen_en}",
+            "要求使用 RDMA（{source}），但没有可用的 RDMA 端口：{seen_zh}"
+        ),
+        text!(
+            "request the RDMA device and IPC_LOCK for the container; RANKLAUNCH_RDMA=auto starts without it",
+            "请为容器申请 RDMA 设备与 IPC_LOCK 权限；RANKLAUNCH_RDMA=auto 可在没有 RDMA 时启动"
+        ),
+    )
+}
+
+fn why_unusable(hca: &Hca) -> (String, String) {
+    let name = &hca.name;
+    let (en, zh) = if !hca.openable {
+        ("cannot be opened", "无法打开")
+    } else if !hca.ports.iter().any(|port| port.active) {
+        ("has no active port", "没有活动端口")
+    } else if hca.ports.iter().any(|port| port.active && port.link_layer == "InfiniBand") {
+        ("is not in NCCL_IB_HCA", "不在 NCCL_IB_HCA 中")
+    } else {
+        (
+            "has no RoCE v2 address in this network namespace",
+            "在当前网络命名空间中没有 RoCE v2 地址",
+        )
+    };
+    (format!("{name} {en}"), format!("{name} {zh}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hca(name: &str, layer: &str, rate: f64, (openable, active, gid): (bool, bool, bool)) -> Hca {
+        Hca {
+            name: name.into(),
+            openable,
+            ports: vec![HcaPort {
+                number: 1,
+                active,
+                link_layer: layer.into(),
+                gigabits: Some(rate),
+                roce_v2_gid: gid,
+            }],
+            ..Hca::default()
+        }
+    }
+
+    fn chosen(hcas: &[Hca], gpus: usize) -> Vec<String> {
+        let all: Vec<Port<'_>> = hcas
+            .iter()
+            .flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port }))
+            .collect();
+        usable(&all, gpus).iter().map(Port::name).collect()
+    }
+
+    const GOOD: (bool, bool, bool) = (true, true, true);
+
+    #[test]
+    fn closed_dead_and_unaddressable_ports_are_left_out() {
+        let hcas = [
+            hca("mlx5_0", "InfiniBand", 400.0, (true, true, false)),
+            hca("mlx5_1", "InfiniBand", 400.0, (false, true, false)),
+            hca("mlx5_2", "InfiniBand", 400.0, (true, false, false)),
+        ];
+        assert_eq!(chosen(&hcas, 8), ["mlx5_0:1"]);
+        let roce = [
+            hca("mlx5_0", "Ethernet", 200.0, GOOD),
+            hca("mlx5_1", "Ethernet", 200.0, (true, true, false)),
+        ];
+        assert_eq!(chosen(&roce, 8), ["mlx5_0:1"]);
+        assert!(chosen(&[], 8).is_empty());
+    }
+
+    #[test]
+    fn a_slow_front_end_beside_fast_rails_is_left_out() {
+        let hcas = [
+            hca("mlx5_0", "InfiniBand", 400.0, GOOD),
+            hca("mlx5_1", "InfiniBand", 400.0, GOOD),
+            hca("mlx5_bond_0", "Ethernet", 100.0, GOOD),
+        ];
+        assert_eq!(chosen(&hcas, 8), ["mlx5_0:1", "mlx5_1:1"]);
+        // A lone fast device is no class of rails for two GPUs.
+        let odd = [hca("a", "InfiniBand", 400.0, GOOD), hca("b", "InfiniBand", 200.0, GOOD)];
+        assert_eq!(chosen(&odd, 2), ["a:1", "b:1"]);
+        assert_eq!(chosen(&odd, 1), ["a:1"]);
+    }
+
+    #[test]
+    fn link_layers_are_never_mixed() {
+        let hcas = [
+            hca("r0", "Ethernet", 200.0, GOOD),
+            hca("r1", "Ethernet", 200.0, GOOD),
+            hca("i0", "InfiniBand", 200.0, GOOD),
+        ];
+        assert_eq!(chosen(&hcas, 3), ["r0:1", "r1:1"]);
+    }
+}

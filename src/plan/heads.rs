@@ -1,0 +1,143 @@
+//! The number of attention heads, which every ulysses rule divides.
+//!
+//! Order of strength: flag or variable, the profile's table by the script's own
+//! argument, the profile's plain number, the checkpoint's config.json. Unknown
+//! heads are a warning elsewhere, never a refusal.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::plan::arguments::value_of;
+use crate::plan::notes::Notes;
+use crate::settings::{LayoutSettings, Source};
+use crate::text;
+
+/// Heads of the model that `args` ask for; None when nothing says.
+pub fn heads(
+    layout: &LayoutSettings,
+    args: &[OsString],
+    checkpoint: Option<&(u32, PathBuf)>,
+    notes: &mut Notes,
+) -> Option<u32> {
+    let given = layout.heads.as_ref().filter(|heads| heads.value > 0);
+    let strong =
+        given.filter(|heads| matches!(heads.source, Source::Flag(_) | Source::Environment(_)));
+    let checkpoint = checkpoint.filter(|(heads, _)| *heads > 0);
+    let (count, because, source) = if let Some(heads) = strong {
+        (heads.value, text!("given", "由用户给定"), heads.source.to_string())
+    } else if let Some((count, argument, value, source)) = from_table(layout, args) {
+        (
+            count,
+            text!(
+                "the profile's heads for {argument} {value}",
+                "配置文件中 {argument} {value} 对应的头数"
+            ),
+            source,
+        )
+    } else if let Some(heads) = given {
+        (heads.value, text!("given by the profile", "由配置文件给定"), heads.source.to_string())
+    } else {
+        let (count, file) = checkpoint?;
+        let file = file.display();
+        notes.decide(
+            "heads",
+            count,
+            text!("read from the checkpoint", "从模型检查点读取"),
+            file.to_string(),
+        );
+        return Some(*count);
+    };
+    if let Some((other, file)) = checkpoint.filter(|(other, _)| *other != count) {
+        let file = file.display();
+        notes.warn(
+            "layout.heads-conflict",
+            text!(
+                "{source} says {count} attention heads, {file} says {other}; {count} is used",
+                "{source} 给出的注意力头数为 {count}，而 {file} 中为 {other}；采用 {count}"
+            ),
+            text!(
+                "check that the task and the checkpoint belong together, or state --heads {other}",
+                "请确认任务与检查点是否匹配，或用 --heads {other} 明确指定"
+            ),
+        );
+    }
+    notes.decide("heads", count, because, source);
+    Some(count)
+}
+
+/// The table's row for the argument's value: heads, argument, value, where the table stands.
+fn from_table(layout: &LayoutSettings, args: &[OsString]) -> Option<(u32, String, String, String)> {
+    let table = layout.heads_table.as_ref()?;
+    let value = match value_of(args, &table.argument) {
+        Some(value) => value.to_str()?.to_owned(),
+        None => table.default.clone()?,
+    };
+    let count = *table.heads.get(&value).filter(|count| **count > 0)?;
+    Some((count, table.argument.clone(), value, table.source.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{HeadsTable, LayoutRule, Sourced};
+
+    fn layout(heads: Option<(u32, Source)>, table: bool) -> LayoutSettings {
+        let profile = Source::Profile { file: "wan22.toml".into(), line: 9 };
+        LayoutSettings {
+            rule: Sourced::default_value(LayoutRule::UlyssesWorld),
+            heads: heads.map(|(value, source)| Sourced::new(value, source)),
+            heads_table: table.then(|| HeadsTable {
+                argument: "--task".into(),
+                heads: [("t2v-A14B".to_owned(), 40), ("ti2v-5B".to_owned(), 24)].into(),
+                default: Some("t2v-A14B".into()),
+                source: profile,
+            }),
+            ulysses_argument: None,
+            ring_argument: None,
+            checkpoint_argument: None,
+        }
+    }
+
+    #[test]
+    fn the_strongest_source_gives_the_heads() {
+        let flag = || Some((12, Source::Flag("--heads".into())));
+        let profile = || Some((16, Source::Profile { file: "p.toml".into(), line: 1 }));
+        let checkpoint = (40, PathBuf::from("/ckpt/config.json"));
+        #[expect(
+            clippy::type_complexity,
+            reason = "a table: settings, arguments, checkpoint, result"
+        )]
+        let cases: [(LayoutSettings, &[&str], Option<&(u32, PathBuf)>, Option<u32>, &str);
+            8] = [
+            (layout(flag(), true), &["--task", "ti2v-5B"], None, Some(12), "--heads"),
+            (layout(None, true), &["--task", "ti2v-5B"], None, Some(24), "wan22.toml:9"),
+            (layout(None, true), &["--task=ti2v-5B"], None, Some(24), "wan22.toml:9"),
+            (layout(None, true), &[], None, Some(40), "wan22.toml:9"),
+            (
+                layout(None, true),
+                &["--task", "new"],
+                Some(&checkpoint),
+                Some(40),
+                "/ckpt/config.json",
+            ),
+            (layout(None, true), &["--task", "new"], None, None, ""),
+            (layout(profile(), true), &["--task", "new"], None, Some(16), "p.toml:1"),
+            (layout(profile(), true), &["--task", "ti2v-5B"], None, Some(24), "wan22.toml:9"),
+        ];
+        for (layout, args, checkpoint, expected, source) in cases {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            let mut notes = Notes::default();
+            assert_eq!(heads(&layout, &args, checkpoint, &mut notes), expected, "{args:?}");
+            assert_eq!(notes.decisions.first().map_or("", |d| d.source.as_str()), source);
+            assert!(notes.warnings.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_table_against_the_checkpoint_is_a_warning() {
+        let mut notes = Notes::default();
+        let checkpoint = (24, PathBuf::from("/ckpt/config.json"));
+        assert_eq!(heads(&layout(None, true), &[], Some(&checkpoint), &mut notes), Some(40));
+        assert_eq!(notes.warnings.first().map(|w| w.id.as_str()), Some("layout.heads-conflict"));
+    }
+}

@@ -1,0 +1,251 @@
+//! Which interface carries the ranks' bootstrap and sockets.
+//!
+//! Takes the interfaces and the kernel's route to the master; gives the
+//! interface, this node's address on it, and the variables that say so. An
+//! interface that the user or NCCL's configuration named is kept and checked.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+use crate::lang::Text;
+use crate::observe::{Interface, NetworkFacts};
+use crate::plan::nccl::NcclList;
+use crate::plan::notes::{Notes, severity};
+use crate::plan::variables::Variables;
+use crate::settings::Settings;
+use crate::text;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// The interface and its variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Socket {
+    pub interface: Option<String>,
+    pub address: Option<IpAddr>,
+    pub env: Vec<(String, OsString)>,
+}
+
+/// Prefixes of interfaces that belong to a container runtime, an overlay or a
+/// tunnel: never guessed, since peers cannot be reached from them.
+const SKIPPED: &[&str] = &[
+    "docker",
+    "br-",
+    "virbr",
+    "veth",
+    "cni",
+    "cali",
+    "flannel",
+    "cilium_",
+    "lxc",
+    "kube-ipvs",
+    "nodelocaldns",
+    "dummy",
+    "tunl",
+    "ip6tnl",
+    "sit",
+    "vxlan",
+    "tailscale",
+    "wg",
+    "tun",
+    "tap",
+    "ovs",
+    "usb",
+    "lo",
+];
+
+/// Those that hold the addresses of Services: not even a route through them is a path to a peer.
+const NEVER: &[&str] = &["kube-ipvs", "nodelocaldns", "dummy", "lo"];
+
+/// Chooses the interface for a job of `nnodes`.
+pub fn choose(
+    settings: &Settings,
+    facts: &NetworkFacts,
+    variables: Variables<'_>,
+    nnodes: u32,
+    notes: &mut Notes,
+) -> Result<Socket, Refusal> {
+    let route = on_route(facts);
+    if let Some(found) = variables.get("NCCL_SOCKET_IFNAME")
+        && let Some(list) = NcclList::parse(&found.value)
+    {
+        let taken = check_existing(settings, facts, &list, &found, route.as_deref(), notes)?;
+        notes.decide(
+            "socket_ifname",
+            &found.value,
+            text!("NCCL_SOCKET_IFNAME is set and kept", "已设置 NCCL_SOCKET_IFNAME，予以保留"),
+            found.source,
+        );
+        // Gloo knows neither prefixes nor marks, so it is told a whole name.
+        let whole = taken.or(route).filter(|_| nnodes > 1);
+        return Ok(socket(facts, whole, false, variables));
+    }
+    if nnodes <= 1 {
+        return Ok(Socket::default());
+    }
+    let guess = |name: &String| !is_one_of(name, SKIPPED);
+    let (interface, because) = if let Some(interface) = route {
+        (interface, text!("on the kernel's route to the master", "内核到主节点的路由所经网卡"))
+    } else if let Some(interface) = facts.default_interface.clone().filter(guess) {
+        (interface, text!("carries the default route", "默认路由所在网卡"))
+    } else if let Some(interface) = facts
+        .interfaces
+        .iter()
+        .find(|interface| is_candidate(interface) && guess(&interface.name))
+        .map(|interface| interface.name.clone())
+    {
+        (
+            interface,
+            text!(
+                "first running interface with a global address",
+                "首个带全局地址且处于运行状态的网卡"
+            ),
+        )
+    } else {
+        notes.warn(
+            "net.interface",
+            text!(
+                "no interface leads to the master, so NCCL chooses by itself",
+                "没有找到通往主节点的网卡，由 NCCL 自行选择"
+            ),
+            text!(
+                "name one with --env NCCL_SOCKET_IFNAME==eth0",
+                "可用 --env NCCL_SOCKET_IFNAME==eth0 指定"
+            ),
+        );
+        return Ok(Socket::default());
+    };
+    notes.decide("socket_ifname", &interface, because, "detected");
+    Ok(socket(facts, Some(interface), true, variables))
+}
+
+/// The interface towards the master: the one that owns its address on the
+/// master itself (the kernel's route would say lo), else that of the route.
+fn on_route(facts: &NetworkFacts) -> Option<String> {
+    let master = facts.master.as_ref()?;
+    let interface = if master.local {
+        facts
+            .interfaces
+            .iter()
+            .find(|interface| {
+                !interface.loopback
+                    && interface.addresses.iter().any(|own| master.addresses.contains(own))
+            })
+            .map(|interface| interface.name.clone())
+    } else {
+        master.interface.clone()
+    };
+    interface.filter(|name| !is_one_of(name, NEVER))
+}
+
+fn is_one_of(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| match *prefix {
+        "lo" => name == "lo",
+        prefix => name.starts_with(prefix),
+    })
+}
+
+fn is_candidate(interface: &Interface) -> bool {
+    interface.running && !interface.loopback && interface.addresses.iter().any(is_global)
+}
+
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local() && !v6.is_unspecified(),
+    }
+}
+
+/// Warns of names that match nothing; gives the first interface that NCCL takes.
+fn check_existing(
+    settings: &Settings,
+    facts: &NetworkFacts,
+    list: &NcclList,
+    found: &crate::plan::variables::Variable,
+    route: Option<&str>,
+    notes: &mut Notes,
+) -> Result<Option<String>, Refusal> {
+    if facts.interfaces.is_empty() {
+        return Ok(None);
+    }
+    let running: Vec<&str> = facts
+        .interfaces
+        .iter()
+        .filter(|interface| interface.running && !interface.addresses.is_empty())
+        .map(|interface| interface.name.as_str())
+        .collect();
+    let taken = running.iter().copied().find(|name| list.takes(name, None));
+    let strangers = list.strangers(&running);
+    let (value, source) = (&found.value, &found.source);
+    let have = running.join(", ");
+    let mut raise = |text: Text, hint: Text| {
+        notes.raise(
+            severity(settings, "env.nccl", Severity::Warn),
+            Verdict::Usage,
+            Warning::new("env.nccl", text, hint),
+        )
+    };
+    let hint = || {
+        text!(
+            "remove it: the interface on the route to the master is then used",
+            "请删除该变量，届时将使用通往主节点的网卡"
+        )
+    };
+    if taken.is_none() {
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}) matches no running interface, and NCCL then fails at its bootstrap; running here: {have}",
+                "NCCL_SOCKET_IFNAME={value}（{source}）没有匹配到运行中的网卡，NCCL 将在引导阶段失败；此处运行中的网卡：{have}"
+            ),
+            hint(),
+        )?;
+    } else if !strangers.is_empty() {
+        let strangers = strangers.join(", ");
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}): no running interface matches {strangers}; running here: {have}",
+                "NCCL_SOCKET_IFNAME={value}（{source}）：没有运行中的网卡与 {strangers} 匹配；此处运行中的网卡：{have}"
+            ),
+            hint(),
+        )?;
+    }
+    if let (Some(route), Some(taken)) = (route, taken)
+        && !list.takes(route, None)
+    {
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken}, but the route to the master is through {route}",
+                "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到主节点的路由经过 {route}"
+            ),
+            hint(),
+        )?;
+    }
+    // On the route where the list allows it, since that is certain to reach the peers.
+    let best = route.filter(|route| list.takes(route, None)).or(taken);
+    Ok(best.map(str::to_owned))
+}
+
+fn socket(
+    facts: &NetworkFacts,
+    interface: Option<String>,
+    set_nccl: bool,
+    variables: Variables<'_>,
+) -> Socket {
+    let Some(name) = interface else { return Socket::default() };
+    let address =
+        facts.interfaces.iter().find(|interface| interface.name == name).and_then(|interface| {
+            let global = |wanted: fn(&IpAddr) -> bool| {
+                interface.addresses.iter().find(|own| wanted(own) && is_global(own)).copied()
+            };
+            global(IpAddr::is_ipv4).or_else(|| global(IpAddr::is_ipv6))
+        });
+    let mut env: Vec<(String, OsString)> = Vec::new();
+    if set_nccl {
+        // `=`: without it eth1 would take eth10 as well.
+        env.push(("NCCL_SOCKET_IFNAME".to_owned(), format!("={name}").into()));
+    }
+    for variable in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"] {
+        if !variables.is_set(variable) {
+            env.push((variable.to_owned(), name.clone().into()));
+        }
+    }
+    Socket { interface: Some(name), address, env }
+}

@@ -1,0 +1,67 @@
+//! What the planner leaves for people: decisions with their reasons, warnings,
+//! and findings whose weight the user may change (`--severity ID=…`).
+//!
+//! Owns no rule of its own; every part of the planner writes into one [`Notes`].
+
+use crate::lang::Text;
+use crate::plan::Decision;
+use crate::settings::Settings;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// Decisions and warnings in the order in which they were made.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    pub decisions: Vec<Decision>,
+    pub warnings: Vec<Warning>,
+}
+
+impl Notes {
+    pub fn decide(
+        &mut self,
+        what: impl Into<String>,
+        value: impl ToString,
+        because: Text,
+        source: impl ToString,
+    ) {
+        self.decisions.push(Decision::new(what, value, because, source));
+    }
+
+    pub fn warn(&mut self, id: impl Into<String>, text: Text, hint: Text) {
+        self.warnings.push(Warning::new(id, text, hint));
+    }
+
+    /// A finding of the weight `severity`: fail refuses, warn warns, off is silent.
+    pub fn raise(
+        &mut self,
+        severity: Severity,
+        verdict: Verdict,
+        finding: Warning,
+    ) -> Result<(), Refusal> {
+        match severity {
+            Severity::Fail => Err(Refusal::new(verdict, finding.id, finding.text, finding.hint)),
+            Severity::Warn => {
+                self.warnings.push(finding);
+                Ok(())
+            }
+            Severity::Off => Ok(()),
+        }
+    }
+}
+
+/// What the finding `id` does to a launch: the user's word, else `default`.
+pub fn severity(settings: &Settings, id: &str, default: Severity) -> Severity {
+    settings.severities.get(id).map_or(default, |chosen| chosen.value)
+}
+
+/// `1, 2, 4 or 5` in both languages; `none` for an empty list.
+pub(crate) fn one_of<T: ToString>(values: &[T]) -> Text {
+    let words: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match words.split_last() {
+        None => Text::new("none", "无"),
+        Some((only, [])) => Text::same(only.clone()),
+        Some((last, rest)) => Text::new(
+            format!("{} or {last}", rest.join(", ")),
+            format!("{} 或 {last}", rest.join("、")),
+        ),
+    }
+}

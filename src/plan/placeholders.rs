@@ -1,0 +1,138 @@
+//! Placeholders in arguments: `{ulysses_size}` and its kin, byte for byte.
+//!
+//! Takes the known names with their values; gives the argument with exactly
+//! these tokens replaced. `{{name}}` of a known name is the literal `{name}`.
+//! Every other byte passes unchanged: prompts, JSON, invalid UTF-8.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::settings::Program;
+
+/// Names that only the launch knows; they stay in the plan until `finish`.
+pub const LATE: [&str; 2] = ["run_id", "timestamp"];
+
+/// `argument` with the tokens of `values` replaced.
+pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
+    let mut rest = argument.as_bytes();
+    let mut out = Vec::with_capacity(rest.len());
+    while let Some((&byte, tail)) = rest.split_first() {
+        if byte == b'{' {
+            if let Some((name, after)) = token(rest, values, b"{{", b"}}") {
+                out.push(b'{');
+                out.extend_from_slice(name.as_bytes());
+                out.push(b'}');
+                rest = after;
+                continue;
+            }
+            if let Some((name, after)) = token(rest, values, b"{", b"}") {
+                out.extend_from_slice(values.get(name).map_or(b"", |value| value.as_bytes()));
+                rest = after;
+                continue;
+            }
+        }
+        out.push(byte);
+        rest = tail;
+    }
+    OsString::from_vec(out)
+}
+
+/// The known name that `text` opens with between `open` and `close`, and what follows.
+fn token<'v, 't>(
+    text: &'t [u8],
+    values: &'v BTreeMap<String, String>,
+    open: &[u8],
+    close: &[u8],
+) -> Option<(&'v str, &'t [u8])> {
+    let inner = text.strip_prefix(open)?;
+    let end = inner.iter().position(|byte| *byte == b'}')?;
+    let (name, after) = inner.split_at_checked(end)?;
+    let after = after.strip_prefix(close)?;
+    let (name, _) = values.get_key_value(std::str::from_utf8(name).ok()?)?;
+    Some((name, after))
+}
+
+/// Whether `argument` holds the token of `name`.
+pub fn mentions(argument: &OsStr, name: &str) -> bool {
+    let with =
+        |value: &str| replace(argument, &BTreeMap::from([(name.to_owned(), value.to_owned())]));
+    with("0") != with("1")
+}
+
+/// The program with its arguments' tokens replaced.
+pub fn replace_in_program(program: &Program, values: &BTreeMap<String, String>) -> Program {
+    let all = |args: &[OsString]| args.iter().map(|arg| replace(arg, values)).collect();
+    match program {
+        Program::Script { path, args } => Program::Script { path: path.clone(), args: all(args) },
+        Program::Module { name, args } => Program::Module { name: name.clone(), args: all(args) },
+        Program::Command { argv } => Program::Command { argv: all(argv) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values() -> BTreeMap<String, String> {
+        [("ulysses_size", "10"), ("config", "a b.py")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn only_the_exact_tokens_are_replaced() {
+        let cases = [
+            ("{ulysses_size}", "10"),
+            ("--ulysses_size={ulysses_size}", "--ulysses_size=10"),
+            ("{config}", "a b.py"),
+            ("{{ulysses_size}}", "{ulysses_size}"),
+            ("{{other}}", "{{other}}"),
+            ("{other}", "{other}"),
+            ("{ulysses_size", "{ulysses_size"),
+            ("{ulysses_size }", "{ulysses_size }"),
+            ("{{ulysses_size}", "{10"),
+            ("{\"a\": {\"b\": {ulysses_size}}}", "{\"a\": {\"b\": 10}}"),
+            ("{run_id}", "{run_id}"),
+            ("", ""),
+        ];
+        for (argument, expected) in cases {
+            assert_eq!(replace(OsStr::new(argument), &values()), expected, "{argument}");
+        }
+        let bytes = OsString::from_vec(b"\xff{ulysses_size}\xfe{".to_vec());
+        assert_eq!(replace(&bytes, &values()).as_bytes(), b"\xff10\xfe{");
+    }
+
+    #[test]
+    fn a_mention_is_the_token_and_not_its_literal() {
+        for (argument, expected) in [
+            ("x{config}y", true),
+            ("{{config}}", false),
+            ("config", false),
+            ("{ulysses_size}", false),
+        ] {
+            assert_eq!(mentions(OsStr::new(argument), "config"), expected, "{argument}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arguments_without_tokens_pass_byte_for_byte(bytes in proptest::collection::vec(
+            prop_oneof![Just(b'{'), Just(b'}'), Just(b'"'), any::<u8>()], 0..64,
+        )) {
+            let argument = OsString::from_vec(bytes);
+            let has_token = values().keys().any(|name| {
+                memchr::memmem::find(argument.as_bytes(), format!("{{{name}}}").as_bytes()).is_some()
+            });
+            prop_assume!(!has_token);
+            prop_assert_eq!(replace(&argument, &values()), argument);
+        }
+
+        #[test]
+        fn what_stands_around_a_token_is_kept(before in "[^{}]{0,12}", after in "[^{}]{0,12}") {
+            let argument = OsString::from(format!("{before}{{config}}{after}"));
+            prop_assert_eq!(replace(&argument, &values()), OsString::from(format!("{before}a b.py{after}")));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether the interpreter and torch that were found can run this plan.
+//!
+//! Takes the facts about python; gives warnings, or a refusal when there is no
+//! interpreter at all. Never imports torch: what it says comes from files.
+
+use crate::observe::Facts;
+use crate::plan::devices::Hardware;
+use crate::plan::notes::{Notes, severity};
+use crate::settings::{Engine, Program, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// Whether engine or program needs an interpreter of ours.
+pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
+    !matches!(engine, Engine::Direct | Engine::Command)
+        || !matches!(program, Program::Command { .. })
+}
+
+/// Checks `python.interpreter` and `python.torch`.
+pub(crate) fn check(
+    settings: &Settings,
+    facts: &Facts,
+    program: &Program,
+    hardware: Hardware,
+    notes: &mut Notes,
+) -> Result<(), Refusal> {
+    let engine = settings.engine.value;
+    if !is_needed(engine, program) {
+        return Ok(());
+    }
+    let Some(interpreter) = &facts.python.interpreter else {
+        // Copied facts may lack the interpreter of the node that they came from.
+        let default = if settings.host_root.is_some() { Severity::Warn } else { Severity::Fail };
+        return notes.raise(
+            severity(settings, "python.interpreter", default),
+            Verdict::Python,
+            Warning::new(
+                "python.interpreter",
+                facts.python.problem.clone().unwrap_or_else(|| {
+                    text!("no python interpreter was found", "未找到 Python 解释器")
+                }),
+                text!(
+                    "name one with --python PATH or --conda-env NAME",
+                    "请用 --python PATH 或 --conda-env NAME 指定"
+                ),
+            ),
+        );
+    };
+    let path = interpreter.display();
+    notes.decide(
+        "python",
+        path.to_string(),
+        match &facts.python.version {
+            Some(version) => text!("Python {version}", "Python {version}"),
+            None => text!("version unknown", "版本未知"),
+        },
+        &facts.python.found_by,
+    );
+    let Some(torch) = &facts.python.torch else {
+        if matches!(engine, Engine::Direct | Engine::Command) {
+            return Ok(());
+        }
+        return raise_torch(
+            settings,
+            notes,
+            text!("no torch was found beside {path}", "在 {path} 对应的环境中未找到 torch"),
+        );
+    };
+    let version = &torch.version;
+    notes.decide(
+        "torch",
+        version,
+        match &torch.cuda {
+            Some(cuda) => text!("built for CUDA {cuda}", "为 CUDA {cuda} 构建"),
+            None => text!("a CPU build", "CPU 版"),
+        },
+        torch.path.display(),
+    );
+    if hardware != Hardware::Gpus {
+        return Ok(());
+    }
+    let Some(cuda) = &torch.cuda else {
+        return raise_torch(
+            settings,
+            notes,
+            text!(
+                "torch {version} is a CPU build, and GPUs are to be used",
+                "torch {version} 为 CPU 版，却要使用 GPU"
+            ),
+        );
+    };
+    let major = cuda.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if let (Some(major), Some((driver, minor))) = (major, facts.gpus.cuda_driver_version)
+        && major > driver
+    {
+        return raise_torch(
+            settings,
+            notes,
+            text!(
+                "torch {version} is built for CUDA {cuda}, and the driver supports only {driver}.{minor}",
+                "torch {version} 为 CUDA {cuda} 构建，而驱动只支持到 {driver}.{minor}"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn raise_torch(
+    settings: &Settings,
+    notes: &mut Notes,
+    text: crate::lang::Text,
+) -> Result<(), Refusal> {
+    notes.raise(
+        severity(settings, "python.torch", Severity::Warn),
+        Verdict::Python,
+        Warning::new(
+            "python.torch",
+            text,
+            text!(
+                "check which environment is meant with --python PATH or --conda-env NAME",
+                "请用 --python PATH 或 --conda-env NAME 确认所用环境"
+            ),
+        ),
+    )
+}

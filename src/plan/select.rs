@@ -1,0 +1,85 @@
+//! `[[select]]`: values for placeholders by the total number of GPUs.
+//!
+//! Takes the profile's rows and the size of the job; gives the values of the row
+//! that fits. Without one, a job whose arguments need such a value is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+
+use crate::lang::Text;
+use crate::plan::notes::{Notes, one_of};
+use crate::plan::placeholders::mentions;
+use crate::settings::Select;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// The values for `world` ranks on `nnodes` nodes; empty when no row fits and none is needed.
+pub fn select(
+    rows: &[Select],
+    nnodes: u32,
+    most: u32,
+    world: u32,
+    arguments: &[OsString],
+    notes: &mut Notes,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    if let Some(row) = rows.iter().find(|row| row.total_gpus == world) {
+        for (name, value) in &row.values {
+            notes.decide(
+                name,
+                value,
+                text!("the profile's row for {world} GPUs", "配置文件中 {world} 个 GPU 对应的取值"),
+                &row.source,
+            );
+        }
+        return Ok(row.values.clone());
+    }
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.values.keys()).collect();
+    let used: Vec<String> = names
+        .into_iter()
+        .filter(|name| arguments.iter().any(|argument| mentions(argument, name)))
+        .map(|name| format!("{{{name}}}"))
+        .collect();
+    if used.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    Err(refuse(rows, nnodes, most, world, &used.join(", ")))
+}
+
+fn refuse(rows: &[Select], nnodes: u32, most: u32, world: u32, used: &str) -> Refusal {
+    let exists: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let values: Vec<&str> = row.values.values().map(String::as_str).collect();
+            format!("{} ({}, {})", row.total_gpus, values.join(", "), row.source)
+        })
+        .collect();
+    let exists = exists.join("; ");
+    let reachable: BTreeSet<u32> = rows
+        .iter()
+        .filter(|row| row.total_gpus.checked_rem(nnodes) == Some(0))
+        .filter_map(|row| row.total_gpus.checked_div(nnodes))
+        .filter(|nproc| (1..=most).contains(nproc))
+        .collect();
+    let reachable: Vec<u32> = reachable.into_iter().collect();
+    let Text { en, zh } = one_of(&reachable);
+    let hint = if reachable.is_empty() {
+        text!(
+            "add a [[select]] row for {world} GPUs to the profile, or write the value in place of {used}",
+            "请在配置文件中为 {world} 个 GPU 增加一条 [[select]]，或直接写出 {used} 的值"
+        )
+    } else {
+        text!(
+            "--nproc-per-node {en} fits a row; or add a [[select]] row for {world} GPUs to the profile",
+            "--nproc-per-node {zh} 可匹配已有条目；或在配置文件中为 {world} 个 GPU 增加一条 [[select]]"
+        )
+    };
+    Refusal::new(
+        Verdict::Layout,
+        "select.no-match",
+        text!(
+            "no [[select]] row for {world} GPUs ({nnodes} nodes), which {used} needs; there are rows for {exists}",
+            "没有适用于 {world} 个 GPU（{nnodes} 个节点）的 [[select]] 条目，而 {used} 需要它；现有条目：{exists}"
+        ),
+        hint,
+    )
+}

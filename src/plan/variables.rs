@@ -1,0 +1,71 @@
+//! The variables that the ranks will find, and who set each.
+//!
+//! Order of strength: `--env` and `RANKLAUNCH_ENV`, the container, NCCL's own
+//! configuration files, the profile (which only fills gaps). Owns this order;
+//! sets nothing itself.
+//!
+//! The container's variables are those of [`Facts::environment`], which must
+//! hold every name that the settings name.
+
+use crate::observe::Facts;
+use crate::settings::{EnvSetting, Settings, Source};
+
+/// A variable as the ranks will see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    pub value: String,
+    /// `environment`, `/etc/nccl.conf`, `--env`, `wan22.toml:3`.
+    pub source: String,
+}
+
+/// Looks variables up in their order of strength.
+#[derive(Debug, Clone, Copy)]
+pub struct Variables<'a> {
+    settings: &'a Settings,
+    facts: &'a Facts,
+}
+
+impl<'a> Variables<'a> {
+    pub fn new(settings: &'a Settings, facts: &'a Facts) -> Variables<'a> {
+        Variables { settings, facts }
+    }
+
+    /// The variable `name`, an empty value included.
+    pub fn get(&self, name: &str) -> Option<Variable> {
+        let of = |setting: &EnvSetting| Variable {
+            value: setting.value.to_string_lossy().into_owned(),
+            source: setting.source.to_string(),
+        };
+        self.setting(name, true)
+            .map(of)
+            .or_else(|| self.outside(name))
+            .or_else(|| self.setting(name, false).map(of))
+    }
+
+    /// What the container or a configuration file of NCCL says, whatever our settings say.
+    pub fn outside(&self, name: &str) -> Option<Variable> {
+        if let Some(value) = self.facts.environment.get(name) {
+            return Some(Variable { value: value.clone(), source: "environment".to_owned() });
+        }
+        let setting = self.facts.network.nccl.iter().find(|setting| setting.name == name)?;
+        Some(Variable { value: setting.value.clone(), source: setting.source.clone() })
+    }
+
+    /// The last setting of `name`, among those that override the container or those that do not.
+    fn setting(&self, name: &str, overriding: bool) -> Option<&'a EnvSetting> {
+        self.settings
+            .env
+            .iter()
+            .rev()
+            .find(|setting| setting.name == name && overrides(setting) == overriding)
+    }
+
+    pub fn is_set(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+}
+
+/// Whether this setting beats what the container has; a profile's only fills gaps.
+pub(crate) fn overrides(setting: &EnvSetting) -> bool {
+    matches!(setting.source, Source::Flag(_) | Source::Environment(_))
+}

@@ -1,0 +1,488 @@
+//! A plan as people and programs read it: text, JSON (DESIGN §3.1), shell.
+//!
+//! Takes a [`Plan`] or a [`Refusal`]; gives strings and JSON values. Writes
+//! nothing itself. Secrets are masked in every form.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::lang::Lang;
+use crate::plan::{EngineOptions, Plan, argv, exec_argv};
+use crate::verdict::Refusal;
+
+const MASK: &str = "***";
+
+/// The plan for people: every value with its reason.
+pub fn text(plan: &Plan, lang: Lang) -> String {
+    let say = |en: &'static str, zh: &'static str| match lang {
+        Lang::En => en,
+        Lang::Zh => zh,
+    };
+    let mut out = String::new();
+    let m = &plan.membership;
+    section(&mut out, say("membership", "成员"));
+    let port = if m.master_port_free {
+        say("a free port", "空闲端口").to_owned()
+    } else {
+        m.master_port.to_string()
+    };
+    table(
+        &mut out,
+        vec![
+            vec![say("platform", "平台").into(), m.platform.clone()],
+            vec![say("node", "节点").into(), format!("{} / {}", m.node_rank, m.nnodes)],
+            vec![say("master", "主节点").into(), format!("{}:{port}", m.master_addr)],
+            vec![
+                say("ranks", "进程").into(),
+                format!("{} × {} = {}", m.nnodes, plan.nproc_per_node, plan.world_size),
+            ],
+        ],
+    );
+    section(&mut out, say("decisions", "决策"));
+    let rows = plan
+        .decisions
+        .iter()
+        .map(|decision| {
+            vec![
+                decision.what.clone(),
+                if is_secret(&decision.what) { MASK.into() } else { decision.value.clone() },
+                decision.because.get(lang).to_owned(),
+                format!("[{}]", decision.source),
+            ]
+        })
+        .collect();
+    table(&mut out, rows);
+    if !plan.gpus.is_empty() {
+        section(&mut out, "GPU");
+        let rows = plan
+            .gpus
+            .iter()
+            .map(|gpu| {
+                let rank = gpu.local_rank.map_or_else(
+                    || say("not used", "未使用").to_owned(),
+                    |rank| format!("local rank {rank}"),
+                );
+                let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+                vec![
+                    gpu.index.to_string(),
+                    rank,
+                    or_dash(&gpu.name),
+                    or_dash(&gpu.pci),
+                    or_dash(&gpu.uuid),
+                ]
+            })
+            .collect();
+        table(&mut out, rows);
+    }
+    section(&mut out, say("environment", "环境变量"));
+    let mut rows: Vec<Vec<String>> = masked_env(plan)
+        .into_iter()
+        .map(|(name, value)| vec![name, value.to_string_lossy().into_owned()])
+        .collect();
+    if !plan.env_remove.is_empty() {
+        rows.push(vec![say("removed", "移除").into(), plan.env_remove.join(" ")]);
+    }
+    table(&mut out, rows);
+    section(&mut out, say("command", "命令"));
+    let words: Vec<String> = masked_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
+    let _ = writeln!(out, "  {}", words.join(" "));
+    if !plan.warnings.is_empty() {
+        section(&mut out, say("warnings", "警告"));
+        for warning in &plan.warnings {
+            let _ = writeln!(out, "  {}: {}", warning.id, warning.text.get(lang));
+            let _ = writeln!(out, "    → {}", warning.hint.get(lang));
+        }
+    }
+    out
+}
+
+/// The plan as DESIGN §3.1 fixes it; `shim` is our own executable.
+pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
+    let words = |argv: &[OsString]| -> Vec<String> {
+        masked_args(argv).iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    };
+    let env: Map<String, Value> = masked_env(plan)
+        .into_iter()
+        .map(|(name, value)| (name, Value::from(value.to_string_lossy().into_owned())))
+        .collect();
+    let decisions: Vec<Value> = plan
+        .decisions
+        .iter()
+        .map(|decision| {
+            let value = if is_secret(&decision.what) { MASK } else { &decision.value };
+            json!({
+                "what": decision.what,
+                "value": value,
+                "because": decision.because.get(lang),
+                "source": decision.source,
+            })
+        })
+        .collect();
+    let warnings: Vec<Value> = plan
+        .warnings
+        .iter()
+        .map(|warning| {
+            json!({
+                "id": warning.id,
+                "text": warning.text.get(lang),
+                "hint": warning.hint.get(lang),
+            })
+        })
+        .collect();
+    json!({
+        "schema": 1,
+        "scope": "local",
+        "membership": plan.membership,
+        "nproc_per_node": plan.nproc_per_node,
+        "world_size": plan.world_size,
+        "gpus": plan.gpus,
+        "layout": plan.layout,
+        "network": plan.network,
+        "env": env,
+        "env_remove": plan.env_remove,
+        "engine": plan.engine,
+        "argv": words(&argv(plan)),
+        "exec_argv": words(&exec_argv(plan, shim, &EngineOptions::default())),
+        "decisions": decisions,
+        "warnings": warnings,
+    })
+}
+
+/// A refusal for programs.
+pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
+    json!({
+        "schema": 1,
+        "refused": {
+            "id": refusal.id,
+            "text": refusal.text.get(lang),
+            "hint": refusal.hint.get(lang),
+        },
+    })
+}
+
+/// Lines that `sh` can run: what to take away, what to export, the command.
+///
+/// Masked values are named in a comment, since such a line has to be completed.
+pub fn shell(plan: &Plan) -> String {
+    let mut out = String::new();
+    let (plain, masked) = (argv(plan), masked_args(&argv(plan)));
+    let hidden = masked != plain || plan.env.keys().any(|name| is_secret(name));
+    if hidden {
+        let _ = writeln!(out, "# values shown as {MASK} are secrets: fill them in");
+    }
+    if !plan.env_remove.is_empty() {
+        let names: Vec<&str> =
+            plan.env_remove.iter().map(String::as_str).filter(|name| is_name(name)).collect();
+        let _ = writeln!(out, "unset {}", names.join(" "));
+    }
+    for (name, value) in masked_env(plan).into_iter().filter(|(name, _)| is_name(name)) {
+        let _ = writeln!(out, "export {name}={}", quoted(&value));
+    }
+    let words: Vec<String> = masked.iter().map(|word| quoted(word)).collect();
+    let _ = writeln!(out, "{}", words.join(" "));
+    out
+}
+
+/// A word for a POSIX shell. Bytes that are no UTF-8 are written by printf, since
+/// the text around them must stay text.
+fn quoted(word: &OsStr) -> String {
+    let bytes = word.as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,+@%".contains(byte);
+    // A leading `=` or `~` means something to some shells; `=` first is rare enough to quote.
+    if !bytes.is_empty() && bytes.iter().all(is_plain) && !bytes.starts_with(b"=") {
+        return word.to_string_lossy().into_owned();
+    }
+    let mut out = String::new();
+    for chunk in bytes.utf8_chunks() {
+        if !chunk.valid().is_empty() || chunk.invalid().is_empty() {
+            let _ = write!(out, "'{}'", chunk.valid().replace('\'', r"'\''"));
+        }
+        if !chunk.invalid().is_empty() {
+            out.push_str("\"$(printf '");
+            for byte in chunk.invalid() {
+                let _ = write!(out, "\\{byte:03o}");
+            }
+            out.push_str("')\"");
+        }
+    }
+    if out.is_empty() { "''".to_owned() } else { out }
+}
+
+/// Whether a shell can export this name.
+fn is_name(name: &str) -> bool {
+    !name.starts_with(|first: char| first.is_ascii_digit())
+        && !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn masked_env(plan: &Plan) -> Vec<(String, OsString)> {
+    plan.env
+        .iter()
+        .map(|(name, value)| {
+            let value = if is_secret(name) { MASK.into() } else { value.clone() };
+            (name.clone(), value)
+        })
+        .collect()
+}
+
+/// `--api_key VALUE` and `--api_key=VALUE` without the value.
+fn masked_args(args: &[OsString]) -> Vec<OsString> {
+    let mut out = Vec::with_capacity(args.len());
+    let mut hide_next = false;
+    for arg in args {
+        let text = arg.to_string_lossy();
+        if hide_next && !text.starts_with("--") {
+            hide_next = false;
+            out.push(MASK.into());
+            continue;
+        }
+        hide_next = false;
+        match text.split_once('=') {
+            Some((name, _)) if is_secret_argument(name) => {
+                out.push(format!("{name}={MASK}").into())
+            }
+            _ => {
+                hide_next = text.starts_with("--") && is_secret_argument(&text);
+                out.push(arg.clone());
+            }
+        }
+    }
+    out
+}
+
+fn is_secret_argument(name: &str) -> bool {
+    // A sentence of a prompt is no name.
+    !name.contains(char::is_whitespace) && is_secret(name)
+}
+
+/// Whether a variable or argument of this name holds a secret, by its words.
+fn is_secret(name: &str) -> bool {
+    name.split(|letter: char| !letter.is_ascii_alphanumeric()).any(|word| {
+        ["token", "key", "apikey", "secret", "password", "passwd"]
+            .iter()
+            .any(|secret| word.eq_ignore_ascii_case(secret))
+    })
+}
+
+fn section(out: &mut String, title: &str) {
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    let _ = writeln!(out, "{title}");
+}
+
+/// Rows in aligned columns; the last column is not padded.
+fn table(out: &mut String, rows: Vec<Vec<String>>) {
+    /// A longer cell does not widen its column.
+    const WIDEST: usize = 44;
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            rows.iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| width(cell))
+                .filter(|width| *width <= WIDEST)
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, wide) in row.iter().zip(&widths) {
+            let pad = wide.saturating_sub(width(cell));
+            let _ = write!(line, "  {cell}{:pad$}", "");
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+/// Terminal columns: Chinese characters and full-width marks take two.
+fn width(text: &str) -> usize {
+    text.chars()
+        .map(|letter| match u32::from(letter) {
+            0x1100..=0x115F
+            | 0x2E80..=0xA4CF
+            | 0xAC00..=0xD7A3
+            | 0xF900..=0xFAFF
+            | 0xFE30..=0xFE4F
+            | 0xFF00..=0xFF60
+            | 0xFFE0..=0xFFE6
+            | 0x20000..=0x3FFFD => 2,
+            _ => 1,
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::allow_attributes,
+        reason = "tests end at the first surprise"
+    )]
+
+    use std::os::unix::ffi::OsStringExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::lang::Text;
+    use crate::plan::AskedNproc;
+    use crate::plan::fixtures::{facts, planned, settings, strings, wan};
+    use crate::settings::{Engine, EnvSetting, Program, Source, Sourced};
+    use crate::verdict::Verdict;
+
+    fn command(argv: Vec<OsString>) -> Plan {
+        let mut settings = settings(&[]);
+        settings.engine = Sourced::default_value(Engine::Command);
+        settings.program = Some(Sourced::default_value(Program::Command { argv }));
+        settings.env = vec![EnvSetting {
+            name: "GREETING".into(),
+            value: "it's \"fine\" $HOME".into(),
+            source: Source::Flag("--env".into()),
+        }];
+        planned(&settings, &facts(2), 1, &AskedNproc::Auto).unwrap()
+    }
+
+    #[test]
+    fn a_shell_reads_the_very_same_bytes() {
+        let mut argv = strings(&["printf", "%s\\0"]);
+        let nasty: Vec<OsString> = [
+            &b"a word"[..],
+            b"it's",
+            b"\"$(reboot)\" `x` $HOME \\n",
+            b"",
+            b"{\"a\": [1]}",
+            b"line\nbreak\n",
+            b"\xff\xfe mixed \xe4\xb8\xad \x80",
+            b"=eth0",
+            b"*?~#!&|;<>",
+            "中文".as_bytes(),
+        ]
+        .iter()
+        .map(|bytes| OsString::from_vec(bytes.to_vec()))
+        .collect();
+        argv.extend(nasty.iter().cloned());
+        let script = shell(&command(argv));
+        let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
+        assert!(output.status.success(), "{script}");
+        let read: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
+        let mut expected: Vec<&[u8]> = nasty.iter().map(|word| word.as_bytes()).collect();
+        expected.push(b"");
+        assert_eq!(read, expected, "{script}");
+    }
+
+    #[test]
+    fn a_shell_exports_what_the_plan_sets_and_unsets_the_rest() {
+        let mut plan = command(strings(&[
+            "sh",
+            "-c",
+            "printf '%s|%s|%s' \"$GREETING\" \"$NPROC_PER_NODE\" \"${LEFT-none}\"",
+        ]));
+        plan.env_remove = vec!["LEFT".into(), "not a name".into()];
+        let output =
+            Command::new("sh").arg("-c").arg(shell(&plan)).env("LEFT", "over").output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "it's \"fine\" $HOME|2|none");
+    }
+
+    #[test]
+    fn json_has_what_the_design_promises() {
+        let settings = wan(&["--ulysses_size", "{ulysses_size}"], Some(40));
+        let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).unwrap();
+        let value = json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
+        for (pointer, expected) in [
+            ("/schema", json!(1)),
+            ("/scope", json!("local")),
+            ("/membership/platform", json!("flags")),
+            ("/membership/master_port", json!(29500)),
+            ("/nproc_per_node", json!(5)),
+            ("/world_size", json!(10)),
+            ("/gpus/0/local_rank", json!(0)),
+            ("/gpus/7/selected", json!(false)),
+            (
+                "/layout",
+                json!({"rule": "ulysses-world", "heads": 40, "ulysses_size": 10, "ring_size": 1}),
+            ),
+            ("/network/hcas", json!([])),
+            ("/env/CUDA_DEVICE_ORDER", json!("PCI_BUS_ID")),
+            ("/warnings/0/id", json!("gpu.unused")),
+        ] {
+            assert_eq!(value.pointer(pointer), Some(&expected), "{pointer}");
+        }
+        let exec = value.pointer("/exec_argv").unwrap().to_string();
+        assert!(exec.contains(r#""--no-python","/bin/ranklaunch","rank","--","/opt/python","-u","generate.py","--ulysses_size","10""#), "{exec}");
+        let decisions = value.get("decisions").unwrap().as_array().unwrap();
+        assert!(decisions.iter().any(|d| d["what"] == "nproc_per_node"
+            && d["value"] == "5"
+            && d["source"] == "solved"));
+    }
+
+    #[test]
+    fn people_read_every_decision_in_both_languages() {
+        let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
+        for lang in [Lang::En, Lang::Zh] {
+            let text = text(&plan, lang);
+            for decision in &plan.decisions {
+                assert!(text.contains(decision.because.get(lang)), "{}", decision.what);
+            }
+            for warning in &plan.warnings {
+                assert!(text.contains(warning.hint.get(lang)));
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_masked_everywhere() {
+        let mut settings = settings(&[
+            "--api_key",
+            "hunter2",
+            "--hf-token=hunter2",
+            "--tokenizer",
+            "path",
+            "--prompt",
+            "the key=is here",
+        ]);
+        settings.env = vec![EnvSetting {
+            name: "WANDB_API_KEY".into(),
+            value: "hunter2".into(),
+            source: Source::Flag("--env".into()),
+        }];
+        let mut facts = facts(1);
+        facts.environment.insert("WANDB_API_KEY".into(), "hunter2-old".into());
+        let plan = planned(&settings, &facts, 1, &AskedNproc::Auto).unwrap();
+        let all = [
+            text(&plan, Lang::En),
+            shell(&plan),
+            json(&plan, Lang::En, Path::new("/x")).to_string(),
+        ];
+        for shown in all {
+            assert!(!shown.contains("hunter2"), "{shown}");
+            assert!(shown.contains("the key=is here") && shown.contains("path"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_one_object() {
+        let refusal = Refusal::new(
+            Verdict::Layout,
+            "layout.unsolvable",
+            Text::new("no", "不行"),
+            Text::same("hint"),
+        );
+        assert_eq!(
+            refusal_json(&refusal, Lang::Zh),
+            json!({"schema": 1, "refused": {"id": "layout.unsolvable", "text": "不行", "hint": "hint"}})
+        );
+    }
+
+    #[test]
+    fn chinese_columns_are_aligned() {
+        assert_eq!((width("节点"), width("node")), (4, 4));
+        let mut out = String::new();
+        table(&mut out, vec![vec!["节点".into(), "a".into()], vec!["abcde".into(), "b".into()]]);
+        assert_eq!(out, "  节点   a\n  abcde  b\n");
+    }
+}
