@@ -1,1 +1,371 @@
-//! placeholder
+//! What the ranks write: pipes → files, console, and the last lines in memory.
+//!
+//! Takes the read ends of the ranks' and the engine's pipes. Gives
+//! `rank-<rrrrr>.out|.err` with the raw bytes, `engine.log`, prefixed whole lines
+//! on the console, the crash tail and an account of what was lost. Plain threads
+//! only. Must never hold a rank: a console that stops, a full disk, a file system
+//! that hangs cost lines, which are counted, not time.
+
+mod capped;
+mod console;
+mod escape;
+mod files;
+mod folder;
+mod lines;
+mod patience;
+mod reader;
+mod sink;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+pub use console::Console;
+use files::{FilePort, FileWriter};
+pub use folder::{RunFolder, choose_folder, default_candidates};
+use lines::LineFormatter;
+use reader::{Counters, Reader};
+use tail::Tail;
+pub use tail::TailLine;
+
+use crate::lang::Text;
+use crate::settings::{Console as ConsoleMode, ConsolePrefix};
+use crate::text;
+
+/// Stack of our threads; they keep their buffers on the heap.
+const STACK: usize = 256 * 1024;
+/// What an unprivileged process may set (pipe-max-size); beyond 64 MiB for one
+/// user in all the kernel refuses, and the pipe stays as it is.
+const PIPE_BYTES: usize = 1024 * 1024;
+/// How long a reader that was told to stop may take: it only empties its pipe.
+const STOP: Duration = Duration::from_secs(1);
+
+/// Whose output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    Engine,
+    /// Global rank.
+    Rank(u32),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Engine => out.write_str("engine"),
+            Owner::Rank(rank) => write!(out, "rank {rank}"),
+        }
+    }
+}
+
+/// Standard output or standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Out,
+    Err,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogsConfig {
+    /// Where the files go. None: memory and console only.
+    pub folder: Option<PathBuf>,
+    pub world_size: u32,
+    /// Ranks of this node, among which `cap_node` is divided.
+    pub local_ranks: u32,
+    pub console: ConsoleMode,
+    pub prefix: ConsolePrefix,
+    /// Bytes on disk per rank, half of it for each stream.
+    pub cap_rank: u64,
+    /// Bytes on disk for all files of this node.
+    pub cap_node: u64,
+}
+
+impl LogsConfig {
+    /// Bytes on disk for one owner, so that all together stay below the node's cap.
+    fn cap_owner(&self) -> u64 {
+        self.cap_rank.min(self.cap_node / (u64::from(self.local_ranks) + 1))
+    }
+
+    fn on_console(&self, owner: Owner, kind: Kind) -> bool {
+        match self.console {
+            ConsoleMode::All => true,
+            ConsoleMode::Rank0 => matches!(owner, Owner::Engine | Owner::Rank(0)),
+            ConsoleMode::Errors => owner == Owner::Engine || kind == Kind::Err,
+            ConsoleMode::None => false,
+        }
+    }
+
+    fn console_prefix(&self, owner: Owner, kind: Kind) -> String {
+        if self.world_size <= 1 || self.prefix == ConsolePrefix::None {
+            return String::new();
+        }
+        let width = (self.world_size - 1).to_string().len();
+        match (owner, kind) {
+            (Owner::Engine, _) => "[engine] ".to_owned(),
+            (Owner::Rank(rank), Kind::Out) => format!("[r{rank:0width$}] "),
+            (Owner::Rank(rank), Kind::Err) => format!("[r{rank:0width$}!] "),
+        }
+    }
+}
+
+/// The output of one attempt.
+#[derive(Debug)]
+pub struct Logs {
+    config: LogsConfig,
+    console: Console,
+    files: Option<FileWriter>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// A reader has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    owners: BTreeMap<Owner, OwnerState>,
+    problems: Vec<Text>,
+}
+
+#[derive(Debug, Default)]
+struct OwnerState {
+    tail: Arc<Mutex<Tail>>,
+    counters: Arc<Counters>,
+    lost_lines: Arc<AtomicU64>,
+    ports: BTreeMap<String, FilePort>,
+    /// The readers at work, each with what stops it.
+    readers: Vec<Arc<OwnedFd>>,
+}
+
+/// What was carried and what was lost, at the end of an attempt.
+#[derive(Debug, Clone, Default)]
+pub struct LogsSummary {
+    pub folder: Option<PathBuf>,
+    pub owners: BTreeMap<Owner, OwnerSummary>,
+    pub problems: Vec<Text>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnerSummary {
+    pub bytes: u64,
+    pub lines: u64,
+    /// Bytes that never reached a file: the disk was too slow, full or gone.
+    pub dropped_file_bytes: u64,
+    /// Lines that the console did not take in time.
+    pub dropped_console_lines: u64,
+    /// Bytes removed between head and tail by the cap.
+    pub truncated_bytes: u64,
+}
+
+impl Logs {
+    /// Starts the file writer, if there is a folder. The folder must exist.
+    pub fn start(config: LogsConfig, console: Console) -> Logs {
+        let shared = Arc::new(Shared::default());
+        let files = config.folder.clone().and_then(|folder| {
+            let started = FileWriter::start(folder, console.clone());
+            started
+                .map_err(|error| {
+                    shared.lock().problems.push(text!(
+                        "the log files have no writer: {error}",
+                        "日志文件的写入线程无法启动：{error}"
+                    ));
+                })
+                .ok()
+        });
+        Logs { config, console, files, shared }
+    }
+
+    /// Reads `pipe` from now on. An owner may attach again when its process was restarted.
+    ///
+    /// # Errors
+    /// When no thread or descriptor is to be had; `pipe` is then closed.
+    pub fn attach(&self, owner: Owner, kind: Kind, pipe: OwnedFd) -> std::io::Result<()> {
+        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let reader = {
+            let mut state = self.shared.lock();
+            let state = state.owners.entry(owner).or_default();
+            state.readers.push(Arc::clone(&stop));
+            Reader {
+                kind,
+                pipe,
+                stop: Arc::clone(&stop),
+                counters: Arc::clone(&state.counters),
+                tail: Arc::clone(&state.tail),
+                console: self.console_lane(owner, kind, state),
+                file: self.file_port(owner, kind, state),
+                shares_file: owner == Owner::Engine,
+            }
+        };
+        let shared = Arc::clone(&self.shared);
+        let ended = Arc::clone(&stop);
+        let name = match owner {
+            Owner::Engine => "log-engine".to_owned(),
+            Owner::Rank(rank) => format!("log-r{rank}"),
+        };
+        let spawned = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+            let error = reader.run();
+            shared.reader_ended(owner, &ended, error);
+        });
+        spawned.map(drop).inspect_err(|_| self.shared.reader_ended(owner, &stop, None))
+    }
+
+    /// The last `n` lines of both streams, in order of arrival; at most 200.
+    pub fn tail(&self, owner: Owner, n: usize) -> Vec<TailLine> {
+        let tail = self.shared.lock().owners.get(&owner).map(|state| Arc::clone(&state.tail));
+        tail.map(|tail| tail.lock().unwrap_or_else(PoisonError::into_inner).last(n))
+            .unwrap_or_default()
+    }
+
+    /// The process has ended: waits for the end of its pipes at most `drain`,
+    /// then closes them, since a grandchild may hold the other end.
+    pub fn rank_done(&self, owner: Owner, drain: Duration) {
+        self.shared.stop_readers(|other| other == owner, drain);
+    }
+
+    /// Ends the attempt: drains what is still open for at most half of the
+    /// deadline, writes the files out and gives the account. The console is not
+    /// waited for, see [`Console::flush`].
+    pub fn finish(self, deadline: Duration) -> LogsSummary {
+        let until = Instant::now().checked_add(deadline);
+        self.shared.stop_readers(|_| true, deadline / 2);
+        if let Some(files) = &self.files {
+            let left = until.map_or(deadline, |at| at.saturating_duration_since(Instant::now()));
+            let written = files.close(left);
+            let mut state = self.shared.lock();
+            state.problems.extend(files.take_problems());
+            if !written {
+                let folder = self.config.folder.clone().unwrap_or_default();
+                let folder = folder.display();
+                state.problems.push(text!(
+                    "the log files in {folder} are not complete: the disk did not take them in time",
+                    "{folder} 中的日志文件不完整：磁盘未能及时写入"
+                ));
+            }
+        }
+        let mut state = self.shared.lock();
+        let owners = state.owners.iter().map(|(owner, state)| (*owner, state.summary())).collect();
+        LogsSummary {
+            folder: self.config.folder.clone(),
+            owners,
+            problems: std::mem::take(&mut state.problems),
+        }
+    }
+
+    fn console_lane(
+        &self,
+        owner: Owner,
+        kind: Kind,
+        state: &OwnerState,
+    ) -> Option<(LineFormatter, console::Lane)> {
+        self.config.on_console(owner, kind).then(|| {
+            let prefix = self.config.console_prefix(owner, kind);
+            // Where a line goes without the prefix its gap still needs a name.
+            let said_as = if prefix.is_empty() { format!("{owner}: ") } else { prefix.clone() };
+            let sink = if owner == Owner::Engine { Kind::Err } else { kind };
+            let lane = self.console.lane(sink, &said_as, Arc::clone(&state.lost_lines));
+            (LineFormatter::new(&prefix), lane)
+        })
+    }
+
+    fn file_port(&self, owner: Owner, kind: Kind, state: &mut OwnerState) -> Option<FilePort> {
+        let files = self.files.as_ref()?;
+        let cap = self.config.cap_owner();
+        let (name, cap) = match (owner, kind) {
+            (Owner::Engine, _) => ("engine.log".to_owned(), cap),
+            (Owner::Rank(rank), Kind::Out) => (format!("rank-{rank:05}.out"), cap / 2),
+            (Owner::Rank(rank), Kind::Err) => (format!("rank-{rank:05}.err"), cap / 2),
+        };
+        let add = || files.add(name.clone(), cap, self.console.lang());
+        Some(state.ports.entry(name.clone()).or_insert_with(add).clone())
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        self.shared.stop_readers(|_| true, Duration::ZERO);
+        if let Some(files) = &self.files {
+            files.close(Duration::ZERO);
+        }
+    }
+}
+
+impl OwnerState {
+    fn summary(&self) -> OwnerSummary {
+        let (lost, missing) =
+            self.ports.values().map(FilePort::account).fold((0, 0), |(lost, missing), account| {
+                (lost + account.lost, missing + account.missing)
+            });
+        OwnerSummary {
+            bytes: self.counters.bytes.load(Ordering::Relaxed),
+            lines: self.counters.lines.load(Ordering::Relaxed),
+            dropped_file_bytes: lost,
+            dropped_console_lines: self.lost_lines.load(Ordering::Relaxed),
+            truncated_bytes: missing,
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader_ended(&self, owner: Owner, stop: &Arc<OwnedFd>, error: Option<std::io::Error>) {
+        let mut state = self.lock();
+        if let Some(error) = error {
+            state.problems.push(text!(
+                "the output of {owner} could not be read to its end: {error}",
+                "{owner} 的输出未能读完：{error}"
+            ));
+        }
+        if let Some(state) = state.owners.get_mut(&owner) {
+            state.readers.retain(|other| !Arc::ptr_eq(other, stop));
+        }
+        self.ended.notify_all();
+    }
+
+    /// Waits for the readers of `which` owners to end by themselves, then stops them.
+    fn stop_readers(&self, which: impl Fn(Owner) -> bool, drain: Duration) {
+        let open = |state: &State| {
+            state.owners.iter().any(|(owner, state)| which(*owner) && !state.readers.is_empty())
+        };
+        let (state, _) = self
+            .ended
+            .wait_timeout_while(self.lock(), drain, |state| open(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        let stops = state.owners.iter().filter(|(owner, _)| which(**owner));
+        for stop in stops.flat_map(|(_, state)| &state.readers) {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+        let _ = self
+            .ended
+            .wait_timeout_while(state, STOP, |state| open(state))
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// `212 KiB`: at most four digits, for people.
+fn human_bytes(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB"];
+    let mut value = bytes;
+    let mut unit = units.iter();
+    let mut name = unit.next().copied().unwrap_or_default();
+    while value >= 1024 {
+        let Some(larger) = unit.next() else { break };
+        value /= 1024;
+        name = larger;
+    }
+    format!("{value} {name}")
+}

@@ -1,0 +1,278 @@
+//! One log file that keeps its head and its tail below a cap.
+//!
+//! `rank-00003.out` holds the first quarter of the cap. What follows goes to
+//! `rank-00003.out.00001`, `.00002`, … of three eighths each, of which the newest
+//! two stay: plain files and appends only, so that it works on every file system
+//! (punching holes or collapsing ranges does not). The last line of the head says
+//! how many bytes are missing and where the tail is.
+//!
+//! After an error the file is opened again by name, in append mode: a handle from
+//! before an NFS server went may be stale, and a person may have truncated the file.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use memchr::{memchr, memrchr};
+
+use crate::lang::Lang;
+use crate::text;
+
+/// Segments of the tail that stay.
+const SEGMENTS: usize = 2;
+const LARGEST_SLACK: u64 = 16 * 1024;
+
+#[derive(Debug)]
+pub(super) struct CappedFile {
+    folder: PathBuf,
+    name: String,
+    lang: Lang,
+    head_cap: u64,
+    segment_cap: u64,
+    /// Bytes by which a file may pass its cap to end behind a line.
+    slack: u64,
+    current: Option<File>,
+    /// Bytes in the current file.
+    written: u64,
+    /// Bytes of the head once it is full.
+    head: Option<Head>,
+    /// Bytes that were removed between head and tail.
+    missing: u64,
+    ends_in_newline: bool,
+}
+
+#[derive(Debug)]
+struct Head {
+    bytes: u64,
+    ends_in_newline: bool,
+    /// Number and length of the segments that exist, the current one last.
+    segments: VecDeque<(u32, u64)>,
+    last: u32,
+}
+
+impl CappedFile {
+    pub(super) fn new(folder: &Path, name: String, cap: u64, lang: Lang) -> CappedFile {
+        let slack = (cap / 64).min(LARGEST_SLACK);
+        CappedFile {
+            folder: folder.to_path_buf(),
+            name,
+            lang,
+            head_cap: (cap / 4).saturating_sub(slack).max(1),
+            segment_cap: (cap / 8 * 3).saturating_sub(slack).max(1),
+            slack,
+            current: None,
+            written: 0,
+            head: None,
+            missing: 0,
+            ends_in_newline: true,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes that are no longer in any file.
+    pub(super) fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// Whether the next byte starts a line.
+    pub(super) fn ends_in_newline(&self) -> bool {
+        self.ends_in_newline
+    }
+
+    /// Creates the file, so that its name is there before the first byte.
+    pub(super) fn open(&mut self) -> io::Result<&mut File> {
+        if self.current.is_none() {
+            let path = self.folder.join(self.current_name());
+            let file = OpenOptions::new().append(true).create(true).open(path)?;
+            self.written = file.metadata()?.len();
+            self.current = Some(file);
+        }
+        self.current.as_mut().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// Appends `bytes`. On an error says how many were written; the next call opens the file anew.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.write_some(rest) {
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.current = None;
+                    return Err((bytes.len() - rest.len(), error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.open()?;
+        let cap = if self.head.is_some() { self.segment_cap } else { self.head_cap };
+        let piece = self.fitting(bytes, cap);
+        if piece.is_empty() {
+            self.next_segment()?;
+            return Ok(0);
+        }
+        let written = self.open()?.write(piece)?;
+        if written == 0 {
+            return Err(ErrorKind::WriteZero.into());
+        }
+        self.written += written as u64;
+        self.ends_in_newline =
+            piece.get(..written).and_then(<[u8]>::last).is_some_and(|byte| *byte == b'\n');
+        Ok(written)
+    }
+
+    /// What of `bytes` belongs into the current file; nothing when it is full.
+    /// Files end behind a line, for which one may grow by the slack.
+    fn fitting<'a>(&self, bytes: &'a [u8], cap: u64) -> &'a [u8] {
+        let first = |cap: u64| {
+            let room = usize::try_from(cap.saturating_sub(self.written)).unwrap_or(usize::MAX);
+            bytes.get(..room)
+        };
+        let Some(below_cap) = first(cap) else { return bytes };
+        if let Some(end) = memrchr(b'\n', below_cap) {
+            return bytes.get(..=end).unwrap_or(bytes);
+        }
+        if self.ends_in_newline && self.written > 0 {
+            return &[];
+        }
+        let reach = first(cap + self.slack).unwrap_or(bytes);
+        memchr(b'\n', reach).and_then(|end| reach.get(..=end)).unwrap_or(reach)
+    }
+
+    fn next_segment(&mut self) -> io::Result<()> {
+        let (written, ends_in_newline) = (self.written, self.ends_in_newline);
+        let head = self.head.get_or_insert_with(|| Head {
+            bytes: written,
+            ends_in_newline,
+            segments: VecDeque::new(),
+            last: 0,
+        });
+        if let Some((_, length)) = head.segments.back_mut() {
+            *length = written;
+        }
+        // Removed before the new one is made: the disk may be full.
+        while head.segments.len() >= SEGMENTS {
+            let Some((number, length)) = head.segments.front().copied() else { break };
+            match std::fs::remove_file(self.folder.join(segment_name(&self.name, number))) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            head.segments.pop_front();
+            self.missing += length;
+        }
+        head.last += 1;
+        head.segments.push_back((head.last, 0));
+        self.current = None;
+        self.open()?;
+        // The tail matters more than the word about it.
+        let _ = self.mark();
+        Ok(())
+    }
+
+    /// Writes the last line of the head. It only ever grows, so it is overwritten in place.
+    fn mark(&self) -> io::Result<()> {
+        let Some(head) = &self.head else { return Ok(()) };
+        let (bytes, missing) = (head.bytes, self.missing);
+        let tail = segment_name(&self.name, head.segments.front().map_or(1, |(number, _)| *number));
+        let line = text!(
+            "[ranklaunch] the first {bytes} bytes end here, {missing} bytes are missing, the log goes on in {tail}\n",
+            "[ranklaunch] 前 {bytes} 字节到此为止，中间缺失 {missing} 字节，后续日志见 {tail}\n"
+        );
+        let newline = if head.ends_in_newline { "" } else { "\n" };
+        // Not the append handle: on Linux a positioned write through one appends.
+        OpenOptions::new()
+            .write(true)
+            .open(self.folder.join(&self.name))?
+            .write_all_at(format!("{newline}{}", line.get(self.lang)).as_bytes(), bytes)
+    }
+
+    fn current_name(&self) -> String {
+        match &self.head {
+            Some(head) if head.last > 0 => segment_name(&self.name, head.last),
+            _ => self.name.clone(),
+        }
+    }
+}
+
+fn segment_name(name: &str, number: u32) -> String {
+    format!("{name}.{number:05}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(from: usize, to: usize) -> String {
+        (from..to).map(|n| format!("line {n:06}\n")).collect()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .expect("the folder is there")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn below_the_cap_one_file_holds_every_byte() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut file = CappedFile::new(folder.path(), "rank-00000.out".into(), 4096, Lang::En);
+        file.write(b"\0\xff raw").expect("written");
+        file.write(b" bytes").expect("written");
+        assert!(!file.ends_in_newline());
+        assert_eq!(names(folder.path()), ["rank-00000.out"]);
+        let held = std::fs::read(folder.path().join("rank-00000.out")).expect("read");
+        assert_eq!(held, b"\0\xff raw bytes");
+    }
+
+    #[test]
+    fn head_and_tail_stay_and_the_head_says_what_is_missing() {
+        for chunk in [13, 100, 5_000, 1 << 20] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let cap = 16 * 1024;
+            let mut file = CappedFile::new(folder.path(), "rank-00000.out".into(), cap, Lang::En);
+            let all = lines(0, 10_000);
+            for piece in all.as_bytes().chunks(chunk) {
+                file.write(piece).expect("written");
+            }
+            let names = names(folder.path());
+            assert_eq!(names.len(), 3, "{names:?}");
+            let read =
+                |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("readable");
+            let (head, first, second) = (read(&names[0]), read(&names[1]), read(&names[2]));
+            let (kept, mark) = head.split_once("[ranklaunch]").expect("the head has its mark");
+            assert!(all.starts_with(kept) && kept.len() > 3 * 1024, "head of {}", kept.len());
+            let tail = format!("{first}{second}");
+            assert!(all.ends_with(&tail) && tail.len() as u64 > cap / 3);
+            assert!(first.starts_with("line ") && second.starts_with("line "), "no torn line");
+            let missing = all.len() - kept.len() - tail.len();
+            assert_eq!(file.missing(), missing as u64);
+            assert!(mark.contains(&format!(" {missing} bytes are missing")), "{mark}");
+            assert!(mark.contains(&names[1]) && mark.ends_with('\n'), "{mark}");
+            assert!((head.len() + tail.len()) as u64 <= cap + 200);
+        }
+    }
+
+    #[test]
+    fn a_line_longer_than_the_cap_is_cut_and_bounded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut file = CappedFile::new(folder.path(), "rank-00000.err".into(), 1000, Lang::Zh);
+        file.write(&[b'x'; 50_000]).expect("written");
+        let held: u64 = names(folder.path())
+            .iter()
+            .map(|name| std::fs::metadata(folder.path().join(name)).expect("there").len())
+            .sum();
+        assert!(held <= 1_400, "{held}");
+        assert!(file.missing() > 48_000);
+    }
+}

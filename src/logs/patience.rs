@@ -1,0 +1,51 @@
+//! How long a producer may wait for a sink that is merely slower than it.
+//!
+//! A full buffer means drop, never wait: a sink that has stopped must not hold a
+//! rank. But a healthy disk at 700 MB/s beside ranks that write 2 GB/s would then
+//! lose lines that any program without us had written. So each stream has a small
+//! account: it may wait [`BURST`] in all for a sink that takes nothing, and earns
+//! [`EARNED_PER_BYTE`] with every byte that the sink takes. A sink above 250 MB/s
+//! loses nothing; a rank is never held for more than 0.4 s per 100 MB that it logs.
+
+use std::time::Duration;
+
+const BURST: Duration = Duration::from_millis(250);
+const EARNED_PER_BYTE: Duration = Duration::from_nanos(4);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience(Duration);
+
+impl Patience {
+    pub(super) fn new() -> Patience {
+        Patience(BURST)
+    }
+
+    pub(super) fn left(self) -> Duration {
+        self.0
+    }
+
+    pub(super) fn spend(&mut self, waited: Duration) {
+        self.0 = self.0.saturating_sub(waited);
+    }
+
+    pub(super) fn earn(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0 = self.0.saturating_add(EARNED_PER_BYTE.saturating_mul(bytes)).min(BURST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_sink_exhausts_it_and_a_taking_one_restores_it() {
+        let mut patience = Patience::new();
+        patience.spend(Duration::from_secs(9));
+        assert_eq!(patience.left(), Duration::ZERO);
+        patience.earn(1_000_000);
+        assert_eq!(patience.left(), Duration::from_millis(4));
+        patience.earn(usize::MAX);
+        assert_eq!(patience.left(), BURST);
+    }
+}

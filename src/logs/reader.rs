@@ -1,0 +1,186 @@
+//! Reads one pipe of a rank and hands what came to tail, console and file.
+//!
+//! One plain thread per stream. It never waits for a sink beyond the sink's
+//! [`Patience`](super::patience::Patience). It ends at end of file, or, when told
+//! to stop, as soon as the pipe is empty: a grandchild may hold the write end for
+//! ever.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use memchr::{memchr_iter, memrchr};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Kind;
+use super::console::Lane;
+use super::files::FilePort;
+use super::lines::LineFormatter;
+use super::tail::Tail;
+
+/// A quiet stream reads into this much…
+const FIRST_READ: usize = 8 * 1024;
+/// …and a busy one, which fills what it is given, into up to this much.
+const LARGEST_READ: usize = 256 * 1024;
+/// A stream that was busy gives its large buffers back after this much quiet.
+const QUIET: Duration = Duration::from_secs(1);
+/// Read at most this much after the word to stop: a pipe's worth and more.
+const LAST_BYTES: usize = 4 * 1024 * 1024;
+/// Lines of a file that two streams share are kept whole up to this length.
+const SHARED_LINE: usize = 64 * 1024;
+const SHARED_IDLE: Duration = Duration::from_millis(200);
+
+/// What a stream has carried.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) bytes: AtomicU64,
+    pub(super) lines: AtomicU64,
+}
+
+/// Everything that one stream's thread works with.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) kind: Kind,
+    pub(super) pipe: OwnedFd,
+    /// An eventfd: readable when the reader is to stop.
+    pub(super) stop: Arc<OwnedFd>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) tail: Arc<Mutex<Tail>>,
+    pub(super) console: Option<(LineFormatter, Lane)>,
+    pub(super) file: Option<FilePort>,
+    /// Another stream writes to the same file: hand over whole lines.
+    pub(super) shares_file: bool,
+}
+
+impl Reader {
+    /// Reads to the end and says why it ended, if not at end of file or as told.
+    pub(super) fn run(mut self) -> Option<std::io::Error> {
+        let mut buffer = Vec::new();
+        let mut shown = Vec::new();
+        let mut carry = Vec::new();
+        let mut size = FIRST_READ;
+        let mut last_bytes = LAST_BYTES;
+        let error = loop {
+            let ready = match self.wait(size > FIRST_READ, !carry.is_empty()) {
+                Ok(ready) => ready,
+                Err(error) => break Some(error.into()),
+            };
+            if ready.pipe && last_bytes > 0 {
+                buffer.reserve(size);
+                match rustix::io::read(&self.pipe, rustix::buffer::spare_capacity(&mut buffer)) {
+                    Ok(0) => break None,
+                    Ok(read) => {
+                        if read >= size {
+                            size = (size * 2).min(LARGEST_READ);
+                        }
+                        if ready.stop {
+                            last_bytes = last_bytes.saturating_sub(read);
+                        }
+                        self.pass_on(&mut buffer, &mut shown, &mut carry);
+                    }
+                    Err(Errno::INTR | Errno::AGAIN) => {}
+                    Err(error) => break Some(error.into()),
+                }
+            } else if ready.stop {
+                break None;
+            } else {
+                self.idle(&mut shown, &mut carry);
+                if ready.quiet {
+                    size = FIRST_READ;
+                    buffer = Vec::new();
+                    shown = Vec::new();
+                }
+            }
+        };
+        if let Some((lines, lane)) = &mut self.console {
+            let before = lines.emitted;
+            lines.finish(&mut shown);
+            lane.push(&mut shown, lines.emitted - before);
+        }
+        self.push_file(&mut carry);
+        error
+    }
+
+    fn wait(&self, busy: bool, carrying: bool) -> Result<Ready, Errno> {
+        let now = Instant::now();
+        let lines = self.console.as_ref().and_then(|(lines, _)| lines.deadline());
+        let pause = [
+            lines.map(|at| at.saturating_duration_since(now)),
+            carrying.then_some(SHARED_IDLE),
+            busy.then_some(QUIET),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        // A clock that cannot be expressed means no deadline.
+        let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
+        let stop = self.stop.as_fd();
+        let mut fds =
+            [PollFd::new(&self.pipe, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        let [pipe, stop] = fds.map(|fd| !fd.revents().is_empty());
+        Ok(Ready { pipe, stop, quiet: now.elapsed() >= QUIET })
+    }
+
+    fn pass_on(&mut self, buffer: &mut Vec<u8>, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
+        let newlines = memchr_iter(b'\n', buffer).count();
+        self.counters.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        self.counters.lines.fetch_add(newlines as u64, Ordering::Relaxed);
+        if let Some((lines, lane)) = &mut self.console {
+            let (now, before) = (Instant::now(), lines.emitted);
+            // Only then the clock: what has come may end the line that is due.
+            lines.feed(buffer, now, shown);
+            lines.tick(now, shown);
+            if !shown.is_empty() {
+                lane.push(shown, lines.emitted - before);
+            }
+        }
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.kind, buffer);
+        if self.shares_file {
+            let whole = memrchr(b'\n', buffer).map_or(0, |end| end + 1);
+            let (lines, rest) = buffer.split_at_checked(whole).unwrap_or((buffer, &[]));
+            let mut ready = std::mem::take(carry);
+            if lines.is_empty() && ready.len() < SHARED_LINE {
+                *carry = ready;
+            } else {
+                ready.extend_from_slice(lines);
+                self.push_file(&mut ready);
+            }
+            carry.extend_from_slice(rest);
+            buffer.clear();
+        } else {
+            self.push_file(buffer);
+        }
+    }
+
+    fn idle(&mut self, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
+        if let Some((lines, lane)) = &mut self.console {
+            let before = lines.emitted;
+            lines.tick(Instant::now(), shown);
+            if !shown.is_empty() {
+                lane.push(shown, lines.emitted - before);
+            }
+        }
+        self.push_file(carry);
+    }
+
+    fn push_file(&self, bytes: &mut Vec<u8>) {
+        if let (Some(file), false) = (&self.file, bytes.is_empty()) {
+            file.push(bytes);
+        }
+        bytes.clear();
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ready {
+    pipe: bool,
+    stop: bool,
+    /// Nothing has come for [`QUIET`].
+    quiet: bool,
+}

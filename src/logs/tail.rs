@@ -1,0 +1,184 @@
+//! The last lines of one rank, both streams in order of arrival, for the report.
+//!
+//! Owns at most [`LINES`] lines and [`BYTES`] bytes. Of a chunk only the end is
+//! looked at, so its cost does not grow with what is logged.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use memchr::{memchr_iter, memrchr, memrchr_iter};
+
+use super::Kind;
+
+pub(super) const LINES: usize = 200;
+const BYTES: usize = 256 * 1024;
+/// A longer line keeps its beginning, where the message stands.
+const LONGEST: usize = 4 * 1024;
+
+/// One line of the crash tail, without its newline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TailLine {
+    pub kind: Kind,
+    pub bytes: Vec<u8>,
+}
+
+impl TailLine {
+    /// The line as text; invalid UTF-8 becomes U+FFFD.
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.bytes)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    lines: VecDeque<TailLine>,
+    bytes: usize,
+    out: Vec<u8>,
+    err: Vec<u8>,
+}
+
+impl Tail {
+    pub(super) fn append(&mut self, kind: Kind, chunk: &[u8]) {
+        let Some(end) = memrchr(b'\n', chunk) else {
+            keep(self.partial(kind), chunk);
+            return;
+        };
+        let (whole, rest) = chunk.split_at_checked(end).unwrap_or((chunk, &[]));
+        // Newline number LINES from the end: nothing before it can stay.
+        let mut start = 0;
+        if let Some(at) = memrchr_iter(b'\n', whole).nth(LINES - 1) {
+            self.partial(kind).clear();
+            start = at + 1;
+        }
+        let whole = whole.get(start..).unwrap_or_default();
+        let mut from = 0;
+        for end in memchr_iter(b'\n', whole).chain([whole.len()]) {
+            let mut line = std::mem::take(self.partial(kind));
+            keep(&mut line, whole.get(from..end).unwrap_or_default());
+            let spare = self.push(TailLine { kind, bytes: line });
+            *self.partial(kind) = spare;
+            from = end + 1;
+        }
+        keep(self.partial(kind), rest.get(1..).unwrap_or_default());
+    }
+
+    /// The last `n` lines, unfinished ones last.
+    pub(super) fn last(&self, n: usize) -> Vec<TailLine> {
+        let unfinished = [(Kind::Out, &self.out), (Kind::Err, &self.err)]
+            .into_iter()
+            .filter(|(_, bytes)| !bytes.is_empty())
+            .map(|(kind, bytes)| TailLine { kind, bytes: bytes.clone() });
+        let mut lines: Vec<TailLine> = self.lines.iter().cloned().chain(unfinished).collect();
+        lines.drain(..lines.len().saturating_sub(n));
+        lines
+    }
+
+    fn partial(&mut self, kind: Kind) -> &mut Vec<u8> {
+        match kind {
+            Kind::Out => &mut self.out,
+            Kind::Err => &mut self.err,
+        }
+    }
+
+    /// Adds a line; gives the buffer of a line that went, for the next one.
+    fn push(&mut self, mut line: TailLine) -> Vec<u8> {
+        if line.bytes.last() == Some(&b'\r') {
+            line.bytes.pop();
+        }
+        self.bytes += line.bytes.len();
+        self.lines.push_back(line);
+        let mut spare = Vec::new();
+        while self.lines.len() > LINES || self.bytes > BYTES {
+            let Some(old) = self.lines.pop_front() else { break };
+            self.bytes -= old.bytes.len();
+            spare = old.bytes;
+        }
+        spare.clear();
+        spare
+    }
+}
+
+/// Appends to an unfinished line: a `\r` starts it anew, as on a terminal.
+fn keep(line: &mut Vec<u8>, bytes: &[u8]) {
+    // A last `\r` may be half of a `\r\n`: it acts when the next byte has come.
+    if line.last() == Some(&b'\r') && !bytes.is_empty() {
+        line.clear();
+    }
+    let body = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+    let bytes = match memrchr(b'\r', body) {
+        Some(at) => {
+            line.clear();
+            bytes.get(at + 1..).unwrap_or_default()
+        }
+        None => bytes,
+    };
+    let room = LONGEST.saturating_sub(line.len());
+    line.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(tail: &Tail, n: usize) -> Vec<String> {
+        tail.last(n).iter().map(|line| line.text().into_owned()).collect()
+    }
+
+    #[test]
+    fn the_last_lines_stay_whatever_the_chunks() {
+        let all: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        for size in [1, 7, 100, 5_000, 100_000] {
+            let mut tail = Tail::default();
+            all.as_bytes().chunks(size).for_each(|chunk| tail.append(Kind::Out, chunk));
+            let lines = texts(&tail, 500);
+            assert_eq!(lines.len(), LINES, "chunks of {size}");
+            assert_eq!(lines.first().map(String::as_str), Some("line 800"), "chunks of {size}");
+            assert_eq!(lines.last().map(String::as_str), Some("line 999"), "chunks of {size}");
+            assert_eq!(texts(&tail, 2), ["line 998", "line 999"]);
+        }
+    }
+
+    #[test]
+    fn both_streams_stand_in_order_of_arrival_with_their_kind() {
+        let mut tail = Tail::default();
+        tail.append(Kind::Out, b"a\nunfin");
+        tail.append(Kind::Err, b"Traceback\n");
+        tail.append(Kind::Out, b"ished\nlast");
+        let lines = tail.last(10);
+        let seen: Vec<(Kind, &[u8])> =
+            lines.iter().map(|line| (line.kind, line.bytes.as_slice())).collect();
+        assert_eq!(
+            seen,
+            [
+                (Kind::Out, &b"a"[..]),
+                (Kind::Err, b"Traceback"),
+                (Kind::Out, b"unfinished"),
+                (Kind::Out, b"last"),
+            ]
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded_by_bytes_too() {
+        let mut tail = Tail::default();
+        for _ in 0..1000 {
+            tail.append(Kind::Err, &[b'x'; 10_000]);
+            tail.append(Kind::Err, b"\n");
+        }
+        assert!(tail.bytes <= BYTES);
+        assert!(tail.lines.iter().all(|line| line.bytes.len() <= LONGEST));
+    }
+
+    #[test]
+    fn a_progress_bar_leaves_its_last_state() {
+        for chunks in [
+            &[&b"\r1%\r2%\r3%\n"[..]][..],
+            &[b"\r1%", b"\r2%", b"\r3%", b"\n"],
+            &[b"1%\r", b"2%\r", b"3%\n"],
+        ] {
+            let mut tail = Tail::default();
+            chunks.iter().for_each(|chunk| tail.append(Kind::Err, chunk));
+            assert_eq!(texts(&tail, 9), ["3%"], "{chunks:?}");
+        }
+    }
+}
