@@ -290,7 +290,7 @@ impl Profile {
                 return Err(document.unknown_key(entry, "[severity]", &known));
             }
             let severity = entry.value.as_str().and_then(severity_of).ok_or_else(|| {
-                document.wrong_type(entry, text!("fail, warn or off", " fail、warn 或 off"))
+                document.wrong_type(entry, text!("fail, warn or off", "fail、warn 或 off"))
             })?;
             self.severities.insert(id, Sourced::new(severity, document.source(entry.line)));
         }
@@ -308,8 +308,7 @@ impl Profile {
                 return Err(document.unknown_key(entry, "[exit]", &known));
             };
             let code = u8::try_from(document.number_of(entry)?).map_err(|_| {
-                document
-                    .wrong_type(entry, text!("an exit code from 0 to 255", " 0 到 255 的退出码"))
+                document.wrong_type(entry, text!("an exit code from 0 to 255", "0 到 255 的退出码"))
             })?;
             self.exit_codes.insert(verdict, i32::from(code));
         }
