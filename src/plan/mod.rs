@@ -4,6 +4,8 @@
 //! gives a [`Plan`] or a [`Refusal`](crate::verdict::Refusal). Pure functions: no
 //! file, no socket, no clock.
 
+mod membership;
 mod types;
 
+pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use types::*;

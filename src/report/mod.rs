@@ -1,1 +1,13 @@
-//! placeholder
+//! What the program says: plan, start-up block, closing block, run.json, the
+//! termination message, its own journal.
+//!
+//! Takes a plan and an outcome; gives text and files. Only writes; a file that
+//! cannot be written is a warning and never changes the verdict.
+
+pub mod closing;
+pub mod ending;
+pub mod files;
+pub mod journal;
+
+pub use ending::{Ending, ending, refused};
+pub use files::{RunRecord, write_run_json, write_termination_message};

@@ -15,6 +15,8 @@ mod refuse;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod types;
 mod value;
 mod variables;

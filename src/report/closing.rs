@@ -1,0 +1,98 @@
+//! The closing block: how the job ended on this node, for people.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use super::ending::Ending;
+use crate::lang::{Lang, Text};
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+/// What the closing block shows beside the verdict.
+#[derive(Debug)]
+pub struct Closing<'a> {
+    pub ending: &'a Ending,
+    pub exit_code: i32,
+    pub elapsed: Duration,
+    pub world_size: u32,
+    pub node_rank: u32,
+    /// Last lines of the rank that failed, oldest first.
+    pub last_lines: Vec<String>,
+    pub folder: Option<&'a Path>,
+    pub lang: Lang,
+}
+
+/// The block, ending in a newline.
+pub fn block(closing: &Closing<'_>) -> String {
+    let Closing { ending, exit_code, world_size, node_rank, lang, .. } = *closing;
+    let seconds = format!("{:.1}", closing.elapsed.as_secs_f64());
+    let mut out = String::new();
+    if !closing.last_lines.is_empty()
+        && let Some(rank) = ending.rank
+    {
+        let count = closing.last_lines.len();
+        let title = text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行：");
+        let _ = writeln!(out, "── {}", title.get(lang));
+        for line in &closing.last_lines {
+            let _ = writeln!(out, "   {line}");
+        }
+    }
+    let verdict = ending.text.get(lang);
+    if exit_code == 0 && ending.class == "done" {
+        let title = text!(
+            "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
+            "完成：{verdict}（总进程数 {world_size}，节点 {node_rank}，用时 {seconds} 秒）"
+        );
+        let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
+    } else {
+        let title = text!(
+            "{verdict} (node {node_rank}, after {seconds} s)",
+            "{verdict}（节点 {node_rank}，运行 {seconds} 秒后）"
+        );
+        let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
+        let hint = ending.hint.get(lang);
+        if !hint.is_empty() {
+            let _ = writeln!(out, "   {}: {hint}", text!("hint", "提示").get(lang));
+        }
+        let id = &ending.id;
+        let code = text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）");
+        let _ = writeln!(out, "   {}", code.get(lang));
+    }
+    if let Some(folder) = closing.folder {
+        let _ = writeln!(out, "   {}: {}", text!("logs", "日志").get(lang), folder.display());
+    }
+    out
+}
+
+/// A refusal for people: what is wrong, one hint, the code.
+pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
+    let title = text!("refused", "拒绝启动");
+    let mut out = format!("ranklaunch: {}: {}\n", title.get(lang), refusal.text.get(lang));
+    let hint = refusal.hint.get(lang);
+    if !hint.is_empty() {
+        let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
+    }
+    let id = &refusal.id;
+    let _ = writeln!(
+        out,
+        "  {}",
+        text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）").get(lang)
+    );
+    out
+}
+
+/// A warning for people, on two lines.
+pub fn warning(warning: &Warning, lang: Lang) -> String {
+    let mut out = format!("{}: {}\n", text!("warning", "警告").get(lang), warning.text.get(lang));
+    let hint = warning.hint.get(lang);
+    if !hint.is_empty() {
+        let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
+    }
+    out
+}
+
+/// One line of our own while the job runs.
+pub fn line(text: &Text, lang: Lang) -> String {
+    format!("ranklaunch: {}\n", text.get(lang))
+}

@@ -1,0 +1,165 @@
+//! run.json and the termination message.
+
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::ending::Ending;
+use crate::lang::Lang;
+use crate::supervise::{End, Outcome};
+
+/// Kubernetes cuts the message there, and from the wrong end for JSON.
+const TERMINATION_LIMIT: usize = 4096;
+
+/// What run.json says.
+#[derive(Debug)]
+pub struct RunRecord<'a> {
+    pub run_id: &'a str,
+    pub attempt: u32,
+    pub started: SystemTime,
+    pub ended: SystemTime,
+    /// The plan as `plan --format json` shows it; null when there was none.
+    pub plan: Value,
+    pub outcome: Option<&'a Outcome>,
+    pub ending: &'a Ending,
+    /// The program's exit code, remapped.
+    pub exit_code: i32,
+    pub logs: Value,
+    pub lang: Lang,
+}
+
+/// UTC, RFC 3339.
+fn stamp(at: SystemTime) -> String {
+    OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()
+}
+
+fn end_json(end: Option<End>) -> Value {
+    match end {
+        Some(End::Code(code)) => json!({ "code": code }),
+        Some(End::Signal(signal)) => json!({ "signal": signal }),
+        None => Value::Null,
+    }
+}
+
+fn outcome_json(outcome: &Outcome) -> Value {
+    let ranks: Vec<Value> = outcome
+        .ranks
+        .iter()
+        .map(|rank| {
+            json!({
+                "rank": rank.rank,
+                "local_rank": rank.local_rank,
+                "pid": rank.pid,
+                "end": end_json(rank.end),
+                "at": stamp(rank.at),
+            })
+        })
+        .collect();
+    json!({
+        "first_failure": outcome.first_failure,
+        "engine": end_json(outcome.engine),
+        "ranks": ranks,
+        "unkillable": outcome.survivors.iter().map(|left| left.pid).collect::<Vec<_>>(),
+    })
+}
+
+fn ending_json(ending: &Ending, lang: Lang) -> Value {
+    json!({
+        "class": ending.class,
+        "id": ending.id,
+        "code": ending.code,
+        "rank": ending.rank,
+        "text": ending.text.get(lang),
+        "hint": ending.hint.get(lang),
+    })
+}
+
+/// Writes `run.json` into `folder`: a new file renamed over the old, so that a
+/// reader never sees half of it.
+pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
+    let value = json!({
+        "schema": 1,
+        "run_id": record.run_id,
+        "attempt": record.attempt,
+        "started": stamp(record.started),
+        "ended": stamp(record.ended),
+        "exit_code": record.exit_code,
+        "verdict": ending_json(record.ending, record.lang),
+        "outcome": record.outcome.map(outcome_json),
+        "plan": record.plan,
+        "logs": record.logs,
+    });
+    let mut bytes = serde_json::to_vec_pretty(&value)?;
+    bytes.push(b'\n');
+    let fresh = folder.join(".run.json.new");
+    std::fs::write(&fresh, bytes)?;
+    std::fs::rename(&fresh, folder.join("run.json"))
+}
+
+/// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
+pub fn termination_message(
+    ending: &Ending,
+    node: Option<u32>,
+    exit_code: i32,
+    lang: Lang,
+) -> String {
+    let mut text = ending.text.get(lang).to_owned();
+    let mut hint = ending.hint.get(lang).to_owned();
+    loop {
+        let line = json!({
+            "class": ending.class,
+            "code": exit_code,
+            "cause": ending.id,
+            "node": node,
+            "rank": ending.rank,
+            "text": text,
+            "hint": hint,
+        })
+        .to_string();
+        if line.len() <= TERMINATION_LIMIT {
+            return line;
+        }
+        let longer = if text.len() >= hint.len() { &mut text } else { &mut hint };
+        let keep = longer.len() * 3 / 4;
+        let cut = (0..=keep).rev().find(|&at| longer.is_char_boundary(at)).unwrap_or(0);
+        longer.truncate(cut);
+    }
+}
+
+/// Writes the termination message. `path` is made when it does not exist.
+pub fn write_termination_message(
+    path: &Path,
+    ending: &Ending,
+    node: Option<u32>,
+    exit_code: i32,
+    lang: Lang,
+) -> io::Result<()> {
+    std::fs::write(path, termination_message(ending, node, exit_code, lang))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lang::Text;
+
+    #[test]
+    fn the_termination_message_stays_whole_below_the_limit() {
+        let ending = Ending {
+            code: 7,
+            class: "script".into(),
+            id: "rank.exit".into(),
+            rank: Some(3),
+            text: Text::same("长\u{1}".repeat(5000)),
+            hint: Text::same("short"),
+        };
+        let line = termination_message(&ending, Some(1), 7, Lang::Zh);
+        assert!(line.len() <= TERMINATION_LIMIT, "{}", line.len());
+        let value: Value = serde_json::from_str(&line).expect("it is JSON");
+        assert_eq!((value["rank"].as_u64(), value["hint"].as_str()), (Some(3), Some("short")));
+        assert!(value["text"].as_str().is_some_and(|text| text.len() > 500));
+    }
+}

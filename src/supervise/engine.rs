@@ -1,0 +1,104 @@
+//! Starting: the engine, or the ranks themselves.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::message::{AGENT_SOCKET, JOB_MARK, SLOT};
+use super::tree;
+use crate::sys::{self, Dispositions};
+
+/// What to start, as fixed by the plan.
+#[derive(Debug)]
+pub struct Launch {
+    pub start: Start,
+    /// The whole environment, ours and the container's.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Signal state that the program was started with; children get it.
+    pub dispositions: Dispositions,
+    /// The stop budget, from the first TERM to the last KILL.
+    pub grace: Duration,
+    /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
+    pub job: String,
+}
+
+#[derive(Debug)]
+pub enum Start {
+    /// An engine that starts the ranks, with the shim in its command line.
+    Engine { argv: Vec<OsString> },
+    /// Each rank by ourselves, in a session of its own.
+    Ranks { shim: PathBuf, argv: Vec<OsString>, ranks: Vec<RankStart> },
+}
+
+#[derive(Debug, Clone)]
+pub struct RankStart {
+    /// Global rank.
+    pub rank: u32,
+    pub local_rank: u32,
+    /// Variables of this rank alone.
+    pub env: BTreeMap<OsString, OsString>,
+}
+
+/// The processes that were started, and the pipes of everything that is not a rank.
+pub(super) struct Started {
+    /// Our children: the engine, or one shim per rank with its rank.
+    pub(super) children: Vec<(i32, Option<u32>)>,
+    pub(super) out: OwnedFd,
+    pub(super) err: OwnedFd,
+}
+
+/// Starts everything. When one of several ranks cannot be started, those before
+/// it are running and are listed in the error's place by the caller's sweep.
+pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, io::Error)> {
+    let nowhere = |error| (PathBuf::new(), error);
+    let (out, out_write) = io::pipe().map_err(nowhere)?;
+    let (err, err_write) = io::pipe().map_err(nowhere)?;
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let started_at = tree::process(me).map_or(0, |process| process.start);
+    let agent_socket = format!("{socket} {}", launch.grace.as_millis());
+    let mark = format!("{}:{me}:{started_at}", launch.job);
+
+    let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
+        let (program, args) =
+            argv.split_first().ok_or_else(|| nowhere(io::ErrorKind::InvalidInput.into()))?;
+        let named = |error| (PathBuf::from(program), error);
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env_clear()
+            .envs(&launch.env)
+            .envs(more)
+            .env(AGENT_SOCKET, &agent_socket)
+            .env(JOB_MARK, &mark)
+            .stdin(Stdio::null())
+            .stdout(out_write.try_clone().map_err(named)?)
+            .stderr(err_write.try_clone().map_err(named)?);
+        let dispositions = launch.dispositions;
+        sys::in_child(&mut command, move || {
+            nix::unistd::setsid()?;
+            sys::restore_in_child(&dispositions)
+        });
+        let child = command.spawn().map_err(named)?;
+        // The status is taken by the supervisor's own wait, never through this handle.
+        i32::try_from(child.id()).map_err(|_| named(io::ErrorKind::InvalidData.into()))
+    };
+
+    let mut children = Vec::new();
+    match &launch.start {
+        Start::Engine { argv } => children.push((spawn(argv, &BTreeMap::new())?, None)),
+        Start::Ranks { shim, argv, ranks } => {
+            let mut line = vec![shim.clone().into_os_string(), "rank".into(), "--".into()];
+            line.extend(argv.iter().cloned());
+            for rank in ranks {
+                let mut env = rank.env.clone();
+                env.insert(SLOT.into(), format!("{} {}", rank.rank, rank.local_rank).into());
+                children.push((spawn(&line, &env)?, Some(rank.rank)));
+            }
+        }
+    }
+    Ok(Started { children, out: out.into(), err: err.into() })
+}

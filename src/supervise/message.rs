@@ -1,0 +1,43 @@
+//! What a rank shim and its agent tell each other, one JSON document a packet.
+
+use serde::{Deserialize, Serialize};
+
+use super::outcome::End;
+
+/// Name of the variable that tells a shim its agent's socket: `<abstract name> <grace in ms>`.
+pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
+/// `<rank> <local rank>` where no engine sets RANK and LOCAL_RANK.
+pub(super) const SLOT: &str = "RANKLAUNCH_SLOT";
+/// Marks every process of a job: `<job>:<agent pid>:<agent start ticks>`.
+pub const JOB_MARK: &str = "RANKLAUNCH_JOB";
+
+/// Shim → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub(super) enum FromRank {
+    /// First packet; carries the read ends of stdout and stderr, in this order.
+    Hello {
+        rank: u32,
+        local_rank: u32,
+        shim: i32,
+        session: i32,
+    },
+    Started {
+        pid: i32,
+    },
+    NotExecuted {
+        program: String,
+        errno: i32,
+    },
+    Ended {
+        end: End,
+    },
+}
+
+/// Agent → shim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub(super) enum ToRank {
+    /// Send this signal to the user's process.
+    Signal { number: i32 },
+}

@@ -1,0 +1,120 @@
+//! How things ended: the data that supervision gives to the report.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// How one process ended, as wait(2) tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// exit(n), 0–255.
+    Code(i32),
+    /// Killed by signal n.
+    Signal(i32),
+}
+
+impl End {
+    pub fn success(self) -> bool {
+        self == End::Code(0)
+    }
+
+    /// The code that a shell shows: n, or 128 + signal.
+    pub fn shell_code(self) -> i32 {
+        match self {
+            End::Code(code) => code,
+            End::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// From a raw wait status; None for a stop or continue.
+    pub fn from_wait(status: rustix::process::WaitStatus) -> Option<End> {
+        status.exit_status().map(End::Code).or_else(|| status.terminating_signal().map(End::Signal))
+    }
+}
+
+/// One rank of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankEnd {
+    /// Global rank.
+    pub rank: u32,
+    pub local_rank: u32,
+    /// Pid of the user's process; None when it never started.
+    pub pid: Option<i32>,
+    /// None: its shim vanished without a report and the rank was ended by us.
+    pub end: Option<End>,
+    /// When it ended, by this node's clock.
+    pub at: SystemTime,
+}
+
+impl RankEnd {
+    pub fn failed(&self) -> bool {
+        !self.end.is_some_and(End::success)
+    }
+}
+
+/// Why the job was ended before its ranks ended by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The guard was told to stop by this signal.
+    Signal(i32),
+    /// This rank failed, so the others were stopped.
+    RankFailed(u32),
+    /// The engine ended while ranks of it were alive.
+    EngineGone(End),
+    /// The guard is gone.
+    GuardGone,
+}
+
+/// A process that outlived SIGKILL (uninterruptible sleep).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survivor {
+    pub pid: i32,
+    pub comm: String,
+    pub state: char,
+    /// Kernel function it sleeps in, when readable.
+    pub wait_channel: Option<String>,
+}
+
+/// Something worth a line while it happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    EngineStarted {
+        pid: i32,
+    },
+    RankStarted {
+        rank: u32,
+        pid: i32,
+    },
+    RankEnded {
+        rank: u32,
+        end: Option<End>,
+    },
+    EngineEnded {
+        end: End,
+    },
+    Stopping {
+        reason: StopReason,
+    },
+    /// Grace is over: SIGKILL for what is left.
+    Killing,
+    /// What the engine left behind was ended.
+    Leftovers {
+        count: usize,
+    },
+}
+
+/// How the whole launch ended on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// In the order of the global rank.
+    pub ranks: Vec<RankEnd>,
+    /// The first rank that failed by itself, not because we stopped it.
+    pub first_failure: Option<u32>,
+    /// None for engine `direct` and `command`, whose ranks are our own children.
+    pub engine: Option<End>,
+    pub stop: Option<StopReason>,
+    /// The rank's program could not be executed: program and errno.
+    pub not_executed: Option<(String, i32)>,
+    pub survivors: Vec<Survivor>,
+}

@@ -1,0 +1,246 @@
+//! The rank shim: stands between the engine and the user's process.
+//!
+//! The engine starts it in place of the script. It makes the pipes, hands their
+//! read ends and its identity to the agent, starts the program, and stays, since
+//! nobody else can know how a rank ended: an engine is its parent and reports
+//! only that something failed. It ends what the rank leaves behind and then ends
+//! as the rank did: same code, or same signal.
+//!
+//! One thread, no runtime. It ignores every catchable signal, because engines
+//! signal the whole group while the rank may be writing a checkpoint.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{Signal as Send, WaitOptions};
+
+use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
+use super::outcome::End;
+use super::{socket, tree};
+use crate::sys::{self, Dispositions};
+
+/// After SIGKILL, how long a leftover may take to go.
+const UNKILLABLE: Duration = Duration::from_secs(5);
+
+/// Runs the program named by `argv` as a rank; never returns to the caller's work.
+///
+/// Without an agent (no socket in the environment, or nobody listening) it
+/// simply becomes the program.
+pub fn rank(argv: Vec<OsString>) -> i32 {
+    let argv = match argv.split_first() {
+        // argparse may have eaten the separator.
+        Some((first, rest)) if first == "--" => rest.to_vec(),
+        _ => argv,
+    };
+    let Some((program, args)) = argv.split_first() else {
+        eprintln!(
+            "ranklaunch rank: no program given\nhint: this role is started by ranklaunch itself"
+        );
+        return 64;
+    };
+    let mut command = Command::new(program);
+    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT);
+    let Some((agent, grace)) = find_agent() else {
+        let error = command.exec();
+        eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
+        return exec_code(&error);
+    };
+    match Shim::start(agent, grace, command, &program.to_string_lossy()) {
+        Ok(mut shim) => shim.stay(),
+        Err(error) => {
+            eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
+            exec_code(&error)
+        }
+    }
+}
+
+/// 127 when there is no such program, 126 when it cannot be executed: as shells say.
+fn exec_code(error: &io::Error) -> i32 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
+fn find_agent() -> Option<(OwnedFd, Duration)> {
+    let value = std::env::var(AGENT_SOCKET).ok()?;
+    let (name, grace) = value.split_once(' ')?;
+    Some((socket::dial(name).ok()?, Duration::from_millis(grace.parse().ok()?)))
+}
+
+/// (rank, local rank): from the slot that the agent gave, else from the engine's variables.
+fn slot() -> (u32, u32) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+    std::env::var(SLOT)
+        .ok()
+        .and_then(|value| {
+            let (rank, local) = value.split_once(' ')?;
+            Some((rank.parse().ok()?, local.parse().ok()?))
+        })
+        .unwrap_or_else(|| {
+            let local = number("LOCAL_RANK").unwrap_or(0);
+            (number("RANK").unwrap_or(local), local)
+        })
+}
+
+struct Shim {
+    agent: Option<OwnedFd>,
+    signals: SignalFd,
+    /// The user's process.
+    child: i32,
+    grace: Duration,
+}
+
+impl Shim {
+    fn start(
+        agent: OwnedFd,
+        grace: Duration,
+        mut command: Command,
+        program: &str,
+    ) -> io::Result<Shim> {
+        let inherited = Dispositions::inherited();
+        let me = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(me))?;
+        sys::ignore_all();
+        let mut watched = SigSet::empty();
+        watched.add(Signal::SIGCHLD);
+        watched.thread_block()?;
+        let signals =
+            SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+
+        let (out_read, out_write) = io::pipe()?;
+        let (err_read, err_write) = io::pipe()?;
+        let (rank, local_rank) = slot();
+        let session = nix::unistd::getsid(None).map_or(0, nix::unistd::Pid::as_raw);
+        let hello = FromRank::Hello { rank, local_rank, shim: me.as_raw_nonzero().get(), session };
+        socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
+        drop((out_read, err_read));
+
+        command
+            .stdout(Stdio::from(OwnedFd::from(out_write)))
+            .stderr(Stdio::from(OwnedFd::from(err_write)));
+        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+        let spawned = command.spawn();
+        // The command holds the write ends: without this the agent never sees their end of file.
+        drop(command);
+        match spawned {
+            Ok(child) => {
+                let pid = i32::try_from(child.id()).unwrap_or(0);
+                let _ = socket::send(&agent, &FromRank::Started { pid }, &[]);
+                Ok(Shim { agent: Some(agent), signals, child: pid, grace })
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(0);
+                let failed = FromRank::NotExecuted { program: program.to_owned(), errno };
+                let _ = socket::send(&agent, &failed, &[]);
+                let _ = socket::send(
+                    &agent,
+                    &FromRank::Ended { end: End::Code(exec_code(&error)) },
+                    &[],
+                );
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for the rank, reports, ends its leftovers, ends the same way.
+    fn stay(&mut self) -> i32 {
+        let end = loop {
+            if let Some(end) = self.reap() {
+                break end;
+            }
+            self.wait(PollTimeout::NONE);
+        };
+        if let Some(agent) = &self.agent {
+            let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
+        }
+        self.end_leftovers(end);
+        if let End::Signal(signal) = end {
+            sys::die_by(signal);
+        }
+        end.shell_code()
+    }
+
+    /// Reaps all that ended; the end of the rank itself when it is among them.
+    fn reap(&self) -> Option<End> {
+        let mut found = None;
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid.as_raw_nonzero().get() == self.child {
+                found = End::from_wait(status);
+            }
+        }
+        found
+    }
+
+    /// Sleeps until a child ended, the agent spoke, or the time is over.
+    fn wait(&mut self, timeout: PollTimeout) {
+        let mut waits = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        if let Some(agent) = &self.agent {
+            waits.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
+        }
+        let _ = poll(&mut waits, timeout);
+        let agent_spoke = waits.get(1).is_some_and(|wait| wait.any() == Some(true));
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        if agent_spoke {
+            self.hear_agent();
+        }
+    }
+
+    fn hear_agent(&mut self) {
+        let Some(agent) = &self.agent else { return };
+        match socket::receive::<ToRank>(agent) {
+            Ok(Some((ToRank::Signal { number }, _))) => {
+                let signal = Send::from_named_raw(number);
+                if let (Some(signal), Some(child)) = (signal, tree::process(self.child)) {
+                    tree::signal(&child, signal);
+                }
+            }
+            // The agent is gone, and with it whoever would read our pipes: the
+            // guard ends the job, and so do we, should the guard be gone too.
+            Ok(None) | Err(_) => {
+                self.agent = None;
+                self.signal_descendants(Send::KILL);
+            }
+        }
+    }
+
+    /// After success uploads and the like may still run: they get TERM and the
+    /// grace. After a failure nothing of the rank is worth waiting for.
+    fn end_leftovers(&mut self, end: End) {
+        let deadline = Instant::now() + if end.success() { self.grace } else { Duration::ZERO };
+        let give_up = deadline + UNKILLABLE;
+        let mut signalled = false;
+        loop {
+            self.reap();
+            let kill = Instant::now() >= deadline || self.agent.is_none();
+            let left = if kill {
+                self.signal_descendants(Send::KILL)
+            } else if signalled {
+                self.count_descendants()
+            } else {
+                signalled = true;
+                self.signal_descendants(Send::TERM)
+            };
+            // What outlives SIGKILL sleeps in the kernel; the agent will name it.
+            if left == 0 || Instant::now() >= give_up {
+                return;
+            }
+            let pause: u8 = if kill { 10 } else { 100 };
+            self.wait(PollTimeout::from(pause));
+        }
+    }
+
+    fn count_descendants(&self) -> usize {
+        tree::descendants(&tree::snapshot(), rustix::process::getpid().as_raw_nonzero().get()).len()
+    }
+
+    fn signal_descendants(&self, signal: Send) -> usize {
+        let all = tree::snapshot();
+        let left = tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get());
+        left.iter().filter(|process| tree::signal(process, signal)).count()
+    }
+}

@@ -1,0 +1,166 @@
+//! Packets with descriptors between shims and agent, over an abstract Unix socket.
+//!
+//! Abstract, because a name in the file system needs a writable place, and a
+//! root may have none. Anybody in the network namespace could connect to it, so
+//! each end checks that the other has its own user id.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::unix::AsyncFd;
+
+/// Longest packet; a path of PATH_MAX fits.
+const PACKET: usize = 8192;
+
+fn packet_socket() -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?)
+}
+
+fn same_user(fd: &impl AsFd) -> io::Result<()> {
+    let peer = getsockopt(fd, sockopt::PeerCredentials)?;
+    if peer.uid() == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
+    }
+}
+
+/// Connects to the agent's socket. Blocking; for the shim.
+pub(super) fn dial(name: &str) -> io::Result<OwnedFd> {
+    let fd = packet_socket()?;
+    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    same_user(&fd)?;
+    Ok(fd)
+}
+
+/// Sends one packet, with descriptors. Blocking where the socket is.
+pub(super) fn send(
+    fd: impl AsFd,
+    message: &impl Serialize,
+    pass: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let raw: Vec<RawFd> = pass.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+    sendmsg::<()>(
+        fd.as_fd().as_raw_fd(),
+        &[IoSlice::new(&bytes)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// One packet and its descriptors; None at the end of file.
+pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let mut bytes = [0u8; PACKET];
+    let mut control = nix::cmsg_space!([RawFd; 4]);
+    let mut descriptors = Vec::new();
+    let length = {
+        let mut slices = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg::<()>(
+            fd.as_fd().as_raw_fd(),
+            &mut slices,
+            Some(&mut control),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        )?;
+        for message in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(raw) = message {
+                descriptors.extend(raw.into_iter().map(crate::sys::own_received));
+            }
+        }
+        received.bytes
+    };
+    if length == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(bytes.get(..length).unwrap_or_default())?;
+    Ok(Some((message, descriptors)))
+}
+
+/// The agent's listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    fd: AsyncFd<OwnedFd>,
+    name: String,
+}
+
+impl Listener {
+    /// Listens under a name that nobody can guess. Call within the runtime.
+    pub(super) fn bind() -> io::Result<Listener> {
+        let mut random = [0u8; 12];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let name = random
+            .iter()
+            .fold(String::from("ranklaunch-"), |name, byte| name + &format!("{byte:02x}"));
+        let fd = packet_socket()?;
+        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        listen(&fd, Backlog::new(1024)?)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Listener { fd: crate::sys::watch(fd)?, name })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A shim that waits in the queue already.
+    pub(super) fn accept_waiting(&self) -> Option<Connection> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = crate::sys::own_received(accept4(self.fd.as_raw_fd(), flags).ok()?);
+        same_user(&fd).ok()?;
+        Some(Connection { fd: crate::sys::watch(fd).ok()? })
+    }
+
+    /// The next shim. Cancel-safe.
+    pub(super) async fn accept(&self) -> io::Result<Connection> {
+        loop {
+            let mut ready = self.fd.readable().await?;
+            let accepted = ready.try_io(|fd| {
+                let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+                Ok(crate::sys::own_received(accept4(fd.as_raw_fd(), flags)?))
+            });
+            match accepted {
+                Ok(Ok(fd)) if same_user(&fd).is_ok() => {
+                    return Ok(Connection { fd: crate::sys::watch(fd)? });
+                }
+                Ok(Ok(_stranger)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// One shim's connection, as the agent sees it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) async fn receive<M: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        loop {
+            let mut ready = self.fd.readable().await?;
+            match ready.try_io(|fd| receive(fd)) {
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// A packet is small and the peer reads: a full buffer means a peer that is stopped.
+    pub(super) fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        send(self.fd.get_ref(), message, &[])
+    }
+}

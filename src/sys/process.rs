@@ -1,0 +1,69 @@
+//! fork, and what runs between fork and exec.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::unistd::{ForkResult, Pid};
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Fork {
+    Parent { child: Pid },
+    Child,
+}
+
+/// fork(2) of a process that has one thread only.
+///
+/// The guard and the rank shim fork before any thread exists, so the child may
+/// go on with ordinary code (allocation, locks). Refused with `EBUSY` when
+/// /proc says that there are more threads.
+pub fn fork_single_threaded() -> io::Result<Fork> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(io::Error::from(io::ErrorKind::ResourceBusy));
+    }
+    // SAFETY: with a single thread no lock can be held by a thread that does
+    // not exist in the child, so the child is an ordinary copy of the parent.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Fork::Parent { child }),
+        ForkResult::Child => Ok(Fork::Child),
+    }
+}
+
+/// Runs `prepare` in the child between fork and exec.
+///
+/// `prepare` must only make system calls: no allocation, no locks, no panics,
+/// since other threads of the parent may have held any lock at the fork.
+pub fn in_child(
+    command: &mut Command,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> &mut Command {
+    // SAFETY: the contract above; every caller in this crate passes a closure
+    // of plain system calls on values that were made before the fork.
+    unsafe { command.pre_exec(prepare) }
+}
+
+/// `_exit(2)`: ends this process without running destructors or flushing stdio.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions; nothing of this process is needed after it.
+    unsafe { nix::libc::_exit(code) }
+}
+
+/// Takes ownership of a descriptor that the kernel has just made for us
+/// (accept, SCM_RIGHTS) and that nix hands over as a plain number.
+pub fn own_received(raw: std::os::fd::RawFd) -> std::os::fd::OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: callers pass a number that a system call returned a moment ago and
+    // that nothing else knows, so there is no other owner.
+    unsafe { std::os::fd::OwnedFd::from_raw_fd(raw) }
+}
+
+/// Puts a descriptor under tokio's watch.
+pub fn watch(
+    fd: std::os::fd::OwnedFd,
+) -> io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+    // SAFETY: register() asks that the number stays the same and open until the
+    // AsyncFd is dropped; an OwnedFd that the AsyncFd itself owns does both.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
+}

@@ -1,0 +1,109 @@
+//! Signal dispositions and masks, which std keeps out of reach.
+
+use std::io;
+
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
+
+/// The mask and the ignored signals that this process was started with, to be
+/// given to every child unchanged (nohup's ignored HUP stays ignored).
+#[derive(Debug, Clone, Copy)]
+pub struct Dispositions {
+    pub mask: SigSet,
+    pub ignored: SigSet,
+}
+
+impl Dispositions {
+    /// Reads both. Rust's start-up ignores SIGPIPE; what it was before cannot be
+    /// known any more, and children get the default, as with std.
+    pub fn inherited() -> Dispositions {
+        Dispositions {
+            mask: SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()),
+            ignored: ignored_signals(),
+        }
+    }
+}
+
+/// The catchable signals whose disposition is "ignore", SIGPIPE left out.
+fn ignored_signals() -> SigSet {
+    let mut ignored = SigSet::empty();
+    for signal in Signal::iterator() {
+        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGPIPE) {
+            continue;
+        }
+        // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+        let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: a null new action only asks; `current` is valid for writes.
+        // nix's sigaction() cannot ask without setting.
+        let asked =
+            unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut current) };
+        if asked == 0 && current.sa_sigaction == libc::SIG_IGN {
+            ignored.add(signal);
+        }
+    }
+    ignored
+}
+
+/// Ignores every signal that can be ignored but SIGCHLD, whose ignoring would
+/// make the kernel throw exit statuses away.
+pub fn ignore_all() {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in Signal::iterator() {
+        // The synchronous ones stay fatal: a fault that is ignored would loop.
+        if matches!(
+            signal,
+            Signal::SIGKILL
+                | Signal::SIGSTOP
+                | Signal::SIGCHLD
+                | Signal::SIGSEGV
+                | Signal::SIGBUS
+                | Signal::SIGILL
+                | Signal::SIGFPE
+                | Signal::SIGABRT
+        ) {
+            continue;
+        }
+        // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
+        let _ = unsafe { sigaction(signal, &ignore) };
+    }
+}
+
+/// Gives a child between fork and exec the mask and dispositions `as_before`.
+/// Only system calls: fit for [`super::in_child`].
+pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in Signal::iterator() {
+        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+            continue;
+        }
+        let action = if as_before.ignored.contains(signal) { &ignore } else { &default };
+        // SAFETY: SIG_DFL and SIG_IGN install no handler.
+        let _ = unsafe { sigaction(signal, action) };
+    }
+    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&as_before.mask), None)?;
+    Ok(())
+}
+
+/// Lets this thread receive `signal` again.
+pub fn unblock_in_this_thread(signal: Signal) {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    let _ = set.thread_unblock();
+}
+
+/// Ends this process by `signal` as the child that it stands for ended, without
+/// a core file of our own; returns only if the signal does not kill.
+pub fn die_by(signal: i32) {
+    let _ = nix::sys::prctl::set_dumpable(false);
+    // SAFETY: plain system calls with valid pointers; the default action of
+    // `signal` is wanted. Raw numbers, since real-time signals have no name in nix.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::kill(libc::getpid(), signal);
+    }
+}
