@@ -321,8 +321,11 @@ fn stop(error: clap::Error) -> Stop {
 fn problem(error: &clap::Error) -> Text {
     let rendered = error.render().to_string();
     let first = rendered.lines().next().unwrap_or_default();
-    let en = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':').to_owned();
+    let mut en = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':').to_owned();
     let argument = context(error, ContextKind::InvalidArg);
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        en = format!("{argument} is missing");
+    }
     let zh = match error.kind() {
         ErrorKind::UnknownArgument => format!("不认识的参数 '{argument}'"),
         ErrorKind::InvalidSubcommand => {
@@ -456,7 +459,7 @@ mod tests {
             ("--nnodes 2 plan", "plan", "options stand after the subcommand"),
             ("--nnodes 2 --nnodes 3", "--nnodes", "at most once"),
             ("plan --format yaml", "yaml", "write one of: text, json, shell"),
-            ("wait", "required", "--help"),
+            ("wait", "<HOST:PORT> is missing", "--help"),
             ("--ulysses_size 8", "--ulysses_size", "after --"),
             ("completions qqq", "qqq", "bash"),
         ] {

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Source;
-use super::refuse::{suggest, usage};
+use super::refuse::{spaced, suggest, usage};
 use crate::lang::Text;
 use crate::nearest::nearest;
 use crate::text;
@@ -102,7 +102,7 @@ impl<'a> Document<'a> {
     /// A value of the wrong TOML type.
     pub(super) fn wrong_type(self, entry: Entry<'_>, wanted: Text) -> Refusal {
         let (key, found) = (entry.key.escape_debug(), shown(entry.value));
-        let (en, zh) = (&wanted.en, &wanted.zh);
+        let (en, zh) = (&wanted.en, spaced(&wanted.zh));
         self.refuse(
             entry.line,
             text!("`{key}` is {found}, but must be {en}", "`{key}` 的值为 {found}，应为{zh}"),

@@ -8,15 +8,16 @@
 
 mod document;
 mod entries;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod places;
 mod profile;
 mod program;
 mod refuse;
+mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod fixtures;
 mod types;
 mod value;
 mod variables;

@@ -37,11 +37,13 @@ fn place(row: &Row, source: &Source) -> String {
 
 /// A value that the setting does not take.
 pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal {
-    let (place, value) = (place(row, source), quoted(value));
+    // `--env "HF_TOKEN abc"` lacks its `=`, but the secret is there.
+    let shown = if row.name == "env" { first_word(value) } else { value };
+    let (place, value) = (place(row, source), quoted(shown));
     let allowed = row.allowed.text();
     let text = Text::new(
         format!("{place} is {value}, but must be {}", allowed.en),
-        format!("{place} 的值为 {value}，应为 {}", allowed.zh),
+        format!("{place} 的值为 {value}，应为{}", spaced(&allowed.zh)),
     );
     let (name, example) = (row.name, row.example);
     let flag = format!("--{name} {example}");
@@ -68,6 +70,17 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
         _ => text!("for example {flag}", "例如 {flag}"),
     };
     Refusal::new(Verdict::Usage, row.id(), text, hint)
+}
+
+fn first_word(value: &OsStr) -> &OsStr {
+    let bytes = value.as_bytes();
+    let end = bytes.iter().position(u8::is_ascii_whitespace).unwrap_or(bytes.len());
+    bytes.get(..end).map_or(value, OsStr::from_bytes)
+}
+
+/// Latin words stand apart from Chinese ones by a space, Chinese ones by none.
+pub(super) fn spaced(zh: &str) -> String {
+    if zh.starts_with(|c: char| c.is_ascii()) { format!(" {zh}") } else { zh.to_owned() }
 }
 
 /// A usage refusal with its own words.

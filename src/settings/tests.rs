@@ -272,6 +272,8 @@ fn entries_add_up_and_the_stronger_wins_one_by_one() {
     for bad in ["--env=x", "--env==x", "--env=A B=x"] {
         assert_eq!(read(&options(&[bad]), &host(&[])).expect_err(bad).id, "settings.env");
     }
+    let secret = read(&options(&["--env", "HF_TOKEN hunter2"]), &host(&[])).expect_err("no =");
+    assert!(secret.text.en.contains("`HF_TOKEN`") && !secret.text.en.contains("hunter2"));
     let refusal = read(&options(&["--severity", "shm=fail"]), &host(&[])).expect_err("no such id");
     assert!(refusal.text.en.contains("`shm=fail`"), "{}", refusal.text.en);
 }

@@ -99,7 +99,8 @@ pub struct Settings {
     pub muster: Sourced<MusterMode>,
     pub muster_port: Option<Sourced<u16>>,
     pub wait_timeout: Sourced<Duration>,
-    /// The whole stop budget, TERM to the last KILL. None: TerminationGracePeriodSeconds, else 30 s.
+    /// The whole stop budget, TERM to the last KILL. By default a margin below the pod's
+    /// TerminationGracePeriodSeconds, or below 30 s where the container is not told of it.
     pub grace: Sourced<Duration>,
     pub max_restarts: Sourced<u32>,
     pub probe: Sourced<ProbeMode>,

@@ -19,6 +19,7 @@ const OUR_OWN: &[&str] = &[
     "RANKLAUNCH_JOB",
     "RANKLAUNCH_MARKER",
     "RANKLAUNCH_RUN_ID",
+    "RANKLAUNCH_SLOT",
     "RANKLAUNCH_LOG",
 ];
 

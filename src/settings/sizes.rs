@@ -1,0 +1,143 @@
+//! The two tables of a profile that depend on a size or a task: `[layout.heads]` and `[[select]]`.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeTable;
+
+use super::document::{Document, Entry};
+use super::profile::named;
+use super::{HeadsTable, Select};
+use crate::text;
+use crate::verdict::Refusal;
+
+/// Names that every plan replaces, which a `[[select]]` must not take.
+const PLACEHOLDERS: &[&str] = &[
+    "ulysses_size",
+    "ring_size",
+    "world_size",
+    "nproc_per_node",
+    "nnodes",
+    "node_rank",
+    "run_id",
+    "timestamp",
+];
+
+/// `[layout.heads]`: an argument of the script, and the heads for each of its values.
+pub(super) fn heads_table(
+    document: Document<'_>,
+    section: Entry<'_>,
+    table: &DeTable<'_>,
+) -> Result<HeadsTable, Refusal> {
+    let mut argument = None;
+    let mut default = None;
+    let mut heads = BTreeMap::new();
+    for entry in document.entries(table) {
+        match entry.key {
+            "argument" => argument = Some(named(document, entry)?),
+            "default" => default = Some((named(document, entry)?, entry)),
+            "values" => {
+                for value in document.entries(document.table(entry)?) {
+                    let number = u32::try_from(document.number_of(value)?).ok().filter(|n| *n > 0);
+                    let number = number.ok_or_else(|| {
+                        document.wrong_type(
+                            value,
+                            text!("a number of heads, 1 or more", "不小于 1 的头数"),
+                        )
+                    })?;
+                    heads.insert(value.key.to_owned(), number);
+                }
+            }
+            _ => {
+                let known = ["argument", "default", "values"].map(str::to_owned);
+                return Err(document.unknown_key(entry, "[layout.heads]", &known));
+            }
+        }
+    }
+    let (Some(argument), false) = (argument, heads.is_empty()) else {
+        return Err(document.refuse(
+            section.line,
+            text!(
+                "[layout.heads] needs `argument` and `values`",
+                "[layout.heads] 需要 `argument` 和 `values`"
+            ),
+            text!(
+                "for example argument = \"--task\", values = {{ \"t2v-A14B\" = 40 }}",
+                "例如 argument = \"--task\"，values = {{ \"t2v-A14B\" = 40 }}"
+            ),
+        ));
+    };
+    if let Some((default, entry)) = &default
+        && !heads.contains_key(default)
+    {
+        let known: Vec<&str> = heads.keys().map(String::as_str).collect();
+        let known = known.join(", ");
+        return Err(
+            document.wrong_type(*entry, text!("one of the values: {known}", "其中一个值: {known}"))
+        );
+    }
+    let default = default.map(|(default, _)| default);
+    Ok(HeadsTable { argument, heads, default, source: document.source(section.line) })
+}
+
+/// One `[[select]]`: a number of GPUs and the values that placeholders have then.
+pub(super) fn select(document: Document<'_>, section: Entry<'_>) -> Result<Select, Refusal> {
+    let mut total_gpus = None;
+    let mut values = BTreeMap::new();
+    let mut line = section.line;
+    for entry in document.entries(document.table(section)?) {
+        match entry.key {
+            "total_gpus" => {
+                let number = u32::try_from(document.number_of(entry)?).ok().filter(|n| *n > 0);
+                total_gpus = Some(number.ok_or_else(|| {
+                    document.wrong_type(
+                        entry,
+                        text!("a number of GPUs, 1 or more", "不小于 1 的 GPU 数"),
+                    )
+                })?);
+                line = entry.line;
+            }
+            "values" => {
+                for value in document.entries(document.table(entry)?) {
+                    placeholder_name(document, value)?;
+                    values.insert(value.key.to_owned(), document.text_or_number_of(value)?);
+                }
+            }
+            _ => {
+                let known = ["total_gpus", "values"].map(str::to_owned);
+                return Err(document.unknown_key(entry, "[[select]]", &known));
+            }
+        }
+    }
+    let Some(total_gpus) = total_gpus else {
+        return Err(document.refuse(
+            line,
+            text!("[[select]] without `total_gpus`", "[[select]] 缺少 `total_gpus`"),
+            text!("for example total_gpus = 16", "例如 total_gpus = 16"),
+        ));
+    };
+    Ok(Select { total_gpus, values, source: document.source(line) })
+}
+
+/// A name that can stand in braces and is not one of ours.
+fn placeholder_name(document: Document<'_>, entry: Entry<'_>) -> Result<(), Refusal> {
+    let letters = entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let problem = if PLACEHOLDERS.contains(&entry.key) {
+        text!("this name is a placeholder already", "该名称已是占位符")
+    } else if entry.key.is_empty() || !letters {
+        text!("a placeholder has letters, digits and _", "占位符只能含字母、数字和 _")
+    } else {
+        return Ok(());
+    };
+    Err(document.refuse_key(entry, "values of [[select]]", problem))
+}
+
+/// A name that only one of the two has.
+pub(super) fn unshared<'a>(
+    one: &'a BTreeMap<String, String>,
+    other: &'a BTreeMap<String, String>,
+) -> Option<&'a str> {
+    let lone = |a: &'a BTreeMap<String, String>, b: &BTreeMap<String, String>| {
+        a.keys().find(|name| !b.contains_key(*name))
+    };
+    lone(one, other).or_else(|| lone(other, one)).map(String::as_str)
+}
