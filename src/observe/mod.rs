@@ -6,12 +6,12 @@
 
 mod contract;
 mod facts;
-mod nested;
-mod python;
 pub mod gpu;
 pub mod limits;
+mod nested;
 pub mod network;
 mod pci;
+mod python;
 pub mod rdma;
 
 pub use contract::{contract, known_variables};

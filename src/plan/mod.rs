@@ -4,7 +4,6 @@
 //! gives a [`Plan`] or a [`Refusal`](crate::verdict::Refusal). Pure functions: no
 //! file, no socket, no clock.
 
-mod membership;
 mod arguments;
 pub mod command;
 pub mod devices;
@@ -15,6 +14,7 @@ pub mod hcas;
 pub mod heads;
 pub mod layout;
 pub mod limits;
+mod membership;
 pub mod nccl;
 pub mod network;
 mod notes;
@@ -25,9 +25,9 @@ mod solve;
 mod types;
 pub mod variables;
 
-pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use command::{EngineOptions, argv, exec_argv, rank_argv};
 pub use environment::rank_env;
+pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use notes::{Notes, severity};
 pub use solve::{node_capacity, plan_for};
 pub use types::*;

@@ -8,11 +8,6 @@ pub mod closing;
 pub mod ending;
 pub mod files;
 pub mod journal;
+pub mod plan_view;
 
 pub use ending::{Ending, ending, refused};
-pub use files::{RunRecord, write_run_json, write_termination_message};
-//! What the program shows and leaves behind: console blocks, run.json, reports.
-//!
-//! Takes finished data types; gives text and JSON, and writes where told to.
-
-pub mod plan_view;
