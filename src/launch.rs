@@ -1,1 +1,188 @@
-//! placeholder
+//! The conductor: walks the corridor of rooms, once per attempt.
+//!
+//! Owns the order of things and the way data goes from room to room, and nothing
+//! else: what is read, decided, started or said lies in the rooms. It alone may
+//! call them. Every phase before the start ends at once when a stop is asked for.
+
+mod attempt;
+mod commands;
+mod node;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cli::{self, Command, Options};
+use crate::host::Host;
+use crate::lang::Lang;
+use crate::logs::Console;
+use crate::report::closing;
+use crate::report::{self, Ending};
+use crate::settings::{self, Settings};
+use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
+use crate::sys::Dispositions;
+use crate::verdict::{Refusal, Verdict};
+
+/// How long the last words may wait for a console that does not take them.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The whole program: arguments without the program's name → exit code.
+pub fn main(mut arguments: impl Iterator<Item = OsString>) -> i32 {
+    let Some(first) = arguments.next() else { return dispatch(std::iter::empty()) };
+    if first == "rank" {
+        // Started once per rank, by an engine: no argument parser, no settings.
+        return shim::rank(arguments.collect());
+    }
+    dispatch(std::iter::once(first).chain(arguments))
+}
+
+fn dispatch(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let cli = match cli::parse(arguments) {
+        Ok(cli) => cli,
+        Err(stop) => return stop.print(),
+    };
+    match cli.command {
+        Command::Run(options) => run(&options),
+        Command::Plan(plan) => commands::plan(&plan),
+        Command::Clean(clean) => commands::clean(&clean),
+        Command::Wait(wait) => commands::wait(&wait),
+        Command::Completions { shell } => commands::completions(shell),
+        Command::Man => commands::man(),
+    }
+}
+
+/// `ranklaunch run`: forks the agent below the guard before any thread exists.
+fn run(options: &Options) -> i32 {
+    let guarded = guard::guarded(|link, dispositions| {
+        std::panic::set_hook(Box::new(|panic| {
+            eprintln!("ranklaunch: internal error: {panic}\n  hint: please report this; the job is being ended");
+            crate::sys::exit_now(Verdict::Internal.code());
+        }));
+        agent(options, &link, dispositions)
+    });
+    guarded.unwrap_or_else(|error| {
+        eprintln!("ranklaunch: cannot start the guard process: {error}");
+        Verdict::Internal.code()
+    })
+}
+
+fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("ranklaunch: cannot start the runtime: {error}");
+            return Verdict::Internal.code();
+        }
+    };
+    let code = runtime.block_on(conduct(options, link, dispositions));
+    // A phase that hangs in a thread (a dead mount, a driver) must not hold the verdict.
+    runtime.shutdown_background();
+    code
+}
+
+/// What every phase needs.
+pub(crate) struct Scene {
+    pub(crate) host: Arc<Host>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) console: Console,
+    pub(crate) started: Instant,
+}
+
+impl Scene {
+    pub(crate) fn lang(&self) -> Lang {
+        self.settings.lang
+    }
+
+    pub(crate) fn say(&self, text: &crate::lang::Text) {
+        self.console.say(&closing::line(text, self.lang()));
+    }
+}
+
+/// The host and the settings, or the refusal and the language to say it in.
+pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang)> {
+    let host = Host::live();
+    let settings = settings::read(options, &host)
+        .map_err(|refusal| (refusal, settings::language(options, &host)))?;
+    let host = match &settings.host_root {
+        Some(root) => host.with_root(root),
+        None => host,
+    };
+    Ok((host, settings))
+}
+
+async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
+    let started = Instant::now();
+    let (host, settings) = match open(options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) => {
+            let console = Console::standard(lang);
+            let code = refusal.verdict.code();
+            console.say(&closing::refusal(&refusal, code, lang));
+            console.flush(LAST_WORDS);
+            report::files::announce(None, &Host::live(), &report::refused(&refusal), None, code, lang);
+            return code;
+        }
+    };
+    link.announce_grace(settings.grace.value);
+    let console = Console::standard(settings.lang);
+    let scene =
+        Scene { host: Arc::new(host), settings: Arc::new(settings), console: console.clone(), started };
+    let ear = match link.listen() {
+        Ok(ear) => ear,
+        Err(error) => {
+            console.say(&format!("ranklaunch: cannot listen to the guard: {error}\n"));
+            console.flush(LAST_WORDS);
+            return Verdict::Internal.code();
+        }
+    };
+
+    let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
+        Ok(Ok(ready)) => {
+            let node = Some(ready.plan.membership.node_rank);
+            (attempt::all(&scene, ready, &ear, dispositions).await, node)
+        }
+        Ok(Err(refusal)) => {
+            let ending = report::refused(&refusal);
+            let code = remap(&scene.settings, ending.code);
+            console.say(&closing::refusal(&refusal, code, scene.lang()));
+            (ending, None)
+        }
+        Err(signal) => {
+            let ending = report::ending::stopped(signal);
+            let code = remap(&scene.settings, ending.code);
+            console.say(&closing::refusal_of(&ending, code, scene.lang()));
+            (ending, None)
+        }
+    };
+    let code = remap(&scene.settings, ending.code);
+    let settings = &scene.settings;
+    let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
+    report::files::announce(path, &scene.host, &ending, node, code, settings.lang);
+    console.flush(LAST_WORDS);
+    code
+}
+
+/// The profile's `[exit]`.
+fn remap(settings: &Settings, code: i32) -> i32 {
+    settings.exit_codes.get(&code).copied().unwrap_or(code)
+}
+
+/// Runs a phase before the start; a stop, or the loss of the guard, drops it.
+async fn until_stop<T>(ear: &AgentEar, phase: impl Future<Output = T>) -> Result<T, i32> {
+    tokio::pin!(phase);
+    loop {
+        tokio::select! {
+            done = &mut phase => return Ok(done),
+            word = ear.hear() => match word {
+                GuardWord::Stop(signal) => return Err(signal),
+                GuardWord::KillNow | GuardWord::Gone => return Err(9),
+                // No rank is there to take it.
+                GuardWord::Pass(_) => {}
+            }
+        }
+    }
+}
+
+pub(crate) fn ending_of(refusal: &Refusal) -> Ending {
+    report::refused(refusal)
+}

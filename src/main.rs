@@ -1,1 +1,5 @@
-fn main() {}
+//! Picks the role and exits with its code.
+
+fn main() {
+    std::process::exit(ranklaunch::launch::main(std::env::args_os().skip(1)));
+}

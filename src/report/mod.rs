@@ -9,5 +9,6 @@ pub mod ending;
 pub mod files;
 pub mod journal;
 pub mod plan_view;
+pub mod start;
 
 pub use ending::{Ending, ending, refused};

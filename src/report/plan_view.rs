@@ -276,7 +276,7 @@ fn section(out: &mut String, title: &str) {
 }
 
 /// Rows in aligned columns; the last column is not padded.
-fn table(out: &mut String, rows: Vec<Vec<String>>) {
+pub(super) fn table(out: &mut String, rows: Vec<Vec<String>>) {
     /// A longer cell does not widen its column.
     const WIDEST: usize = 44;
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -23,8 +23,8 @@ title "1. what node 0 would do, and why: ranklaunch plan"
 RANK=0 "$RANKLAUNCH" plan "$@"
 
 title "2. a rank of an earlier run was left behind"
-# Orphaned on purpose: its launcher is long gone.
-stale=$(sh -c '"$0" -c "import time; time.sleep(600)" train.py </dev/null >/dev/null 2>&1 & echo $!' "$PYTHON")
+# It waits for a peer that will never come; its launcher is long gone.
+stale=$(RANK=1 MASTER_PORT=1 sh -c '"$0" train.py </dev/null >/dev/null 2>&1 & echo $!' "$PYTHON")
 printf 'process %s: %s\n' "$stale" "$(tr '\0' ' ' < "/proc/$stale/cmdline")"
 
 title "3. both nodes start"

@@ -1,0 +1,290 @@
+//! From a plan to a verdict: folders, engine, supervision, closing block; again
+//! when a restart was asked for.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::Scene;
+use super::node::Ready;
+use crate::lang::Text;
+use crate::logs::{self, Logs, LogsConfig};
+use crate::plan::command::{self, EngineOptions};
+use crate::plan::{Plan, RunIdentity};
+use crate::report::closing::{self, Closing};
+use crate::report::files::RunRecord;
+use crate::report::journal::Journal;
+use crate::report::{self, Ending, ending};
+use crate::settings::Engine;
+use crate::supervise::{
+    self, AgentEar, End, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
+};
+use crate::sys::Dispositions;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// Lines of the failed rank that the closing block repeats.
+const LAST_LINES: usize = 20;
+/// How long pipes may still carry data after every process of the job is gone.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Attempts until one ends well, is stopped, or no restart is left.
+pub(super) async fn all(
+    scene: &Scene,
+    ready: Ready,
+    ear: &AgentEar,
+    dispositions: Dispositions,
+) -> Ending {
+    let restarts = if ready.plan.membership.nnodes == 1 { scene.settings.max_restarts.value } else { 0 };
+    let mut journal = None;
+    let mut attempt = 0;
+    loop {
+        let ending = once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
+        // Only what the script or its engine did can turn out better the next time.
+        let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
+        if !worth_it || attempt >= restarts {
+            if let Some(journal) = journal {
+                journal.close(DRAIN);
+            }
+            return ending;
+        }
+        attempt += 1;
+        scene.say(&text!("restart {attempt} of {restarts}", "第 {attempt} 次重启（共 {restarts} 次）"));
+    }
+}
+
+async fn once(
+    scene: &Scene,
+    ready: &Ready,
+    attempt: u32,
+    ear: &AgentEar,
+    dispositions: Dispositions,
+    journal: &mut Option<Journal>,
+) -> Ending {
+    let started = SystemTime::now();
+    let master_port = match super::node::port_for_attempt(ready, attempt) {
+        Ok(port) => port,
+        Err(refusal) => return refuse(scene, &refusal),
+    };
+    let identity = RunIdentity { master_port, ..ready.identity.clone() };
+    let plan = ready.plan.finish(&identity);
+    let (folder, warnings) = logs::choose_folder(
+        &ready.log_candidates,
+        &identity.run_id,
+        plan.membership.node_rank,
+        attempt,
+    );
+    for warning in &warnings {
+        scene.console.say(&closing::warning(warning, scene.lang()));
+    }
+    if let (Some(folder), None) = (&folder, &journal) {
+        *journal = Journal::open(&folder.node.join("agent.jsonl")).ok();
+    }
+    let logs = Logs::start(
+        LogsConfig {
+            folder: folder.as_ref().map(|folder| folder.attempt.clone()),
+            world_size: shown_world(&plan),
+            console: scene.settings.console.value,
+            prefix: scene.settings.console_prefix.value,
+            cap_rank: scene.settings.log_cap_rank.value,
+            cap_node: scene.settings.log_cap_node.value,
+        },
+        scene.console.clone(),
+    );
+    let scratch = Scratch::new(&identity.run_id);
+    let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
+    let mut pipes = Pipes(&logs);
+    let mut notice = |notice: Notice| narrate(scene, &notice);
+    let outcome = supervise::run(&launch, ear, &mut pipes, &mut notice).await;
+    let summary = logs.finish(DRAIN);
+
+    let ending = match &outcome {
+        Ok(outcome) => ending::ending(outcome),
+        Err((program, error)) => report::refused(&not_started(program, error)),
+    };
+    let exit_code = super::remap(&scene.settings, ending.code);
+    let last_lines = ending
+        .rank
+        .map(|rank| logs.tail(logs::Owner::Rank(rank), LAST_LINES))
+        .unwrap_or_default()
+        .iter()
+        .map(|line| line.text().into_owned())
+        .collect();
+    scene.console.say(&closing::block(&Closing {
+        ending: &ending,
+        exit_code,
+        elapsed: scene.started.elapsed(),
+        world_size: plan.world_size,
+        node_rank: plan.membership.node_rank,
+        last_lines,
+        folder: folder.as_ref().map(|folder| folder.attempt.as_path()),
+        lang: scene.lang(),
+    }));
+    if let Some(folder) = &folder {
+        let record = RunRecord {
+            run_id: &identity.run_id,
+            attempt,
+            started,
+            ended: SystemTime::now(),
+            plan: crate::report::plan_view::json(&plan, scene.lang(), &ready.executable),
+            outcome: outcome.as_ref().ok(),
+            ending: &ending,
+            exit_code,
+            logs: summary.json(),
+            lang: scene.lang(),
+        };
+        if let Err(error) = report::files::write_run_json(&folder.node, &record) {
+            let path = folder.node.display();
+            scene.say(&text!("cannot write run.json in {path}: {error}", "无法在 {path} 写入 run.json：{error}"));
+        }
+    }
+    ending
+}
+
+fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
+    let code = super::remap(&scene.settings, refusal.verdict.code());
+    scene.console.say(&closing::refusal(refusal, code, scene.lang()));
+    report::refused(refusal)
+}
+
+/// Engine `command` starts one process per node, so its "ranks" are the nodes.
+fn shown_world(plan: &Plan) -> u32 {
+    match plan.engine {
+        Engine::Command => plan.membership.nnodes,
+        _ => plan.world_size,
+    }
+}
+
+fn launch(
+    scene: &Scene,
+    ready: &Ready,
+    plan: &Plan,
+    identity: &RunIdentity,
+    dispositions: Dispositions,
+    scratch: &Scratch,
+) -> Launch {
+    let grace = scene.settings.grace.value;
+    let mut env = scene.host.environment().clone();
+    for name in &plan.env_remove {
+        env.remove(&OsString::from(name));
+    }
+    env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let start = match plan.engine {
+        Engine::Direct => Start::Ranks {
+            shim: ready.executable.clone(),
+            argv: command::argv(plan),
+            ranks: (0..plan.nproc_per_node)
+                .map(|local_rank| RankStart {
+                    rank: plan.membership.node_rank * plan.nproc_per_node + local_rank,
+                    local_rank,
+                    env: command::rank_env(plan, local_rank),
+                })
+                .collect(),
+        },
+        Engine::Command => Start::Ranks {
+            shim: ready.executable.clone(),
+            argv: command::argv(plan),
+            ranks: vec![RankStart {
+                rank: plan.membership.node_rank,
+                local_rank: 0,
+                env: BTreeMap::new(),
+            }],
+        },
+        Engine::Torchrun | Engine::Accelerate | Engine::Deepspeed => Start::Engine {
+            argv: command::exec_argv(
+                plan,
+                &ready.executable,
+                &EngineOptions {
+                    log_dir: scratch.path.clone(),
+                    // Below the engine's share of the grace, so that it is done before we step in.
+                    shutdown_timeout: Some(grace / 2),
+                },
+            ),
+        },
+    };
+    Launch { start, env, dispositions, grace, job: identity.run_id.clone() }
+}
+
+fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
+    let program = program.display();
+    Refusal::new(
+        Verdict::EngineStart,
+        "engine.exec",
+        text!("cannot start {program}: {error}", "无法启动 {program}：{error}"),
+        text!(
+            "check that the file exists and may be executed; --python names another interpreter",
+            "检查该文件是否存在且可执行；可用 --python 指定其他解释器"
+        ),
+    )
+}
+
+/// Hands pipes on to the log room.
+struct Pipes<'a>(&'a Logs);
+
+impl Streams for Pipes<'_> {
+    fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd) {
+        let owner = match owner {
+            Owner::Engine => logs::Owner::Engine,
+            Owner::Rank(rank) => logs::Owner::Rank(rank),
+        };
+        let kind = match stream {
+            Stream::Out => logs::Kind::Out,
+            Stream::Err => logs::Kind::Err,
+        };
+        self.0.attach(owner, kind, pipe);
+    }
+}
+
+/// What is worth a line at once; everything goes to the journal.
+fn narrate(scene: &Scene, notice: &Notice) {
+    tracing::info!(?notice);
+    let line = match notice {
+        Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
+            let Text { en, zh } = ending::describe(*end);
+            text!("rank {rank} ended with {en}", "rank {rank} 结束：{zh}")
+        }
+        Notice::RankEnded { rank, end: None } => text!(
+            "the process that watched rank {rank} vanished; the rank was ended",
+            "监视 rank {rank} 的进程消失；该 rank 已被终止"
+        ),
+        Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
+            let name = ending::signal_name(*signal);
+            let grace = scene.settings.grace.value.as_secs_f64();
+            text!(
+                "{name} received: the ranks have {grace:.0} s to end",
+                "收到 {name}：各 rank 有 {grace:.0} 秒时间结束"
+            )
+        }
+        Notice::Killing => text!("the grace is over: SIGKILL", "宽限期已过：发送 SIGKILL"),
+        Notice::EngineEnded { end: End::Signal(signal) } => {
+            let name = ending::signal_name(*signal);
+            text!("the engine was killed by {name}", "引擎被 {name} 杀死")
+        }
+        _ => return,
+    };
+    scene.say(&line);
+}
+
+/// A local folder for what an engine insists on writing; gone with the attempt.
+struct Scratch {
+    path: Option<PathBuf>,
+}
+
+impl Scratch {
+    fn new(run_id: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("ranklaunch-{run_id}-{}", std::process::id()));
+        // Without one the engine makes its own and leaves it behind.
+        Scratch { path: std::fs::create_dir(&path).is_ok().then_some(path) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+

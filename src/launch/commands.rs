@@ -1,0 +1,167 @@
+//! The subcommands that start nothing: plan, clean, wait, completions, man.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use super::{node, open};
+use crate::cli;
+use crate::clear;
+use crate::host::Host;
+use crate::lang::Lang;
+use crate::plan;
+use crate::prepare::{self, Wait};
+use crate::report::{closing, plan_view};
+use crate::settings::{self, StaleMode};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// Prints to standard output; a reader that left early is not an error.
+fn print(text: impl AsRef<[u8]>) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
+}
+
+fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
+    let code = refusal.verdict.code();
+    eprint!("{}", closing::refusal(refusal, code, lang));
+    code
+}
+
+/// Runs `work` in a runtime of one thread.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Refusal::new(
+            Verdict::Internal,
+            "internal",
+            text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
+            text!("raise the limits on threads and open files", "请提高线程数和打开文件数的限制"),
+        )
+    })?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(done)
+}
+
+/// `ranklaunch plan`: what run would do and why.
+pub(super) fn plan(asked: &cli::Plan) -> i32 {
+    let (planned, lang) = match open(&asked.options) {
+        Err((refusal, lang)) => (Err(refusal), lang),
+        Ok((host, settings)) => {
+            let lang = settings.lang;
+            let (host, settings) = (Arc::new(host), Arc::new(settings));
+            let planned = block_on(async {
+                let facts = node::observe(&host, &settings).await;
+                let mut plan = plan::plan(&settings, &facts)?;
+                plan.warnings.splice(0..0, settings.warnings.iter().cloned());
+                Ok(plan)
+            });
+            (planned.and_then(|plan| plan), lang)
+        }
+    };
+    let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+    match (planned, asked.format) {
+        (Ok(plan), cli::Format::Text) => print(plan_view::text(&plan, lang)),
+        (Ok(plan), cli::Format::Json) => {
+            print(format!("{:#}\n", plan_view::json(&plan, lang, &shim)));
+        }
+        (Ok(plan), cli::Format::Shell) => print(plan_view::shell(&plan)),
+        (Err(refusal), cli::Format::Json) => {
+            print(format!("{:#}\n", plan_view::refusal_json(&refusal, lang)));
+            return refusal.verdict.code();
+        }
+        (Err(refusal), _) => return refuse(&refusal, lang),
+    }
+    0
+}
+
+/// `ranklaunch clean`: only the step that ends stale processes.
+pub(super) fn clean(asked: &cli::Clean) -> i32 {
+    let (host, mut settings) = match open(&asked.options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) => return refuse(&refusal, lang),
+    };
+    let lang = settings.lang;
+    if asked.dry_run {
+        settings.stale.value = StaleMode::Report;
+    }
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let cleaned = block_on(async {
+        let facts = node::observe(&host, &settings).await;
+        let plan = plan::plan(&settings, &facts)?;
+        let request = node::request(&settings, &plan, &facts);
+        clear::clear(&host, &request, &mut |line| eprint!("{}", closing::line(&line, lang)))
+    });
+    match cleaned.and_then(|report| report) {
+        Ok(report) => {
+            for found in &report.found {
+                let fate = if report.ended.contains(&found.pid) {
+                    text!("ended", "已终止")
+                } else {
+                    found.judgement.text()
+                };
+                let line = format!(
+                    "{}  {}  {}  {}\n",
+                    found.pid,
+                    fate.get(lang),
+                    found.rule.text().get(lang),
+                    found.command
+                );
+                print(line);
+            }
+            if report.found.is_empty() {
+                print(format!("{}\n", text!("nothing found", "未发现残留进程").get(lang)));
+            }
+            0
+        }
+        Err(refusal) => refuse(&refusal, lang),
+    }
+}
+
+/// `ranklaunch wait HOST:PORT`: only the readiness step.
+pub(super) fn wait(asked: &cli::Wait) -> i32 {
+    let host = Host::live();
+    let target = match settings::read_wait(asked, &host) {
+        Ok(target) => target,
+        Err(refusal) => {
+            let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
+            return refuse(&refusal, settings::language(&options, &host));
+        }
+    };
+    let lang = target.lang;
+    let wait = Wait::new(&target.host, target.port, target.timeout);
+    let reached = block_on(prepare::wait_for_master(&host, &wait, |line| {
+        eprint!("{}", closing::line(&line, lang));
+    }));
+    match reached.and_then(|reached| reached) {
+        Ok(reached) => {
+            let (peer, seconds) = (reached.peer, reached.waited.as_secs_f64());
+            eprint!(
+                "{}",
+                closing::line(
+                    &text!("{peer} answers, after {seconds:.1} s", "{peer} 已应答，用时 {seconds:.1} 秒"),
+                    lang
+                )
+            );
+            0
+        }
+        Err(refusal) => refuse(&refusal, lang),
+    }
+}
+
+pub(super) fn completions(shell: clap_complete::Shell) -> i32 {
+    print(cli::completions(shell));
+    0
+}
+
+pub(super) fn man() -> i32 {
+    match cli::man() {
+        Ok(page) => {
+            print(page);
+            0
+        }
+        Err(error) => {
+            eprintln!("ranklaunch: cannot write the manual page: {error}");
+            Verdict::Internal.code()
+        }
+    }
+}

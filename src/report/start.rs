@@ -1,0 +1,103 @@
+//! The start-up block: the handful of values that a person checks first, each
+//! with the place that it came from.
+
+use std::fmt::Write;
+
+use crate::lang::{Lang, Text};
+use crate::plan::Plan;
+use crate::settings::{LayoutRule, Settings};
+use crate::text;
+
+use super::{closing, plan_view};
+
+/// The block, ending in a newline; warnings follow it.
+pub fn block(plan: &Plan, settings: &Settings) -> String {
+    let lang = settings.lang;
+    let mut out = String::new();
+    let title = match &settings.profile {
+        Some(profile) => format!("ranklaunch {} · {profile}", env!("CARGO_PKG_VERSION")),
+        None => format!("ranklaunch {}", env!("CARGO_PKG_VERSION")),
+    };
+    let _ = writeln!(out, "── {title}");
+    plan_view::table(&mut out, rows(plan, settings));
+    for warning in settings.warnings.iter().chain(&plan.warnings) {
+        out.push_str(&closing::warning(warning, lang));
+    }
+    out
+}
+
+/// `[source]` of a decision, without the word that says nothing.
+fn source(plan: &Plan, what: &str) -> String {
+    plan.decision(what).map(|decision| format!("[{}]", decision.source)).unwrap_or_default()
+}
+
+/// Label, value, source.
+fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
+    let lang = settings.lang;
+    let member = &plan.membership;
+    let mut rows = Vec::new();
+    let mut row = |label: Text, value: String, what: &str| {
+        rows.push(vec![label.get(lang).to_owned(), value, source(plan, what)]);
+    };
+    row(text!("nodes", "节点总数"), member.nnodes.to_string(), "nnodes");
+    row(text!("this node", "当前节点"), member.node_rank.to_string(), "node_rank");
+    let port = if member.master_port_free {
+        text!("a free port", "空闲端口").get(lang).to_owned()
+    } else {
+        member.master_port.to_string()
+    };
+    row(text!("master", "Master 地址"), format!("{}:{port}", member.master_addr), "master_addr");
+    let used = plan.gpus.iter().filter(|gpu| gpu.selected).count();
+    let gpus = match plan.gpus.len() {
+        0 => text!("none", "无").get(lang).to_owned(),
+        all => format!("{used} / {all}"),
+    };
+    row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
+    let each = plan.nproc_per_node;
+    let processes = format!("{} × {each} = {}", member.nnodes, plan.world_size);
+    row(text!("processes", "总进程数"), processes, "nproc_per_node");
+    if let Some(interface) = &plan.network.socket_ifname {
+        row(text!("interface", "网络接口"), interface.clone(), "socket_ifname");
+    }
+    if !plan.network.hcas.is_empty() {
+        row(text!("HCAs", "RDMA 设备"), plan.network.hcas.join(","), "hcas");
+    }
+    if plan.layout.rule != LayoutRule::None {
+        row(Text::same("ulysses_size"), plan.layout.ulysses_size.to_string(), "ulysses_size");
+        if plan.layout.rule == LayoutRule::UlyssesRing {
+            row(Text::same("ring_size"), plan.layout.ring_size.to_string(), "ring_size");
+        }
+        if let Some(heads) = plan.layout.heads {
+            row(text!("heads", "注意力头数"), heads.to_string(), "heads");
+        }
+    }
+    if let Some(python) = &plan.python {
+        row(Text::same("python"), python.display().to_string(), "python");
+    }
+    if let Some(torch) = &plan.torch_version {
+        row(Text::same("torch"), torch.clone(), "torch");
+    }
+    let engine = format!("{:?}", plan.engine).to_lowercase();
+    let engine_source = format!("[{}]", settings.engine.source);
+    rows.push(vec![text!("engine", "启动引擎").get(lang).to_owned(), engine, engine_source]);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::AskedNproc;
+    use crate::plan::fixtures::{facts, planned, settings};
+
+    #[test]
+    fn the_block_names_value_and_source_in_both_languages() {
+        let mut settings = settings(&[]);
+        let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
+        let block = super::block(&plan, &settings);
+        assert!(block.contains("processes"), "{block}");
+        assert!(block.contains("2 × 8 = 16"), "{block}");
+        settings.lang = Lang::Zh;
+        let block = super::block(&plan, &settings);
+        assert!(block.contains("总进程数"), "{block}");
+    }
+}

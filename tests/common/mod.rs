@@ -1,0 +1,321 @@
+//! What the integration tests share: starting the real executable, waiting for
+//! conditions, and looking for processes that were left behind.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "each test file uses its own part of this module"
+)]
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything here may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The variable by which a test recognises its own processes.
+const TOKEN: &str = "JOB_TEST_TOKEN";
+
+/// Variables of the container that would change what a launch does.
+const PLATFORM: &[&str] = &[
+    "WORLD_SIZE",
+    "RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "NNODES",
+    "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "OMP_NUM_THREADS",
+    "LANG",
+    "LC_ALL",
+    "LC_MESSAGES",
+];
+
+pub fn executable() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_ranklaunch"))
+}
+
+/// A python that has torch. `make test` names it; without it there is nothing to launch.
+pub fn python() -> PathBuf {
+    let named = std::env::var_os("RANKLAUNCH_TEST_PYTHON").map(PathBuf::from);
+    let cached = std::env::var_os("HOME")
+        .map(|home| PathBuf::from(home).join(".cache/ranklaunch/venv/bin/python"));
+    named
+        .or(cached)
+        .filter(|python| python.exists())
+        .expect("no python with torch: run `make test`, or set RANKLAUNCH_TEST_PYTHON")
+}
+
+/// A test program of tests/programs.
+pub fn program(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// A port that nobody listens on now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until `ready` gives something; panics with `what` when PATIENCE is over.
+pub fn wait_until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "gave up waiting: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One launcher that a test starts.
+#[derive(Debug)]
+pub struct Launcher {
+    command: Command,
+    folder: tempfile::TempDir,
+    token: String,
+}
+
+impl Launcher {
+    /// `ranklaunch ARGS…` in a folder of its own, without the platform's variables.
+    pub fn new<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Launcher {
+        Launcher::of(Command::new(executable()), args)
+    }
+
+    /// Another command line that starts ranklaunch (`nohup ranklaunch …`).
+    pub fn of<I: AsRef<OsStr>>(
+        mut command: Command,
+        args: impl IntoIterator<Item = I>,
+    ) -> Launcher {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let token = format!("t{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = tempfile::tempdir().unwrap();
+        for name in PLATFORM {
+            command.env_remove(name);
+        }
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("RANKLAUNCH_") {
+                command.env_remove(name);
+            }
+        }
+        command.args(args).env(TOKEN, &token).current_dir(folder.path()).stdin(Stdio::null());
+        Launcher { command, folder, token }
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launcher {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The place of this launcher in a job of several nodes, as a platform says it.
+    pub fn node(self, rank: u32, nodes: u32, port: u16) -> Launcher {
+        self.env("WORLD_SIZE", nodes.to_string())
+            .env("RANK", rank.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn start(mut self) -> Running {
+        let out = self.folder.path().join("console.out");
+        let err = self.folder.path().join("console.err");
+        self.command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+        let child = self.command.spawn().unwrap();
+        Running { child, out, err, token: self.token, folder: self.folder }
+    }
+
+    pub fn run(self) -> Ended {
+        self.start().wait()
+    }
+}
+
+/// A launcher that runs. Dropped before its end, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+    token: String,
+    folder: tempfile::TempDir,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code, or 128 + signal as a shell shows it.
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+    pub elapsed: Duration,
+    token: String,
+    pub folder: tempfile::TempDir,
+}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.out).unwrap()).into_owned()
+    }
+
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.err).unwrap()).into_owned()
+    }
+
+    /// Waits until standard output holds `text` `times` times.
+    pub fn says(&mut self, text: &str, times: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.out().matches(text).count() < times {
+            let ended = self.child.try_wait().unwrap();
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "waited for {times} x {text:?}, ended {ended:?}\n{}\n{}",
+                self.out(),
+                self.err()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Living processes of this launch, with their command lines.
+    pub fn processes(&self) -> Vec<Process> {
+        processes_of(&self.token)
+    }
+
+    /// The agent: the guard's only child.
+    pub fn agent(&self) -> i32 {
+        let guard = self.pid();
+        wait_until("the agent", || {
+            self.processes()
+                .into_iter()
+                .find(|process| process.parent == guard)
+                .map(|found| found.pid)
+        })
+    }
+
+    pub fn wait(mut self) -> Ended {
+        let started = Instant::now();
+        let status = wait_until("the launcher's end", || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(
+                ended.is_some() || started.elapsed() < PATIENCE,
+                "still running\n{}\n{}\n{:#?}",
+                self.out(),
+                self.err(),
+                self.processes()
+            );
+            ended
+        });
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+        let ended = Ended {
+            code,
+            out: self.out(),
+            err: self.err(),
+            elapsed: started.elapsed(),
+            token: self.token.clone(),
+            folder: std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap()),
+        };
+        ended
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return;
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// Fails with the whole console unless the code is `code`.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Ended {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    /// Fails if any process of the launch is alive. Asked right after the
+    /// launcher's end: there is no time in which something may still go away.
+    #[track_caller]
+    pub fn expect_nothing_left(self) -> Ended {
+        let left = processes_of(&self.token);
+        assert!(left.is_empty(), "left behind: {left:#?}\n{}", self.err);
+        self
+    }
+
+    /// The newest run's folder of this node, from `ranklaunch-logs/latest`.
+    pub fn node_folder(&self, node: u32) -> PathBuf {
+        self.folder.path().join("ranklaunch-logs/latest").join(format!("node-{node}"))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub command: String,
+}
+
+/// Living processes whose environment or command line holds `token`.
+pub fn processes_of(token: &str) -> Vec<Process> {
+    let mine = BTreeSet::from([i32::try_from(std::process::id()).unwrap()]);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+        let environ = String::from_utf8_lossy(&read("environ")).into_owned();
+        if mine.contains(&pid) || !(command.contains(token) || environ.contains(token)) {
+            continue;
+        }
+        let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+        let Some((_, fields)) = stat.rsplit_once(')') else { continue };
+        let mut fields = fields.split_ascii_whitespace();
+        if matches!(fields.next(), Some("Z" | "X") | None) {
+            continue;
+        }
+        let parent = fields.next().unwrap().parse().unwrap();
+        found.push(Process { pid, parent, command });
+    }
+    found
+}
+
+pub fn kill(pid: i32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+        .unwrap();
+}
+
+/// `run --engine ENGINE --device cpu --nproc-per-node N` and what most tests want.
+pub fn run_args(engine: &str, nproc: u32) -> Vec<OsString> {
+    let mut args: Vec<OsString> = ["run", "--engine", engine, "--device", "cpu", "--stale", "off"]
+        .into_iter()
+        .map(OsString::from)
+        .collect();
+    args.extend(["--nproc-per-node".into(), nproc.to_string().into()]);
+    args.extend(["--python".into(), python().into_os_string()]);
+    args
+}

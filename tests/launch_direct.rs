@@ -1,0 +1,215 @@
+//! Real launches through the `direct` engine: every way to end gives the right
+//! code and leaves nothing behind.
+
+mod common;
+
+use common::{Launcher, free_port, kill, program, run_args, wait_until};
+use nix::sys::signal::Signal;
+
+fn direct(nproc: u32, what: &str) -> Launcher {
+    let mut args = run_args("direct", nproc);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
+    Launcher::new(args)
+}
+
+#[test]
+fn one_node_runs_and_says_who_it_is() {
+    let ended = direct(2, "succeed").run().expect_code(0).expect_nothing_left();
+    assert!(ended.out.contains("[r0] rank 0 of 2, local 0, 127.0.0.1:"), "{}", ended.out);
+    assert!(ended.out.contains("[r1] rank 1 of 2, local 1, 127.0.0.1:"), "{}", ended.out);
+    let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json is there");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("run.json is JSON");
+    assert_eq!((&run["exit_code"], &run["plan"]["world_size"]), (&0.into(), &2.into()), "{run:#}");
+    let log = ended.node_folder(0).join("attempt-0/rank-00001.out");
+    assert!(std::fs::read_to_string(log).expect("the log is there").starts_with("rank 1 of 2"));
+}
+
+#[test]
+fn two_nodes_run_one_job() {
+    let port = free_port();
+    // Node 1 waits for the master port, which the job's own rank 0 opens.
+    let script = "import os, socket, sys, time\n\
+        rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n\
+        here = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n\
+        if rank == 0:\n\
+        \x20   server = socket.create_server(here)\n\
+        \x20   seen = set()\n\
+        \x20   while seen != set('123'):\n\
+        \x20       seen.add(server.accept()[0].makefile().read(1))\n\
+        else:\n\
+        \x20   deadline = time.time() + 30\n\
+        \x20   while True:\n\
+        \x20       try:\n\
+        \x20           socket.create_connection(here).sendall(str(rank).encode()); break\n\
+        \x20       except OSError:\n\
+        \x20           assert time.time() < deadline; time.sleep(0.05)\n\
+        print('rank', rank, 'of', world, 'met')\n";
+    let node = |rank| {
+        let launcher = {
+            let mut args = run_args("direct", 2);
+            args.extend(["--".into(), "meet.py".into()]);
+            Launcher::new(args).node(rank, 2, port)
+        };
+        std::fs::write(launcher.folder().join("meet.py"), script).expect("the script is written");
+        launcher.start()
+    };
+    let (zero, one) = (node(0), node(1));
+    let zero = zero.wait().expect_code(0).expect_nothing_left();
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("[r1] rank 1 of 4 met"), "{}", zero.out);
+    assert!(one.out.contains("[r3] rank 3 of 4 met"), "{}", one.out);
+}
+
+#[test]
+fn a_failing_rank_gives_its_code_and_ends_the_others() {
+    let ended = direct(3, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+    assert!(ended.err.contains("about to fail"), "the last lines are repeated: {}", ended.err);
+}
+
+#[test]
+fn a_signal_becomes_128_plus_its_number() {
+    let ended = direct(2, "segv-on-rank-0").run().expect_code(139).expect_nothing_left();
+    assert!(ended.err.contains("rank 0 was killed by SIGSEGV"), "{}", ended.err);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
+    let ended = Launcher::new(args).run();
+    assert_ne!(ended.code, 0);
+    assert!(ended.err.contains("/no/such/program"), "{}", ended.err);
+}
+
+#[test]
+fn term_ends_everything_with_143() {
+    let mut running = direct(2, "escape").start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn nothing_survives_a_killed_agent() {
+    let mut running = direct(2, "escape").start();
+    running.says("READY", 2);
+    kill(running.agent());
+    running.wait().expect_code(137).expect_nothing_left();
+}
+
+#[test]
+fn nothing_survives_a_killed_guard() {
+    let mut running = direct(2, "escape").start();
+    running.says("READY", 2);
+    let token_holder = running.processes();
+    assert!(token_holder.len() >= 6, "the job is there: {token_holder:#?}");
+    running.signal(Signal::SIGKILL);
+    // Its parent sees the guard's end at once; the agent needs a moment to sweep.
+    wait_until("the agent's sweep", || running.processes().is_empty().then_some(()));
+    running.wait().expect_code(137);
+}
+
+#[test]
+fn nothing_survives_a_killed_shim() {
+    let mut running = direct(2, "escape").start();
+    running.says("READY", 2);
+    let shim = running
+        .processes()
+        .into_iter()
+        .find(|process| process.command.contains("ranklaunch rank"))
+        .expect("a shim is there");
+    kill(shim.pid);
+    running.wait().expect_code(137).expect_nothing_left();
+}
+
+#[test]
+fn ranks_that_ignore_term_are_killed_within_the_grace() {
+    let mut args = run_args("direct", 2);
+    args.extend(["--grace".into(), "2s".into(), "--".into()]);
+    args.extend([program("rank.sh").into_os_string(), "ignore-term".into()]);
+    let mut running = Launcher::new(args).start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
+}
+
+#[test]
+fn a_checkpoint_after_term_is_finished() {
+    let launcher = {
+        let mut args = run_args("direct", 2);
+        args.extend(["--".into(), program("rank.sh").into_os_string(), "checkpoint".into(), ".".into()]);
+        Launcher::new(args)
+    };
+    let mut running = launcher.start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    // Repeating it must not shorten the grace.
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    for rank in 0..2 {
+        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
+    }
+}
+
+#[test]
+fn hup_stops_the_job_unless_nohup() {
+    let mut running = direct(1, "wait").start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    running.wait().expect_code(129).expect_nothing_left();
+
+    let release = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = release.path().to_owned();
+    release.close().expect("only its name is wanted");
+    let mut args = vec![common::executable().into_os_string()];
+    args.extend(run_args("direct", 1));
+    args.extend(["--".into(), program("rank.sh").into_os_string(), "hup".into(), path.clone().into()]);
+    let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    // A second signal that is passed on proves that the first was not fatal.
+    running.signal(Signal::SIGUSR2);
+    std::fs::write(&path, "").expect("the rank is released");
+    let ended = running.wait();
+    std::fs::remove_file(&path).expect("the release is removed");
+    // USR2's default action kills the rank; what matters is that HUP did not stop the job.
+    assert!(!ended.err.contains("SIGHUP"), "{}", ended.err);
+    assert_ne!(ended.code, 129, "{}", ended.err);
+}
+
+#[test]
+fn usr1_reaches_the_rank() {
+    let mut running = direct(2, "usr1").start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGUSR1);
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.out.matches("GOT-USR1").count(), 2, "{}", ended.out);
+}
+
+#[test]
+fn eight_ranks_write_at_once_and_no_line_is_torn() {
+    let filler = "x".repeat(300);
+    let mut args = run_args("direct", 8);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), "lines".into(), filler.clone().into()]);
+    let ended = Launcher::new(args).run().expect_code(0).expect_nothing_left();
+    let mut next = [0u32; 8];
+    for line in ended.out.lines() {
+        let (prefix, rest) = line.split_once("] ").expect("every line has its prefix");
+        let rank: usize = prefix.trim_start_matches("[r").parse().expect("the prefix names the rank");
+        assert_eq!(rest, format!("rank {rank} line {} {filler}", next[rank]));
+        next[rank] += 1;
+    }
+    assert_eq!(next, [500; 8]);
+}
+
+#[test]
+fn a_command_engine_gets_the_agreed_values() {
+    let mut args = run_args("command", 3);
+    args.extend(["--".into(), "sh".into(), "-c".into()]);
+    args.push("echo nodes=$NNODES rank=$NODE_RANK each=$NPROC_PER_NODE at=$MASTER_ADDR; exit 9".into());
+    let ended = Launcher::new(args).run().expect_code(9).expect_nothing_left();
+    assert!(ended.out.contains("nodes=1 rank=0 each=3 at=127.0.0.1"), "{}", ended.out);
+}

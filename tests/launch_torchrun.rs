@@ -1,0 +1,106 @@
+//! Real torchrun, real gloo: what is torchrun's own, and that we end with the
+//! truth where torchrun ends with 1.
+
+mod common;
+
+use common::{Ended, Launcher, Running, free_port, kill, program, run_args, wait_until};
+use nix::sys::signal::Signal;
+
+fn torchrun(nproc: u32, what: &str) -> Launcher {
+    let mut args = run_args("torchrun", nproc);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
+    Launcher::new(args)
+}
+
+#[test]
+fn two_nodes_reduce_over_gloo() {
+    let port = free_port();
+    let train = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/train.py");
+    let node = |rank| {
+        let mut args = run_args("torchrun", 2);
+        args.extend(["--".into(), train.clone().into_os_string()]);
+        Launcher::new(args).node(rank, 2, port).start()
+    };
+    let (zero, one): (Running, Running) = (node(0), node(1));
+    let zero: Ended = zero.wait().expect_code(0).expect_nothing_left();
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("[r0] step 2: all-reduce gives 14"), "{}\n{}", zero.out, zero.err);
+    assert!(zero.out.contains("[r1] rank 1 of 4 on node 0"), "{}", zero.out);
+    assert!(one.out.contains("[r2] rank 2 of 4 on node 1"), "{}", one.out);
+}
+
+#[test]
+fn a_failing_rank_gives_its_own_code() {
+    let ended = torchrun(2, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+}
+
+#[test]
+fn a_segfault_gives_139() {
+    torchrun(2, "segv-on-rank-0").run().expect_code(139).expect_nothing_left();
+}
+
+#[test]
+fn term_gives_143_and_a_checkpoint_its_time() {
+    let mut args = run_args("torchrun", 2);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), "checkpoint".into(), ".".into()]);
+    let mut running = Launcher::new(args).start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    for rank in 0..2 {
+        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
+    }
+}
+
+/// torchrun during its rendezvous: node 1 never comes.
+#[test]
+fn term_during_the_rendezvous_ends_at_once() {
+    let launcher = torchrun(1, "succeed").node(0, 2, free_port());
+    let running = launcher.start();
+    wait_until("torchrun", || {
+        running.processes().iter().any(|process| process.command.contains("torch.distributed.run")).then_some(())
+    });
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn nothing_survives_a_killed_torchrun() {
+    let mut running = torchrun(2, "escape").start();
+    running.says("READY", 2);
+    let engine = running
+        .processes()
+        .into_iter()
+        .find(|process| process.command.contains("torch.distributed.run"))
+        .expect("torchrun is there");
+    kill(engine.pid);
+    let ended = running.wait().expect_code(137).expect_nothing_left();
+    assert!(ended.err.contains("the engine was killed by SIGKILL"), "{}", ended.err);
+}
+
+#[test]
+fn nothing_survives_a_killed_agent() {
+    let mut running = torchrun(2, "escape").start();
+    running.says("READY", 2);
+    kill(running.agent());
+    running.wait().expect_code(137).expect_nothing_left();
+}
+
+#[test]
+fn hup_is_a_stop_and_nohup_is_not() {
+    let mut running = torchrun(1, "wait").start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    running.wait().expect_code(129).expect_nothing_left();
+}
+
+/// accelerate starts torchrun's machinery itself; the shim and the codes are the same.
+#[test]
+fn accelerate_runs_two_ranks_and_gives_their_code() {
+    let mut args = run_args("accelerate", 2);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), "exit-7-on-rank-1".into()]);
+    let ended = Launcher::new(args).run().expect_code(7).expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+}
