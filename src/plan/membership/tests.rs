@@ -37,7 +37,7 @@ impl Told {
                     line.push_str(" free");
                 }
                 if let Some((least, most)) = member.elastic {
-                    line.push_str(&format!(" {least}..{most}"));
+                    line = format!("{line} {least}..{most}");
                 }
                 for warning in &self.warnings {
                     line.push(' ');
