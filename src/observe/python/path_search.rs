@@ -26,7 +26,14 @@ pub(super) fn search(host: &Host) -> Option<Found> {
         Some((format!("first line of {}", torchrun.display()), interpreter))
     });
     let mut first = None;
+    let mut seen = Vec::new();
     for (by, interpreter) in named_python.chain(torchrun) {
+        // python and python3 side by side are one installation.
+        let same = (interpreter.parent().map(Path::to_owned), files::resolve(host, &interpreter));
+        if seen.contains(&same) {
+            continue;
+        }
+        seen.push(same);
         let found = Found { interpreter, by };
         if Install::of(host, &found.interpreter).torch(host).is_some() {
             return Some(found);

@@ -300,6 +300,35 @@ mod tests {
     }
 
     #[test]
+    fn ranks_in_every_way_of_counting() {
+        let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
+        let table = [
+            (Reading::Plain, "3", None, Some(3)),
+            (Reading::OneBased, "3", None, Some(2)),
+            (Reading::OneBased, "0", None, None),
+            (Reading::PositionInList, "b", Some("a, b"), Some(1)),
+            (Reading::PositionInList, "c", Some("a, b"), None),
+            (Reading::PositionInList, "b", None, None),
+            (Reading::MainFirst, "2", Some("2"), Some(0)),
+            (Reading::MainFirst, "0", Some("2"), Some(1)),
+            (Reading::MainFirst, "1", Some("2"), Some(2)),
+            (Reading::MainFirst, "3", Some("2"), Some(3)),
+            (Reading::MainFirst, "0", None, Some(0)),
+        ];
+        for (reading, value, beside, expected) in table {
+            let found = Evidence {
+                platform: "p".to_owned(),
+                field: Field::NodeRank,
+                claim: claim(value),
+                reading,
+                beside: beside.map(claim),
+                strength: Strength::Specific,
+            };
+            assert_eq!(rank(&found).ok(), expected, "{reading:?} {value} {beside:?}");
+        }
+    }
+
+    #[test]
     fn endpoints_split_at_the_port_and_nowhere_else() {
         let table = [
             ("job-worker-0:23456", ("job-worker-0", Some("23456"))),

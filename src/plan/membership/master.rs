@@ -100,10 +100,12 @@ pub(super) fn rendezvous(
     Ok(Master { addr, port })
 }
 
-/// Hints only say where several nodes meet, never that there are several.
+/// Hints only say where several nodes meet, never that there are several. An address that
+/// is cut out of a node list or an endpoint is not worth a failed name look-up on one node.
 fn addresses(contract: &Contract, several: bool) -> Vec<Evidence> {
     let mut found = claims::of(contract, Field::MasterAddr);
-    found.retain(|found| several || found.strength > Strength::Hint);
+    let own = |found: &Evidence| found.strength > Strength::Hint && found.reading == Reading::Plain;
+    found.retain(|found| several || own(found));
     found
 }
 
