@@ -155,23 +155,23 @@ fn virtualenv_keeps_to_itself_unless_told() {
 
 #[test]
 fn by_flag() {
-    let tree = Tree::new(&[("PATH", "/usr/bin"), ("PWD", "/work")])
+    let tree = Tree::new(&[("PATH", "/usr/bin"), ("PWD", "/job")])
         .python("/usr", "python3.11")
-        .file("/work/notes", "")
-        .link("/work/venv/bin/python", "/usr/bin/python3")
-        .file("/work/venv/pyvenv.cfg", "home = /usr/bin\nversion_info = 3.11.7\n")
-        .torch("/work/venv/lib/python3.11/site-packages", "2.7.0", "None");
+        .file("/job/notes", "")
+        .link("/job/venv/bin/python", "/usr/bin/python3")
+        .file("/job/venv/pyvenv.cfg", "home = /usr/bin\nversion_info = 3.11.7\n")
+        .torch("/job/venv/lib/python3.11/site-packages", "2.7.0", "None");
     let find = |path: &str| tree.find(&Settings { python: flag(path.into()), ..undecided() });
-    assert_eq!(line(&find("venv/bin/python")), "/work/venv/bin/python 3.11 2.7.0 -");
+    assert_eq!(line(&find("venv/bin/python")), "/job/venv/bin/python 3.11 2.7.0 -");
     assert_eq!(find("venv/bin/python").found_by, "--flag");
-    let activation = find("/work/venv/bin/python").activation;
-    assert_eq!(activation.get("VIRTUAL_ENV").map(String::as_str), Some("/work/venv"));
+    let activation = find("/job/venv/bin/python").activation;
+    assert_eq!(activation.get("VIRTUAL_ENV").map(String::as_str), Some("/job/venv"));
     assert_eq!(line(&find("python3.11")), "/usr/bin/python3.11 3.11 - -");
     for (bad, said) in [
         ("python3.9", "/usr/bin"),
         ("/nowhere/python", "does not exist"),
-        ("/work/notes", "no executable file"),
-        ("/work/venv", "/work/venv/bin/python"),
+        ("/job/notes", "no executable file"),
+        ("/job/venv", "/job/venv/bin/python"),
     ] {
         let facts = find(bad);
         let problem = facts.problem.expect(bad);
@@ -259,14 +259,14 @@ fn pyenv_shims_are_followed() {
             .python("/root/.pyenv/versions/3.12.1", "python3.12")
             .python("/usr", "python3.10")
             .file("/root/.pyenv/version", "3.11.7\n")
-            .file("/work/.python-version", "# ours\n3.12.1\n")
+            .file("/job/.python-version", "# ours\n3.12.1\n")
     };
     let found = |environment: &[(&str, &str)]| line(&tree(environment).found());
     let version = |version| format!("/root/.pyenv/versions/{version}/bin/python3");
     assert_eq!(found(&[]), format!("{} 3.11 - -", version("3.11.7")));
-    assert_eq!(found(&[("PWD", "/work/deep")]), format!("{} 3.12 - -", version("3.12.1")));
+    assert_eq!(found(&[("PWD", "/job/deep")]), format!("{} 3.12 - -", version("3.12.1")));
     assert_eq!(
-        found(&[("PWD", "/work"), ("PYENV_VERSION", "3.11")]),
+        found(&[("PWD", "/job"), ("PYENV_VERSION", "3.11")]),
         format!("{} 3.11 - -", version("3.11.10"))
     );
     assert_eq!(found(&[("PYENV_VERSION", "system")]), "/usr/bin/python3 3.10 - -");
@@ -312,7 +312,7 @@ fn odd_files_are_facts_not_errors() {
 #[test]
 fn heads_of_a_checkpoint() {
     let heads = |files: &[(&str, &str)], args: &[&str]| {
-        let mut tree = Tree::new(&[("PWD", "/work")]);
+        let mut tree = Tree::new(&[("PWD", "/job")]);
         for (path, text) in files {
             tree = tree.file(path, text);
         }
@@ -330,10 +330,10 @@ fn heads_of_a_checkpoint() {
         found.map(|(n, _)| (n, "/m/low_noise_model/config.json".into()))
     );
     let diffusers = [
-        ("/work/m/config.json", "{}"),
-        ("/work/m/transformer/config.json", r#"{"num_attention_heads": 24}"#),
+        ("/job/m/config.json", "{}"),
+        ("/job/m/transformer/config.json", r#"{"num_attention_heads": 24}"#),
     ];
-    let found = Some((24, PathBuf::from("/work/m/transformer/config.json")));
+    let found = Some((24, PathBuf::from("/job/m/transformer/config.json")));
     assert_eq!(heads(&diffusers, &["--ckpt_dir", "m"]), found);
     for config in
         ["", "[", "{\"num_heads\": 0}", "{\"num_heads\": -4}", "{\"num_heads\": \"40\"}", "[1]"]

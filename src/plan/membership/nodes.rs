@@ -201,7 +201,7 @@ fn processes_per_node(
     }
     offered_nproc(contract).or_else(|| {
         let visible = u32::try_from(gpus.visible.len()).ok().filter(|count| *count > 0)?;
-        Some((visible, "CUDA_VISIBLE_DEVICES".to_owned()))
+        Some((visible, "GPU".to_owned()))
     })
 }
 

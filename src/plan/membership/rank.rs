@@ -4,7 +4,7 @@
 //! or a refusal that names both.
 
 use crate::lang::Text;
-use crate::observe::{Contract, Evidence, Field, Strength};
+use crate::observe::{Claim, Contract, Evidence, Field, Strength};
 use crate::plan::Decision;
 use crate::settings::Settings;
 use crate::text;
@@ -50,6 +50,9 @@ pub(super) fn node_rank(
         ));
     };
     check_rank(contract, nnodes, &known, warnings)?;
+    if known.by == By::Platform {
+        warn_of_other_rank(contract, nodes, &known, warnings);
+    }
     decisions.push(Decision::new("node_rank", known.value, because, &known.source));
     Ok(known)
 }
@@ -79,6 +82,25 @@ fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refu
     let because = text!("the index of this node", "本节点的编号");
     let known = Known { value, source: found.claim.to_string(), by: By::WorldSize };
     Ok(Some((known, because)))
+}
+
+/// RANK beside a stronger variable: where WORLD_SIZE counts the same nodes, it should agree.
+fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, warnings: &mut Vec<Warning>) {
+    let first = |field| claims::spoken(contract, field).into_iter().next().map(|found| found.claim);
+    let number = |claim: &Claim| claim.value.trim().parse::<u32>().ok();
+    let (Some(size), Some(rank)) = (first(Field::WorldSize), first(Field::Rank)) else { return };
+    if number(&size) != Some(nodes) || number(&rank) == Some(known.value) {
+        return;
+    }
+    let source = &known.source;
+    warnings.push(Warning::new(
+        "membership.rank",
+        text!(
+            "{rank} is not the node rank of {source}, which is used",
+            "{rank} 与 {source} 的节点编号不同；采用后者"
+        ),
+        text!("--node-rank overrides both", "--node-rank 可覆盖二者"),
+    ));
 }
 
 fn check_rank(

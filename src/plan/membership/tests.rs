@@ -347,6 +347,10 @@ fn kubebrain_in_all_spellings() {
             "KUBEBRAIN_NAMESPACE=n WORLD_SIZE=2 RANK=1 MASTER_ADDR=jo-worker-0 MASTER_PORT=29500 PORT_0=9205",
             "kubebrain 2 1 jo-worker-0:29500",
         ),
+        (
+            "KUBEBRAIN_REPLICA=0 KUBEBRAIN_REPLICA_TOTAL=2 WORLD_SIZE=2 RANK=1 MASTER_ADDR=h",
+            "kubebrain 2 0 h:29500 membership.rank",
+        ),
         // A number of processes beside the number of nodes.
         (
             "KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=2 WORLD_SIZE=16 RANK=1 MASTER_ADDR=10.1.2.3",
