@@ -1,10 +1,114 @@
-use super::PythonFacts;
+//! Which Python runs the job, and which torch it has.
+//!
+//! Takes the settings' wish, the environment and files; gives [`PythonFacts`].
+//! Reads version files, symlinks and `pyvenv.cfg` only: an interpreter that is
+//! started costs tens of milliseconds, and `import torch` seconds. Never decides
+//! whether what was found is good enough.
+
+mod checkpoint;
+mod conda;
+mod files;
+mod install;
+mod path_search;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
 use crate::host::Host;
+use crate::lang::Text;
+use crate::observe::PythonFacts;
 use crate::settings::Settings;
-use std::path::PathBuf;
-pub fn python(_host: &Host, _settings: &Settings) -> PythonFacts {
-    PythonFacts::default()
+use crate::text;
+
+pub use checkpoint::checkpoint_heads;
+use install::Install;
+
+/// An interpreter and how it was found.
+struct Found {
+    interpreter: PathBuf,
+    by: String,
 }
-pub fn checkpoint_heads(_host: &Host, _settings: &Settings) -> Option<(u32, PathBuf)> {
-    None
+
+/// The interpreter, by flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
+pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
+    match search(host, settings) {
+        Ok(found) => {
+            let install = Install::of(host, &found.interpreter);
+            PythonFacts {
+                found_by: found.by,
+                problem: None,
+                version: install.version.clone(),
+                torch: install.torch(host),
+                activation: install.activation(host),
+                interpreter: Some(found.interpreter),
+            }
+        }
+        Err((by, problem)) => {
+            PythonFacts { found_by: by, problem: Some(problem), ..PythonFacts::default() }
+        }
+    }
+}
+
+fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
+    if let Some(wish) = &settings.python {
+        let by = wish.source.to_string();
+        return match wished(host, &wish.value) {
+            Ok(interpreter) => Ok(Found { interpreter, by }),
+            Err(problem) => Err((by, problem)),
+        };
+    }
+    if let Some(wish) = &settings.conda_env {
+        let name = &wish.value;
+        let by = format!("conda environment {name}");
+        return match conda::interpreter(host, name, &settings.conda_roots) {
+            Ok(interpreter) => Ok(Found { interpreter, by }),
+            Err(problem) => Err((by, problem)),
+        };
+    }
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        let Some(prefix) = host.variable(variable).filter(|prefix| !prefix.is_empty()) else {
+            continue;
+        };
+        if let Some(interpreter) = files::interpreter_in(host, Path::new(&prefix)) {
+            return Ok(Found { interpreter, by: variable.to_owned() });
+        }
+    }
+    path_search::search(host).ok_or_else(|| {
+        let path = path_search::path_variable(host);
+        let problem = text!(
+            "there is neither python3 nor python in PATH ({path})",
+            "PATH（{path}）中既没有 python3 也没有 python"
+        );
+        ("PATH".to_owned(), problem)
+    })
+}
+
+/// `--python`: a path, or a name to be looked for in PATH.
+fn wished(host: &Host, wish: &Path) -> Result<PathBuf, Text> {
+    let shown = wish.display();
+    if wish.components().count() == 1
+        && !wish.has_root()
+        && let Some(name) = wish.to_str()
+    {
+        return path_search::named(host, name).ok_or_else(|| {
+            let path = path_search::path_variable(host);
+            text!("there is no {shown} in PATH ({path})", "PATH（{path}）中没有 {shown}")
+        });
+    }
+    let path = files::absolute(host, wish);
+    if files::is_executable(host, &path) {
+        return Ok(path);
+    }
+    if let Some(interpreter) = files::interpreter_in(host, &path) {
+        let inner = interpreter.display();
+        return Err(text!(
+            "{shown} is a folder; its interpreter is {inner}",
+            "{shown} 是文件夹；其中的解释器是 {inner}"
+        ));
+    }
+    if files::exists(host, &path) {
+        return Err(text!("{shown} is no executable file", "{shown} 不是可执行文件"));
+    }
+    Err(text!("{shown} does not exist", "{shown} 不存在"))
 }

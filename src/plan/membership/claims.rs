@@ -59,6 +59,31 @@ pub(super) fn spoken(contract: &Contract, field: Field) -> Vec<Evidence> {
     of(contract, field).into_iter().filter(|found| !found.claim.is_blank()).collect()
 }
 
+/// The claims of the strongest kind that count nodes and nothing else.
+pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
+    let mut found: Vec<Evidence> = spoken(contract, field)
+        .into_iter()
+        .filter(|found| found.strength > Strength::Generic)
+        .collect();
+    let most = found.iter().map(|found| found.strength).max();
+    found.retain(|found| Some(found.strength) == most);
+    found
+}
+
+pub(super) fn contradiction(one: &Claim, other: &Claim, flag: &str) -> Refusal {
+    refuse(
+        "membership.contradiction",
+        text!(
+            "{one} and {other} contradict each other, and neither is stronger",
+            "{one} 与 {other} 相互矛盾，且无法判断以谁为准"
+        ),
+        text!(
+            "say which is right with {flag}, or remove the wrong variable",
+            "请用 {flag} 指明正确的值，或去掉错误的变量"
+        ),
+    )
+}
+
 /// A whole number within `least..=most`.
 pub(super) fn number(
     claim: &Claim,
@@ -235,7 +260,7 @@ pub(super) fn host_problem(host: &str) -> Option<Text> {
         ));
     }
     let address = bare.split('%').next().unwrap_or_default();
-    let named = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '.' | '_');
+    let named = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
     let legal = address.parse::<Ipv6Addr>().is_ok()
         || (bare.len() <= 253 && !bare.starts_with('-') && bare.chars().all(named));
     if bare.is_empty() || !legal {
@@ -271,6 +296,35 @@ mod tests {
         ];
         for (list, host) in table {
             assert_eq!(first_of_hostlist(list), host, "{list}");
+        }
+    }
+
+    #[test]
+    fn ranks_in_every_way_of_counting() {
+        let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
+        let table = [
+            (Reading::Plain, "3", None, Some(3)),
+            (Reading::OneBased, "3", None, Some(2)),
+            (Reading::OneBased, "0", None, None),
+            (Reading::PositionInList, "b", Some("a, b"), Some(1)),
+            (Reading::PositionInList, "c", Some("a, b"), None),
+            (Reading::PositionInList, "b", None, None),
+            (Reading::MainFirst, "2", Some("2"), Some(0)),
+            (Reading::MainFirst, "0", Some("2"), Some(1)),
+            (Reading::MainFirst, "1", Some("2"), Some(2)),
+            (Reading::MainFirst, "3", Some("2"), Some(3)),
+            (Reading::MainFirst, "0", None, Some(0)),
+        ];
+        for (reading, value, beside, expected) in table {
+            let found = Evidence {
+                platform: "p".to_owned(),
+                field: Field::NodeRank,
+                claim: claim(value),
+                reading,
+                beside: beside.map(claim),
+                strength: Strength::Specific,
+            };
+            assert_eq!(rank(&found).ok(), expected, "{reading:?} {value} {beside:?}");
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) fn master(
 ) -> Result<Master, Refusal> {
     let several = nnodes.value > 1;
     // `--nnodes 1` in a job of many pods: the platform's master is another node.
-    let alone = !several && nnodes.by == By::Setting;
+    let alone = nnodes.is_apart();
     let addr = match stated_addr(settings, decisions)? {
         Some(addr) => addr,
         None => {
@@ -70,6 +70,7 @@ pub(super) fn master(
 pub(super) fn rendezvous(
     settings: &Settings,
     contract: &Contract,
+    count: &Claim,
     decisions: &mut Vec<Decision>,
     warnings: &mut Vec<Warning>,
 ) -> Result<Master, Refusal> {
@@ -87,7 +88,7 @@ pub(super) fn rendezvous(
     if endpoint.is_empty() {
         ports = claims::of(contract, Field::MasterPort);
     }
-    let several = Known { value: 2, source: "PET_NNODES".to_owned(), by: By::Platform };
+    let several = Known { value: 2, source: count.to_string(), by: By::Platform };
     let addr = match stated_addr(settings, decisions)? {
         Some(addr) => addr,
         None => claimed_addr(&hosts, &several, decisions, warnings)?,
@@ -99,10 +100,12 @@ pub(super) fn rendezvous(
     Ok(Master { addr, port })
 }
 
-/// Hints only say where several nodes meet, never that there are several.
+/// Hints only say where several nodes meet, never that there are several. An address that
+/// is cut out of a node list or an endpoint is not worth a failed name look-up on one node.
 fn addresses(contract: &Contract, several: bool) -> Vec<Evidence> {
     let mut found = claims::of(contract, Field::MasterAddr);
-    found.retain(|found| several || found.strength > Strength::Hint);
+    let own = |found: &Evidence| found.strength > Strength::Hint && found.reading == Reading::Plain;
+    found.retain(|found| several || own(found));
     found
 }
 

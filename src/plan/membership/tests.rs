@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use proptest::prelude::*;
 
+use super::claims::MOST_NODES;
 use super::*;
 use crate::host::Host;
-use crate::observe::{GpuFacts, VisibleGpu, contract};
+use crate::observe::{Claim, GpuFacts, VisibleGpu, contract};
 use crate::settings::fixtures::undecided;
-use crate::settings::{Nproc, Sourced};
+use crate::settings::{Nproc, Rendezvous, Source, Sourced, WorldSizeCounts};
 
 /// What came out: the membership with what was said on the way, or the refusal.
 struct Told {
@@ -37,7 +38,7 @@ impl Told {
                     line.push_str(" free");
                 }
                 if let Some((least, most)) = member.elastic {
-                    line.push_str(&format!(" {least}..{most}"));
+                    line = format!("{line} {least}..{most}");
                 }
                 for warning in &self.warnings {
                     line.push(' ');
@@ -282,7 +283,15 @@ fn elastic_pytorchjob_is_passed_through() {
         // standalone: true arrives as an empty string, on which torchrun itself dies.
         (
             &format!("{c10d} PET_NNODES=1:2 PET_STANDALONE="),
-            "kubeflow-pytorchjob 1 0 j-worker-0:23456 free",
+            "kubeflow-pytorchjob 1 0 127.0.0.1:23456 free",
+        ),
+        (
+            &format!("{c10d} PET_NNODES=1 PET_STANDALONE= WORLD_SIZE=2 RANK=1"),
+            "kubeflow-pytorchjob 1 0 127.0.0.1:23456 free",
+        ),
+        (
+            &format!("{c10d} PET_NNODES=1:2 PET_STANDALONE=0"),
+            "kubeflow-pytorchjob 2 0 j-worker-0:23456 1..2",
         ),
         (&format!("{c10d} PET_NNODES=4:1"), "refused membership.number"),
         (&format!("{c10d} PET_NNODES=1:x"), "refused membership.number"),
@@ -337,6 +346,10 @@ fn kubebrain_in_all_spellings() {
         (
             "KUBEBRAIN_NAMESPACE=n WORLD_SIZE=2 RANK=1 MASTER_ADDR=jo-worker-0 MASTER_PORT=29500 PORT_0=9205",
             "kubebrain 2 1 jo-worker-0:29500",
+        ),
+        (
+            "KUBEBRAIN_REPLICA=0 KUBEBRAIN_REPLICA_TOTAL=2 WORLD_SIZE=2 RANK=1 MASTER_ADDR=h",
+            "kubebrain 2 0 h:29500 membership.rank",
         ),
         // A number of processes beside the number of nodes.
         (

@@ -1,0 +1,47 @@
+//! Attention heads from the checkpoint that the script is given.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::files;
+use crate::host::Host;
+use crate::settings::Settings;
+
+/// Where checkpoints keep the config.json of the model that attends: at the top, in a
+/// diffusers pipeline, in Wan2.2's two experts.
+const FOLDERS: [&str; 4] = ["", "transformer", "low_noise_model", "high_noise_model"];
+
+const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
+
+/// Heads and the file that says so; None when no argument names a checkpoint or none of its
+/// files gives a positive number.
+pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
+    let argument = settings.layout.checkpoint_argument.as_deref()?;
+    let folder = value_of(settings.program.as_ref()?.value.args(), argument)?;
+    let folder = files::absolute(host, Path::new(&folder));
+    FOLDERS.iter().find_map(|inner| {
+        let file = folder.join(inner).join("config.json");
+        let config: serde_json::Value =
+            serde_json::from_str(&files::read_small(host, &file)?).ok()?;
+        let heads = KEYS.iter().find_map(|key| config.get(key)?.as_u64())?;
+        let heads = u32::try_from(heads).ok().filter(|heads| *heads > 0)?;
+        Some((heads, file))
+    })
+}
+
+/// The last `--name value` or `--name=value`, as argparse takes it.
+fn value_of<'a>(args: &'a [impl AsRef<OsStr>], name: &str) -> Option<&'a OsStr> {
+    let mut found = None;
+    let mut args = args.iter().map(AsRef::as_ref);
+    while let Some(argument) = args.next() {
+        if argument == name {
+            found = args.next().or(found);
+        } else if let Some(rest) = argument.as_bytes().strip_prefix(name.as_bytes())
+            && let Some(value) = rest.strip_prefix(b"=")
+        {
+            found = Some(OsStr::from_bytes(value));
+        }
+    }
+    found
+}

@@ -1,0 +1,286 @@
+//! What belongs to an interpreter: version, site-packages, torch, activation.
+//!
+//! Follows CPython's own rules (`Modules/getpath.py`, `Lib/site.py`) as far as
+//! files tell.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::files;
+use super::path_search::path_variable;
+use crate::host::Host;
+use crate::observe::Torch;
+
+pub(super) struct Install {
+    /// Folder above `bin`.
+    prefix: PathBuf,
+    kind: Kind,
+    /// `3.11`
+    pub(super) version: Option<String>,
+    /// `python3.11`, `python3.13t`: the folder below `lib`.
+    library: Option<String>,
+    /// Where packages are looked for, in order.
+    sites: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Venv,
+    Conda,
+    Plain,
+}
+
+impl Install {
+    pub(super) fn of(host: &Host, interpreter: &Path) -> Install {
+        // pyvenv.cfg is looked for beside the path as it was called, symlinks not followed.
+        let bin = interpreter.parent().unwrap_or(Path::new("/"));
+        let above = bin.parent().unwrap_or(Path::new("/"));
+        let venv = [above, bin].into_iter().find_map(|folder| {
+            Some((folder, files::read_small(host, &folder.join("pyvenv.cfg"))?))
+        });
+        let mut install = match venv {
+            Some((prefix, config)) => Install::venv(host, prefix, &config, interpreter),
+            None => Install::plain(host, interpreter),
+        };
+        let python_path = host.variable("PYTHONPATH").unwrap_or_default();
+        let given = python_path.split(':').filter(|folder| !folder.is_empty());
+        let given = given.map(|folder| files::absolute(host, Path::new(folder)));
+        install.sites.splice(0..0, given);
+        install
+    }
+
+    fn venv(host: &Host, prefix: &Path, config: &str, interpreter: &Path) -> Install {
+        let value = |name: &str| {
+            config.lines().find_map(|line| {
+                let (key, value) = line.split_once('=')?;
+                key.trim().eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+            })
+        };
+        let base = Install::plain(host, interpreter);
+        let version = value("version").or_else(|| value("version_info"));
+        let named = version.as_deref().and_then(minor_version);
+        let version = named.or_else(|| base.version.clone());
+        let library = match (&base.library, &version) {
+            (Some(library), _) => Some(library.clone()),
+            (None, Some(version)) => Some(format!("python{version}")),
+            (None, None) => library_in(host, prefix),
+        };
+        let version = version.or_else(|| library.as_deref().and_then(version_of_library));
+        let mut sites = site_packages(prefix, library.as_deref());
+        let shared = value("include-system-site-packages");
+        if shared.is_some_and(|shared| shared.eq_ignore_ascii_case("true")) {
+            sites.extend(base.sites);
+        }
+        Install { prefix: prefix.to_owned(), kind: Kind::Venv, version, library, sites }
+    }
+
+    fn plain(host: &Host, interpreter: &Path) -> Install {
+        let real = files::resolve(host, interpreter);
+        let prefix = real.parent().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
+        let conda = files::is_folder(host, &prefix.join("conda-meta"));
+        let named = real
+            .file_name()
+            .and_then(|name| name.to_str())
+            .filter(|name| version_of_library(name).is_some())
+            .map(str::to_owned);
+        let library = named.or_else(|| library_in(host, &prefix));
+        let version = library.as_deref().and_then(version_of_library);
+        let mut sites = Vec::new();
+        if let Some(library) = &library {
+            let no_user_site =
+                host.variable("PYTHONNOUSERSITE").is_some_and(|value| !value.is_empty());
+            if !no_user_site {
+                sites.push(user_base(host).join("lib").join(library).join("site-packages"));
+            }
+            // Debian's Python keeps packages of pip below /usr/local, and its own apart.
+            if prefix == Path::new("/usr") {
+                sites.push(PathBuf::from("/usr/local/lib").join(library).join("dist-packages"));
+                sites.push(PathBuf::from("/usr/lib/python3/dist-packages"));
+                sites.push(PathBuf::from("/usr/local/lib64").join(library).join("site-packages"));
+                sites.push(PathBuf::from("/usr/local/lib").join(library).join("site-packages"));
+            }
+        }
+        sites.extend(site_packages(&prefix, library.as_deref()));
+        let kind = if conda { Kind::Conda } else { Kind::Plain };
+        Install { prefix, kind, version, library, sites }
+    }
+
+    /// torch's own version file; the first in the order of the search path.
+    pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
+        let direct = self.sites.iter().find_map(|site| torch_in(host, site));
+        direct.or_else(|| {
+            // A torch built in its checkout is reached through a line of a .pth file.
+            self.sites
+                .iter()
+                .flat_map(|site| linked(host, site))
+                .find_map(|site| torch_in(host, &site))
+        })
+    }
+
+    /// Variables that activating the environment would change.
+    pub(super) fn activation(&self, host: &Host) -> BTreeMap<String, String> {
+        let prefix = self.prefix.to_string_lossy().into_owned();
+        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+        match self.kind {
+            Kind::Plain => return wanted,
+            Kind::Venv => {
+                wanted.insert("VIRTUAL_ENV".to_owned(), prefix);
+            }
+            Kind::Conda => {
+                wanted.extend(conda_variables(host, &self.prefix));
+                wanted.insert("CONDA_DEFAULT_ENV".to_owned(), conda_name(&self.prefix));
+                wanted.insert("CONDA_PREFIX".to_owned(), prefix);
+            }
+        }
+        let bin = self.prefix.join("bin").to_string_lossy().into_owned();
+        let path = path_variable(host);
+        if path.split(':').next() != Some(bin.as_str()) {
+            wanted.insert("PATH".to_owned(), format!("{bin}:{path}"));
+        }
+        wanted.retain(|name, value| host.variable(name).as_ref() != Some(value));
+        wanted
+    }
+}
+
+/// Name for CONDA_DEFAULT_ENV: `envs/<name>`, else `base`.
+fn conda_name(prefix: &Path) -> String {
+    let named = prefix.parent().is_some_and(|parent| parent.ends_with("envs"));
+    match prefix.file_name() {
+        Some(name) if named => name.to_string_lossy().into_owned(),
+        _ => "base".to_owned(),
+    }
+}
+
+/// What `conda env config vars set` stored.
+fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
+    let state = files::read_small(host, &prefix.join("conda-meta/state")).unwrap_or_default();
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_default();
+    let variables = state.get("env_vars").and_then(|found| found.as_object());
+    let text = |(name, value): (&String, &serde_json::Value)| {
+        Some((name.clone(), value.as_str()?.to_owned()))
+    };
+    variables.into_iter().flatten().filter_map(text).collect()
+}
+
+fn user_base(host: &Host) -> PathBuf {
+    let set = |name: &str| host.variable(name).filter(|value| !value.is_empty());
+    set("PYTHONUSERBASE").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(set("HOME").unwrap_or_else(|| "/root".to_owned())).join(".local")
+    })
+}
+
+fn site_packages(prefix: &Path, library: Option<&str>) -> Vec<PathBuf> {
+    let Some(library) = library else { return Vec::new() };
+    ["lib", "lib64"]
+        .into_iter()
+        .map(|lib| prefix.join(lib).join(library).join("site-packages"))
+        .collect()
+}
+
+/// The newest `pythonX.Y` below `lib`.
+fn library_in(host: &Host, prefix: &Path) -> Option<String> {
+    files::list(host, &prefix.join("lib"))
+        .into_iter()
+        .filter_map(|name| {
+            let version = version_of_library(&name)?;
+            let (major, minor) = version.split_once('.')?;
+            Some(((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?), name))
+        })
+        .max()
+        .map(|(_, name)| name)
+}
+
+/// `python3.13t` → `3.13`; None for `python3`, `python3.11-config` and the like.
+fn version_of_library(name: &str) -> Option<String> {
+    let version = name.strip_prefix("python")?;
+    let version = version.strip_suffix('t').unwrap_or(version);
+    let (major, minor) = version.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(major) && digits(minor)).then(|| version.to_owned())
+}
+
+/// `3.11.7` → `3.11`
+fn minor_version(version: &str) -> Option<String> {
+    let mut parts = version.split('.');
+    let short = format!("{}.{}", parts.next()?, parts.next()?);
+    version_of_library(&format!("python{short}"))
+}
+
+/// Folders that the .pth files of a site name.
+fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
+    files::list(host, site)
+        .into_iter()
+        .filter(|name| name.ends_with(".pth"))
+        .filter_map(|name| files::read_small(host, &site.join(name)))
+        .flat_map(|text| {
+            text.lines()
+                .map(str::trim)
+                .filter(|line| {
+                    let code = line.starts_with("import ") || line.starts_with("import\t");
+                    !line.is_empty() && !line.starts_with('#') && !code
+                })
+                .map(|line| site.join(line))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn torch_in(host: &Host, site: &Path) -> Option<Torch> {
+    let path = site.join("torch");
+    let text = files::read_small(host, &path.join("version.py"))?;
+    let version = assigned(&text, "__version__").flatten()?;
+    let cuda = assigned(&text, "cuda").flatten();
+    Some(Torch { version, cuda, path })
+}
+
+/// The string that a top-level line `name = '…'` or `name: Optional[str] = '…'` assigns:
+/// `Some(None)` for None, None when there is no such line.
+fn assigned(text: &str, name: &str) -> Option<Option<String>> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?.trim_start();
+        let value = match rest.strip_prefix(':') {
+            Some(annotated) => annotated.split_once('=')?.1,
+            None => rest.strip_prefix('=')?,
+        };
+        let value = value.trim();
+        let quote = value.chars().next().filter(|quote| matches!(quote, '\'' | '"'));
+        Some(quote.and_then(|quote| {
+            let inner = value.strip_prefix(quote)?;
+            inner.split_once(quote).map(|(inner, _)| inner.to_owned())
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_files_of_old_and_new_torch() {
+        let new = "from typing import Optional\n__all__ = ['__version__', 'cuda']\n\
+                   __version__ = '2.15.0+cu132'\ncuda: Optional[str] = '13.2'\n";
+        assert_eq!(assigned(new, "__version__"), Some(Some("2.15.0+cu132".to_owned())));
+        assert_eq!(assigned(new, "cuda"), Some(Some("13.2".to_owned())));
+        let old = "__version__ = \"1.13.0\"\ncuda = None\n";
+        assert_eq!(assigned(old, "__version__"), Some(Some("1.13.0".to_owned())));
+        assert_eq!(assigned(old, "cuda"), Some(None));
+        assert_eq!(assigned(old, "hip"), None);
+        assert_eq!(assigned("cuda_x = '1'\n  cuda = '2'", "cuda"), None);
+    }
+
+    #[test]
+    fn library_names() {
+        let table = [
+            ("python3.11", Some("3.11")),
+            ("python3.13t", Some("3.13")),
+            ("python3", None),
+            ("python3.11-config", None),
+            ("python", None),
+        ];
+        for (name, version) in table {
+            assert_eq!(version_of_library(name).as_deref(), version, "{name}");
+        }
+        assert_eq!(minor_version("3.11.7.final.0").as_deref(), Some("3.11"));
+        assert_eq!(minor_version("3"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! The interpreter that PATH means, without running any of it.
+
+use std::path::{Path, PathBuf};
+
+use super::Found;
+use super::files;
+use super::install::Install;
+use crate::host::Host;
+
+/// What execvp searches when PATH is unset (confstr _CS_PATH), with the usual local folder.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+pub(super) fn path_variable(host: &Host) -> String {
+    host.variable("PATH").unwrap_or_else(|| DEFAULT_PATH.to_owned())
+}
+
+/// python3, else python, else the interpreter of the torchrun in PATH: the first that has
+/// torch, or the first at all. A plain `torchrun` would have run under the last of them.
+pub(super) fn search(host: &Host) -> Option<Found> {
+    let named_python = ["python3", "python"]
+        .into_iter()
+        .filter_map(|name| Some(("PATH".to_owned(), named(host, name)?)));
+    let torchrun = [()].into_iter().filter_map(|()| {
+        let torchrun = first_in_path(host, "torchrun", |_| true)?;
+        let interpreter = interpreter_of_script(host, &torchrun)?;
+        Some((format!("first line of {}", torchrun.display()), interpreter))
+    });
+    let mut first = None;
+    let mut seen = Vec::new();
+    for (by, interpreter) in named_python.chain(torchrun) {
+        // python and python3 side by side are one installation.
+        let same = (interpreter.parent().map(Path::to_owned), files::resolve(host, &interpreter));
+        if seen.contains(&same) {
+            continue;
+        }
+        seen.push(same);
+        let found = Found { interpreter, by };
+        if Install::of(host, &found.interpreter).torch(host).is_some() {
+            return Some(found);
+        }
+        first.get_or_insert(found);
+    }
+    first
+}
+
+/// The interpreter `name` of PATH. A pyenv shim is followed to what it would run; one that
+/// stands for the system's own Python is passed over.
+pub(super) fn named(host: &Host, name: &str) -> Option<PathBuf> {
+    let path = first_in_path(host, name, |path| !matches!(shim(host, path), Shim::PassedOver))?;
+    Some(match shim(host, &path) {
+        Shim::Runs(target) => target,
+        Shim::PassedOver | Shim::Unknown => path,
+    })
+}
+
+fn first_in_path(host: &Host, name: &str, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    path_variable(host)
+        .split(':')
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| files::absolute(host, Path::new(folder)).join(name))
+        .find(|path| files::is_executable(host, path) && fits(path))
+}
+
+/// The absolute interpreter of a script's first line.
+fn interpreter_of_script(host: &Host, script: &Path) -> Option<PathBuf> {
+    let text = files::read_small(host, script)?;
+    let first = text.lines().next()?.strip_prefix("#!")?.trim();
+    let path = Path::new(first.split_whitespace().next()?);
+    let name = path.file_name()?.to_str()?;
+    (name.starts_with("python") && files::is_executable(host, path)).then(|| path.to_owned())
+}
+
+enum Shim {
+    /// It runs this interpreter.
+    Runs(PathBuf),
+    /// It runs whatever follows in PATH.
+    PassedOver,
+    /// It is no shim, or one that cannot be followed.
+    Unknown,
+}
+
+fn shim(host: &Host, path: &Path) -> Shim {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Shim::Unknown;
+    };
+    let Some(root) = folder.parent().filter(|_| folder.ends_with("shims")) else {
+        return Shim::Unknown;
+    };
+    let versions = root.join("versions");
+    if !files::is_folder(host, &versions) {
+        return Shim::Unknown;
+    }
+    let wanted = pyenv_versions(host, root);
+    if wanted.is_empty() || wanted.iter().all(|version| version == "system") {
+        return Shim::PassedOver;
+    }
+    wanted
+        .iter()
+        .filter_map(|version| installed(host, &versions, version))
+        .map(|folder| folder.join("bin").join(name))
+        .find(|interpreter| files::is_executable(host, interpreter))
+        .map_or(Shim::Unknown, Shim::Runs)
+}
+
+/// PYENV_VERSION, the nearest `.python-version`, the root's `version`: the first that exists.
+fn pyenv_versions(host: &Host, root: &Path) -> Vec<String> {
+    let names = |text: &str, between: &[char]| -> Vec<String> {
+        text.lines()
+            .filter_map(|line| line.split('#').next())
+            .flat_map(|line| line.split(between))
+            .map(|name| name.trim().trim_start_matches("python-").to_owned())
+            .filter(|name| !name.is_empty())
+            .collect()
+    };
+    if let Some(text) = host.variable("PYENV_VERSION").filter(|text| !text.is_empty()) {
+        return names(&text, &[':']);
+    }
+    let from = host
+        .variable("PYENV_DIR")
+        .filter(|folder| !folder.is_empty())
+        .map_or_else(|| files::working_directory(host), PathBuf::from);
+    let local = from.ancestors().map(|folder| folder.join(".python-version"));
+    local
+        .chain([root.join("version")])
+        .filter_map(|file| files::read_small(host, &file))
+        .map(|text| names(&text, &[' ', '\t', ':']))
+        .find(|names| !names.is_empty())
+        .unwrap_or_default()
+}
+
+/// The folder of a version; `3.11` means the newest 3.11 that is installed.
+fn installed(host: &Host, versions: &Path, wanted: &str) -> Option<PathBuf> {
+    let exact = versions.join(wanted);
+    if files::is_folder(host, &exact) {
+        return Some(exact);
+    }
+    let prefix = format!("{wanted}.");
+    let newest = host
+        .list(versions)
+        .into_iter()
+        .filter_map(|name| Some((name.strip_prefix(&prefix)?.parse::<u32>().ok()?, name)))
+        .max()?;
+    Some(versions.join(newest.1))
+}

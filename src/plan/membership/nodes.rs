@@ -1,0 +1,248 @@
+//! How many nodes take part.
+//!
+//! Takes settings, contract and, where WORLD_SIZE counts processes, the GPUs;
+//! gives the count and who says so.
+
+use crate::observe::{Contract, Evidence, Field, GpuFacts, Reading};
+use crate::plan::Decision;
+use crate::settings::{Settings, WorldSizeCounts};
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
+use super::elastic::standalone;
+use super::nproc::{AskedNproc, asked_nproc, offered_nproc};
+use super::{By, Known};
+
+pub(super) fn nnodes(
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Known, Refusal> {
+    let known = if let Some(setting) = &settings.nnodes {
+        let (value, source) = (setting.value, &setting.source);
+        if !(1..=MOST_NODES).contains(&value) {
+            return Err(refuse(
+                "membership.number",
+                text!(
+                    "{source} is {value}, and a job has 1 to {MOST_NODES} nodes",
+                    "{source} 为 {value}，而节点数应在 1 到 {MOST_NODES} 之间"
+                ),
+                text!("state the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
+            ));
+        }
+        let because = text!("stated", "已指定");
+        decisions.push(Decision::new("nnodes", value, because, source));
+        Known { value, source: source.to_string(), by: By::Setting }
+    } else if let Some(known) = counted(contract, decisions)? {
+        known
+    } else if let Some(known) = world_size(settings, contract, gpus, decisions)? {
+        known
+    } else {
+        decisions.push(Decision::new(
+            "nnodes",
+            1,
+            text!("nothing says that there are more", "没有任何信息表明有更多节点"),
+            "default",
+        ));
+        Known { value: 1, source: "default".to_owned(), by: By::Nobody }
+    };
+    // `--nnodes 1` takes this node out of the job that WORLD_SIZE is about.
+    if matches!(known.by, By::Setting | By::Platform) && !known.is_apart() {
+        note_world_size(contract, &known, decisions, warnings);
+    }
+    Ok(known)
+}
+
+/// The node count of variables that count nodes; equal ones must agree.
+fn counted(contract: &Contract, decisions: &mut Vec<Decision>) -> Result<Option<Known>, Refusal> {
+    let mut first: Option<(Evidence, u32)> = None;
+    for found in strongest(contract, Field::Nnodes) {
+        let value = match claims::count(&found)? {
+            Count::Exact(value) => value,
+            // Only a standalone job comes here with a range: it is alone.
+            Count::Between(least, _) => least,
+        };
+        match &first {
+            Some((one, counted)) if *counted != value => {
+                return Err(contradiction(&one.claim, &found.claim, "--nnodes N"));
+            }
+            Some(_) => {}
+            None => first = Some((found, value)),
+        }
+    }
+    let Some((found, value)) = first else { return Ok(None) };
+    if value == 1
+        && let Some(standalone) = standalone(contract)
+    {
+        let claim = standalone.claim;
+        let because = text!("each node is a job of its own", "每个节点各自为一个任务");
+        decisions.push(Decision::new("nnodes", 1, because, &claim));
+        return Ok(Some(Known { value, source: claim.to_string(), by: By::Standalone }));
+    }
+    if let Some(known) = worker_only_count(contract, &found, value, decisions) {
+        return Ok(Some(known));
+    }
+    let platform = &found.platform;
+    decisions.push(Decision::new(
+        "nnodes",
+        value,
+        text!("{platform} counts nodes in it", "{platform} 用它表示节点数"),
+        &found.claim,
+    ));
+    Ok(Some(Known { value, source: found.claim.to_string(), by: By::Platform }))
+}
+
+/// An elastic PyTorchJob without minimum and maximum leaves its master out of PET_NNODES
+/// but not out of WORLD_SIZE (training-operator, `elastic.go` beside `envvar.go`).
+fn worker_only_count(
+    contract: &Contract,
+    found: &Evidence,
+    value: u32,
+    decisions: &mut Vec<Decision>,
+) -> Option<Known> {
+    let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
+    let rank = claims::spoken(contract, Field::Rank);
+    let world = claims::spoken(contract, Field::WorldSize).into_iter().next()?.claim;
+    if found.reading != Reading::Range || endpoint.is_empty() || rank.is_empty() {
+        return None;
+    }
+    let nproc = claims::spoken(contract, Field::Nproc).into_iter().next();
+    let nproc = nproc.and_then(|found| found.claim.value.trim().parse::<u32>().ok()).unwrap_or(1);
+    let replicas = value.checked_add(1)?;
+    let size = world.value.trim().parse::<u32>().ok()?;
+    if size == value.checked_mul(nproc)?
+        || ![Some(replicas), replicas.checked_mul(nproc)].contains(&Some(size))
+    {
+        return None;
+    }
+    let workers = &found.claim;
+    decisions.push(Decision::new(
+        "nnodes",
+        replicas,
+        text!(
+            "{workers} leaves out the master of an elastic job, {world} counts it",
+            "{workers} 未计入弹性任务的 master，{world} 计入了"
+        ),
+        &world,
+    ));
+    Some(Known { value: replicas, source: world.to_string(), by: By::Platform })
+}
+
+/// WORLD_SIZE where nothing else counts nodes.
+fn world_size(
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+    decisions: &mut Vec<Decision>,
+) -> Result<Option<Known>, Refusal> {
+    let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else {
+        return Ok(None);
+    };
+    let claim = &found.claim;
+    let size = claims::number(claim, &claim.value, 1, MOST_NODES, "--nnodes N")?;
+    let known = |value| Known { value, source: claim.to_string(), by: By::WorldSize };
+    let because = match settings.world_size_counts.value {
+        WorldSizeCounts::Processes => {
+            let (nproc, by) = processes_per_node(settings, contract, gpus).ok_or_else(|| {
+                refuse(
+                    "membership.processes",
+                    text!(
+                        "{claim} is to count processes, and nothing says how many a node has",
+                        "{claim} 被指定为进程数，但没有信息说明每节点有多少进程"
+                    ),
+                    text!(
+                        "state --nproc-per-node N or --nnodes N",
+                        "请给出 --nproc-per-node N 或 --nnodes N"
+                    ),
+                )
+            })?;
+            let value = size.checked_div(nproc).unwrap_or(0);
+            if value == 0 || value.checked_mul(nproc) != Some(size) {
+                return Err(refuse(
+                    "membership.processes",
+                    text!(
+                        "{claim} is to count processes, and {size} is no multiple of the {nproc} processes of a node ({by})",
+                        "{claim} 被指定为进程数，但 {size} 不是每节点 {nproc} 个进程（{by}）的整数倍"
+                    ),
+                    text!(
+                        "state --nproc-per-node N, --nnodes N or --world-size-counts nodes",
+                        "请给出 --nproc-per-node N、--nnodes N 或 --world-size-counts nodes"
+                    ),
+                ));
+            }
+            let because = text!(
+                "it counts processes, as stated, and a node has {nproc} ({by})",
+                "按指定，它表示进程数；每节点 {nproc} 个（{by}）"
+            );
+            decisions.push(Decision::new("nnodes", value, because, claim));
+            return Ok(Some(known(value)));
+        }
+        WorldSizeCounts::Nodes => text!("it counts nodes, as stated", "按指定，它表示节点数"),
+        WorldSizeCounts::Auto if size == 1 => text!("the job has one node", "任务只有一个节点"),
+        WorldSizeCounts::Auto => text!(
+            "it is read as the number of nodes; if it counts processes, say --world-size-counts processes",
+            "按节点数理解；若它表示进程数，请加 --world-size-counts processes"
+        ),
+    };
+    decisions.push(Decision::new("nnodes", size, because, claim));
+    Ok(Some(known(size)))
+}
+
+fn processes_per_node(
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+) -> Option<(u32, String)> {
+    if let Ok(AskedNproc::Count { n, source }) = asked_nproc(settings, contract) {
+        return (n > 0).then_some((n, source));
+    }
+    offered_nproc(contract).or_else(|| {
+        let visible = u32::try_from(gpus.visible.len()).ok().filter(|count| *count > 0)?;
+        Some((visible, "GPU".to_owned()))
+    })
+}
+
+/// What WORLD_SIZE means once the number of nodes is known without it.
+fn note_world_size(
+    contract: &Contract,
+    nnodes: &Known,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) {
+    let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else { return };
+    let (claim, source, nodes) = (&found.claim, &nnodes.source, nnodes.value);
+    let size = claim.value.trim().parse::<u32>().ok();
+    if size == Some(nodes) || claim.to_string() == *source {
+        return;
+    }
+    let per_node = size
+        .and_then(|size| {
+            size.checked_div(nodes).filter(|per_node| per_node.checked_mul(nodes) == Some(size))
+        })
+        .filter(|per_node| *per_node > 0);
+    match per_node {
+        Some(per_node) => decisions.push(Decision::new(
+            "world_size_counts",
+            "processes",
+            text!(
+                "{claim} is {per_node} times the {nodes} nodes of {source}",
+                "{claim} 是 {source} 的 {nodes} 个节点的 {per_node} 倍"
+            ),
+            claim,
+        )),
+        None => warnings.push(Warning::new(
+            "membership.world-size",
+            text!(
+                "{claim} is neither the {nodes} nodes of {source} nor a multiple of them; it is not used",
+                "{claim} 既不等于 {source} 的 {nodes} 个节点，也不是其整数倍；不采用"
+            ),
+            text!(
+                "correct the one that is wrong; --nnodes overrides both",
+                "请改正错误的一方；--nnodes 可覆盖二者"
+            ),
+        )),
+    }
+}

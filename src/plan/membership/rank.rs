@@ -1,0 +1,172 @@
+//! Which of the nodes this one is.
+//!
+//! Takes settings, contract and the node count; gives a rank below the count,
+//! or a refusal that names both.
+
+use crate::lang::Text;
+use crate::observe::{Claim, Contract, Evidence, Field, Strength};
+use crate::plan::Decision;
+use crate::settings::Settings;
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+use super::claims::{self, contradiction, refuse, strongest};
+use super::{By, Known};
+
+pub(super) fn node_rank(
+    settings: &Settings,
+    contract: &Contract,
+    nnodes: &Known,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Known, Refusal> {
+    let nodes = nnodes.value;
+    let stated = text!("stated", "已指定");
+    let (known, because) = if let Some(setting) = &settings.node_rank {
+        let source = setting.source.to_string();
+        (Known { value: setting.value, source, by: By::Setting }, stated)
+    } else if nnodes.is_apart() {
+        // `--nnodes 1` in a job of many pods: each for itself, whatever its index there.
+        let source = &nnodes.source;
+        let because = text!("alone, by {source}", "按 {source}，只有本节点");
+        (Known { value: 0, source: nnodes.source.clone(), by: nnodes.by }, because)
+    } else if let Some((known, because)) = ranked(contract, nodes)? {
+        (known, because)
+    } else if nodes == 1 {
+        let because = text!("the only node", "唯一的节点");
+        (Known { value: 0, source: "default".to_owned(), by: By::Nobody }, because)
+    } else {
+        let (source, last) = (&nnodes.source, nodes.saturating_sub(1));
+        return Err(refuse(
+            "membership.half-given",
+            text!(
+                "there are {nodes} nodes ({source}), and nothing says which of them this is",
+                "共有 {nodes} 个节点（{source}），但没有信息说明本节点是第几个"
+            ),
+            text!(
+                "state --node-rank 0 to {last}, or set RANK; --nnodes 1 if each node works for itself",
+                "请给出 --node-rank 0 到 {last}，或设置 RANK；若各节点独立工作，请用 --nnodes 1"
+            ),
+        ));
+    };
+    check_rank(contract, nnodes, &known, warnings)?;
+    if known.by == By::Platform {
+        warn_of_other_rank(contract, nodes, &known, warnings);
+    }
+    decisions.push(Decision::new("node_rank", known.value, because, &known.source));
+    Ok(known)
+}
+
+/// The node rank that the contract gives.
+fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refusal> {
+    let strong = strongest(contract, Field::NodeRank);
+    if let Some(first) = strong.first() {
+        let value = claims::rank(first)?;
+        for other in strong.iter().skip(1) {
+            if claims::rank(other)? != value {
+                return Err(contradiction(&first.claim, &other.claim, "--node-rank K"));
+            }
+        }
+        let platform = &first.platform;
+        let because = text!("{platform} numbers nodes by it", "{platform} 用它表示节点编号");
+        let known = Known { value, source: first.claim.to_string(), by: By::Platform };
+        return Ok(Some((known, because)));
+    }
+    let hint = |found: &Evidence| found.strength == Strength::Hint && nodes > 1;
+    let found = claims::spoken(contract, Field::Rank)
+        .into_iter()
+        .next()
+        .or_else(|| claims::spoken(contract, Field::NodeRank).into_iter().find(hint));
+    let Some(found) = found else { return Ok(None) };
+    let value = claims::rank(&found)?;
+    let because = text!("the index of this node", "本节点的编号");
+    let known = Known { value, source: found.claim.to_string(), by: By::WorldSize };
+    Ok(Some((known, because)))
+}
+
+/// RANK beside a stronger variable: where WORLD_SIZE counts the same nodes, it should agree.
+fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, warnings: &mut Vec<Warning>) {
+    let first = |field| claims::spoken(contract, field).into_iter().next().map(|found| found.claim);
+    let number = |claim: &Claim| claim.value.trim().parse::<u32>().ok();
+    let (Some(size), Some(rank)) = (first(Field::WorldSize), first(Field::Rank)) else { return };
+    if number(&size) != Some(nodes) || number(&rank) == Some(known.value) {
+        return;
+    }
+    let source = &known.source;
+    warnings.push(Warning::new(
+        "membership.rank",
+        text!(
+            "{rank} is not the node rank of {source}, which is used",
+            "{rank} 与 {source} 的节点编号不同；采用后者"
+        ),
+        text!("--node-rank overrides both", "--node-rank 可覆盖二者"),
+    ));
+}
+
+fn check_rank(
+    contract: &Contract,
+    nnodes: &Known,
+    rank: &Known,
+    warnings: &mut Vec<Warning>,
+) -> Result<(), Refusal> {
+    let (nodes, value) = (nnodes.value, rank.value);
+    let said = match rank.by {
+        By::Setting => format!("{}={value}", rank.source),
+        _ => rank.source.clone(),
+    };
+    let half = |text| {
+        refuse(
+            "membership.half-given",
+            text,
+            text!(
+                "state how many nodes take part: --nnodes N, or WORLD_SIZE; --nnodes 1 for this node alone",
+                "请给出参与的节点数：--nnodes N 或 WORLD_SIZE；只用本节点时用 --nnodes 1"
+            ),
+        )
+    };
+    if nnodes.by == By::Nobody && rank.by != By::Nobody {
+        let addr = claims::spoken(contract, Field::MasterAddr).into_iter().find(|found| {
+            found.strength > Strength::Hint && !claims::is_loopback(&claims::host_text(found))
+        });
+        if value > 0 {
+            return Err(half(text!(
+                "{said} says that there are other nodes, and nothing says how many",
+                "{said} 说明还有其他节点，但没有信息说明共有多少"
+            )));
+        }
+        if let Some(addr) = addr.filter(|_| rank.by == By::WorldSize) {
+            let addr = addr.claim;
+            return Err(half(text!(
+                "{said} and {addr} are set, and nothing says how many nodes there are",
+                "设置了 {said} 和 {addr}，但没有信息说明共有多少节点"
+            )));
+        }
+        warnings.push(Warning::new(
+            "membership.half-given",
+            text!(
+                "{said} is set and nothing says how many nodes there are; this node works alone",
+                "设置了 {said}，但没有信息说明节点数；按单节点运行"
+            ),
+            text!("state it with --nnodes N", "请用 --nnodes N 指明"),
+        ));
+    }
+    if value < nodes {
+        return Ok(());
+    }
+    let source = match nnodes.by {
+        By::Setting => format!("{}={nodes}", nnodes.source),
+        _ => nnodes.source.clone(),
+    };
+    let last = nodes.saturating_sub(1);
+    Err(refuse(
+        "membership.rank",
+        text!(
+            "{said} is beyond the last of {nodes} nodes ({source}): node ranks are 0 to {last}",
+            "{said} 超出了 {nodes} 个节点（{source}）的范围：节点编号应为 0 到 {last}"
+        ),
+        text!(
+            "correct one of them, or state --nnodes N and --node-rank K",
+            "请改正其中之一，或给出 --nnodes N 和 --node-rank K"
+        ),
+    ))
+}
