@@ -328,6 +328,36 @@ pub fn as_path(argument: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(argument.to_vec()))
 }
 
+/// Names of arguments whose values are never shown.
+const SECRET: [&str; 4] = ["token", "key", "secret", "password"];
+
+/// The command line as it may be printed: secrets masked, cut to some 200 characters.
+pub fn shown(argv: &[Vec<u8>]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut hide_next = false;
+    for argument in argv {
+        let argument = String::from_utf8_lossy(argument).into_owned();
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value)),
+            None => (argument.clone(), None),
+        };
+        let secret = SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word));
+        words.push(if hide_next && !argument.starts_with("--") {
+            "***".to_owned()
+        } else if secret && value.is_some() {
+            format!("{name}=***")
+        } else {
+            argument.escape_debug().to_string()
+        });
+        hide_next = secret && value.is_none() && name.starts_with('-');
+    }
+    let line = words.join(" ");
+    match line.char_indices().nth(200) {
+        Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,5 +412,15 @@ mod tests {
         assert_eq!(split_nul(b"python\0-c\0\0"), [&b"python"[..], b"-c", b""]);
         assert!(split_nul(b"").is_empty());
         assert_eq!(variable(&split_nul(b"A=1\0AB=2\0"), "AB"), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        assert_eq!(
+            shown(&split_nul(b"python\0t.py\0--api-key\0abc\0--hf_token=def\0--size\x003\0")),
+            "python t.py --api-key *** --hf_token=*** --size 3"
+        );
+        assert!(shown(&[vec![b'x'; 5000]]).chars().count() <= 201);
+        assert!(!shown(&[b"a\x1b[2J".to_vec()]).contains('\x1b'));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::identity::{Kind, Wanted, kind, shown};
+use super::identity::{Kind, Wanted, kind};
 use super::{Found, Judgement, MARKER, Request, Rule};
 use crate::host::Host;
 use crate::lang::Text;
@@ -372,7 +372,7 @@ impl Search<'_> {
             .filter_map(|(pid, (rule, judgement))| {
                 let start_ticks = self.all.get(&pid)?.start_ticks;
                 self.look(pid);
-                let command = shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
+                let command = procfs::shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
                 Some(Found { pid, start_ticks, command, rule, judgement })
             })
             .collect()

@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use find::find;
-pub use identity::shown;
 pub use kill::clear;
 
 use crate::lang::Text;

@@ -405,3 +405,16 @@ fn act(mode: &str) {
         assert!(reported("user 65534") && reported("lives") && reported("stale: pid"), "{lines:?}");
     }
 }
+
+/// `unshare --pid --fork --mount-proc` around many sleeping processes; prints the time of a scan.
+#[test]
+#[ignore = "a measurement, run by hand among thousands of processes"]
+fn scan_time() {
+    let host = Host::live();
+    for _ in 0..3 {
+        let start = Instant::now();
+        let found = find(&host, &request());
+        let scanned = procfs::pids(&host).len();
+        println!("{scanned} processes, {} found, {:?}", found.len(), start.elapsed());
+    }
+}

@@ -49,7 +49,8 @@ fn server(zone: impl Fn(&str, usize) -> Reply + Send + 'static) -> (u16, Arc<Mut
             let mut at = 12;
             while query[at] != 0 {
                 let label = &query[at + 1..=at + usize::from(query[at])];
-                name += &format!("{}.", String::from_utf8_lossy(label));
+                name.push_str(&String::from_utf8_lossy(label));
+                name.push('.');
                 at += 1 + usize::from(query[at]);
             }
             let is_a = query[at + 1..at + 3] == [0, 1];

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
-use crate::clear::shown;
 use crate::host::Host;
 use crate::procfs;
 use crate::text;
@@ -43,7 +42,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
     }
     let (en, zh) = match procfs::listener_of(host, port) {
         Some(procfs::Listener { owner: Some((pid, argv)), .. }) => {
-            let command = shown(&argv);
+            let command = procfs::shown(&argv);
             (format!("held by pid {pid} ({command})"), format!("占用者为 pid {pid}（{command}）"))
         }
         Some(_) => (

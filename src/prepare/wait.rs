@@ -140,7 +140,7 @@ pub async fn wait_for_master(
         match names::resolve(host, &wait.address, left.min(RESOLVE), wait.last_resort).await {
             Err(error) => {
                 tried.lookups = tried.lookups.saturating_add(1);
-                tried.last = Some(Obstacle::Name(error.to_string()));
+                tried.note(end, Obstacle::Name(error.to_string()));
             }
             Ok(addresses) => {
                 if tried.addresses.is_empty() {
@@ -154,7 +154,7 @@ pub async fn wait_for_master(
                         Ok(local) => return Ok(Reached { peer, local, waited: start.elapsed() }),
                         Err(cause) => {
                             tried.connections = tried.connections.saturating_add(1);
-                            tried.last = Some(Obstacle::Connection { peer, cause });
+                            tried.note(end, Obstacle::Connection { peer, cause });
                         }
                     }
                 }
@@ -168,7 +168,13 @@ pub async fn wait_for_master(
             say(progress(wait, &tried, start.elapsed()));
             next_line = now + wait.progress_every;
         }
-        sleep_until(end.min(now + jittered(pause))).await;
+        let next = now + jittered(pause);
+        if next >= end {
+            // Another attempt at the very end would only be cut short.
+            sleep_until(end).await;
+            return Err(refuse(wait, &tried));
+        }
+        sleep_until(next).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
@@ -180,6 +186,16 @@ struct Tried {
     /// What the name last resolved to.
     addresses: Vec<IpAddr>,
     last: Option<Obstacle>,
+}
+
+impl Tried {
+    /// What came back last. An attempt that our own deadline cut short says
+    /// nothing about the master, and must not hide the one before it.
+    fn note(&mut self, end: Instant, obstacle: Obstacle) {
+        if self.last.is_none() || Instant::now() < end {
+            self.last = Some(obstacle);
+        }
+    }
 }
 
 /// Connects and watches the connection for [`HOLD`]; gives our own address.
@@ -254,10 +270,10 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
             "master.resolve",
             Text::new(
                 format!(
-                    "the master's name did not resolve in {seconds:.0} s ({lookups} attempts): {}",
+                    "the master's name did not resolve in {seconds} s ({lookups} attempts): {}",
                     last.en
                 ),
-                format!("主节点名称在 {seconds:.0} 秒内未能解析（尝试 {lookups} 次）：{}", last.zh),
+                format!("主节点名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", last.zh),
             ),
             text!(
                 "check that the master's pod and its headless service {address:?} exist in this namespace, or pass --master-addr; --wait-timeout waits longer",
@@ -287,11 +303,11 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
         "master.reach",
         Text::new(
             format!(
-                "master {address}:{port} ({addresses}) did not answer in {seconds:.0} s ({connections} attempts); last: {}",
+                "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts); last: {}",
                 last.en
             ),
             format!(
-                "主节点 {address}:{port}（{addresses}）在 {seconds:.0} 秒内没有应答（尝试 {connections} 次）；最后一次：{}",
+                "主节点 {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）；最后一次：{}",
                 last.zh
             ),
         ),
