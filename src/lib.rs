@@ -24,6 +24,7 @@ pub mod observe;
 pub mod plan;
 pub mod prepare;
 pub mod probe;
+pub mod procfs;
 pub mod report;
 pub mod settings;
 pub mod supervise;

@@ -1,1 +1,319 @@
-//! placeholder
+//! Host names to addresses, without libc's resolver, which a static executable
+//! cannot use.
+//!
+//! Owns the order literal → /etc/hosts → DNS → `last_resort`, and one deadline
+//! over all of it. Takes a [`Host`] for /etc/hosts and /etc/resolv.conf; gives
+//! addresses in order of preference, or a [`NameError`] that lists what was
+//! asked, of whom, and what came back. Must never hang or panic, whatever the
+//! network and the files hold; needs a tokio runtime, one thread is enough.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::rr::Name;
+use tokio::time::{Instant, timeout_at};
+
+use crate::host::Host;
+
+/// The silence after which a question counts as unanswered.
+const QUESTION: Duration = Duration::from_secs(2);
+
+/// The silence after which the next name of the search list is asked as well.
+const STAGGER: Duration = Duration::from_millis(300);
+
+/// A last resort that knows more than files and DNS: NSS, by a helper program
+/// that may be killed. It must return within the time that it is given.
+pub type LastResort<'a> = &'a dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String>;
+
+/// Why a name has no address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameError {
+    pub name: String,
+    /// Each question and its outcome, in order.
+    pub attempts: Vec<Attempt>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// `/etc/hosts`, `master.ns.svc.cluster.local. of 10.96.0.10`.
+    pub asked: String,
+    pub answer: String,
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}", self.name)?;
+        for (at, Attempt { asked, answer }) in self.attempts.iter().enumerate() {
+            write!(out, "{} {asked}: {answer}", if at == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for NameError {}
+
+/// The addresses of `name`, each once; never an empty list.
+///
+/// # Errors
+/// When none was found before `deadline` has passed.
+pub async fn resolve(
+    host: &Host,
+    name: &str,
+    deadline: Duration,
+    last_resort: Option<LastResort<'_>>,
+) -> Result<Vec<IpAddr>, NameError> {
+    let end = Instant::now() + deadline;
+    if let Some(address) = literal(name) {
+        return Ok(vec![address]);
+    }
+    let mut error = NameError { name: name.to_owned(), attempts: Vec::new() };
+    let mut note = |asked: String, answer: String| error.attempts.push(Attempt { asked, answer });
+
+    match host.read("/etc/hosts") {
+        Ok(hosts) => {
+            let found = in_hosts(&hosts, name);
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            note("/etc/hosts".to_owned(), "not listed".to_owned());
+        }
+        Err(cause) => note("/etc/hosts".to_owned(), cause.to_string()),
+    }
+    if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+    }
+
+    let configuration = match host.read("/etc/resolv.conf") {
+        Ok(text) => Configuration::parse(&text),
+        Err(cause) => {
+            note("/etc/resolv.conf".to_owned(), cause.to_string());
+            Configuration::parse("")
+        }
+    };
+    match ask(&configuration, name, end).await {
+        Ok(found) => return Ok(found),
+        Err(answers) => {
+            answers.into_iter().for_each(|Attempt { asked, answer }| note(asked, answer))
+        }
+    }
+
+    let left = end.saturating_duration_since(Instant::now());
+    if let Some(last_resort) = last_resort.filter(|_| !left.is_zero()) {
+        match last_resort(name, left) {
+            Ok(found) if !found.is_empty() => return Ok(distinct(found)),
+            Ok(_) => note("getaddrinfo".to_owned(), "no address".to_owned()),
+            Err(cause) => note("getaddrinfo".to_owned(), cause),
+        }
+    }
+    Err(error)
+}
+
+/// An address as people write it: `10.0.0.1`, `fd00::1`, `[fd00::1]`, `fe80::1%eth0`.
+pub fn literal(name: &str) -> Option<IpAddr> {
+    let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    let bare = bare.split_once('%').map_or(bare, |(address, _zone)| address);
+    bare.parse().ok()
+}
+
+/// hosts(5): an address, then names; `#` begins a comment.
+fn in_hosts(hosts: &str, name: &str) -> Vec<IpAddr> {
+    let wanted = name.trim_end_matches('.');
+    let found = hosts.lines().filter_map(|line| {
+        let line = line.split('#').next()?;
+        let mut words = line.split_ascii_whitespace();
+        let address = literal(words.next()?)?;
+        words.any(|word| word.trim_end_matches('.').eq_ignore_ascii_case(wanted)).then_some(address)
+    });
+    distinct(found.collect())
+}
+
+fn distinct(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let mut once: Vec<IpAddr> = Vec::new();
+    for address in addresses {
+        if !once.contains(&address) {
+            once.push(address);
+        }
+    }
+    once
+}
+
+/// What resolv.conf(5) says, with libc's defaults and bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Configuration {
+    servers: Vec<IpAddr>,
+    search: Vec<String>,
+    ndots: usize,
+    /// 53 but in tests, which may not bind it.
+    port: u16,
+}
+
+impl Configuration {
+    fn parse(text: &str) -> Configuration {
+        let mut configuration =
+            Configuration { servers: Vec::new(), search: Vec::new(), ndots: 1, port: 53 };
+        for line in text.lines() {
+            let line = line.split(['#', ';']).next().unwrap_or_default();
+            let mut words = line.split_ascii_whitespace();
+            match words.next() {
+                Some("nameserver") => configuration.servers.extend(words.next().and_then(literal)),
+                // The last of both lines counts.
+                Some("search" | "domain") => {
+                    configuration.search = words.map(str::to_owned).collect();
+                }
+                Some("options") => {
+                    for option in words {
+                        if let Some(ndots) = option.strip_prefix("ndots:") {
+                            configuration.ndots =
+                                ndots.parse().map_or(configuration.ndots, |n: usize| n.min(15));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        // Without a server line the one on this machine is meant; libc asks three at most.
+        if configuration.servers.is_empty() {
+            configuration.servers.push(Ipv4Addr::LOCALHOST.into());
+        }
+        configuration.servers.truncate(3);
+        configuration
+    }
+
+    /// The full names to ask for, in order.
+    fn candidates(&self, name: &str) -> Vec<String> {
+        if let Some(absolute) = name.strip_suffix('.') {
+            return vec![format!("{absolute}.")];
+        }
+        let absolute = format!("{name}.");
+        let mut names: Vec<String> = self
+            .search
+            .iter()
+            .map(|domain| format!("{name}.{}.", domain.trim_matches('.')))
+            .collect();
+        if name.matches('.').count() >= self.ndots {
+            names.insert(0, absolute);
+        } else {
+            names.push(absolute);
+        }
+        names
+    }
+
+    fn resolver(&self) -> Result<TokioResolver, NetError> {
+        let servers = self.servers.iter().map(|server| {
+            let mut server = NameServerConfig::udp_and_tcp(*server);
+            for connection in &mut server.connections {
+                connection.port = self.port;
+            }
+            server
+        });
+        let mut options = ResolverOpts::default();
+        options.timeout = QUESTION;
+        // Retries after the first try.
+        options.attempts = 0;
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        // A name that is not there yet may be there at the next question.
+        options.cache_size = 0;
+        options.num_concurrent_reqs = self.servers.len();
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+        let mut builder =
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = options;
+        builder.build()
+    }
+}
+
+/// Asks DNS for each name of the search list. The first of the list that has an
+/// address wins; a name without an answer does not hold up the next for long.
+async fn ask(
+    configuration: &Configuration,
+    name: &str,
+    end: Instant,
+) -> Result<Vec<IpAddr>, Vec<Attempt>> {
+    let servers: Vec<String> = configuration.servers.iter().map(IpAddr::to_string).collect();
+    let servers = servers.join(", ");
+    let candidates = configuration.candidates(name);
+    let resolver = match configuration.resolver() {
+        Ok(resolver) => resolver,
+        Err(cause) => {
+            return Err(vec![Attempt { asked: servers, answer: cause.to_string() }]);
+        }
+    };
+    let mut answers: Vec<Option<Result<Vec<IpAddr>, String>>> = vec![None; candidates.len()];
+    let mut running = tokio::task::JoinSet::new();
+    let mut waiting = candidates.iter().enumerate();
+    loop {
+        let decided = answers.iter().find(|answer| !matches!(answer, Some(Err(_))));
+        match decided {
+            Some(Some(Ok(found))) => return Ok(found.clone()),
+            // Only an earlier name's silence is worth waiting for.
+            Some(_) => {}
+            None => break,
+        }
+        if let Some((at, candidate)) = waiting.next() {
+            let (resolver, candidate) = (resolver.clone(), candidate.clone());
+            running.spawn(async move { (at, question(&resolver, &candidate).await) });
+        }
+        let pause = if waiting.len() > 0 { end.min(Instant::now() + STAGGER) } else { end };
+        match timeout_at(pause, running.join_next()).await {
+            Ok(Some(Ok((at, answer)))) => {
+                if let Some(slot) = answers.get_mut(at) {
+                    *slot = Some(answer);
+                }
+            }
+            Ok(Some(Err(broken))) if broken.is_panic() => {
+                return Err(vec![Attempt { asked: servers, answer: broken.to_string() }]);
+            }
+            _ => {}
+        }
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    // The deadline may have cut off a name whose successor has an address.
+    if let Some(Ok(found)) = answers.iter().flatten().find(|answer| answer.is_ok()) {
+        return Ok(found.clone());
+    }
+    Err(candidates
+        .into_iter()
+        .zip(answers)
+        .map(|(candidate, answer)| Attempt {
+            asked: format!("{candidate} of {servers}"),
+            answer: match answer {
+                Some(Err(cause)) => cause,
+                _ => "no answer before the deadline".to_owned(),
+            },
+        })
+        .collect())
+}
+
+async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, String> {
+    let name = Name::from_utf8(name).map_err(|cause| format!("not a host name: {cause}"))?;
+    // hickory's own limit is per server and transport; this one is over all.
+    let lookup = tokio::time::timeout(QUESTION, resolver.lookup_ip(name)).await;
+    match lookup {
+        Err(_) | Ok(Err(NetError::Timeout)) => {
+            Err(format!("no answer in {} s", QUESTION.as_secs()))
+        }
+        Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none)))) => {
+            Err(none.response_code.to_string())
+        }
+        Ok(Err(cause)) => Err(cause.to_string()),
+        Ok(Ok(found)) => {
+            // Answers rotate and mix families; launchers expect IPv4 where there is one.
+            let mut found = distinct(found.iter().collect());
+            found.sort_by_key(IpAddr::is_ipv6);
+            if found.is_empty() { Err("no address".to_owned()) } else { Ok(found) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

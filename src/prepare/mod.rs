@@ -1,1 +1,12 @@
-//! placeholder
+//! The last steps before the engine starts: ports and the way to the master.
+//!
+//! Takes addresses and ports that the plan fixed; gives a free port, the proof
+//! that a port is free, or a [`Reached`] master. Binds and connects, and gives
+//! every socket back; must never wait without a deadline, nor end with less
+//! than what was tried, how often, and what came back last.
+
+mod port;
+mod wait;
+
+pub use port::{check_port, free_port};
+pub use wait::{Reached, Wait, parse_endpoint, wait_for_master};

@@ -1,0 +1,245 @@
+//! What a process is, told by the structure of its arguments.
+//!
+//! Never by text: `vim train.py`, `grep train.py` and `sh -c 'python train.py'`
+//! hold the same characters as the job does. Only an interpreter whose own
+//! script argument is the file, or a launcher whose program is, counts.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::host::Host;
+use crate::procfs::{as_path, basename};
+
+/// The program of the job, as [`crate::clear::Request`] names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) script: Option<&'a Path>,
+    pub(super) module: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// torchrun, accelerate, deepspeed; `wanted` when its program is the job's.
+    Launcher {
+        wanted: bool,
+    },
+    /// A python; `wanted` when its script or module is the job's.
+    Python {
+        wanted: bool,
+    },
+    Ranklaunch,
+    Other,
+}
+
+/// Commands that install themselves as a script and start ranks.
+const LAUNCHERS: [&[u8]; 3] = [b"torchrun", b"accelerate", b"deepspeed"];
+
+/// The same as modules, and what those commands start themselves.
+const LAUNCHER_MODULES: [&str; 8] = [
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch.distributed.launcher",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+    "torchrun",
+];
+
+/// Interpreter options that take the next argument (python(1)).
+const PYTHON_VALUED: [&[u8]; 4] = [b"-W", b"-X", b"--check-hash-based-pycs", b"-Q"];
+
+pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) -> Kind {
+    let Some(first) = argv.first() else { return Kind::Other };
+    let name = basename(first);
+    let rest = argv.get(1..).unwrap_or_default();
+    if name == b"ranklaunch" {
+        return Kind::Ranklaunch;
+    }
+    if LAUNCHERS.contains(&name) {
+        return Kind::Launcher { wanted: launches(host, pid, rest, wanted) };
+    }
+    if !name.starts_with(b"python") && !name.starts_with(b"pypy") {
+        return Kind::Other;
+    }
+    match python_program(rest) {
+        Some((PythonProgram::Module(module), rest)) => {
+            let known = LAUNCHER_MODULES.iter().any(|launcher| launcher.as_bytes() == module);
+            if known {
+                Kind::Launcher { wanted: launches(host, pid, rest, wanted) }
+            } else {
+                Kind::Python { wanted: wanted.module.is_some_and(|name| name.as_bytes() == module) }
+            }
+        }
+        Some((PythonProgram::Script(script), rest)) => {
+            if LAUNCHERS.contains(&basename(script)) {
+                Kind::Launcher { wanted: launches(host, pid, rest, wanted) }
+            } else {
+                Kind::Python { wanted: is_script(host, pid, script, wanted) }
+            }
+        }
+        None => Kind::Python { wanted: false },
+    }
+}
+
+enum PythonProgram<'a> {
+    Module(&'a [u8]),
+    Script(&'a [u8]),
+}
+
+/// What `python OPTIONS…` runs, and the arguments after it; None for `-c`, `-` and a bare shell.
+fn python_program(args: &[Vec<u8>]) -> Option<(PythonProgram<'_>, &[Vec<u8>])> {
+    let mut at = 0;
+    loop {
+        let argument = args.get(at)?.as_slice();
+        let after = |count: usize| args.get(at + count..).unwrap_or_default();
+        if argument == b"-m" {
+            return Some((PythonProgram::Module(args.get(at + 1)?), after(2)));
+        }
+        if argument.starts_with(b"-c") || argument == b"-" {
+            return None;
+        }
+        if argument.starts_with(b"--") {
+            at += if PYTHON_VALUED.contains(&argument) { 2 } else { 1 };
+        } else if argument.starts_with(b"-") {
+            // Bundled letters: `-um NAME`, `-mNAME`, `-uc CODE`.
+            if let Some(position) = argument.iter().position(|letter| *letter == b'm')
+                && !argument
+                    .iter()
+                    .take(position)
+                    .any(|letter| matches!(letter, b'W' | b'X' | b'c'))
+            {
+                return match argument.get(position + 1..) {
+                    Some(name) if !name.is_empty() => Some((PythonProgram::Module(name), after(1))),
+                    _ => Some((PythonProgram::Module(args.get(at + 1)?), after(2))),
+                };
+            }
+            if argument.contains(&b'c')
+                && !argument.starts_with(b"-W")
+                && !argument.starts_with(b"-X")
+            {
+                return None;
+            }
+            at += if PYTHON_VALUED.contains(&argument) { 2 } else { 1 };
+        } else {
+            return Some((PythonProgram::Script(argument), after(1)));
+        }
+    }
+}
+
+/// Whether a launcher's program is the job's. Its options differ from version to
+/// version, so the program is the first argument that could be one: the file
+/// itself, before any other `.py`.
+fn launches(host: &Host, pid: i32, args: &[Vec<u8>], wanted: Wanted<'_>) -> bool {
+    for (at, argument) in args.iter().enumerate() {
+        if argument == b"-m" || argument == b"--module" {
+            return args.get(at + 1).is_some_and(|module| {
+                wanted.module.is_some_and(|name| name.as_bytes() == module.as_slice())
+            });
+        }
+        if argument.starts_with(b"-") {
+            continue;
+        }
+        if is_script(host, pid, argument, wanted) {
+            return true;
+        }
+        if argument.ends_with(b".py") {
+            return false;
+        }
+    }
+    false
+}
+
+/// Whether an argument of `pid` names the job's script: the same file, or, when
+/// one of both has been deleted since, the same path.
+fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool {
+    let Some(script) = wanted.script else { return false };
+    // The cheap test first: other names are other files but for links, which
+    // keep the name of the program that a person reads.
+    let named = script
+        .file_name()
+        .is_some_and(|name| std::os::unix::ffi::OsStrExt::as_bytes(name) == basename(argument));
+    let path = as_path(argument);
+    let path: PathBuf = if path.is_absolute() {
+        path
+    } else {
+        match crate::procfs::cwd(host, pid) {
+            Some(cwd) => cwd.join(path),
+            None => return false,
+        }
+    };
+    let identity =
+        |path: &Path| std::fs::metadata(host.path(path)).ok().map(|file| (file.dev(), file.ino()));
+    match (identity(&path), identity(script)) {
+        (Some(one), Some(other)) => one == other,
+        _ => named && normal(&path) == normal(script),
+    }
+}
+
+/// The path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn argv(line: &str) -> Vec<Vec<u8>> {
+        line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn only_the_programs_own_argument_counts() {
+        let folder = tempfile::tempdir().expect("folder");
+        let root = folder.path();
+        for file in ["work/train.py", "work/other.py", "work/train.yaml", "proc/7/x"] {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().expect("parent")).expect("folders");
+            std::fs::write(path, file).expect("file");
+        }
+        std::os::unix::fs::symlink("/work", root.join("proc/7/cwd")).expect("cwd");
+        let host = Host::replayed(root, BTreeMap::new());
+        let wanted =
+            Wanted { script: Some(Path::new("/work/train.py")), module: Some("wan.train") };
+        let python = |wanted| Kind::Python { wanted };
+        let launcher = |wanted| Kind::Launcher { wanted };
+        for (line, expected) in [
+            ("python train.py --task t2v", python(true)),
+            ("/opt/conda/bin/python3.11 -u -X dev ../work/./train.py", python(true)),
+            ("python3 -um wan.train", python(true)),
+            ("python3 -m wan.other train.py", python(false)),
+            ("python other.py --lint train.py", python(false)),
+            ("python -c import(train.py) train.py", python(false)),
+            ("python -W ignore /work/train.py", python(true)),
+            ("python -m pdb train.py", python(false)),
+            ("python", python(false)),
+            ("torchrun --nproc-per-node 8 train.py", launcher(true)),
+            ("python /usr/bin/torchrun --nproc_per_node=8 other.py train.py", launcher(false)),
+            ("python -m torch.distributed.run --nnodes 2 /work/train.py", launcher(true)),
+            ("accelerate launch --config_file train.yaml train.py", launcher(true)),
+            ("deepspeed --module wan.train", launcher(true)),
+            ("torchrun --nproc-per-node 8 -m wan.other", launcher(false)),
+            ("vim train.py", Kind::Other),
+            ("grep train.py train.py", Kind::Other),
+            ("sh -c python train.py", Kind::Other),
+            ("tail -f train.py", Kind::Other),
+            ("/usr/local/bin/ranklaunch run -- train.py", Kind::Ranklaunch),
+        ] {
+            assert_eq!(kind(&host, 7, &argv(line), wanted), expected, "{line}");
+        }
+        assert_eq!(kind(&host, 7, &[], wanted), Kind::Other);
+    }
+}

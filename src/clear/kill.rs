@@ -1,0 +1,213 @@
+//! Ending what [`find`](super::find) found stale: TERM, patience, KILL, patience.
+//!
+//! A signal goes to a process handle that was opened before its start time was
+//! checked again, so it cannot reach a stranger who got the pid since. Kernels
+//! before 5.3 have no such handles; there the check stands right before kill(2).
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+use super::find::{Sessions, find_among};
+use super::{ClearReport, Found, Request};
+use crate::host::Host;
+use crate::lang::Text;
+use crate::procfs;
+use crate::settings::StaleMode;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// How long one wait may last before the scan is repeated: a process that forks
+/// while it ends adds to the list.
+const ROUND: Duration = Duration::from_millis(250);
+
+/// Finds, and under [`StaleMode::Kill`] ends, what an earlier run left behind.
+///
+/// # Errors
+/// [`Verdict::Stale`] with every process that outlived KILL, its state and the
+/// kernel function that holds it.
+pub fn clear(
+    host: &Host,
+    request: &Request,
+    progress: &mut dyn FnMut(Text),
+) -> Result<ClearReport, Refusal> {
+    if request.mode == StaleMode::Off {
+        return Ok(ClearReport::default());
+    }
+    let mut sessions = Sessions::new();
+    let found = find_among(host, request, &sessions);
+    for one in &found {
+        progress(one.text());
+    }
+    if request.mode == StaleMode::Report || !host.is_live() || !found.iter().any(Found::is_kill) {
+        return Ok(ClearReport { found, ..ClearReport::default() });
+    }
+
+    let start = Instant::now();
+    let mut targets = Targets::default();
+    targets.add(host, &found, &mut sessions);
+    targets.signal(host, Signal::TERM);
+    targets.wait(host, start + request.term_wait);
+
+    let kill_start = Instant::now();
+    let deadline = kill_start + request.kill_wait;
+    loop {
+        let again = find_among(host, request, &sessions);
+        targets.add(host, &again, &mut sessions);
+        if targets.living(host).is_empty() {
+            break;
+        }
+        targets.signal(host, Signal::KILL);
+        let now = Instant::now();
+        targets.wait(host, deadline.min(now + ROUND));
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    let left = targets.living(host);
+    let ended = targets.all.keys().map(|(pid, _)| *pid).filter(|pid| !left.contains(pid)).collect();
+    if left.is_empty() {
+        return Ok(ClearReport { found, ended, waited: start.elapsed() });
+    }
+    Err(unkillable(host, &targets, &left, request.term_wait + request.kill_wait))
+}
+
+#[derive(Default)]
+struct Targets {
+    /// By pid and start time; None where the kernel has no process handles.
+    all: BTreeMap<(i32, u64), Target>,
+}
+
+struct Target {
+    handle: Option<OwnedFd>,
+    command: String,
+    refused: Option<Errno>,
+}
+
+impl Targets {
+    fn add(&mut self, host: &Host, found: &[Found], sessions: &mut Sessions) {
+        for one in found.iter().filter(|one| one.is_kill()) {
+            let key = (one.pid, one.start_ticks);
+            if self.all.contains_key(&key) {
+                continue;
+            }
+            let Some(pid) = Pid::from_raw(one.pid) else { continue };
+            let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(handle) => Some(handle),
+                Err(Errno::SRCH) => continue,
+                Err(_) => None,
+            };
+            // After the handle: a reused pid shows another start time.
+            let Some(now) = procfs::stat(host, one.pid) else { continue };
+            if now.start_ticks != one.start_ticks || now.is_dead() {
+                continue;
+            }
+            // Only a session that one of them leads is theirs for certain; the
+            // session of a login shell is shared with the person at it.
+            if now.session == now.pid {
+                sessions.insert(now.session, now.start_ticks);
+            }
+            let target = Target { handle, command: one.command.clone(), refused: None };
+            self.all.insert(key, target);
+        }
+    }
+
+    fn signal(&mut self, host: &Host, signal: Signal) {
+        for ((pid, start_ticks), target) in &mut self.all {
+            if !procfs::is_alive(host, *pid, *start_ticks) {
+                continue;
+            }
+            let send = |signal| match &target.handle {
+                Some(handle) => pidfd_send_signal(handle, signal),
+                None => Pid::from_raw(*pid).map_or(Ok(()), |pid| kill_process(pid, signal)),
+            };
+            target.refused = send(signal).err().filter(|errno| *errno != Errno::SRCH);
+            if signal == Signal::TERM {
+                // A stopped process sees no TERM before it goes on.
+                let _ = send(Signal::CONT);
+            }
+        }
+    }
+
+    fn living(&self, host: &Host) -> Vec<i32> {
+        self.all
+            .keys()
+            .filter(|(pid, start_ticks)| procfs::is_alive(host, *pid, *start_ticks))
+            .map(|(pid, _)| *pid)
+            .collect()
+    }
+
+    /// Until all have ended (a zombie has) or the deadline.
+    fn wait(&self, host: &Host, deadline: Instant) {
+        loop {
+            let living: Vec<&Target> = self
+                .all
+                .iter()
+                .filter(|((pid, start_ticks), _)| procfs::is_alive(host, *pid, *start_ticks))
+                .map(|(_, target)| target)
+                .collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if living.is_empty() || left.is_zero() {
+                return;
+            }
+            // A handle becomes readable when its process ends. Where one lacks,
+            // looking again now and then takes its place.
+            let mut handles: Vec<PollFd<'_>> = living
+                .iter()
+                .filter_map(|target| target.handle.as_ref())
+                .map(|handle| PollFd::new(handle, PollFlags::IN))
+                .collect();
+            let blind = handles.len() < living.len();
+            let pause = if blind { left.min(Duration::from_millis(20)) } else { left.min(ROUND) };
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(pause.min(Duration::from_millis(999)).subsec_nanos()),
+            };
+            let _ = poll(&mut handles, Some(&pause));
+        }
+    }
+}
+
+fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) -> Refusal {
+    let seconds = waited.as_secs();
+    let mut blocked = false;
+    let names: Vec<String> = targets
+        .all
+        .iter()
+        .filter(|((pid, _), _)| left.contains(pid))
+        .map(|((pid, _), target)| {
+            let state = procfs::stat(host, *pid).map_or('?', |now| char::from(now.state));
+            blocked |= state == 'D';
+            let place =
+                procfs::wchan(host, *pid).map_or_else(String::new, |at| format!(" in {at}"));
+            let refused =
+                target.refused.map_or_else(String::new, |errno| format!(", signal: {errno}"));
+            format!("pid {pid} ({}, state {state}{place}{refused})", target.command)
+        })
+        .collect();
+    let names = names.join("; ");
+    let hint = if blocked {
+        text!(
+            "state D is a wait inside the kernel (driver or file system) that no signal ends: reset or reboot the node; --stale report launches beside it",
+            "D 状态表示进程卡在内核（驱动或文件系统）中，任何信号都无法结束它：请重置或重启该节点；也可用 --stale report 在其存在时继续启动"
+        )
+    } else {
+        text!(
+            "end them as the user who may, or launch beside them with --stale report",
+            "请以有权限的用户结束这些进程，或用 --stale report 在其存在时继续启动"
+        )
+    };
+    Refusal::new(
+        Verdict::Stale,
+        "stale.unkillable",
+        text!(
+            "processes of an earlier run are still there {seconds} s after TERM and KILL: {names}",
+            "发送 TERM 和 KILL 后已过 {seconds} 秒，早先运行的进程仍然存在：{names}"
+        ),
+        hint,
+    )
+}

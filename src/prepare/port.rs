@@ -1,0 +1,122 @@
+//! Is a port free, and if not, who has it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+
+use crate::host::Host;
+use crate::procfs;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// A TCP port of `address` that nobody uses at this moment.
+///
+/// # Errors
+/// When the address is not this node's, or no port is left.
+pub fn free_port(address: IpAddr) -> io::Result<u16> {
+    TcpListener::bind(SocketAddr::new(address, 0))?.local_addr().map(|bound| bound.port())
+}
+
+/// Whether torch's store could listen on `port`: all addresses, IPv6 with IPv4
+/// where there is IPv6, SO_REUSEADDR, as libuv and torch's own server bind.
+///
+/// # Errors
+/// [`Verdict::PortInUse`] with the owner where it can be seen.
+pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
+    let Err(cause) = try_listen(port) else { return Ok(()) };
+    let cause = io::Error::from(cause);
+    if cause.kind() == io::ErrorKind::PermissionDenied {
+        return Err(Refusal::new(
+            Verdict::PortInUse,
+            "port.forbidden",
+            text!(
+                "master port {port} may not be bound by this user: {cause}",
+                "当前用户无权绑定主端口 {port}：{cause}"
+            ),
+            text!(
+                "choose a port above 1023 with --master-port, the same on every node",
+                "请在所有节点上用 --master-port 指定同一个大于 1023 的端口"
+            ),
+        ));
+    }
+    let (en, zh) = match procfs::listener_of(host, port) {
+        Some(procfs::Listener { owner: Some((pid, argv)), .. }) => {
+            let command = procfs::shown(&argv);
+            (format!("held by pid {pid} ({command})"), format!("占用者为 pid {pid}（{command}）"))
+        }
+        Some(_) => (
+            "held by a process that is not visible here: another container of this pod or host network, or another user"
+                .to_owned(),
+            "占用者在此处不可见：同一 Pod 或主机网络中的其他容器，或其他用户".to_owned(),
+        ),
+        None => (format!("no listener is visible: {cause}"), format!("未见监听者：{cause}")),
+    };
+    Err(Refusal::new(
+        Verdict::PortInUse,
+        "port.free",
+        text!(
+            "master port {port} is in use on this node, {en}",
+            "本节点的主端口 {port} 已被占用，{zh}"
+        ),
+        text!(
+            "end that process, or choose another port with --master-port, the same on every node",
+            "请结束该进程，或在所有节点上用 --master-port 指定同一个其他端口"
+        ),
+    ))
+}
+
+fn try_listen(port: u16) -> rustix::io::Result<()> {
+    let attempt = |family, address: IpAddr| {
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if family == AddressFamily::INET6 {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        bind(&socket, &SocketAddr::new(address, port))?;
+        // Under SO_REUSEADDR only listen tells two sockets that both bound.
+        listen(&socket, 1)
+    };
+    use rustix::io::Errno;
+    match attempt(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()) {
+        // No IPv6 in this kernel or namespace.
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT) => {
+            attempt(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_one_address_makes_the_port_busy_and_is_named() {
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv4Addr::UNSPECIFIED.into()] {
+            let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("bind");
+            let port = listener.local_addr().expect("address").port();
+            let refusal = check_port(&Host::live(), port).expect_err("in use");
+            assert_eq!(refusal.verdict.code(), 87);
+            let owner = format!("pid {} (", std::process::id());
+            assert!(refusal.text.en.contains(&owner), "{}", refusal.text.en);
+            assert!(refusal.hint.en.contains("--master-port"));
+        }
+    }
+
+    #[test]
+    fn a_port_with_old_connections_is_free() {
+        let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
+        assert_eq!(check_port(&Host::live(), port), Ok(()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("bind");
+        let client = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
+        let (served, _) = listener.accept().expect("accept");
+        drop(listener);
+        // torchrun binds beside connections that are still open.
+        assert_eq!(check_port(&Host::live(), port), Ok(()));
+        // The side that closes first stays in TIME_WAIT.
+        drop(served);
+        drop(client);
+        assert_eq!(check_port(&Host::live(), port), Ok(()));
+    }
+}

@@ -1,0 +1,319 @@
+//! Waiting until the master can be reached, on nodes that are not the master.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::host::Host;
+use crate::lang::Text;
+use crate::names::{self, LastResort};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// How long a connection must stay open before it counts: a mesh sidecar accepts
+/// every connection and closes it when nothing listens behind it.
+const HOLD: Duration = Duration::from_millis(500);
+
+/// What one connection attempt may take; a dropped SYN is repeated after 1 s and 3 s.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What one round of name resolution may take.
+const RESOLVE: Duration = Duration::from_secs(8);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Whom to wait for, and how patiently.
+#[derive(Clone)]
+pub struct Wait<'a> {
+    /// A name or address, without port and brackets or with brackets.
+    pub address: String,
+    pub port: u16,
+    pub timeout: Duration,
+    /// Between two lines that say what is still missing.
+    pub progress_every: Duration,
+    /// Addresses of this node's own interfaces, to tell a master that is ourselves.
+    pub own_addresses: Vec<IpAddr>,
+    pub last_resort: Option<LastResort<'a>>,
+}
+
+impl std::fmt::Debug for Wait<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Wait")
+            .field("address", &self.address)
+            .field("port", &self.port)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Wait<'_> {
+    /// A line every 30 s, no helper, own addresses unknown.
+    pub fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
+        Wait {
+            address: address.into(),
+            port,
+            timeout,
+            progress_every: Duration::from_secs(30),
+            own_addresses: Vec::new(),
+            last_resort: None,
+        }
+    }
+}
+
+/// A master that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    pub peer: SocketAddr,
+    /// Our side of the connection: the address by which the master sees us.
+    pub local: SocketAddr,
+    pub waited: Duration,
+}
+
+/// `host:port`, `10.0.0.1:port`, `[fd00::1]:port`.
+///
+/// # Errors
+/// [`Verdict::Usage`] with the value and what is allowed.
+pub fn parse_endpoint(endpoint: &str) -> Result<(String, u16), Refusal> {
+    let refuse = |en: &str, zh: &str| {
+        Refusal::new(
+            Verdict::Usage,
+            "endpoint.invalid",
+            text!("endpoint {endpoint:?} {en}", "端点 {endpoint:?} {zh}"),
+            text!(
+                "write HOST:PORT, for IPv6 [ADDRESS]:PORT, with a port from 1 to 65535",
+                "请写成 HOST:PORT，IPv6 写成 [ADDRESS]:PORT，端口范围为 1 到 65535"
+            ),
+        )
+    };
+    if endpoint.contains("://") {
+        return Err(refuse("is a URL", "是 URL"));
+    }
+    let Some((host, port)) = endpoint.rsplit_once(':') else {
+        return Err(refuse("has no port", "缺少端口"));
+    };
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if bracketed.is_none() && host.contains(':') {
+        return Err(refuse(
+            "is an IPv6 address without brackets, or has no port",
+            "是未加方括号的 IPv6 地址，或缺少端口",
+        ));
+    }
+    let host = bracketed.unwrap_or(host);
+    if host.is_empty() || host.contains(['[', ']', '/']) || host.contains(char::is_whitespace) {
+        return Err(refuse("has no host", "缺少主机"));
+    }
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
+        _ => Err(refuse("has no valid port", "的端口无效")),
+    }
+}
+
+/// What stood in the way last.
+#[derive(Debug, Clone)]
+enum Obstacle {
+    Name(String),
+    Connection { peer: SocketAddr, cause: String },
+}
+
+/// Resolves and connects until a connection has stayed open for half a second.
+///
+/// # Errors
+/// At the deadline [`Verdict::MasterName`] when the name never had an address,
+/// else [`Verdict::MasterReach`].
+pub async fn wait_for_master(
+    host: &Host,
+    wait: &Wait<'_>,
+    mut say: impl FnMut(Text),
+) -> Result<Reached, Refusal> {
+    let start = Instant::now();
+    let end = start + wait.timeout;
+    let mut next_line = start + wait.progress_every;
+    let mut tried = Tried::default();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match names::resolve(host, &wait.address, left.min(RESOLVE), wait.last_resort).await {
+            Err(error) => {
+                tried.lookups = tried.lookups.saturating_add(1);
+                tried.note(end, Obstacle::Name(error.to_string()));
+            }
+            Ok(addresses) => {
+                if tried.addresses.is_empty() {
+                    // The name is there: from now on the master may answer at any moment.
+                    pause = FIRST_PAUSE;
+                }
+                tried.addresses = addresses;
+                for address in tried.addresses.clone() {
+                    let peer = SocketAddr::new(address, wait.port);
+                    match connect(peer, end).await {
+                        Ok(local) => return Ok(Reached { peer, local, waited: start.elapsed() }),
+                        Err(cause) => {
+                            tried.connections = tried.connections.saturating_add(1);
+                            tried.note(end, Obstacle::Connection { peer, cause });
+                        }
+                    }
+                }
+            }
+        }
+        let now = Instant::now();
+        if now >= end {
+            return Err(refuse(wait, &tried));
+        }
+        if now >= next_line {
+            say(progress(wait, &tried, start.elapsed()));
+            next_line = now + wait.progress_every;
+        }
+        let next = now + jittered(pause);
+        if next >= end {
+            // Another attempt at the very end would only be cut short.
+            sleep_until(end).await;
+            return Err(refuse(wait, &tried));
+        }
+        sleep_until(next).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tried {
+    lookups: u64,
+    connections: u64,
+    /// What the name last resolved to.
+    addresses: Vec<IpAddr>,
+    last: Option<Obstacle>,
+}
+
+impl Tried {
+    /// What came back last. An attempt that our own deadline cut short says
+    /// nothing about the master, and must not hide the one before it.
+    fn note(&mut self, end: Instant, obstacle: Obstacle) {
+        if self.last.is_none() || Instant::now() < end {
+            self.last = Some(obstacle);
+        }
+    }
+}
+
+/// Connects and watches the connection for [`HOLD`]; gives our own address.
+/// What the master sends meanwhile proves it as well.
+async fn connect(peer: SocketAddr, end: Instant) -> Result<SocketAddr, String> {
+    let limit = end.min(Instant::now() + CONNECT);
+    let mut stream = match timeout_at(limit, TcpStream::connect(peer)).await {
+        Err(_) => return Err("no answer to the connection attempt".to_owned()),
+        Ok(Err(cause)) => return Err(reason(&cause)),
+        Ok(Ok(stream)) => stream,
+    };
+    let local = stream.local_addr().map_err(|cause| reason(&cause))?;
+    // Without a listener a connection from a port to itself can succeed
+    // (simultaneous open), when the kernel picks the master port for our side.
+    if local == peer {
+        return Err("connection refused (only our own socket answered)".to_owned());
+    }
+    match timeout(HOLD, stream.read(&mut [0; 1])).await {
+        Err(_) | Ok(Ok(1..)) => Ok(local),
+        Ok(Ok(0)) => {
+            Err("accepted and closed at once, as a sidecar does when nothing listens behind it"
+                .to_owned())
+        }
+        Ok(Err(cause)) => Err(format!("accepted, then {}", reason(&cause))),
+    }
+}
+
+fn reason(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
+        io::ErrorKind::TimedOut => "timed out".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+/// Between half and all of `pause`, so that the nodes of a job do not knock together.
+fn jittered(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let share = getrandom::u32().unwrap_or(u32::MAX);
+    half + half.mul_f64(f64::from(share) / f64::from(u32::MAX))
+}
+
+fn progress(wait: &Wait<'_>, tried: &Tried, waited: Duration) -> Text {
+    let Wait { address, port, timeout, .. } = wait;
+    let (waited, timeout) = (waited.as_secs(), timeout.as_secs());
+    let last = last(tried);
+    Text::new(
+        format!("waiting for master {address}:{port}, {waited} s of {timeout} s: {}", last.en),
+        format!("正在等待主节点 {address}:{port}，已等待 {waited}/{timeout} 秒：{}", last.zh),
+    )
+}
+
+fn last(tried: &Tried) -> Text {
+    match &tried.last {
+        Some(Obstacle::Name(cause)) => text!("no address for {cause}", "无法解析 {cause}"),
+        Some(Obstacle::Connection { peer, cause }) => text!("{peer}: {cause}", "{peer}：{cause}"),
+        None => text!("nothing was tried", "尚未尝试"),
+    }
+}
+
+fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
+    let Wait { address, port, timeout, .. } = wait;
+    let Tried { lookups, connections, .. } = tried;
+    let seconds = timeout.as_secs_f64();
+    let last = last(tried);
+    if tried.addresses.is_empty() {
+        return Refusal::new(
+            Verdict::MasterName,
+            "master.resolve",
+            Text::new(
+                format!(
+                    "the master's name did not resolve in {seconds} s ({lookups} attempts): {}",
+                    last.en
+                ),
+                format!("主节点名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", last.zh),
+            ),
+            text!(
+                "check that the master's pod and its headless service {address:?} exist in this namespace, or pass --master-addr; --wait-timeout waits longer",
+                "请检查主节点的 Pod 及其 headless service {address:?} 是否存在于当前命名空间，或指定 --master-addr；--wait-timeout 可延长等待"
+            ),
+        );
+    }
+    let addresses: Vec<String> = tried.addresses.iter().map(IpAddr::to_string).collect();
+    let addresses = addresses.join(", ");
+    let own = tried
+        .addresses
+        .iter()
+        .any(|one| one.is_loopback() || one.is_unspecified() || wait.own_addresses.contains(one));
+    let hint = if own {
+        text!(
+            "{addresses} is this node itself: a worker's MASTER_ADDR must be the address of node 0 as other nodes reach it; set --master-addr, or --node-rank 0 if this is the master",
+            "{addresses} 就是本节点自己：worker 的 MASTER_ADDR 必须是其他节点可达的 0 号节点地址；请设置 --master-addr，若本节点就是主节点则设置 --node-rank 0"
+        )
+    } else {
+        text!(
+            "check that node 0 runs and that a network policy or firewall lets port {port} through; --master-addr and --master-port name another, --wait-timeout waits longer",
+            "请检查 0 号节点是否在运行，以及网络策略或防火墙是否放行端口 {port}；可用 --master-addr 和 --master-port 指定其他地址，--wait-timeout 可延长等待"
+        )
+    };
+    Refusal::new(
+        Verdict::MasterReach,
+        "master.reach",
+        Text::new(
+            format!(
+                "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts); last: {}",
+                last.en
+            ),
+            format!(
+                "主节点 {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）；最后一次：{}",
+                last.zh
+            ),
+        ),
+        hint,
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Against listeners on loopback and names in a hosts file that changes.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use super::*;
+use crate::prepare::free_port;
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime")
+        .block_on(future)
+}
+
+fn host(folder: &Path) -> Host {
+    std::fs::create_dir_all(folder.join("etc")).expect("etc");
+    // Nothing answers on port 53 of this address: names come from the hosts file.
+    std::fs::write(folder.join("etc/resolv.conf"), "nameserver 127.255.255.254\n").expect("file");
+    std::fs::write(folder.join("etc/hosts"), "").expect("file");
+    Host::replayed(folder, BTreeMap::new())
+}
+
+fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
+    Wait::new(address, port, Duration::from_millis(timeout))
+}
+
+#[test]
+fn endpoints() {
+    for (text, expected) in [
+        ("master:29500", Some(("master", 29500))),
+        ("10.0.0.1:1", Some(("10.0.0.1", 1))),
+        ("[fd00::1]:29500", Some(("fd00::1", 29500))),
+        ("a-b.c.svc:65535", Some(("a-b.c.svc", 65535))),
+        ("master", None),
+        ("master:", None),
+        (":29500", None),
+        ("master:0", None),
+        ("master:65536", None),
+        ("master:-1", None),
+        ("fd00::1", None),
+        ("fd00::1:29500", None),
+        ("[fd00::1]", None),
+        ("[fd00::1:29500", None),
+        ("tcp://10.0.0.1:29500", None),
+        ("a b:1", None),
+        ("", None),
+    ] {
+        match (parse_endpoint(text), expected) {
+            (Ok((host, port)), Some(expected)) => assert_eq!((host.as_str(), port), expected),
+            (Err(refusal), None) => {
+                assert_eq!(refusal.verdict.code(), 64);
+                assert!(refusal.text.en.contains(&format!("{text:?}")), "{}", refusal.text.en);
+            }
+            (got, expected) => panic!("{text}: {got:?}, not {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_ready_master_costs_half_a_second() {
+    let folder = tempfile::tempdir().expect("folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    let reached =
+        run(wait_for_master(&host(folder.path()), &to("127.0.0.1", port, 10_000), |_| {}))
+            .expect("answers");
+    assert_eq!(reached.peer, SocketAddr::from(([127, 0, 0, 1], port)));
+    assert!(reached.waited >= HOLD && reached.waited < HOLD * 3, "{:?}", reached.waited);
+}
+
+#[test]
+fn a_name_and_a_port_that_come_late_are_awaited() {
+    let folder = tempfile::tempdir().expect("folder");
+    let host = host(folder.path());
+    let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
+    let mut lines = Vec::new();
+    let wait = Wait { progress_every: Duration::from_millis(1), ..to("master", port, 20_000) };
+    // Each line of progress drives the world one step on: first the name, then the listener.
+    let mut listener = None;
+    let reached = run(wait_for_master(&host, &wait, |line| {
+        if line.en.contains("no address for \"master\"") {
+            std::fs::write(folder.path().join("etc/hosts"), "127.0.0.1 master\n").expect("hosts");
+        } else if line.en.contains("connection refused") && listener.is_none() {
+            listener = Some(TcpListener::bind(("127.0.0.1", port)).expect("bind"));
+        }
+        lines.push(line);
+    }));
+    assert_eq!(reached.expect("answers").peer.port(), port);
+    assert!(listener.is_some() && lines.len() >= 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.zh.contains("正在等待主节点")), "{lines:?}");
+}
+
+#[test]
+fn a_port_that_never_opens_ends_at_the_deadline() {
+    let folder = tempfile::tempdir().expect("folder");
+    let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
+    let started = Instant::now();
+    let refusal = run(wait_for_master(&host(folder.path()), &to("localhost", port, 700), |_| {}))
+        .expect_err("nobody listens");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert_eq!(refusal.verdict.code(), 86);
+    assert!(refusal.text.en.contains("connection refused"), "{}", refusal.text.en);
+    assert!(refusal.hint.en.contains("this node itself"), "{}", refusal.hint.en);
+}
+
+#[test]
+fn an_address_of_ours_is_told_from_another() {
+    let folder = tempfile::tempdir().expect("folder");
+    let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
+    let tried = Tried { addresses: vec![[10, 0, 0, 1].into()], ..Tried::default() };
+    let mut wait = to("10.0.0.1", port, 1);
+    assert!(refuse(&wait, &tried).hint.en.contains("firewall"));
+    wait.own_addresses = vec![[10, 0, 0, 1].into()];
+    assert!(refuse(&wait, &tried).hint.en.contains("--node-rank 0"));
+    drop(folder);
+}
+
+#[test]
+fn a_sidecar_that_accepts_and_closes_is_no_master() {
+    let folder = tempfile::tempdir().expect("folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let refusal = run(wait_for_master(&host(folder.path()), &to("127.0.0.1", port, 400), |_| {}))
+        .expect_err("a sidecar");
+    assert_eq!(refusal.verdict.code(), 86);
+    assert!(refusal.text.en.contains("accepted"), "{}", refusal.text.en);
+}
+
+#[test]
+fn a_name_that_never_resolves_ends_at_the_deadline() {
+    let folder = tempfile::tempdir().expect("folder");
+    let started = Instant::now();
+    let refusal = run(wait_for_master(&host(folder.path()), &to("master.ns", 29500, 900), |_| {}))
+        .expect_err("no such name");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert_eq!(refusal.verdict.code(), 85);
+    for part in ["master.ns", "/etc/hosts", "127.255.255.254"] {
+        assert!(refusal.text.en.contains(part), "{}", refusal.text.en);
+    }
+}

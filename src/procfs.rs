@@ -1,0 +1,426 @@
+//! Processes as /proc shows them.
+//!
+//! Takes a [`Host`]; gives plain values. A process that vanished while it was
+//! looked at, or that may not be looked at, is `None`, never an error, and a
+//! field that the kernel hides is missing from its answer. Only reads: what is
+//! to be done about a process is decided by whoever asked.
+//!
+//! A scan opens one file per process (`stat`). Command line, environment and
+//! descriptors are asked for one process at a time, since each of them takes
+//! that process's memory lock or walks its descriptor table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use bstr::ByteSlice;
+
+use crate::host::Host;
+
+/// One line of `/proc/<pid>/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub ppid: i32,
+    pub pgid: i32,
+    pub session: i32,
+    /// Device number of the controlling terminal; 0 without one.
+    pub terminal: i32,
+    /// Clock ticks since boot. Together with the pid it names a process for good.
+    pub start_ticks: u64,
+    /// `R`, `S`, `D`, `Z`…
+    pub state: u8,
+    /// At most 15 bytes, any bytes: it may hold spaces and parentheses.
+    pub comm: Vec<u8>,
+}
+
+impl Process {
+    /// Dead: a zombie waits for its parent and holds nothing but its pid.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    pub fn is_kernel_thread(&self) -> bool {
+        // kthreadd is always pid 2 of the first namespace; inside other
+        // namespaces no kernel thread is visible.
+        self.ppid == 2 && self.pgid == 0 || self.pid == 2 && self.ppid == 0 && self.pgid == 0
+    }
+
+    /// The arguments, as [`cmdline`]; None when the process is no longer this one.
+    pub fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
+        cmdline(host, self.pid)
+    }
+}
+
+/// Parses a `stat` line. The comm ends at the *last* parenthesis, since it is the only free text.
+pub fn parse_stat(line: &[u8]) -> Option<Process> {
+    let open = line.find_byte(b'(')?;
+    let close = line.rfind_byte(b')')?;
+    let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
+    let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
+    let comm = line.get(open + 1..close)?.to_vec();
+    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; starttime is field 22.
+    let mut fields = words(line.get(close + 1..)?);
+    let state = *fields.next()?.first()?;
+    let ppid = number(fields.next())?;
+    let pgid = number(fields.next())?;
+    let session = number(fields.next())?;
+    let terminal = number(fields.next())?;
+    let start_ticks = fields.nth(14)?.to_str().ok()?.parse().ok()?;
+    Some(Process { pid, ppid, pgid, session, terminal, start_ticks, state, comm })
+}
+
+/// Every pid of /proc, in the kernel's (ascending) order.
+pub fn pids(host: &Host) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(host.path("/proc")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The process now, or None when there is none with this pid.
+pub fn stat(host: &Host, pid: i32) -> Option<Process> {
+    parse_stat(&bytes(host, pid, "stat")?)
+}
+
+/// Ourselves in the numbering of this /proc, which may be another PID namespace's.
+pub fn own(host: &Host) -> Option<Process> {
+    parse_stat(&std::fs::read(host.path("/proc/self/stat")).ok()?)
+}
+
+/// Whether the process with this pid is still the one that started at `start_ticks`, and alive.
+pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
+    stat(host, pid).is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
+}
+
+/// Every process, by pid.
+pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
+    let proc = host.path("/proc");
+    let mut path = proc.as_os_str().as_bytes().to_vec();
+    path.push(b'/');
+    let stem = path.len();
+    let mut line = Vec::with_capacity(512);
+    let mut all = BTreeMap::new();
+    for pid in pids(host) {
+        path.truncate(stem);
+        path.extend_from_slice(pid.to_string().as_bytes());
+        path.extend_from_slice(b"/stat");
+        line.clear();
+        if read_into(Path::new(std::ffi::OsStr::from_bytes(&path)), &mut line).is_some()
+            && let Some(process) = parse_stat(&line)
+        {
+            all.insert(process.pid, process);
+        }
+    }
+    all
+}
+
+/// The arguments; empty for kernel threads and zombies. A title written by
+/// setproctitle arrives as whatever it left between the NUL bytes.
+pub fn cmdline(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
+    Some(split_nul(&bytes(host, pid, "cmdline")?))
+}
+
+/// The environment at exec, as `NAME=value`; None without the right to read it.
+pub fn environ(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
+    Some(split_nul(&bytes(host, pid, "environ")?))
+}
+
+/// The value of `name` among `NAME=value` entries.
+pub fn variable<'a>(environ: &'a [Vec<u8>], name: &str) -> Option<&'a [u8]> {
+    environ.iter().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// Effective user id.
+pub fn uid(host: &Host, pid: i32) -> Option<u32> {
+    let status = bytes(host, pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(b"Uid:"))?;
+    // real, effective, saved, file system
+    words(line).nth(1)?.to_str().ok()?.parse().ok()
+}
+
+pub fn cwd(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "cwd")
+}
+
+/// The executable; ` (deleted)` is appended by the kernel when it was replaced.
+pub fn exe(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "exe")
+}
+
+/// The kernel function in which the process sleeps, where it is shown.
+pub fn wchan(host: &Host, pid: i32) -> Option<String> {
+    let text = bytes(host, pid, "wchan")?;
+    let text = text.trim_ascii().to_str_lossy().into_owned();
+    (!text.is_empty() && text != "0").then_some(text)
+}
+
+/// What tells one container's processes from another's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// `pid:[4026531836]`
+    pid_namespace: PathBuf,
+    /// Paths of the v2 hierarchy and of v1 memory and pids.
+    cgroup: Vec<String>,
+    /// Compared only where a cgroup namespace shows every container as `/`.
+    mount_namespace: Option<PathBuf>,
+}
+
+/// None when the process has gone or hides its namespaces from us.
+pub fn container(host: &Host, pid: i32) -> Option<Container> {
+    let mut cgroup: Vec<String> = bytes(host, pid, "cgroup")?
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
+            let controllers = parts.next()?;
+            let path = parts.next()?;
+            let counts = controllers.is_empty()
+                || controllers
+                    .split(|byte| *byte == b',')
+                    .any(|one| matches!(one, b"memory" | b"pids"));
+            counts.then(|| path.to_str_lossy().into_owned())
+        })
+        .collect();
+    cgroup.sort();
+    let hidden = cgroup.iter().all(|path| path == "/");
+    let mount_namespace = if hidden { Some(link(host, pid, "ns/mnt")?) } else { None };
+    Some(Container { pid_namespace: link(host, pid, "ns/pid")?, cgroup, mount_namespace })
+}
+
+/// Minors of the open `/dev/nvidia[0-9]+`. Empty also when the table may not be read.
+pub fn gpu_minors(host: &Host, pid: i32) -> BTreeSet<u32> {
+    descriptors(host, pid)
+        .filter_map(|target| {
+            target.as_os_str().as_bytes().strip_prefix(b"/dev/nvidia")?.to_str().ok()?.parse().ok()
+        })
+        .collect()
+}
+
+/// The parent, its parent, and so on up to the first process of the namespace.
+pub fn ancestors(host: &Host, pid: i32) -> Vec<Process> {
+    let mut chain: Vec<Process> = Vec::new();
+    let mut at = stat(host, pid).map(|process| process.ppid);
+    while let Some(parent) = at.filter(|parent| *parent > 0) {
+        // A pid reused between two reads could close a circle.
+        if chain.iter().any(|seen| seen.pid == parent) {
+            break;
+        }
+        let Some(process) = stat(host, parent) else { break };
+        at = Some(process.ppid);
+        chain.push(process);
+    }
+    chain
+}
+
+/// The same in a scan that is already there.
+pub fn ancestors_in(all: &BTreeMap<i32, Process>, pid: i32) -> Vec<&Process> {
+    let mut chain: Vec<&Process> = Vec::new();
+    let mut at = all.get(&pid).map(|process| process.ppid);
+    while let Some(process) = at.and_then(|parent| all.get(&parent)) {
+        if chain.iter().any(|seen| seen.pid == process.pid) {
+            break;
+        }
+        at = Some(process.ppid);
+        chain.push(process);
+    }
+    chain
+}
+
+/// All children of `roots`, their children and so on, without the roots, from one scan.
+pub fn descendants(host: &Host, roots: &[i32]) -> Vec<Process> {
+    let all = processes(host);
+    descendants_in(&all, roots).into_iter().cloned().collect()
+}
+
+/// The same in a scan that is already there; parents stand before their children.
+pub fn descendants_in<'a>(all: &'a BTreeMap<i32, Process>, roots: &[i32]) -> Vec<&'a Process> {
+    let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
+    for process in all.values() {
+        children.entry(process.ppid).or_default().push(process);
+    }
+    let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
+    let mut open: Vec<i32> = seen.iter().copied().collect();
+    let mut found = Vec::new();
+    while let Some(pid) = open.pop() {
+        for child in children.get(&pid).into_iter().flatten() {
+            if seen.insert(child.pid) {
+                open.push(child.pid);
+                found.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// Who listens on a TCP port of this network namespace. The owner is None when
+/// no visible process holds the socket: another container of the pod, or another user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    pub inode: u64,
+    pub owner: Option<(i32, Vec<Vec<u8>>)>,
+}
+
+/// The listener on `port`, with its owner's pid and arguments where they can be seen.
+pub fn listener_of(host: &Host, port: u16) -> Option<Listener> {
+    let inode = ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
+        .into_iter()
+        .find_map(|table| listening_inode(&host.read(table).ok()?, port))?;
+    let socket = PathBuf::from(format!("socket:[{inode}]"));
+    let owner = pids(host)
+        .into_iter()
+        .find(|pid| descriptors(host, *pid).any(|target| target == socket))
+        .map(|pid| (pid, cmdline(host, pid).unwrap_or_default()));
+    Some(Listener { inode, owner })
+}
+
+/// proc_net_tcp: `sl local_address rem_address st … uid timeout inode`; state 0A listens.
+fn listening_inode(table: &str, port: u16) -> Option<u64> {
+    table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (_, local) = fields.next()?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        let inode = fields.nth(5)?.parse().ok()?;
+        (state == "0A" && u16::from_str_radix(local, 16).ok()? == port).then_some(inode)
+    })
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+fn descriptors(host: &Host, pid: i32) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(host.path(format!("/proc/{pid}/fd")))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+}
+
+fn link(host: &Host, pid: i32, name: &str) -> Option<PathBuf> {
+    std::fs::read_link(host.path(format!("/proc/{pid}/{name}"))).ok()
+}
+
+fn bytes(host: &Host, pid: i32, name: &str) -> Option<Vec<u8>> {
+    let mut content = Vec::with_capacity(1024);
+    read_into(&host.path(format!("/proc/{pid}/{name}")), &mut content)?;
+    Some(content)
+}
+
+fn read_into(path: &Path, content: &mut Vec<u8>) -> Option<()> {
+    std::fs::File::open(path).ok()?.read_to_end(content).ok().map(drop)
+}
+
+fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {
+    let content = content.strip_suffix(b"\0").unwrap_or(content);
+    if content.is_empty() {
+        return Vec::new();
+    }
+    content.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// The file name of an argument or path.
+pub fn basename(argument: &[u8]) -> &[u8] {
+    argument.rsplit(|byte| *byte == b'/').next().unwrap_or(argument)
+}
+
+/// Bytes as the path that they are.
+pub fn as_path(argument: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(argument.to_vec()))
+}
+
+/// Names of arguments whose values are never shown.
+const SECRET: [&str; 4] = ["token", "key", "secret", "password"];
+
+/// The command line as it may be printed: secrets masked, cut to some 200 characters.
+pub fn shown(argv: &[Vec<u8>]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut hide_next = false;
+    for argument in argv {
+        let argument = String::from_utf8_lossy(argument).into_owned();
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value)),
+            None => (argument.clone(), None),
+        };
+        let secret = SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word));
+        words.push(if hide_next && !argument.starts_with("--") {
+            "***".to_owned()
+        } else if secret && value.is_some() {
+            format!("{name}=***")
+        } else {
+            argument.escape_debug().to_string()
+        });
+        hide_next = secret && value.is_none() && name.starts_with('-');
+    }
+    let line = words.join(" ");
+    match line.char_indices().nth(200) {
+        Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comm_may_hold_spaces_and_parentheses() {
+        let line =
+            b"42 (a) S 1 (b) R 7 42 41 34816 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9 9";
+        let process = parse_stat(line).expect("parses");
+        assert_eq!(process.comm, b"a) S 1 (b");
+        assert_eq!((process.pid, process.ppid, process.pgid), (42, 7, 42));
+        assert_eq!((process.session, process.terminal), (41, 34816));
+        assert_eq!((process.start_ticks, process.state), (123456, b'R'));
+        for broken in [&b""[..], b"42", b"42 (x", b"42 (x) S", b") (", b"x (y) S 1 1 1 1"] {
+            assert_eq!(parse_stat(broken), None);
+        }
+    }
+
+    #[test]
+    fn we_see_ourselves_and_what_we_started() {
+        let host = Host::live();
+        let own_pid = std::process::id().cast_signed();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = child.id().cast_signed();
+        let seen = descendants(&host, &[own_pid]);
+        assert!(seen.iter().any(|process| process.pid == pid));
+        assert_eq!(ancestors(&host, pid).first().map(|parent| parent.pid), Some(own_pid));
+        assert_eq!(uid(&host, pid), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(container(&host, pid), container(&host, own_pid));
+        assert_eq!(own(&host).map(|process| process.pid), Some(own_pid));
+        let start = stat(&host, pid).expect("lives").start_ticks;
+        assert!(is_alive(&host, pid, start));
+        assert!(!is_alive(&host, pid, start + 1));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(!is_alive(&host, pid, start));
+        assert_eq!(cmdline(&host, pid), None);
+    }
+
+    #[test]
+    fn the_owner_of_a_port_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let seen = listener_of(&Host::live(), port).expect("listens");
+        assert_eq!(seen.owner.map(|(pid, _)| pid), Some(std::process::id().cast_signed()));
+        drop(listener);
+        assert_eq!(listener_of(&Host::live(), port), None);
+    }
+
+    #[test]
+    fn arguments_split_at_nul_and_may_be_empty() {
+        assert_eq!(split_nul(b"python\0-c\0\0"), [&b"python"[..], b"-c", b""]);
+        assert!(split_nul(b"").is_empty());
+        assert_eq!(variable(&split_nul(b"A=1\0AB=2\0"), "AB"), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        assert_eq!(
+            shown(&split_nul(b"python\0t.py\0--api-key\0abc\0--hf_token=def\0--size\x003\0")),
+            "python t.py --api-key *** --hf_token=*** --size 3"
+        );
+        assert!(shown(&[vec![b'x'; 5000]]).chars().count() <= 201);
+        assert!(!shown(&[b"a\x1b[2J".to_vec()]).contains('\x1b'));
+    }
+}
