@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::lang::Lang;
 use crate::logs::Console;
 use crate::report::closing;
-use crate::report::{self, Ending};
+use crate::report;
 use crate::settings::{self, Settings};
 use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
 use crate::sys::Dispositions;
@@ -26,20 +26,23 @@ use crate::verdict::{Refusal, Verdict};
 /// How long the last words may wait for a console that does not take them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The whole program: arguments without the program's name → exit code.
-pub fn main(mut arguments: impl Iterator<Item = OsString>) -> i32 {
-    let Some(first) = arguments.next() else { return dispatch(std::iter::empty()) };
-    if first == "rank" {
+/// The whole program: its arguments, name first → exit code.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let arguments: Vec<OsString> = arguments.collect();
+    if let [_, role, rest @ ..] = arguments.as_slice()
+        && role == "rank"
+    {
         // Started once per rank, by an engine: no argument parser, no settings.
-        return shim::rank(arguments.collect());
+        return shim::rank(rest.to_vec());
     }
-    dispatch(std::iter::once(first).chain(arguments))
-}
-
-fn dispatch(arguments: impl Iterator<Item = OsString>) -> i32 {
-    let cli = match cli::parse(arguments) {
+    let cli = match cli::parse(arguments.into_iter()) {
         Ok(cli) => cli,
-        Err(stop) => return stop.print(),
+        Err(stop) => {
+            let lang = settings::language(&Options::default(), &Host::live());
+            let text = stop.text.get(lang);
+            if stop.to_stdout { commands::print(text) } else { eprint!("{text}") }
+            return stop.code;
+        }
     };
     match cli.command {
         Command::Run(options) => run(&options),
@@ -119,7 +122,10 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
             let code = refusal.verdict.code();
             console.say(&closing::refusal(&refusal, code, lang));
             console.flush(LAST_WORDS);
-            report::files::announce(None, &Host::live(), &report::refused(&refusal), None, code, lang);
+            let ending = report::refused(&refusal);
+            if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
+                eprintln!("ranklaunch: cannot write the termination message: {error}");
+            }
             return code;
         }
     };
@@ -150,14 +156,19 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         Err(signal) => {
             let ending = report::ending::stopped(signal);
             let code = remap(&scene.settings, ending.code);
-            console.say(&closing::refusal_of(&ending, code, scene.lang()));
+            console.say(&closing::ended_early(&ending, code, scene.lang()));
             (ending, None)
         }
     };
     let code = remap(&scene.settings, ending.code);
     let settings = &scene.settings;
     let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
-    report::files::announce(path, &scene.host, &ending, node, code, settings.lang);
+    if let Err(error) = report::files::announce(path, &scene.host, &ending, node, code, settings.lang) {
+        scene.say(&crate::text!(
+            "cannot write the termination message: {error}",
+            "无法写入终止信息：{error}"
+        ));
+    }
     console.flush(LAST_WORDS);
     code
 }
@@ -181,8 +192,4 @@ async fn until_stop<T>(ear: &AgentEar, phase: impl Future<Output = T>) -> Result
             }
         }
     }
-}
-
-pub(crate) fn ending_of(refusal: &Refusal) -> Ending {
-    report::refused(refusal)
 }

@@ -7,19 +7,20 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Map, Value, json};
+
 use super::Scene;
 use super::node::Ready;
-use crate::lang::Text;
-use crate::logs::{self, Logs, LogsConfig};
-use crate::plan::command::{self, EngineOptions};
-use crate::plan::{Plan, RunIdentity};
+use crate::lang::{Lang, Text};
+use crate::logs::{self, Logs, LogsConfig, LogsSummary};
+use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::report::closing::{self, Closing};
 use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
 use crate::report::{self, Ending, ending};
 use crate::settings::Engine;
 use crate::supervise::{
-    self, AgentEar, End, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
+    self, AgentEar, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams,
 };
 use crate::sys::Dispositions;
 use crate::text;
@@ -64,7 +65,7 @@ async fn once(
     journal: &mut Option<Journal>,
 ) -> Ending {
     let started = SystemTime::now();
-    let master_port = match super::node::port_for_attempt(ready, attempt) {
+    let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
         Err(refusal) => return refuse(scene, &refusal),
     };
@@ -79,13 +80,17 @@ async fn once(
     for warning in &warnings {
         scene.console.say(&closing::warning(warning, scene.lang()));
     }
-    if let (Some(folder), None) = (&folder, &journal) {
-        *journal = Journal::open(&folder.node.join("agent.jsonl")).ok();
+    let attempt_folder = folder.map(|folder| folder.attempt);
+    // agent.jsonl and run.json are of all attempts.
+    let node_folder = attempt_folder.as_deref().and_then(Path::parent);
+    if let (Some(folder), None) = (node_folder, &journal) {
+        *journal = Journal::open(&folder.join("agent.jsonl")).ok();
     }
     let logs = Logs::start(
         LogsConfig {
-            folder: folder.as_ref().map(|folder| folder.attempt.clone()),
+            folder: attempt_folder.clone(),
             world_size: shown_world(&plan),
+            local_ranks: local_ranks(&plan),
             console: scene.settings.console.value,
             prefix: scene.settings.console_prefix.value,
             cap_rank: scene.settings.log_cap_rank.value,
@@ -99,9 +104,12 @@ async fn once(
     let mut notice = |notice: Notice| narrate(scene, &notice);
     let outcome = supervise::run(&launch, ear, &mut pipes, &mut notice).await;
     let summary = logs.finish(DRAIN);
+    for problem in &summary.problems {
+        scene.say(problem);
+    }
 
     let ending = match &outcome {
-        Ok(outcome) => ending::ending(outcome),
+        Ok(outcome) => report::ending(outcome),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
     let exit_code = super::remap(&scene.settings, ending.code);
@@ -119,24 +127,24 @@ async fn once(
         world_size: plan.world_size,
         node_rank: plan.membership.node_rank,
         last_lines,
-        folder: folder.as_ref().map(|folder| folder.attempt.as_path()),
+        folder: attempt_folder.as_deref(),
         lang: scene.lang(),
     }));
-    if let Some(folder) = &folder {
+    if let Some(folder) = node_folder {
         let record = RunRecord {
             run_id: &identity.run_id,
             attempt,
             started,
             ended: SystemTime::now(),
-            plan: crate::report::plan_view::json(&plan, scene.lang(), &ready.executable),
+            plan: report::plan_view::json(&plan, scene.lang(), &ready.executable),
             outcome: outcome.as_ref().ok(),
             ending: &ending,
             exit_code,
-            logs: summary.json(),
+            logs: account(&summary, scene.lang()),
             lang: scene.lang(),
         };
-        if let Err(error) = report::files::write_run_json(&folder.node, &record) {
-            let path = folder.node.display();
+        if let Err(error) = report::files::write_run_json(folder, &record) {
+            let path = folder.display();
             scene.say(&text!("cannot write run.json in {path}: {error}", "无法在 {path} 写入 run.json：{error}"));
         }
     }
@@ -157,6 +165,33 @@ fn shown_world(plan: &Plan) -> u32 {
     }
 }
 
+fn local_ranks(plan: &Plan) -> u32 {
+    match plan.engine {
+        Engine::Command => 1,
+        _ => plan.nproc_per_node,
+    }
+}
+
+/// The logs' account for run.json; what was lost is also said.
+fn account(summary: &LogsSummary, lang: Lang) -> Value {
+    let owners: Map<String, Value> = summary
+        .owners
+        .iter()
+        .map(|(owner, one)| {
+            let value = json!({
+                "bytes": one.bytes,
+                "lines": one.lines,
+                "dropped_file_bytes": one.dropped_file_bytes,
+                "dropped_console_lines": one.dropped_console_lines,
+                "truncated_bytes": one.truncated_bytes,
+            });
+            (owner.to_string(), value)
+        })
+        .collect();
+    let problems: Vec<&str> = summary.problems.iter().map(|problem| problem.get(lang)).collect();
+    json!({ "folder": summary.folder, "owners": owners, "problems": problems })
+}
+
 fn launch(
     scene: &Scene,
     ready: &Ready,
@@ -174,18 +209,21 @@ fn launch(
     let start = match plan.engine {
         Engine::Direct => Start::Ranks {
             shim: ready.executable.clone(),
-            argv: command::argv(plan),
+            argv: argv(plan),
             ranks: (0..plan.nproc_per_node)
                 .map(|local_rank| RankStart {
                     rank: plan.membership.node_rank * plan.nproc_per_node + local_rank,
                     local_rank,
-                    env: command::rank_env(plan, local_rank),
+                    env: rank_env(plan, local_rank)
+                        .into_iter()
+                        .map(|(name, value)| (name.into(), value))
+                        .collect(),
                 })
                 .collect(),
         },
         Engine::Command => Start::Ranks {
             shim: ready.executable.clone(),
-            argv: command::argv(plan),
+            argv: argv(plan),
             ranks: vec![RankStart {
                 rank: plan.membership.node_rank,
                 local_rank: 0,
@@ -193,7 +231,7 @@ fn launch(
             }],
         },
         Engine::Torchrun | Engine::Accelerate | Engine::Deepspeed => Start::Engine {
-            argv: command::exec_argv(
+            argv: exec_argv(
                 plan,
                 &ready.executable,
                 &EngineOptions {
@@ -233,7 +271,10 @@ impl Streams for Pipes<'_> {
             Stream::Out => logs::Kind::Out,
             Stream::Err => logs::Kind::Err,
         };
-        self.0.attach(owner, kind, pipe);
+        // Without a reader the rank's writes fail or are lost, but it is not held up.
+        if let Err(error) = self.0.attach(owner, kind, pipe) {
+            tracing::error!(%owner, %error, "no reader for a stream");
+        }
     }
 }
 

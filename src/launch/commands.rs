@@ -16,7 +16,7 @@ use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
 /// Prints to standard output; a reader that left early is not an error.
-fn print(text: impl AsRef<[u8]>) {
+pub(super) fn print(text: impl AsRef<[u8]>) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
 }
@@ -51,9 +51,7 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
             let (host, settings) = (Arc::new(host), Arc::new(settings));
             let planned = block_on(async {
                 let facts = node::observe(&host, &settings).await;
-                let mut plan = plan::plan(&settings, &facts)?;
-                plan.warnings.splice(0..0, settings.warnings.iter().cloned());
-                Ok(plan)
+                plan::plan(&settings, &facts)
             });
             (planned.and_then(|plan| plan), lang)
         }
@@ -97,7 +95,7 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
                 let fate = if report.ended.contains(&found.pid) {
                     text!("ended", "已终止")
                 } else {
-                    found.judgement.text()
+                    text!("left alone", "不处理")
                 };
                 let line = format!(
                     "{}  {}  {}  {}\n",

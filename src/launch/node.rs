@@ -17,7 +17,7 @@ use crate::names;
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
-use crate::probe;
+use crate::probe::{self, Answer};
 use crate::report::start;
 use crate::settings::{MusterMode, ProbeMode, Program, Settings, StaleMode};
 use crate::text;
@@ -139,7 +139,7 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
     // A reader that panicked knows nothing; the fallbacks of `plan` then speak.
     let gpus = gpus.await.unwrap_or_default();
     let (python, checkpoint_heads, hcas, limits) = files.await.unwrap_or_default();
-    observe::Facts {
+    Facts {
         hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
         contract,
         gpus,
@@ -165,7 +165,11 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 fn last_resort(mode: ProbeMode) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
     move |name, patience| {
         let answer = probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
-        probe::addresses(&answer)
+        match answer {
+            Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
+            Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
+            _ => Err("the probe answered something else".to_owned()),
+        }
     }
 }
 

@@ -237,7 +237,7 @@ impl Logs {
     /// Ends the attempt: drains what is still open for at most half of the
     /// deadline, writes the files out and gives the account. The console is not
     /// waited for, see [`Console::flush`].
-    pub fn finish(self, deadline: Duration) -> LogsSummary {
+    pub fn finish(&self, deadline: Duration) -> LogsSummary {
         let until = Instant::now().checked_add(deadline);
         self.shared.stop_readers(|_| true, deadline / 2);
         if let Some(files) = &self.files {

@@ -17,3 +17,10 @@ pub mod rdma;
 pub use contract::{contract, known_variables};
 pub use facts::*;
 pub use python::{checkpoint_heads, python};
+
+/// The container's variables as text, invalid UTF-8 replaced. They hold secrets:
+/// what is printed of them is masked, and they never travel.
+pub fn environment(host: &crate::host::Host) -> std::collections::BTreeMap<String, String> {
+    let text = |value: &std::ffi::OsString| value.to_string_lossy().into_owned();
+    host.environment().iter().map(|(name, value)| (text(name), text(value))).collect()
+}

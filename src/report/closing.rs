@@ -68,12 +68,21 @@ pub fn block(closing: &Closing<'_>) -> String {
 /// A refusal for people: what is wrong, one hint, the code.
 pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     let title = text!("refused", "拒绝启动");
-    let mut out = format!("ranklaunch: {}: {}\n", title.get(lang), refusal.text.get(lang));
-    let hint = refusal.hint.get(lang);
+    let title = format!("{}: {}", title.get(lang), refusal.text.get(lang));
+    sentence(&title, &refusal.hint, &refusal.id, exit_code, lang)
+}
+
+/// An ending before any rank began, for people.
+pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
+    sentence(ending.text.get(lang), &ending.hint, &ending.id, exit_code, lang)
+}
+
+fn sentence(title: &str, hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+    let mut out = format!("ranklaunch: {title}\n");
+    let hint = hint.get(lang);
     if !hint.is_empty() {
         let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
     }
-    let id = &refusal.id;
     let _ = writeln!(
         out,
         "  {}",

@@ -48,20 +48,7 @@ pub fn ending(outcome: &Outcome) -> Ending {
         return unkillable(outcome);
     }
     match outcome.stop {
-        Some(StopReason::Signal(signal)) => {
-            let name = signal_name(signal);
-            make(
-                128 + signal,
-                "stopped",
-                "stopped.signal",
-                None,
-                text!("stopped from outside by {name}", "被外部信号 {name} 停止"),
-                text!(
-                    "look for who sent it: a deleted pod, a preemption, a time limit, a Ctrl-C",
-                    "查明信号来源：删除 Pod、抢占、超时限制或 Ctrl-C"
-                ),
-            )
-        }
+        Some(StopReason::Signal(signal)) => stopped(signal),
         Some(StopReason::GuardGone) => make(
             137,
             "launcher",
@@ -77,6 +64,22 @@ pub fn ending(outcome: &Outcome) -> Ending {
         Some(StopReason::EngineGone(end)) => engine_gone(end),
         None => by_itself(outcome),
     }
+}
+
+/// Stopped from outside by `signal`.
+pub fn stopped(signal: i32) -> Ending {
+    let name = signal_name(signal);
+    make(
+        128 + signal,
+        "stopped",
+        "stopped.signal",
+        None,
+        text!("stopped from outside by {name}", "被外部信号 {name} 停止"),
+        text!(
+            "look for who sent it: a deleted pod, a preemption, a time limit, a Ctrl-C",
+            "查明信号来源：删除 Pod、抢占、超时限制或 Ctrl-C"
+        ),
+    )
 }
 
 fn by_itself(outcome: &Outcome) -> Ending {

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::ending::Ending;
+use crate::host::Host;
 use crate::lang::Lang;
 use crate::supervise::{End, Outcome};
 
@@ -101,7 +102,7 @@ pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
 }
 
 /// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
-pub fn termination_message(
+fn termination_message(
     ending: &Ending,
     node: Option<u32>,
     exit_code: i32,
@@ -130,14 +131,24 @@ pub fn termination_message(
     }
 }
 
-/// Writes the termination message. `path` is made when it does not exist.
-pub fn write_termination_message(
-    path: &Path,
+/// Where Kubernetes reads the termination message when nothing else was agreed.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Writes the termination message to `path`, or to the default place if that
+/// exists; never makes the default place up.
+pub fn announce(
+    path: Option<&Path>,
+    host: &Host,
     ending: &Ending,
     node: Option<u32>,
     exit_code: i32,
     lang: Lang,
 ) -> io::Result<()> {
+    let path = match path {
+        Some(path) => path.to_owned(),
+        None if host.is_live() && Path::new(TERMINATION_LOG).exists() => TERMINATION_LOG.into(),
+        None => return Ok(()),
+    };
     std::fs::write(path, termination_message(ending, node, exit_code, lang))
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::lang::{Lang, Text};
+use crate::lang::Text;
 use crate::plan::Plan;
 use crate::settings::{LayoutRule, Settings};
 use crate::text;
@@ -20,7 +20,7 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
     };
     let _ = writeln!(out, "── {title}");
     plan_view::table(&mut out, rows(plan, settings));
-    for warning in settings.warnings.iter().chain(&plan.warnings) {
+    for warning in &plan.warnings {
         out.push_str(&closing::warning(warning, lang));
     }
     out
@@ -86,6 +86,7 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lang::Lang;
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings};
 
