@@ -76,28 +76,27 @@ impl ProbeError {
                 let attempts = attempts.join("; ");
                 text!("the probe could not be executed: {attempts}", "无法执行探针：{attempts}")
             }
-            ProbeError::TimedOut { after, gone: true } => text!(
-                "the probe gave no answer within {after:?} and was killed",
-                "探针在 {after:?} 内没有应答，已被终止"
-            ),
+            ProbeError::TimedOut { after, gone: true } => {
+                text!("no answer within {after:?}; killed", "在 {after:?} 内没有应答，已被终止")
+            }
             ProbeError::TimedOut { after, gone: false } => text!(
-                "the probe gave no answer within {after:?} and SIGKILL does not end it: \
+                "no answer within {after:?}, and SIGKILL does not end it: \
                  it is stuck in the driver",
-                "探针在 {after:?} 内没有应答，且 SIGKILL 无法结束它：它卡在驱动程序中"
+                "在 {after:?} 内没有应答，且 SIGKILL 无法结束它：它卡在驱动程序中"
             ),
             ProbeError::Crashed { signal, noise } => {
                 let noise = shown(noise);
-                text!("the probe died of signal {signal}{noise}", "探针被信号 {signal} 终止{noise}")
+                text!("died of signal {signal}{noise}", "被信号 {signal} 终止{noise}")
             }
             ProbeError::Silent { code, noise } => {
                 let noise = shown(noise);
                 text!(
-                    "the probe ended with code {code} and no answer{noise}",
-                    "探针以退出码 {code} 结束，没有应答{noise}"
+                    "ended with code {code} and no answer{noise}",
+                    "以退出码 {code} 结束，没有应答{noise}"
                 )
             }
             ProbeError::Garbled { why } => {
-                text!("the probe's answer cannot be read: {why}", "无法解析探针的应答：{why}")
+                text!("the answer cannot be read: {why}", "无法解析应答：{why}")
             }
         }
     }

@@ -150,8 +150,11 @@ fn nvml(
 /// Whether NVML's answer counts the GPUs; if not, why not is among the attempts.
 fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     if answer.library.is_none() {
-        let tried: Vec<String> =
-            answer.not_loaded.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        // The loader's words start with the name that it was given.
+        let quote = |(name, why): &(String, String)| {
+            if why.starts_with(name.as_str()) { why.clone() } else { format!("{name}: {why}") }
+        };
+        let tried: Vec<String> = answer.not_loaded.iter().map(quote).collect();
         let tried = tried.join("; ");
         facts.attempts.push((
             GpuSource::Nvml,

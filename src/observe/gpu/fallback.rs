@@ -183,4 +183,35 @@ mod tests {
         assert_eq!(gpus[1].pci.as_deref(), Some("0000:2a:00.0"));
         assert_eq!((gpus[1].memory_used, gpus[1].mig), (None, true));
     }
+
+    /// A node whose PATH holds this nvidia-smi. Written by another process, since
+    /// a file that any thread's fork holds open for writing cannot be executed.
+    fn with_smi(folder: &std::path::Path, script: &str) -> Host {
+        let write = "printf '%s' \"$1\" > \"$2/nvidia-smi\" && chmod 755 \"$2/nvidia-smi\"";
+        let status = std::process::Command::new("sh")
+            .args(["-c", write, "sh", script])
+            .arg(folder)
+            .status()
+            .expect("sh runs");
+        assert!(status.success());
+        let environment = [("PATH".into(), folder.into())].into_iter().collect();
+        Host::replayed("/nowhere", environment)
+    }
+
+    #[test]
+    fn nvidia_smi_is_run_with_a_deadline() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let line = "0, GPU-aa, NVIDIA H100, 00000000:18:00.0, 81559, 4, Disabled, 535.54.03";
+        let host = with_smi(folder.path(), &format!("#!/bin/sh\necho '{line}'\n"));
+        let found = nvidia_smi(&host, Duration::from_secs(20)).expect("one GPU");
+        assert_eq!((found.0.len(), found.1.as_deref()), (1, Some("535.54.03")));
+
+        let host = with_smi(folder.path(), "#!/bin/sh\necho no driver >&2\nexit 9\n");
+        let why = nvidia_smi(&host, Duration::from_secs(20)).expect_err("it fails");
+        assert!(why.en.contains("code 9") && why.en.contains("no driver"), "{}", why.en);
+
+        let host = with_smi(folder.path(), "#!/bin/sh\nexec sleep 600\n");
+        let why = nvidia_smi(&host, Duration::from_millis(100)).expect_err("it hangs");
+        assert!(why.en.contains("100ms"), "{}", why.en);
+    }
 }
