@@ -16,8 +16,8 @@ use crate::cli::{self, Command, Options};
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::logs::Console;
-use crate::report::closing;
 use crate::report;
+use crate::report::closing;
 use crate::settings::{self, Settings};
 use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
 use crate::sys::Dispositions;
@@ -40,7 +40,11 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Err(stop) => {
             let lang = settings::language(&Options::default(), &Host::live());
             let text = stop.text.get(lang);
-            if stop.to_stdout { commands::print(text) } else { eprint!("{text}") }
+            if stop.to_stdout {
+                commands::print(text)
+            } else {
+                eprint!("{text}")
+            }
             return stop.code;
         }
     };
@@ -58,7 +62,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 fn run(options: &Options) -> i32 {
     let guarded = guard::guarded(|link, dispositions| {
         std::panic::set_hook(Box::new(|panic| {
-            eprintln!("ranklaunch: internal error: {panic}\n  hint: please report this; the job is being ended");
+            eprintln!(
+                "ranklaunch: internal error: {panic}\n  hint: please report this; the job is being ended"
+            );
             crate::sys::exit_now(Verdict::Internal.code());
         }));
         agent(options, &link, dispositions)
@@ -123,7 +129,9 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
             console.say(&closing::refusal(&refusal, code, lang));
             console.flush(LAST_WORDS);
             let ending = report::refused(&refusal);
-            if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
+            if let Err(error) =
+                report::files::announce(None, &Host::live(), &ending, None, code, lang)
+            {
                 eprintln!("ranklaunch: cannot write the termination message: {error}");
             }
             return code;
@@ -131,8 +139,12 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
     };
     link.announce_grace(settings.grace.value);
     let console = Console::standard(settings.lang);
-    let scene =
-        Scene { host: Arc::new(host), settings: Arc::new(settings), console: console.clone(), started };
+    let scene = Scene {
+        host: Arc::new(host),
+        settings: Arc::new(settings),
+        console: console.clone(),
+        started,
+    };
     let ear = match link.listen() {
         Ok(ear) => ear,
         Err(error) => {
@@ -163,7 +175,9 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
     let code = remap(&scene.settings, ending.code);
     let settings = &scene.settings;
     let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
-    if let Err(error) = report::files::announce(path, &scene.host, &ending, node, code, settings.lang) {
+    if let Err(error) =
+        report::files::announce(path, &scene.host, &ending, node, code, settings.lang)
+    {
         scene.say(&crate::text!(
             "cannot write the termination message: {error}",
             "无法写入终止信息：{error}"

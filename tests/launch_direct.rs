@@ -17,7 +17,8 @@ fn one_node_runs_and_says_who_it_is() {
     let ended = direct(2, "succeed").run().expect_code(0).expect_nothing_left();
     assert!(ended.out.contains("[r0] rank 0 of 2, local 0, 127.0.0.1:"), "{}", ended.out);
     assert!(ended.out.contains("[r1] rank 1 of 2, local 1, 127.0.0.1:"), "{}", ended.out);
-    let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json is there");
+    let run =
+        std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json is there");
     let run: serde_json::Value = serde_json::from_str(&run).expect("run.json is JSON");
     assert_eq!((&run["exit_code"], &run["plan"]["world_size"]), (&0.into(), &2.into()), "{run:#}");
     let log = ended.node_folder(0).join("attempt-0/rank-00001.out");
@@ -34,8 +35,8 @@ fn two_nodes_run_one_job() {
         if rank == 0:\n\
         \x20   server = socket.create_server(here)\n\
         \x20   seen = set()\n\
-        \x20   while seen != set('123'):\n\
-        \x20       seen.add(server.accept()[0].makefile().read(1))\n\
+        \x20   while seen < set('123'):\n\
+        \x20       seen.update(server.accept()[0].makefile().read(1))\n\
         else:\n\
         \x20   deadline = time.time() + 30\n\
         \x20   while True:\n\
@@ -139,7 +140,12 @@ fn ranks_that_ignore_term_are_killed_within_the_grace() {
 fn a_checkpoint_after_term_is_finished() {
     let launcher = {
         let mut args = run_args("direct", 2);
-        args.extend(["--".into(), program("rank.sh").into_os_string(), "checkpoint".into(), ".".into()]);
+        args.extend([
+            "--".into(),
+            program("rank.sh").into_os_string(),
+            "checkpoint".into(),
+            ".".into(),
+        ]);
         Launcher::new(args)
     };
     let mut running = launcher.start();
@@ -166,7 +172,12 @@ fn hup_stops_the_job_unless_nohup() {
     release.close().expect("only its name is wanted");
     let mut args = vec![common::executable().into_os_string()];
     args.extend(run_args("direct", 1));
-    args.extend(["--".into(), program("rank.sh").into_os_string(), "hup".into(), path.clone().into()]);
+    args.extend([
+        "--".into(),
+        program("rank.sh").into_os_string(),
+        "hup".into(),
+        path.clone().into(),
+    ]);
     let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
     running.says("READY", 1);
     running.signal(Signal::SIGHUP);
@@ -193,12 +204,18 @@ fn usr1_reaches_the_rank() {
 fn eight_ranks_write_at_once_and_no_line_is_torn() {
     let filler = "x".repeat(300);
     let mut args = run_args("direct", 8);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), "lines".into(), filler.clone().into()]);
+    args.extend([
+        "--".into(),
+        program("rank.sh").into_os_string(),
+        "lines".into(),
+        filler.clone().into(),
+    ]);
     let ended = Launcher::new(args).run().expect_code(0).expect_nothing_left();
     let mut next = [0u32; 8];
     for line in ended.out.lines() {
         let (prefix, rest) = line.split_once("] ").expect("every line has its prefix");
-        let rank: usize = prefix.trim_start_matches("[r").parse().expect("the prefix names the rank");
+        let rank: usize =
+            prefix.trim_start_matches("[r").parse().expect("the prefix names the rank");
         assert_eq!(rest, format!("rank {rank} line {} {filler}", next[rank]));
         next[rank] += 1;
     }
@@ -209,7 +226,9 @@ fn eight_ranks_write_at_once_and_no_line_is_torn() {
 fn a_command_engine_gets_the_agreed_values() {
     let mut args = run_args("command", 3);
     args.extend(["--".into(), "sh".into(), "-c".into()]);
-    args.push("echo nodes=$NNODES rank=$NODE_RANK each=$NPROC_PER_NODE at=$MASTER_ADDR; exit 9".into());
+    args.push(
+        "echo nodes=$NNODES rank=$NODE_RANK each=$NPROC_PER_NODE at=$MASTER_ADDR; exit 9".into(),
+    );
     let ended = Launcher::new(args).run().expect_code(9).expect_nothing_left();
     assert!(ended.out.contains("nodes=1 rank=0 each=3 at=127.0.0.1"), "{}", ended.out);
 }

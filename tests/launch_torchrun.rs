@@ -43,7 +43,12 @@ fn a_segfault_gives_139() {
 #[test]
 fn term_gives_143_and_a_checkpoint_its_time() {
     let mut args = run_args("torchrun", 2);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), "checkpoint".into(), ".".into()]);
+    args.extend([
+        "--".into(),
+        program("rank.sh").into_os_string(),
+        "checkpoint".into(),
+        ".".into(),
+    ]);
     let mut running = Launcher::new(args).start();
     running.says("READY", 2);
     running.signal(Signal::SIGTERM);
@@ -60,7 +65,11 @@ fn term_during_the_rendezvous_ends_at_once() {
     let launcher = torchrun(1, "succeed").node(0, 2, free_port());
     let running = launcher.start();
     wait_until("torchrun", || {
-        running.processes().iter().any(|process| process.command.contains("torch.distributed.run")).then_some(())
+        running
+            .processes()
+            .iter()
+            .any(|process| process.command.contains("torch.distributed.run"))
+            .then_some(())
     });
     running.signal(Signal::SIGTERM);
     running.wait().expect_code(143).expect_nothing_left();

@@ -17,7 +17,7 @@ use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::report::closing::{self, Closing};
 use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
-use crate::report::{self, Ending, ending};
+use crate::report::{self, Ending, ending, ending::describe, ending::signal_name};
 use crate::settings::Engine;
 use crate::supervise::{
     self, AgentEar, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams,
@@ -38,7 +38,8 @@ pub(super) async fn all(
     ear: &AgentEar,
     dispositions: Dispositions,
 ) -> Ending {
-    let restarts = if ready.plan.membership.nnodes == 1 { scene.settings.max_restarts.value } else { 0 };
+    let restarts =
+        if ready.plan.membership.nnodes == 1 { scene.settings.max_restarts.value } else { 0 };
     let mut journal = None;
     let mut attempt = 0;
     loop {
@@ -52,7 +53,10 @@ pub(super) async fn all(
             return ending;
         }
         attempt += 1;
-        scene.say(&text!("restart {attempt} of {restarts}", "第 {attempt} 次重启（共 {restarts} 次）"));
+        scene.say(&text!(
+            "restart {attempt} of {restarts}",
+            "第 {attempt} 次重启（共 {restarts} 次）"
+        ));
     }
 }
 
@@ -109,7 +113,7 @@ async fn once(
     }
 
     let ending = match &outcome {
-        Ok(outcome) => report::ending(outcome),
+        Ok(outcome) => ending(outcome),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
     let exit_code = super::remap(&scene.settings, ending.code);
@@ -145,7 +149,10 @@ async fn once(
         };
         if let Err(error) = report::files::write_run_json(folder, &record) {
             let path = folder.display();
-            scene.say(&text!("cannot write run.json in {path}: {error}", "无法在 {path} 写入 run.json：{error}"));
+            scene.say(&text!(
+                "cannot write run.json in {path}: {error}",
+                "无法在 {path} 写入 run.json：{error}"
+            ));
         }
     }
     ending
@@ -283,7 +290,7 @@ fn narrate(scene: &Scene, notice: &Notice) {
     tracing::info!(?notice);
     let line = match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
-            let Text { en, zh } = ending::describe(*end);
+            let Text { en, zh } = describe(*end);
             text!("rank {rank} ended with {en}", "rank {rank} 结束：{zh}")
         }
         Notice::RankEnded { rank, end: None } => text!(
@@ -291,7 +298,7 @@ fn narrate(scene: &Scene, notice: &Notice) {
             "监视 rank {rank} 的进程消失；该 rank 已被终止"
         ),
         Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
-            let name = ending::signal_name(*signal);
+            let name = signal_name(*signal);
             let grace = scene.settings.grace.value.as_secs_f64();
             text!(
                 "{name} received: the ranks have {grace:.0} s to end",
@@ -300,7 +307,7 @@ fn narrate(scene: &Scene, notice: &Notice) {
         }
         Notice::Killing => text!("the grace is over: SIGKILL", "宽限期已过：发送 SIGKILL"),
         Notice::EngineEnded { end: End::Signal(signal) } => {
-            let name = ending::signal_name(*signal);
+            let name = signal_name(*signal);
             text!("the engine was killed by {name}", "引擎被 {name} 杀死")
         }
         _ => return,
@@ -328,4 +335,3 @@ impl Drop for Scratch {
         }
     }
 }
-

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::{node, open};
-use crate::cli;
 use crate::clear;
+use crate::cli;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::plan;
@@ -29,14 +29,18 @@ fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
 
 /// Runs `work` in a runtime of one thread.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Refusal::new(
-            Verdict::Internal,
-            "internal",
-            text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
-            text!("raise the limits on threads and open files", "请提高线程数和打开文件数的限制"),
-        )
-    })?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Refusal::new(
+                Verdict::Internal,
+                "internal",
+                text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
+                text!(
+                    "raise the limits on threads and open files",
+                    "请提高线程数和打开文件数的限制"
+                ),
+            )
+        })?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     Ok(done)
@@ -136,7 +140,10 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
             eprint!(
                 "{}",
                 closing::line(
-                    &text!("{peer} answers, after {seconds:.1} s", "{peer} 已应答，用时 {seconds:.1} 秒"),
+                    &text!(
+                        "{peer} answers, after {seconds:.1} s",
+                        "{peer} 已应答，用时 {seconds:.1} 秒"
+                    ),
                     lang
                 )
             );

@@ -85,10 +85,7 @@ fn supported(settings: &Settings) -> Result<(), Refusal> {
         return Err(Refusal::new(
             Verdict::Usage,
             "interactive.unavailable",
-            text!(
-                "--interactive is not available in this version",
-                "此版本尚不支持 --interactive"
-            ),
+            text!("--interactive is not available in this version", "此版本尚不支持 --interactive"),
             text!(
                 "run the script with plain python to use pdb",
                 "需要 pdb 时请直接用 python 运行脚本"
@@ -155,7 +152,11 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
 /// The master's name, where there is another node to talk to.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
     let alone = settings.nnodes.as_ref().is_some_and(|nodes| nodes.value == 1)
-        || contract.nnodes.as_ref().or(contract.world_size.as_ref()).is_some_and(|claim| claim.value == "1");
+        || contract
+            .nnodes
+            .as_ref()
+            .or(contract.world_size.as_ref())
+            .is_some_and(|claim| claim.value == "1");
     let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
     let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
     (!alone && !name.is_empty() && name != "None").then(|| name.clone())
@@ -164,7 +165,8 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
 fn last_resort(mode: ProbeMode) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
     move |name, patience| {
-        let answer = probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
+        let answer =
+            probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
         match answer {
             Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
             Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
@@ -208,7 +210,8 @@ pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Reques
         .filter_map(|gpu| facts.gpus.gpus.iter().find(|seen| seen.index == gpu.index)?.minor)
         .collect();
     let member = &plan.membership;
-    request.master_port = (member.is_master() && !member.master_port_free).then_some(member.master_port);
+    request.master_port =
+        (member.is_master() && !member.master_port_free).then_some(member.master_port);
     request
 }
 
@@ -229,7 +232,12 @@ async fn meet_master(
     }
     let last = last_resort(scene.settings.probe.value);
     let wait = Wait {
-        own_addresses: facts.network.interfaces.iter().flat_map(|one| one.addresses.clone()).collect(),
+        own_addresses: facts
+            .network
+            .interfaces
+            .iter()
+            .flat_map(|one| one.addresses.clone())
+            .collect(),
         last_resort: Some(&last),
         ..Wait::new(&member.master_addr, member.master_port, scene.settings.wait_timeout.value)
     };

@@ -22,6 +22,8 @@ pub mod placeholders;
 mod python;
 pub mod select;
 mod solve;
+#[cfg(test)]
+mod tests;
 mod types;
 pub mod variables;
 
@@ -29,5 +31,5 @@ pub use command::{EngineOptions, argv, exec_argv, rank_argv};
 pub use environment::rank_env;
 pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use notes::{Notes, severity};
-pub use solve::{node_capacity, plan_for};
+pub use solve::{node_capacity, plan, plan_for, plan_with};
 pub use types::*;

@@ -102,12 +102,7 @@ pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
 }
 
 /// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
-fn termination_message(
-    ending: &Ending,
-    node: Option<u32>,
-    exit_code: i32,
-    lang: Lang,
-) -> String {
+fn termination_message(ending: &Ending, node: Option<u32>, exit_code: i32, lang: Lang) -> String {
     let mut text = ending.text.get(lang).to_owned();
     let mut hint = ending.hint.get(lang).to_owned();
     loop {
