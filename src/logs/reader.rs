@@ -94,6 +94,7 @@ impl Reader {
                     if let Some((_, lane)) = &self.console {
                         lane.relax();
                     }
+                    crate::sys::memory::release_free_memory();
                 }
             }
         };

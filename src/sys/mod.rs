@@ -2,3 +2,4 @@
 //!
 //! Each function is small, says which call it makes and why a wrapper is not
 //! enough; the rest of the crate denies `unsafe`.
+pub mod memory;
