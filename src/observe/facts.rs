@@ -54,6 +54,13 @@ pub struct Contract {
     /// PET_* variables, which never reach the engine.
     pub pet_variables: Vec<String>,
     pub warnings: Vec<Warning>,
+    /// Every claim of every contract whose variables are present, strongest first.
+    /// The fields above are its first entries.
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+    /// The master port that this platform means when it gives none.
+    #[serde(default)]
+    pub default_port: Option<u16>,
 }
 
 /// A variable and its value, unparsed, so that a refusal can quote both.
@@ -61,6 +68,104 @@ pub struct Contract {
 pub struct Claim {
     pub variable: String,
     pub value: String,
+}
+
+/// A claim, what it is about, how it is read, and how much it weighs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Contract id.
+    pub platform: String,
+    pub field: Field,
+    pub claim: Claim,
+    pub reading: Reading,
+    /// The second variable of a reading that needs one.
+    pub beside: Option<Claim>,
+    pub strength: Strength,
+}
+
+/// What a variable of a contract is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Field {
+    Nnodes,
+    NodeRank,
+    /// A count that may mean nodes or processes.
+    WorldSize,
+    /// The rank that comes with [`Field::WorldSize`].
+    Rank,
+    MasterAddr,
+    MasterPort,
+    /// Processes per node that somebody asked for.
+    Nproc,
+    /// Processes per node that the platform sets by itself: what the node has, not a wish.
+    Offered,
+    GpuCount,
+    RdzvEndpoint,
+    RdzvBackend,
+    /// torchrun's `--standalone`; set means yes, whatever the value.
+    Standalone,
+    /// How often the platform starts its command on this node.
+    TasksPerNode,
+    JobId,
+    GraceSeconds,
+}
+
+/// How the value of a variable becomes the value of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reading {
+    Plain,
+    /// `n` or `min:max`.
+    Range,
+    /// Counted from 1.
+    OneBased,
+    /// Number of entries of a list (JSON, or separated by commas or white space).
+    ListLength,
+    FirstOfList,
+    /// Position of the value in the list beside it.
+    PositionInList,
+    /// An index in which the one beside it is the main node, hence rank 0.
+    MainFirst,
+    /// `host` of `host:port`.
+    HostPart,
+    /// `port` of `host:port`.
+    PortPart,
+    /// First host of a Slurm node list, `node[01-04,07]`.
+    HostlistFirst,
+    /// Leading number of a Slurm task list, `8(x2)`.
+    LeadingNumber,
+    /// Being set says that this node is the main node, which the platform gives no address of its own.
+    Loopback,
+}
+
+/// How much a claim weighs against the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strength {
+    /// Only fills a gap of a job that has several nodes anyway.
+    Hint,
+    /// WORLD_SIZE, RANK, MASTER_ADDR, MASTER_PORT.
+    Generic,
+    /// Names that many tools use, by which no platform is proven.
+    Conventional,
+    /// Names that one platform alone uses.
+    Specific,
+}
+
+impl Claim {
+    /// Whether the variable says nothing: empty, or a null that a template left behind.
+    pub fn is_blank(&self) -> bool {
+        let value = self.value.trim();
+        value.is_empty()
+            || ["none", "null", "nil"].iter().any(|null| value.eq_ignore_ascii_case(null))
+    }
+}
+
+/// `PET_NNODES=2`
+impl std::fmt::Display for Claim {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}={}", self.variable, self.value)
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

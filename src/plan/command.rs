@@ -91,18 +91,18 @@ fn python(plan: &Plan) -> OsString {
 fn torchrun(plan: &Plan, options: &EngineOptions) -> Vec<OsString> {
     let m = &plan.membership;
     let mut line = Line::module(plan, "torch.distributed.run", Spelling::of(plan));
-    let nnodes =
-        m.elastic.map_or_else(|| m.nnodes.to_string(), |(min, max)| format!("{min}:{max}"));
+    let nnodes = match m.elastic {
+        Some((min, max)) if min != max => format!("{min}:{max}"),
+        _ => m.nnodes.to_string(),
+    };
     line.value("nnodes", nnodes);
     line.value("nproc-per-node", plan.nproc_per_node.to_string());
     if plan.rdzv == Rendezvous::C10d || m.elastic.is_some() {
-        let run_id = plan
-            .identity
-            .as_ref()
-            .map_or_else(|| "{run_id}".to_owned(), |identity| identity.run_id.clone());
+        let run_id = plan.identity.as_ref().map(|identity| identity.run_id.clone());
+        let id = plan.rdzv_id.clone().or(run_id).unwrap_or_else(|| "{run_id}".to_owned());
         line.value("rdzv-backend", "c10d");
         line.value("rdzv-endpoint", endpoint(&m.master_addr, m.master_port));
-        line.value("rdzv-id", run_id);
+        line.value("rdzv-id", id);
         line.value("rdzv-conf", rendezvous_settings(plan));
         if let Some(address) = plan.network.local_addr.filter(|_| version(plan) >= (2, 0)) {
             line.value("local-addr", address.to_string());

@@ -3,75 +3,29 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::lang::Lang;
 use crate::observe::{
     Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, PythonFacts, Torch, VisibleGpu,
 };
 use crate::plan::{AskedNproc, Membership, Notes, Plan, plan_for};
-use crate::settings::*;
+use crate::settings::fixtures::undecided;
+use crate::settings::{LayoutRule, Program, Settings, Source, Sourced};
 use crate::verdict::Refusal;
 
 pub(crate) fn strings(args: &[&str]) -> Vec<OsString> {
     args.iter().map(OsString::from).collect()
 }
 
-/// `generate.py ARGS…`, everything else at its default.
+/// `generate.py ARGS…`, everything else undecided.
 pub(crate) fn settings(args: &[&str]) -> Settings {
-    let plain = Sourced::<u64>::default_value;
-    Settings {
-        lang: Lang::En,
-        profile: None,
-        nnodes: None,
-        node_rank: None,
-        master_addr: None,
-        master_port: None,
-        world_size_counts: Sourced::default_value(WorldSizeCounts::Auto),
-        nested: false,
-        nproc_per_node: Sourced::default_value(Nproc::Auto),
-        min_nproc: None,
-        device: Sourced::default_value(Device::Auto),
-        layout: LayoutSettings {
-            rule: Sourced::default_value(LayoutRule::None),
-            heads: None,
-            heads_table: None,
-            ulysses_argument: Some("--ulysses_size".into()),
-            ring_argument: Some("--ring_size".into()),
-            checkpoint_argument: None,
-        },
-        selects: Vec::new(),
-        engine: Sourced::default_value(Engine::Torchrun),
-        engine_args: Vec::new(),
-        rdzv: Sourced::default_value(Rendezvous::Static),
-        python: None,
-        conda_env: None,
-        conda_roots: Vec::new(),
-        program: Some(Sourced::new(
-            Program::Script { path: "generate.py".into(), args: strings(args) },
-            Source::Flag("--".into()),
-        )),
-        env: Vec::new(),
-        log_dir: None,
-        console: Sourced::default_value(Console::All),
-        console_prefix: Sourced::default_value(ConsolePrefix::Rank),
-        log_cap_rank: plain(256 << 20),
-        log_cap_node: plain(4 << 30),
-        stale: Sourced::default_value(StaleMode::Kill),
-        muster: Sourced::default_value(MusterMode::Auto),
-        muster_port: None,
-        wait_timeout: Sourced::default_value(Duration::from_secs(1800)),
-        grace: Sourced::default_value(Duration::from_secs(30)),
-        max_restarts: Sourced::default_value(0),
-        probe: Sourced::default_value(ProbeMode::Auto),
-        rdma: Sourced::default_value(Rdma::Auto),
-        severities: BTreeMap::new(),
-        exit_codes: BTreeMap::new(),
-        interactive: false,
-        termination_log: None,
-        host_root: None,
-        warnings: Vec::new(),
-    }
+    let mut settings = undecided();
+    settings.layout.ulysses_argument = Some("--ulysses_size".into());
+    settings.layout.ring_argument = Some("--ring_size".into());
+    settings.program = Some(Sourced::new(
+        Program::Script { path: "generate.py".into(), args: strings(args) },
+        Source::Flag("--".into()),
+    ));
+    settings
 }
 
 /// Wan2.2's layout: ulysses-world with these heads.

@@ -14,6 +14,7 @@ pub mod hcas;
 pub mod heads;
 pub mod layout;
 pub mod limits;
+mod membership;
 pub mod nccl;
 pub mod network;
 mod notes;
@@ -21,11 +22,14 @@ pub mod placeholders;
 mod python;
 pub mod select;
 mod solve;
+#[cfg(test)]
+mod tests;
 mod types;
 pub mod variables;
 
 pub use command::{EngineOptions, argv, exec_argv, rank_argv};
 pub use environment::rank_env;
+pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use notes::{Notes, severity};
-pub use solve::{node_capacity, plan_for};
+pub use solve::{node_capacity, plan, plan_for, plan_with};
 pub use types::*;

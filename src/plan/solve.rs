@@ -15,13 +15,35 @@ use crate::plan::layout::{Literal, Problem, Sizes, is_legal, rule_in_words, solv
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
-    devices, environment, hcas, heads, limits, nccl, network, placeholders, python, select,
+    asked_nproc, devices, environment, hcas, heads, limits, membership, nccl, network,
+    offered_nproc, placeholders, python, select,
 };
-use crate::settings::{Engine, LayoutRule, Program, Rendezvous, Settings};
+use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-/// The plan of one node.
+/// What `run` does on this node, as far as this node alone can know.
+pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
+    plan_with(settings, facts, None)
+}
+
+/// The same where the other nodes are known: `fewest` is the least that one of them can carry.
+pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Result<Plan, Refusal> {
+    let mut notes = Notes { decisions: Vec::new(), warnings: settings.warnings.clone() };
+    notes.warnings.extend(facts.contract.warnings.iter().cloned());
+    let contract = &facts.contract;
+    let member =
+        membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
+    let asked = asked_nproc(settings, contract)?;
+    let offered = offered_nproc(contract).filter(|_| asked == AskedNproc::Auto);
+    let least = match (fewest, offered) {
+        (Some(fewest), Some((offered, _))) => Some(fewest.min(offered)),
+        (fewest, offered) => fewest.or(offered.map(|(offered, _)| offered)),
+    };
+    plan_for(settings, facts, member, &asked, least, notes)
+}
+
+/// The plan of one node whose membership is decided.
 ///
 /// `fewest` is the least that another node can carry, where that is known; `notes`
 /// holds what was decided and noticed before.
@@ -139,6 +161,7 @@ pub fn plan_for(
         identity: None,
         join_timeout: settings.wait_timeout.value,
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
+        rdzv_id: shared_id(settings, facts, &membership),
         placeholders,
         membership,
     })
@@ -147,7 +170,7 @@ pub fn plan_for(
 /// An elastic job changes its world size, which no fixed layout survives.
 fn effective_rule(settings: &Settings, membership: &Membership, notes: &mut Notes) -> LayoutRule {
     let rule = &settings.layout.rule;
-    if membership.elastic.is_some() && rule.value != LayoutRule::None {
+    if membership.elastic.is_some_and(|(min, max)| min != max) && rule.value != LayoutRule::None {
         let source = &rule.source;
         notes.warn(
             "layout.elastic",
@@ -420,6 +443,14 @@ fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -
     };
     notes.decide("rdzv", value, because, &settings.rdzv.source);
     settings.rdzv.value
+}
+
+/// All nodes of a c10d rendezvous must name the same id, and without a muster
+/// every node would make up a run id of its own.
+fn shared_id(settings: &Settings, facts: &Facts, membership: &Membership) -> Option<String> {
+    let has_muster = settings.muster.value != MusterMode::Off && membership.elastic.is_none();
+    let job = facts.contract.job_id.as_ref().filter(|job| !job.is_blank());
+    (!has_muster).then(|| job.map_or_else(|| "ranklaunch".to_owned(), |job| job.value.clone()))
 }
 
 impl Plan {

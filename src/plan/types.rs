@@ -44,6 +44,8 @@ pub struct Plan {
     pub join_timeout: Duration,
     /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
     pub device_tokens: Vec<String>,
+    /// c10d's id where no muster spreads the run id; None: the run id.
+    pub rdzv_id: Option<String>,
 }
 
 /// Who takes part and where they meet.
@@ -129,20 +131,4 @@ pub struct RunIdentity {
     /// UTC, `20250102-030405`.
     pub timestamp: String,
     pub master_port: u16,
-}
-
-/// How many processes per node were asked for, and by whom.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AskedNproc {
-    /// As many as the GPUs and the layout allow.
-    Auto,
-    /// One per GPU; a node without GPUs is an error.
-    Gpus,
-    /// One per CPU, as torchrun's `cpu`.
-    Cpu,
-    Count {
-        n: u32,
-        /// `--nproc-per-node`, `PET_NPROC_PER_NODE`, `wan22.toml:4`.
-        source: String,
-    },
 }

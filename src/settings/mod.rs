@@ -5,6 +5,8 @@
 //! flag, `RANKLAUNCH_*`, profile; what is left open here the platform, the node
 //! or a default fills in later. Reads the profile file and nothing else.
 
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod types;
 
 pub use types::*;

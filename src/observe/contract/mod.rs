@@ -1,0 +1,114 @@
+//! What the platform says about the job: environment variables → [`Contract`].
+//!
+//! Takes the environment and the parent chain; gives every claim of every
+//! contract whose variables are present, unparsed and in order of strength.
+//! Which claim wins, and what a bad value means, is decided in `plan`. Knows no
+//! platform by name: [`table`] does.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::host::Host;
+use crate::observe::{Claim, Contract, Evidence, Field, Strength, nested};
+
+use table::{PLATFORMS, Platform, Test};
+
+/// The platform contract of this container.
+pub fn contract(host: &Host) -> Contract {
+    let mut proven: Vec<&Platform> =
+        PLATFORMS.iter().filter(|platform| proves(host, platform)).collect();
+    // Stable: within one strength the order of the table stays.
+    proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
+
+    let evidence: Vec<Evidence> =
+        proven.iter().flat_map(|platform| claims(host, platform)).collect();
+    let first = |field: Field| {
+        let said = |found: &&Evidence| found.field == field;
+        let of_field = || evidence.iter().filter(said);
+        of_field()
+            .find(|found| !found.claim.is_blank())
+            .or_else(|| of_field().next())
+            .map(|found| found.claim.clone())
+    };
+    let inside_torchrun = nested::torchrun_above(host);
+    let stale_rank_variables =
+        if inside_torchrun.is_some() { Vec::new() } else { nested::rank_variables(host) };
+
+    Contract {
+        platform: proven.first().map_or("none", |platform| platform.id).to_owned(),
+        nnodes: first(Field::Nnodes),
+        node_rank: first(Field::NodeRank),
+        world_size: first(Field::WorldSize),
+        rank: first(Field::Rank),
+        master_addr: first(Field::MasterAddr),
+        master_port: first(Field::MasterPort),
+        nproc: first(Field::Nproc).or_else(|| first(Field::Offered)),
+        gpu_count: first(Field::GpuCount),
+        rdzv_endpoint: first(Field::RdzvEndpoint),
+        job_id: first(Field::JobId),
+        grace_seconds: first(Field::GraceSeconds),
+        inside_torchrun,
+        stale_rank_variables,
+        pet_variables: nested::pet_variables(host),
+        warnings: Vec::new(),
+        default_port: proven
+            .iter()
+            .filter(|platform| platform.strength > Strength::Hint)
+            .find_map(|platform| platform.default_port),
+        evidence,
+    }
+}
+
+/// Every variable that any contract reads or is proven by, once each.
+pub fn known_variables() -> Vec<&'static str> {
+    let proofs = PLATFORMS.iter().flat_map(|platform| platform.proofs.iter().copied().flatten());
+    let mut names: Vec<&'static str> = proofs
+        .map(|test| match test {
+            Test::Set(name) | Test::Unset(name) | Test::Is(name, _) | Test::Ends(name, _) => *name,
+        })
+        .chain(
+            PLATFORMS
+                .iter()
+                .flat_map(|platform| platform.claims)
+                .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
+        )
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn proves(host: &Host, platform: &Platform) -> bool {
+    let holds = |test: &Test| match test {
+        Test::Set(name) => host.variable(name).is_some(),
+        Test::Unset(name) => host.variable(name).is_none(),
+        Test::Is(name, value) => host.variable(name).is_some_and(|found| found == *value),
+        Test::Ends(name, end) => host.variable(name).is_some_and(|found| found.ends_with(end)),
+    };
+    platform.proofs.iter().any(|group| group.iter().all(holds))
+}
+
+fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
+    let mut found: Vec<Evidence> = Vec::new();
+    for row in platform.claims {
+        let Some(value) = host.variable(row.variable) else { continue };
+        let answered =
+            found.iter().any(|other| other.field == row.field && !other.claim.is_blank());
+        if row.fallback && answered {
+            continue;
+        }
+        let beside = row.beside.and_then(|name| {
+            host.variable(name).map(|value| Claim { variable: name.to_owned(), value })
+        });
+        found.push(Evidence {
+            platform: platform.id.to_owned(),
+            field: row.field,
+            claim: Claim { variable: row.variable.to_owned(), value },
+            reading: row.reading,
+            beside,
+            strength: platform.strength,
+        });
+    }
+    found
+}

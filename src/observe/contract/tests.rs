@@ -1,0 +1,85 @@
+//! The engine and the shape of the table; what platforms mean is tested with membership.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn host(root: &Path, pairs: &[(&str, &str)]) -> Host {
+    let environment: BTreeMap<_, _> =
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    Host::replayed(root, environment)
+}
+
+fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
+    let folder = root.join("proc").join(pid);
+    fs::create_dir_all(&folder).expect("fake /proc");
+    fs::write(folder.join("status"), format!("Name:\tx\nPPid:\t{parent}\n")).expect("status");
+    fs::write(folder.join("cmdline"), argv.join("\0") + "\0").expect("cmdline");
+}
+
+#[test]
+fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    process(root, "self", 30, &["ranklaunch"]);
+    process(root, "30", 20, &["bash", "torchrun"]);
+    process(root, "20", 1, &["/opt/venv/bin/python3.11", "/opt/venv/bin/torchrun", "a.py"]);
+    let found = contract(&host(root, &[("LOCAL_RANK", "0")]));
+    let line = "/opt/venv/bin/python3.11 /opt/venv/bin/torchrun a.py".to_owned();
+    assert_eq!(found.inside_torchrun, Some((20, line)));
+    assert!(found.stale_rank_variables.is_empty());
+
+    process(root, "20", 1, &["/bin/sh"]);
+    process(root, "1", 0, &["sleep"]);
+    let found = contract(&host(root, &[("LOCAL_RANK", "0"), ("TORCHELASTIC_ERROR_FILE", "/x")]));
+    assert_eq!(found.inside_torchrun, None);
+    assert_eq!(found.stale_rank_variables, ["LOCAL_RANK"]);
+}
+
+#[test]
+fn a_parent_chain_that_never_ends_is_left() {
+    let root = tempfile::tempdir().expect("a folder");
+    process(root.path(), "self", 7, &["ranklaunch"]);
+    process(root.path(), "7", 7, &["bash"]);
+    assert_eq!(contract(&host(root.path(), &[])).inside_torchrun, None);
+}
+
+#[test]
+fn our_own_parents_can_be_read() {
+    // Nothing about the answer is known but that the walk comes to an end.
+    let _ = contract(&Host::live());
+}
+
+#[test]
+fn pet_variables_are_listed_whatever_they_say() {
+    let found =
+        contract(&host(Path::new("/nonexistent"), &[("PET_STANDALONE", ""), ("PETS", "1")]));
+    assert_eq!(found.pet_variables, ["PET_STANDALONE"]);
+}
+
+#[test]
+fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
+    let at = Path::new("/nonexistent");
+    let addr = |pairs: &[(&str, &str)]| {
+        contract(&host(at, pairs)).master_addr.map(|claim| claim.to_string())
+    };
+    let job = [("MLP_WORKER_NUM", "2"), ("MLP_ROLE_INDEX", "0"), ("MASTER_ADDR", "None")];
+    assert_eq!(addr(&job).as_deref(), Some("MASTER_ADDR=None"));
+    let with_host = [job.as_slice(), &[("MLP_WORKER_0_HOST", "h")]].concat();
+    assert_eq!(addr(&with_host).as_deref(), Some("MLP_WORKER_0_HOST=h"));
+}
+
+#[test]
+fn every_row_has_a_name_of_its_own_and_a_proof() {
+    let ids: BTreeSet<&str> = PLATFORMS.iter().map(|platform| platform.id).collect();
+    assert_eq!(ids.len(), PLATFORMS.len());
+    for platform in PLATFORMS {
+        assert!(!platform.proofs.is_empty(), "{}", platform.id);
+        for group in platform.proofs {
+            let positive = group.iter().any(|test| !matches!(test, Test::Unset(_)));
+            assert!(positive, "{} is proven by an empty environment", platform.id);
+        }
+    }
+}

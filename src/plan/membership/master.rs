@@ -1,0 +1,300 @@
+//! Where the nodes meet: host and port of the master.
+//!
+//! Takes settings, contract and the node count; gives a checked host and port.
+//! Whether the host resolves or answers is not asked here.
+
+use crate::lang::Text;
+use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
+use crate::plan::Decision;
+use crate::settings::Settings;
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+use super::claims::{self, refuse};
+use super::{By, Known};
+
+/// torchrun's own default for static rendezvous.
+const STATIC_PORT: u16 = 29500;
+/// torchrun's own default for a c10d endpoint without a port.
+const C10D_PORT: u16 = 29400;
+
+pub(super) struct Master {
+    pub(super) addr: String,
+    pub(super) port: u16,
+}
+
+/// Host and port of a job whose node ranks are known.
+pub(super) fn master(
+    settings: &Settings,
+    contract: &Contract,
+    nnodes: &Known,
+    node_rank: u32,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Master, Refusal> {
+    let several = nnodes.value > 1;
+    // `--nnodes 1` in a job of many pods: the platform's master is another node.
+    let alone = !several && nnodes.by == By::Setting;
+    let addr = match stated_addr(settings, decisions)? {
+        Some(addr) => addr,
+        None => {
+            let claims = if alone { Vec::new() } else { addresses(contract, several) };
+            claimed_addr(&claims, nnodes, decisions, warnings)?
+        }
+    };
+    if several && node_rank > 0 && claims::is_loopback(&addr) {
+        warnings.push(Warning::new(
+            "master.localhost",
+            text!(
+                "node {node_rank} is to meet node 0 at {addr}, which is this node itself",
+                "节点 {node_rank} 要到 {addr} 与节点 0 会合，而该地址就是本节点自己"
+            ),
+            text!(
+                "give the name or address of node 0: --master-addr, or MASTER_ADDR",
+                "请给出节点 0 的名称或地址：--master-addr 或 MASTER_ADDR"
+            ),
+        ));
+    }
+    let claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
+    let port = match stated_port(settings, decisions)? {
+        Some(port) => port,
+        None => {
+            let default = contract.default_port.unwrap_or(STATIC_PORT);
+            claimed_port(&claims, several, default, decisions, warnings)?
+        }
+    };
+    Ok(Master { addr, port })
+}
+
+/// Endpoint of an elastic job.
+pub(super) fn rendezvous(
+    settings: &Settings,
+    contract: &Contract,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Master, Refusal> {
+    let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
+    let part = |reading| move |found: &Evidence| Evidence { reading, ..found.clone() };
+    // The endpoint is the more specific of the two: torchrun prefers it as well.
+    let mut hosts: Vec<Evidence> = endpoint.iter().map(part(Reading::HostPart)).collect();
+    hosts.extend(addresses(contract, true));
+    let mut ports: Vec<Evidence> = endpoint
+        .iter()
+        .filter(|found| claims::endpoint(&found.claim.value).1.is_some())
+        .map(part(Reading::PortPart))
+        .collect();
+    let default = if endpoint.is_empty() { STATIC_PORT } else { C10D_PORT };
+    if endpoint.is_empty() {
+        ports = claims::of(contract, Field::MasterPort);
+    }
+    let several = Known { value: 2, source: "PET_NNODES".to_owned(), by: By::Platform };
+    let addr = match stated_addr(settings, decisions)? {
+        Some(addr) => addr,
+        None => claimed_addr(&hosts, &several, decisions, warnings)?,
+    };
+    let port = match stated_port(settings, decisions)? {
+        Some(port) => port,
+        None => claimed_port(&ports, true, default, decisions, warnings)?,
+    };
+    Ok(Master { addr, port })
+}
+
+/// Hints only say where several nodes meet, never that there are several.
+fn addresses(contract: &Contract, several: bool) -> Vec<Evidence> {
+    let mut found = claims::of(contract, Field::MasterAddr);
+    found.retain(|found| several || found.strength > Strength::Hint);
+    found
+}
+
+fn stated_addr(
+    settings: &Settings,
+    decisions: &mut Vec<Decision>,
+) -> Result<Option<String>, Refusal> {
+    let Some(setting) = &settings.master_addr else { return Ok(None) };
+    let host = setting.value.trim();
+    let said = Claim { variable: setting.source.to_string(), value: setting.value.clone() };
+    if let Some(problem) = claims::host_problem(host) {
+        return Err(bad_addr(&said, &problem));
+    }
+    let host = bare(host);
+    decisions.push(Decision::new("master_addr", &host, stated(), &setting.source));
+    Ok(Some(host))
+}
+
+fn stated_port(settings: &Settings, decisions: &mut Vec<Decision>) -> Result<Option<u16>, Refusal> {
+    let Some(setting) = &settings.master_port else { return Ok(None) };
+    let said = Claim { variable: setting.source.to_string(), value: setting.value.to_string() };
+    let port = port(&said, &said.value)?;
+    decisions.push(Decision::new("master_port", port, stated(), &setting.source));
+    Ok(Some(port))
+}
+
+fn stated() -> Text {
+    text!("stated", "已指定")
+}
+
+fn claimed_addr(
+    found: &[Evidence],
+    nnodes: &Known,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<String, Refusal> {
+    let (nodes, source, several) = (nnodes.value, &nnodes.source, nnodes.value > 1);
+    if let Some(found) = found.iter().find(|found| !found.claim.is_blank()) {
+        let (claim, platform) = (&found.claim, &found.platform);
+        let host = claims::host_text(found);
+        match claims::host_problem(&host) {
+            None => {
+                let host = bare(&host);
+                decisions.push(Decision::new(
+                    "master_addr",
+                    &host,
+                    text!("{platform} names node 0 by it", "{platform} 用它给出节点 0"),
+                    claim,
+                ));
+                return Ok(host);
+            }
+            Some(problem) if several => return Err(bad_addr(claim, &problem)),
+            Some(Text { en, zh }) => warnings.push(Warning::new(
+                "master.addr",
+                text!(
+                    "{claim} is not used: {en}; one node needs no other",
+                    "不采用 {claim}：{zh}；单节点也不需要它"
+                ),
+                text!(
+                    "correct it in the job's definition, or state --master-addr",
+                    "请在任务定义中改正，或给出 --master-addr"
+                ),
+            )),
+        }
+    } else if several {
+        let blank = found.first().map(|found| found.claim.to_string());
+        let text = match blank {
+            Some(blank) => text!(
+                "{blank} with {nodes} nodes ({source}): the nodes have no place to meet",
+                "{blank}，而节点数为 {nodes}（{source}）：各节点没有会合地址"
+            ),
+            None => text!(
+                "there are {nodes} nodes ({source}), and MASTER_ADDR is not set: the nodes have no place to meet",
+                "共有 {nodes} 个节点（{source}），但未设置 MASTER_ADDR：各节点没有会合地址"
+            ),
+        };
+        return Err(refuse(
+            "membership.master-addr",
+            text,
+            text!(
+                "give the name or address of node 0: --master-addr, or MASTER_ADDR; --nnodes 1 if each node works for itself",
+                "请给出节点 0 的名称或地址：--master-addr 或 MASTER_ADDR；若各节点独立工作，请用 --nnodes 1"
+            ),
+        ));
+    }
+    let blank = found.first().map_or("default".to_owned(), |found| found.claim.to_string());
+    let because = text!("one node meets nobody", "单节点无需会合");
+    decisions.push(Decision::new("master_addr", "127.0.0.1", because, blank));
+    Ok("127.0.0.1".to_owned())
+}
+
+fn claimed_port(
+    found: &[Evidence],
+    several: bool,
+    default: u16,
+    decisions: &mut Vec<Decision>,
+    warnings: &mut Vec<Warning>,
+) -> Result<u16, Refusal> {
+    let said = |found: &&Evidence| {
+        // An endpoint without a port says nothing about one.
+        let text = port_text(found);
+        !found.claim.is_blank() && !text.is_empty()
+    };
+    if let Some(found) = found.iter().find(said) {
+        let (claim, platform) = (&found.claim, &found.platform);
+        if several || !is_service_link(&claim.value) {
+            let port = port(claim, &port_text(found))?;
+            let because = if several {
+                text!("{platform} gives it", "由 {platform} 给出")
+            } else {
+                text!(
+                    "{platform} gives it; one node takes another free one if it is in use",
+                    "由 {platform} 给出；单节点时若被占用则另取空闲端口"
+                )
+            };
+            decisions.push(Decision::new("master_port", port, because, claim));
+            return Ok(port);
+        }
+        let Text { en, zh } = service_link();
+        warnings.push(Warning::new(
+            "master.port",
+            text!("{claim} is not used: {en}", "不采用 {claim}：{zh}"),
+            text!(
+                "enableServiceLinks: false in the pod keeps such variables away",
+                "在 Pod 中设置 enableServiceLinks: false 可避免此类变量"
+            ),
+        ));
+    }
+    let because = if several {
+        text!("the default, as no variable gives a port", "没有变量给出端口，取默认值")
+    } else {
+        text!("one node takes any free port", "单节点可取任意空闲端口")
+    };
+    decisions.push(Decision::new("master_port", default, because, "default"));
+    Ok(default)
+}
+
+fn port_text(found: &Evidence) -> String {
+    let value = found.claim.value.trim();
+    match found.reading {
+        Reading::PortPart => claims::endpoint(value).1.unwrap_or_default().to_owned(),
+        _ => value.to_owned(),
+    }
+}
+
+/// Kubernetes sets `<SERVICE>_PORT=tcp://IP:PORT` for every Service of the namespace, so
+/// that one called `master` writes MASTER_PORT.
+fn is_service_link(value: &str) -> bool {
+    let value = value.trim();
+    ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
+}
+
+fn service_link() -> Text {
+    text!(
+        "Kubernetes sets it for a Service called `master` in this namespace (Service link), it is no port",
+        "这是 Kubernetes 为本命名空间中名为 `master` 的 Service 设置的（Service 链接），不是端口"
+    )
+}
+
+fn port(claim: &Claim, text: &str) -> Result<u16, Refusal> {
+    if let Some(port) = text.trim().parse::<u16>().ok().filter(|port| *port > 0) {
+        return Ok(port);
+    }
+    let problem = if is_service_link(&claim.value) {
+        service_link()
+    } else {
+        text!("a port is a whole number from 1 to 65535", "端口应为 1 到 65535 之间的整数")
+    };
+    let Text { en, zh } = problem;
+    Err(refuse(
+        "membership.master-port",
+        text!("{claim} is no port: {en}", "{claim} 不是端口：{zh}"),
+        text!(
+            "state the port with --master-port, or rename the variable's source (enableServiceLinks: false for a Service link)",
+            "请用 --master-port 给出端口，或消除该变量的来源（Service 链接可设 enableServiceLinks: false）"
+        ),
+    ))
+}
+
+fn bad_addr(claim: &Claim, problem: &Text) -> Refusal {
+    let Text { en, zh } = problem;
+    refuse(
+        "membership.master-addr",
+        text!("{claim} is no address: {en}", "{claim} 不是地址：{zh}"),
+        text!(
+            "give the name or address of node 0 with --master-addr",
+            "请用 --master-addr 给出节点 0 的名称或地址"
+        ),
+    )
+}
+
+/// `[fd00::1]` → `fd00::1`.
+fn bare(host: &str) -> String {
+    claims::endpoint(host).0.to_owned()
+}

@@ -1,0 +1,75 @@
+//! How many processes per node were asked for, before anything is solved.
+//!
+//! Takes settings and contract; gives a wish, which the layout solver meets or
+//! refuses. A number that a platform sets by itself (PROC_PER_NODE of KubeBrain)
+//! says what a node has, not what the user wants, and is only an upper bound.
+
+use crate::observe::{Contract, Evidence, Field};
+use crate::settings::{Nproc, Settings, Source};
+use crate::text;
+use crate::verdict::Refusal;
+
+use super::claims::{self, refuse};
+
+/// More processes than a node can have GPUs or cores for.
+const MOST: u32 = 4096;
+
+/// The wish for processes per node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AskedNproc {
+    /// As many as the layout and the node allow.
+    Auto,
+    /// One per GPU; none seen is an error.
+    Gpus,
+    /// CPU workers.
+    Cpu,
+    /// Exactly so many, and who says so.
+    Count { n: u32, source: String },
+}
+
+/// Flag, environment and profile before the platform's variable.
+pub fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
+    let setting = &settings.nproc_per_node;
+    match setting.value {
+        Nproc::Count(n) => return Ok(AskedNproc::Count { n, source: setting.source.to_string() }),
+        Nproc::Auto if setting.source != Source::Default => return Ok(AskedNproc::Auto),
+        Nproc::Auto => {}
+    }
+    claims::spoken(contract, Field::Nproc).first().map_or(Ok(AskedNproc::Auto), read)
+}
+
+fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {
+    let claim = &found.claim;
+    let value = claim.value.trim().to_ascii_lowercase();
+    match value.as_str() {
+        // PyTorchJob 1.7 and later says `auto` when the user said nothing, on CPU nodes too.
+        "auto" => Ok(AskedNproc::Auto),
+        "gpu" => Ok(AskedNproc::Gpus),
+        "cpu" => Ok(AskedNproc::Cpu),
+        _ => match value.parse::<u32>() {
+            Ok(n) if (1..=MOST).contains(&n) => {
+                Ok(AskedNproc::Count { n, source: claim.to_string() })
+            }
+            _ => Err(refuse(
+                "membership.nproc",
+                text!(
+                    "{claim} is neither a whole number from 1 to {MOST} nor auto, gpu or cpu",
+                    "{claim} 既不是 1 到 {MOST} 之间的整数，也不是 auto、gpu 或 cpu"
+                ),
+                text!(
+                    "correct it in the job's definition, or override it with --nproc-per-node auto|N",
+                    "请在任务定义中改正，或用 --nproc-per-node auto|N 覆盖"
+                ),
+            )),
+        },
+    }
+}
+
+/// What the platform says a node has room for: processes and the variable. An upper bound
+/// for `auto`; never a wish, and nothing when it cannot be read.
+pub fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
+    claims::spoken(contract, Field::Offered).iter().find_map(|found| {
+        let n = found.claim.value.trim().parse::<u32>().ok()?;
+        (1..=MOST).contains(&n).then(|| (n, found.claim.to_string()))
+    })
+}
