@@ -36,6 +36,11 @@ pub enum Command {
     Run(Options),
     /// Show what run would do and why; change nothing
     Plan(Plan),
+    /// Examine this node and its network; launch nothing
+    ///
+    /// Looks at GPUs, limits, network, RDMA, python and storage, and says of each whether a
+    /// launch would fail, warn or go on. Exits with the code of the first check that fails.
+    Check(Check),
     /// End stale processes of earlier runs, nothing else
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections, nothing else
@@ -63,6 +68,35 @@ pub enum Format {
     Text,
     Json,
     Shell,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Check {
+    /// How the result is printed: a table for people, or JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Write the JSON report to this file as well
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<OsString>,
+    /// Also start a short all-reduce: gloo with two ranks on the CPU, NCCL on the GPUs
+    #[arg(long)]
+    pub torch: bool,
+    /// Keep what was read of this node below this folder, for --host-root: a bug report that
+    /// others can replay. Secrets are masked
+    #[arg(long, value_name = "DIR")]
+    pub capture: Option<OsString>,
+    /// Wait for no single source longer than this: 10s, 2m [default: 60s for the driver, 30s for
+    /// files]
+    #[arg(long, value_name = "DURATION")]
+    pub deadline: Option<OsString>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -95,7 +129,7 @@ const END: &str = "Stopping and restarting";
 const LOGS: &str = "Logs and console";
 const PROGRAM: &str = "This program";
 
-/// The options that run, plan and clean share, as they were typed.
+/// The options that run, plan, check and clean share, as they were typed.
 ///
 /// Each is also a variable: `--master-port` is RANKLAUNCH_MASTER_PORT.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -242,7 +276,7 @@ pub struct Options {
     version = VERSION.as_str(),
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\
@@ -445,6 +479,13 @@ mod tests {
             read("clean --dry-run"),
             Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
         ));
+        let Ok(Cli { command: Command::Check(check) }) =
+            read("check --torch --report a.json --format json --nnodes 2")
+        else {
+            panic!("no check")
+        };
+        assert_eq!((check.torch, check.format), (true, ReportFormat::Json));
+        assert_eq!(check.options.nnodes, Some("2".into()));
         assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
         assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
     }

@@ -4,33 +4,62 @@
 //! Live, every path is itself. With `--host-root DIR`, and in tests, every path
 //! is looked up below DIR, so that a folder of copied files is a whole node.
 //! What cannot be replayed (routes, sockets, probes) asks [`Host::is_live`].
+//! What is read can be recorded, so that another machine can replay it.
+
+mod recorder;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use recorder::Recorder;
+
+/// Where a capture keeps the environment, in the kernel's own form (proc_pid_environ(5)).
+pub const ENVIRONMENT: &str = "/proc/self/environ";
 
 /// Root path and environment of one node.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: Option<PathBuf>,
     environment: BTreeMap<OsString, OsString>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
-        Host { root: None, environment: std::env::vars_os().collect() }
+        Host { root: None, environment: std::env::vars_os().collect(), recorder: None }
     }
 
     /// A node whose files lie below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
-        Host { root: Some(root.into()), environment }
+        Host { root: Some(root.into()), environment, recorder: None }
     }
 
-    /// The same environment with the files below `root`.
+    /// The same environment with the files below `root`. A capture brings its own
+    /// environment; then only what is said to us now stays of this process's.
     pub fn with_root(self, root: impl Into<PathBuf>) -> Host {
-        Host { root: Some(root.into()), ..self }
+        let mut host = Host { root: Some(root.into()), ..self };
+        if let Ok(block) = std::fs::read(host.path(ENVIRONMENT)) {
+            let ours = |name: &OsString| name.as_bytes().starts_with(b"RANKLAUNCH_");
+            host.environment.retain(|name, _| ours(name));
+            let captured = block.split(|byte| *byte == 0).filter_map(|entry| {
+                let at = entry.iter().position(|byte| *byte == b'=')?;
+                let (name, value) = (entry.get(..at)?, entry.get(at + 1..)?);
+                Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec())))
+            });
+            host.environment.extend(captured.filter(|(name, _)| !ours(name)));
+        }
+        host
+    }
+
+    /// The same host, with everything that is read of it kept in the recorder.
+    pub fn recorded(self) -> (Host, Arc<Recorder>) {
+        let recorder = Arc::new(Recorder::default());
+        (Host { recorder: Some(Arc::clone(&recorder)), ..self }, recorder)
     }
 
     /// Whether facts that only the kernel can give (routes, open devices) may be asked for.
@@ -49,18 +78,71 @@ impl Host {
 
     /// The file's bytes as text, invalid UTF-8 replaced.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        std::fs::read(self.path(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        let path = path.as_ref();
+        let bytes = std::fs::read(self.path(path))?;
+        if let Some(recorder) = &self.recorder {
+            recorder.read(path, &bytes);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The names in a folder, sorted; empty when the folder is missing or unreadable.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let path = path.as_ref();
         let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
         let mut names: Vec<String> = entries
             .flatten()
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();
+        if let Some(recorder) = &self.recorder {
+            recorder.listed(path, &names);
+        }
         names
+    }
+
+    /// Whether something is there, links followed.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        let there = self.path(&path).exists();
+        if there {
+            self.seen(path);
+        }
+        there
+    }
+
+    /// The folder or file behind `path`, links followed, as a path of this host.
+    pub fn real_path(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        let real = std::fs::canonicalize(self.path(&path)).ok()?;
+        self.seen(path);
+        match &self.root {
+            None => Some(real),
+            Some(root) => {
+                let root = std::fs::canonicalize(root).ok()?;
+                Some(Path::new("/").join(real.strip_prefix(root).ok()?))
+            }
+        }
+    }
+
+    /// Tells the recorder of something whose being there counts, and not its content.
+    pub fn seen(&self, path: impl AsRef<Path>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.seen(path.as_ref());
+        }
+    }
+
+    /// Tells the recorder of something that is there and cannot be used, which a
+    /// copied file cannot show.
+    pub fn unusable(&self, path: impl AsRef<Path>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.unusable(path.as_ref());
+        }
+    }
+
+    /// Gives the recorder what the kernel or a driver said, for a replay to read at `path`.
+    pub fn note(&self, path: impl AsRef<Path>, content: impl FnOnce() -> Vec<u8>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.read(path.as_ref(), &content());
+        }
     }
 
     /// A variable's value as text, invalid UTF-8 replaced. `Some("")` when it is set and empty.

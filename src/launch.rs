@@ -5,6 +5,7 @@
 //! call them. Every phase before the start ends at once when a stop is asked for.
 
 mod attempt;
+mod check;
 mod commands;
 mod node;
 
@@ -51,6 +52,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     match cli.command {
         Command::Run(options) => run(&options),
         Command::Plan(plan) => commands::plan(&plan),
+        Command::Check(asked) => check::check(&asked),
         Command::Clean(clean) => commands::clean(&clean),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Completions { shell } => commands::completions(shell),
@@ -137,6 +139,8 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
             return code;
         }
     };
+    // Ranks inherit it, and so does every socket of ours.
+    crate::prepare::raise_limits();
     link.announce_grace(settings.grace.value);
     let console = Console::standard(settings.lang);
     let scene = Scene {

@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod check;
 pub mod clear;
 pub mod cli;
 pub mod host;

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::{node, open};
+use super::node::{self, Stage};
+use super::open;
 use crate::clear;
 use crate::cli;
 use crate::host::Host;
@@ -21,14 +22,14 @@ pub(super) fn print(text: impl AsRef<[u8]>) {
     let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
 }
 
-fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
+pub(super) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
     let code = refusal.verdict.code();
     eprint!("{}", closing::refusal(refusal, code, lang));
     code
 }
 
 /// Runs `work` in a runtime of one thread.
-fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
+pub(super) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
             Refusal::new(
@@ -55,7 +56,7 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
             let (host, settings) = (Arc::new(host), Arc::new(settings));
             let planned = block_on(async {
                 let facts = node::observe(&host, &settings).await;
-                plan::plan(&settings, &facts)
+                node::planned(&settings, &facts, Stage::BeforeClearing)
             });
             (planned.and_then(|plan| plan), lang)
         }

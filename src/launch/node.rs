@@ -9,12 +9,13 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::Scene;
+use crate::check::{self, Check, Evidence, Tried};
 use crate::clear::{self, Request};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
 use crate::names;
-use crate::observe::{self, Contract, Facts};
+use crate::observe::{self, Contract, Facts, Late, LogFolder, NodeState, PythonFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
@@ -29,6 +30,10 @@ const NAME: Duration = Duration::from_secs(2);
 
 /// How long the driver may take to give the memory of ended processes back.
 const DRAIN: Duration = Duration::from_secs(30);
+/// How long a fabric that is being set up is waited for, and how often it is asked.
+const FABRIC: Duration = Duration::from_secs(30);
+const FABRIC_PAUSE: Duration = Duration::from_secs(1);
+
 const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// A node that may start.
@@ -45,18 +50,19 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     supported(&scene.settings)?;
     let executable = executable()?;
     let mut facts = observe(&scene.host, &scene.settings).await;
-    let mut plan = plan::plan(&scene.settings, &facts)?;
+    wait_for_fabric(scene, &mut facts).await;
+    let mut plan = planned(&scene.settings, &facts, Stage::BeforeClearing)?;
     plan.runnable()?;
     scene.console.say(&start::block(&plan, &scene.settings));
 
     if clear_stale(scene, &plan, &facts).await? {
         (facts, plan) = drained(scene).await?;
     }
-    refuse_busy(&scene.settings, &plan)?;
+    planned(&scene.settings, &facts, Stage::BeforeStart)?;
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
     {
-        plan = plan::plan(&scene.settings, &facts)?;
+        plan = planned(&scene.settings, &facts, Stage::BeforeStart)?;
         let interface = plan.network.socket_ifname.clone().unwrap_or_default();
         scene.say(&text!(
             "the connection to the master goes through {interface}: planned again with it",
@@ -64,9 +70,7 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
         ));
     }
     let identity = identity(&plan, &facts.contract)?;
-    let flag = scene.settings.log_dir.as_ref().map(|dir| dir.value.as_path());
-    let tmpdir = scene.host.variable("TMPDIR");
-    let log_candidates = logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref));
+    let log_candidates = log_candidates(&scene.host, &scene.settings);
     Ok(Ready { plan, identity, log_candidates, executable })
 }
 
@@ -112,33 +116,153 @@ fn executable() -> Result<PathBuf, Refusal> {
     })
 }
 
-/// All facts; independent sources side by side, each with its own deadline.
+/// How long the sources of facts may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// NVML, and nvidia-smi after it.
+    pub(super) driver: Duration,
+    /// Anything that may lie on a mount of its own.
+    pub(super) files: Duration,
+    pub(super) name: Duration,
+}
+
+impl Patience {
+    pub(super) const LAUNCH: Patience = Patience {
+        driver: observe::gpu::DRIVER_PATIENCE,
+        // A cold conda environment on a busy file server takes seconds, a dead one for ever.
+        files: Duration::from_secs(30),
+        name: NAME,
+    };
+
+    /// No source may take longer than `most`.
+    pub(super) fn at_most(self, most: Duration) -> Patience {
+        Patience {
+            driver: self.driver.min(most),
+            files: self.files.min(most),
+            name: self.name.min(most),
+        }
+    }
+}
+
+/// All facts, with the patience of a launch.
 pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
+    observe_within(host, settings, Patience::LAUNCH).await
+}
+
+/// A blocking read in a thread of its own, which is left behind when it is late.
+struct Reading<T> {
+    source: Text,
+    patience: Duration,
+    started: tokio::time::Instant,
+    task: tokio::task::JoinHandle<T>,
+}
+
+fn read<T: Send + 'static>(
+    source: Text,
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Reading<T> {
+    let started = tokio::time::Instant::now();
+    Reading { source, patience, started, task: tokio::task::spawn_blocking(work) }
+}
+
+impl<T> Reading<T> {
+    /// None when it is late, which is noted, or broke down.
+    async fn answer(self, late: &mut Vec<Late>) -> Option<T> {
+        match tokio::time::timeout_at(self.started + self.patience, self.task).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                let after_millis = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+                late.push(Late { source: self.source, after_millis });
+                None
+            }
+        }
+    }
+}
+
+/// All facts; independent sources side by side, each with its own deadline.
+pub(super) async fn observe_within(
+    host: &Arc<Host>,
+    settings: &Arc<Settings>,
+    patience: Patience,
+) -> Facts {
+    let Patience { driver, files, name: for_name } = patience;
     let contract = observe::contract(host);
-    let (gpu_host, mode) = (Arc::clone(host), settings.probe.value);
-    let gpus = tokio::task::spawn_blocking(move || observe::gpu::gpus(&gpu_host, mode));
-    let (file_host, file_settings) = (Arc::clone(host), Arc::clone(settings));
-    let files = tokio::task::spawn_blocking(move || {
-        (
-            observe::python(&file_host, &file_settings),
-            observe::checkpoint_heads(&file_host, &file_settings),
-            observe::rdma::hcas(&file_host),
-            observe::limits::limits(&file_host),
-        )
+    let both = || (Arc::clone(host), Arc::clone(settings));
+    let mode = settings.probe.value;
+    // The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
+    let (its, _) = both();
+    let gpus = read(
+        text!("GPU driver and device nodes", "GPU 驱动与设备节点"),
+        driver + Duration::from_secs(2),
+        move || observe::gpu::gpus_within(&its, mode, driver),
+    );
+    let (its, ours) = both();
+    let python = read(text!("python and torch", "Python 与 torch"), files, move || {
+        observe::python(&its, &ours)
     });
+    let (its, ours) = both();
+    let heads = read(
+        text!("the checkpoint's config.json", "权重目录的 config.json"),
+        files,
+        move || observe::checkpoint_heads(&its, &ours),
+    );
+    let (its, _) = both();
+    let hcas = read(text!("RDMA devices", "RDMA 设备"), files, move || observe::rdma::hcas(&its));
+    let (its, _) = both();
+    let limits = read(text!("limits and cgroups", "资源限制与 cgroup"), files, move || {
+        observe::limits::limits(&its)
+    });
+    let (its, _) = both();
+    let nccl = read(text!("NCCL's configuration files", "NCCL 配置文件"), files, move || {
+        observe::network::nccl_settings(&its)
+    });
+    let (its, ours) = both();
+    let logs = read(text!("the folder for logs", "日志目录"), files, move || {
+        let candidates = log_candidates(&its, &ours);
+        observe::state::log_folder(&its, candidates.first()?)
+    });
+    let (its, _) = both();
+    let marks = read(text!("marks of HAMi", "HAMi 标记"), files, move || {
+        (observe::state::hami(&its), observe::state::clock(&its))
+    });
+
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => {
-            let last = last_resort(settings.probe.value);
-            let found = names::resolve(host, name, NAME, Some(&last)).await;
+            let last = last_resort(mode);
+            let found = names::resolve(host, name, for_name, Some(&last)).await;
             Some(found.map_err(|error| error.to_string()))
         }
         None => None,
     };
-    let network = observe::network::network(host, master.as_deref().zip(addresses));
-    // A reader that panicked knows nothing; the fallbacks of `plan` then speak.
-    let gpus = gpus.await.unwrap_or_default();
-    let (python, checkpoint_heads, hcas, limits) = files.await.unwrap_or_default();
+    let mut network = observe::network::links(host, master.as_deref().zip(addresses));
+
+    let mut late = Vec::new();
+    // A reader that broke down knows nothing; the fallbacks of `plan` then speak.
+    if let Some(all) = nccl.answer(&mut late).await {
+        network.nccl = all;
+    }
+    let limits = limits.answer(&mut late).await.unwrap_or_default();
+    let hcas = hcas.answer(&mut late).await.unwrap_or_default();
+    let (hami, clock) = marks.answer(&mut late).await.unwrap_or_default();
+    let log_folder = logs.answer(&mut late).await;
+    let log_folder = log_folder.unwrap_or_else(|| {
+        let path = log_candidates(host, settings).into_iter().next()?;
+        Some(LogFolder { path, problem: Some("no answer".to_owned()), ..LogFolder::default() })
+    });
+    let python = python.answer(&mut late).await.unwrap_or_else(|| PythonFacts {
+        problem: Some(text!(
+            "the search for python did not come to an end; a folder of PATH or of the environment is on a mount that does not answer",
+            "查找 Python 未能结束；PATH 或环境所在目录的挂载点无应答"
+        )),
+        ..PythonFacts::default()
+    });
+    let checkpoint_heads = heads.answer(&mut late).await.flatten();
+    let gpus = match gpus.answer(&mut late).await {
+        Some(gpus) => gpus,
+        None => observe::gpu::unanswered(host, driver),
+    };
     Facts {
         hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
         contract,
@@ -149,7 +273,15 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
         python,
         checkpoint_heads,
         environment: observe::environment(host),
+        state: NodeState { logs: log_folder, clock, hami, late },
     }
+}
+
+/// Where the run's files may go, the best first.
+fn log_candidates(host: &Host, settings: &Settings) -> Vec<PathBuf> {
+    let flag = settings.log_dir.as_ref().map(|dir| dir.value.as_path());
+    let tmpdir = host.variable("TMPDIR");
+    logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref))
 }
 
 /// The master's name, where there is another node to talk to.
@@ -202,7 +334,7 @@ async fn drained(scene: &Scene) -> Result<(Facts, Plan), Refusal> {
     let deadline = tokio::time::Instant::now() + DRAIN;
     loop {
         let facts = observe(&scene.host, &scene.settings).await;
-        let plan = plan::plan(&scene.settings, &facts)?;
+        let plan = planned(&scene.settings, &facts, Stage::BeforeClearing)?;
         if busy(&plan).is_none() || tokio::time::Instant::now() >= deadline {
             return Ok((facts, plan));
         }
@@ -214,13 +346,47 @@ fn busy(plan: &Plan) -> Option<&Warning> {
     plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
 }
 
-/// GPU memory that is still held, where the user made that a failure.
-fn refuse_busy(settings: &Settings, plan: &Plan) -> Result<(), Refusal> {
-    match busy(plan) {
-        Some(held) if plan::severity(settings, "gpu.busy", Severity::Warn) == Severity::Fail => {
-            Err(Refusal::new(Verdict::Stale, "gpu.busy", held.text.clone(), held.hint.clone()))
+/// When a launch is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Memory that a stale process holds is not held against the node.
+    BeforeClearing,
+    BeforeStart,
+}
+
+/// The plan, unless it or a check refuses; the checks' warnings stand in it.
+pub(super) fn planned(settings: &Settings, facts: &Facts, stage: Stage) -> Result<Plan, Refusal> {
+    let survey = plan::survey(settings, facts);
+    let mut plan = survey.plan.clone()?;
+    let tried = Tried::default();
+    let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
+    let counts = |check: &&Check| stage == Stage::BeforeStart || check.id != "gpu.busy";
+    if let Some(refusal) = check::refusal(checks.iter().filter(counts)) {
+        return Err(refusal);
+    }
+    plan.warnings.extend(check::warnings(&checks));
+    Ok(plan)
+}
+
+/// The fabric manager registers GPUs for some seconds after a node's start.
+async fn wait_for_fabric(scene: &Scene, facts: &mut Facts) {
+    let deadline = tokio::time::Instant::now() + FABRIC;
+    let mut said = false;
+    while check::fabric_is_pending(facts) && tokio::time::Instant::now() < deadline {
+        if !said {
+            said = true;
+            let seconds = FABRIC.as_secs();
+            scene.say(&text!(
+                "the NVSwitch fabric is not ready yet: waiting for it, at most {seconds} s",
+                "NVSwitch 互联尚未就绪：等待中，最多 {seconds} 秒"
+            ));
         }
-        _ => Ok(()),
+        tokio::time::sleep(FABRIC_PAUSE).await;
+        let (host, mode) = (Arc::clone(&scene.host), scene.settings.probe.value);
+        let again = tokio::task::spawn_blocking(move || observe::gpu::gpus(&host, mode));
+        if let Ok(gpus) = again.await {
+            facts.gpus = gpus;
+        }
     }
 }
 
@@ -258,7 +424,14 @@ async fn meet_master(
         return Ok(None);
     }
     if member.is_master() {
-        prepare::check_port(&scene.host, member.master_port)?;
+        let severity = plan::severity(&scene.settings, "port.free", Severity::Fail);
+        if let Err(refusal) = prepare::check_port(&scene.host, member.master_port) {
+            match severity {
+                Severity::Fail => return Err(refusal),
+                Severity::Warn => scene.say(&refusal.text),
+                Severity::Off => {}
+            }
+        }
         return Ok(None);
     }
     let last = last_resort(scene.settings.probe.value);

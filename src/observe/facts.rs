@@ -23,6 +23,62 @@ pub struct Facts {
     pub checkpoint_heads: Option<(u32, PathBuf)>,
     /// Variables of the container that bear on the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
     pub environment: BTreeMap<String, String>,
+    #[serde(default)]
+    pub state: NodeState,
+}
+
+/// What else decides whether a job lives on this node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// The folder in which the run's files will be made, the first of the candidates.
+    pub logs: Option<LogFolder>,
+    pub clock: Option<Clock>,
+    /// Marks of a GPU virtualiser, None without any.
+    pub hami: Option<Hami>,
+    /// Sources that did not answer in time.
+    pub late: Vec<Late>,
+}
+
+/// The file system below a folder that may not exist yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogFolder {
+    pub path: PathBuf,
+    /// Bytes (statvfs f_blocks and f_bavail × f_frsize).
+    pub total: u64,
+    pub free: u64,
+    /// Inodes; total is 0 on file systems that make them as needed.
+    pub inodes: u64,
+    pub inodes_free: u64,
+    /// Why nothing can be written there.
+    pub problem: Option<String>,
+}
+
+/// adjtimex(2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The kernel does not know that anybody keeps its clock (STA_UNSYNC).
+    pub unsynchronised: bool,
+    /// The greatest error that the clock's keeper admits.
+    pub error_micros: u64,
+}
+
+/// HAMi hooks CUDA and NVML by a preloaded library and limits what each GPU gives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hami {
+    /// Where its library is preloaded: `/etc/ld.so.preload`, `LD_PRELOAD`.
+    pub preloaded_by: Option<String>,
+    /// Its variables that are set, by name.
+    pub variables: BTreeMap<String, String>,
+    /// Switched off by CUDA_DISABLE_CONTROL=true.
+    pub disabled: bool,
+}
+
+/// A source of facts that was not waited for any longer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// What was asked.
+    pub source: Text,
+    pub after_millis: u64,
 }
 
 /// What the platform says about the job. Which claim wins is decided in `plan`.
@@ -310,6 +366,20 @@ pub struct Limits {
     pub cpus: u32,
     /// cgroup memory limit in bytes; None is unlimited.
     pub memory_limit: Option<u64>,
+    #[serde(default)]
+    pub nofile_soft: u64,
+    /// CAP_IPC_LOCK is effective, which lifts the limit of locked memory.
+    #[serde(default)]
+    pub ipc_lock: bool,
+    /// Tightest pids.max of our cgroups; None is unlimited.
+    #[serde(default)]
+    pub pids_max: Option<u64>,
+    /// pids.current of the same cgroup.
+    #[serde(default)]
+    pub pids_current: Option<u64>,
+    /// MemTotal in bytes.
+    #[serde(default)]
+    pub memory_total: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

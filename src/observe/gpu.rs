@@ -22,6 +22,9 @@ use crate::text;
 /// Names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
 
+/// Where a capture keeps what NVML said.
+const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
+
 /// How long the driver may take. Without persistence mode the first call
 /// initialises every GPU anew, several seconds for eight of them; past this it hangs.
 pub const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
@@ -46,6 +49,24 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     }
     facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
     facts
+}
+
+/// What is known when even the fallbacks did not come back: that there is a
+/// driver, and that it hangs.
+pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
+    let error = ProbeError::TimedOut { after, gone: false };
+    GpuFacts {
+        cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
+        faults: faults::of_probe(&error).into_iter().collect(),
+        attempts: vec![(GpuSource::Nvml, error.text())],
+        ..GpuFacts::default()
+    }
+}
+
+/// Reads, without touching a device, what counts GPUs where NVML cannot be asked.
+pub(super) fn read_fallbacks(host: &Host) {
+    fallback::minors(host);
+    let _ = fallback::proc_driver(host);
 }
 
 fn find(host: &Host, mode: ProbeMode, patience: Duration, facts: &mut GpuFacts) {
@@ -137,10 +158,16 @@ fn nvml(
     let args = match &library {
         Some(library) => vec!["nvml", library.as_str()],
         None if host.is_live() => vec!["nvml"],
-        None => return None,
+        None => {
+            let kept = host.read(NVML_ANSWER).ok()?;
+            return serde_json::from_str(&kept).ok().map(Ok);
+        }
     };
     Some(probe::run(mode, &args, patience).and_then(|answer| match answer {
-        Answer::Nvml(answer) => Ok(answer),
+        Answer::Nvml(answer) => {
+            host.note(NVML_ANSWER, || serde_json::to_vec(&answer).unwrap_or_default());
+            Ok(answer)
+        }
         Answer::Names(_) | Answer::Usage(_) => {
             Err(ProbeError::Garbled { why: "an answer to another question".to_owned() })
         }
@@ -215,7 +242,7 @@ fn requested_by(host: &Host) -> Vec<String> {
     if host.variable("PET_NPROC_PER_NODE").is_some_and(|value| value.trim() == "gpu") {
         reasons.push("PET_NPROC_PER_NODE=gpu".to_owned());
     }
-    if host.path("/dev/nvidiactl").exists() {
+    if host.exists("/dev/nvidiactl") {
         reasons.push("/dev/nvidiactl".to_owned());
     }
     if let Some(address) = nvidia_pci_gpu(host) {

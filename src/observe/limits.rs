@@ -17,7 +17,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 pub fn limits(host: &Host) -> Limits {
     let (shm_total, shm_free) = shm(host);
-    let (memlock, nofile_hard) = process_limits(host);
+    let (memlock, nofile_soft, nofile_hard) = process_limits(host);
     let groups = Groups::of_this_process(host);
     let allowed = allowed_cpus(host);
     Limits {
@@ -27,31 +27,69 @@ pub fn limits(host: &Host) -> Limits {
         nofile_hard,
         cpus: groups.cpu_quota(host).map_or(allowed, |quota| quota.min(allowed)),
         memory_limit: groups.memory_limit(host),
+        nofile_soft,
+        ipc_lock: has_ipc_lock(host),
+        pids_max: groups.pids(host).map(|(most, _)| most),
+        pids_current: groups.pids(host).and_then(|(_, now)| now),
+        memory_total: memory_total(host),
     }
+}
+
+/// Files that a live node answers for by system calls, for a replay to read.
+pub(super) const REPLAYED: &[&str] =
+    &["/proc/self/limits", "/proc/self/status", "/proc/self/mountinfo"];
+
+/// Bit 14 of the effective capabilities.
+fn has_ipc_lock(host: &Host) -> bool {
+    let status = host.read("/proc/self/status").unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    bits >> 14 & 1 == 1
+}
+
+/// `MemTotal:       65835152 kB`
+fn memory_total(host: &Host) -> Option<u64> {
+    let text = host.read("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// (all, free) bytes of /dev/shm.
 fn shm(host: &Host) -> (Option<u64>, Option<u64>) {
     if !host.is_live() {
-        return (None, None);
+        return (shm_of_mount(&host.read("/proc/self/mountinfo").unwrap_or_default()), None);
     }
     let Ok(stat) = rustix::fs::statvfs("/dev/shm") else { return (None, None) };
     (stat.f_blocks.checked_mul(stat.f_frsize), stat.f_bavail.checked_mul(stat.f_frsize))
 }
 
-/// Hard limits (memlock, nofile); an unlimited or unknown nofile is the largest number.
-fn process_limits(host: &Host) -> (Option<u64>, u64) {
+/// The size of the tmpfs on /dev/shm, `size=65536k` among the options of its
+/// mount (proc_pid_mountinfo(5)); one without the option may fill half the memory.
+fn shm_of_mount(mounts: &str) -> Option<u64> {
+    let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/dev/shm"))?;
+    let options = line.rsplit(' ').next()?;
+    let size = options.split(',').find_map(|option| option.strip_prefix("size="))?;
+    size.strip_suffix('k')?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Memlock hard, nofile soft and hard; an unlimited or unknown nofile is the largest number.
+fn process_limits(host: &Host) -> (Option<u64>, u64, u64) {
     if host.is_live() {
-        let hard = |resource| getrlimit(resource).maximum;
-        return (hard(Resource::Memlock), hard(Resource::Nofile).unwrap_or(u64::MAX));
+        let files = getrlimit(Resource::Nofile);
+        return (
+            getrlimit(Resource::Memlock).maximum,
+            files.current.unwrap_or(u64::MAX),
+            files.maximum.unwrap_or(u64::MAX),
+        );
     }
     let text = host.read("/proc/self/limits").unwrap_or_default();
     // `Max locked memory         8388608              8388608              bytes`
-    let hard = |name: &str| -> Option<u64> {
+    let limit = |name: &str, column: usize| -> Option<u64> {
         let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.split_whitespace().nth(1)?.parse().ok()
+        rest.split_whitespace().nth(column)?.parse().ok()
     };
-    (hard("Max locked memory"), hard("Max open files").unwrap_or(u64::MAX))
+    let files = |column| limit("Max open files", column).unwrap_or(u64::MAX);
+    (limit("Max locked memory", 1), files(0), files(1))
 }
 
 /// CPUs of the affinity mask, which a cpuset narrows as well; at least 1.
@@ -59,7 +97,11 @@ fn allowed_cpus(host: &Host) -> u32 {
     let count = if host.is_live() {
         rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(0)
     } else {
-        host.read("/sys/devices/system/cpu/online").map(|text| in_list(&text)).unwrap_or(0)
+        let status = host.read("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        mask.map(str::to_owned)
+            .or_else(|| host.read("/sys/devices/system/cpu/online").ok())
+            .map_or(0, |text| in_list(&text))
     };
     count.max(1)
 }
@@ -86,6 +128,7 @@ struct Groups {
     unified: Vec<String>,
     cpu: Vec<String>,
     memory: Vec<String>,
+    pids: Vec<String>,
 }
 
 impl Groups {
@@ -112,6 +155,7 @@ impl Groups {
                     // Mounted under the whole list, or under a link of its own name.
                     "cpu" => groups.cpu = [at(controllers), at("cpu")].concat(),
                     "memory" => groups.memory = at("memory"),
+                    "pids" => groups.pids = at("pids"),
                     _ => {}
                 }
             }
@@ -132,6 +176,20 @@ impl Groups {
             whole_cpus(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())
         });
         unified.chain(first).min()
+    }
+
+    /// The group with the least room for processes and threads: (most, now).
+    fn pids(&self, host: &Host) -> Option<(u64, Option<u64>)> {
+        let number = |folder: &String, file: &str| -> Option<u64> {
+            host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+        };
+        self.unified
+            .iter()
+            .chain(&self.pids)
+            .filter_map(|folder| {
+                Some((number(folder, "pids.max")?, number(folder, "pids.current")))
+            })
+            .min_by_key(|(most, now)| most.saturating_sub(now.unwrap_or(0)))
     }
 
     fn memory_limit(&self, host: &Host) -> Option<u64> {
@@ -218,6 +276,7 @@ mod tests {
         let limits = limits(&host);
         assert_eq!((limits.cpus, limits.memory_limit), (1, Some(1 << 30)));
         assert_eq!((limits.memlock, limits.nofile_hard), (Some(8388608), 524288));
+        assert_eq!(limits.nofile_soft, 1024);
     }
 
     #[test]
@@ -235,6 +294,33 @@ mod tests {
         ]);
         let limits = limits(&host);
         assert_eq!((limits.cpus, limits.memory_limit, limits.memlock), (5, None, None));
+    }
+
+    #[test]
+    fn processes_capabilities_and_shared_memory_are_read_of_a_copy() {
+        let (_root, host) = node(&[
+            ("proc/self/cgroup", "0::/pod/box\n"),
+            ("sys/fs/cgroup/pod/box/pids.max", "max\n"),
+            ("sys/fs/cgroup/pod/pids.max", "4096\n"),
+            ("sys/fs/cgroup/pod/pids.current", "17\n"),
+            ("sys/devices/system/cpu/online", "0-63\n"),
+            (
+                "proc/self/status",
+                "Name:\tx\nCapEff:\t0000000000004000\nCpus_allowed_list:\t0-3,8\n",
+            ),
+            ("proc/meminfo", "MemTotal:       65835152 kB\nMemFree: 1 kB\n"),
+            (
+                "proc/self/mountinfo",
+                "23 28 0:22 / /dev rw,nosuid - devtmpfs udev rw,size=4k\n\
+                 25 23 0:24 / /dev/shm rw,nosuid,nodev shared:4 - tmpfs shm rw,size=65536k\n",
+            ),
+        ]);
+        let limits = limits(&host);
+        assert_eq!((limits.pids_max, limits.pids_current), (Some(4096), Some(17)));
+        assert_eq!((limits.ipc_lock, limits.cpus), (true, 5));
+        assert_eq!(limits.memory_total, Some(65835152 * 1024));
+        assert_eq!(limits.shm_total, Some(64 << 20));
+        assert_eq!(shm_of_mount(""), None);
     }
 
     #[test]

@@ -13,10 +13,27 @@ pub mod network;
 mod pci;
 mod python;
 pub mod rdma;
+pub mod state;
 
 pub use contract::{contract, known_variables};
 pub use facts::*;
 pub use python::{checkpoint_heads, python};
+
+/// Reads what only a replay needs: files in place of what a live node says by
+/// system calls, and the sources of GPU facts that were not needed here.
+pub fn read_for_replay(host: &crate::host::Host) {
+    for file in limits::REPLAYED {
+        let _ = host.read(file);
+    }
+    gpu::read_fallbacks(host);
+    host.note(crate::host::ENVIRONMENT, || {
+        use std::os::unix::ffi::OsStrExt;
+        let entry = |(name, value): (&std::ffi::OsString, &std::ffi::OsString)| {
+            [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()
+        };
+        host.environment().iter().flat_map(entry).collect()
+    });
+}
 
 /// The container's variables as text, invalid UTF-8 replaced. They hold secrets:
 /// what is printed of them is masked, and they never travel.

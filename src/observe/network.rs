@@ -17,16 +17,24 @@ use crate::host::Host;
 /// node, belong to none, and carry no packet.
 const PARKING: &[&str] = &["kube-ipvs0", "nodelocaldns"];
 
+/// Where a capture keeps what the kernel said about interfaces.
+const INTERFACES: &str = "/run/ranklaunch/interfaces.json";
+
 /// What this node's network looks like. `master` is the master's name and its
 /// addresses, or why it has none.
 pub fn network(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -> NetworkFacts {
+    NetworkFacts { nccl: nccl_settings(host), ..links(host, master) }
+}
+
+/// [`network`] without the files of NCCL, which may lie on a mount that is dead.
+pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -> NetworkFacts {
     let interfaces = interfaces(host);
     let default_interface = default_interface(host, &interfaces);
     NetworkFacts {
         master: master
             .map(|(name, addresses)| route(host, &interfaces, &default_interface, name, addresses)),
         hostname_addresses: hostname_addresses(host, &interfaces),
-        nccl: nccl_settings(host),
+        nccl: of_environment(host),
         default_interface,
         interfaces,
     }
@@ -35,6 +43,10 @@ pub fn network(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>)
 /// In the kernel's order, which is NCCL's. Of a copied root only the names are known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {
+        let kept = host.read(INTERFACES).ok();
+        if let Some(kept) = kept.and_then(|text| serde_json::from_str(&text).ok()) {
+            return kept;
+        }
         let interface = |name: String| Interface {
             running: host
                 .read(format!("/sys/class/net/{name}/operstate"))
@@ -66,6 +78,7 @@ fn interfaces(host: &Host) -> Vec<Interface> {
             interface.addresses.push(address);
         }
     }
+    host.note(INTERFACES, || serde_json::to_vec(&interfaces).unwrap_or_default());
     interfaces
 }
 
@@ -219,18 +232,8 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
 
 /// The strongest first. NCCL loads its files without overwriting, so of two
 /// entries of one name the first holds.
-fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
-    let mut settings: Vec<NcclSetting> = host
-        .environment()
-        .iter()
-        .map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()))
-        .filter(|(name, _)| name.starts_with("NCCL_"))
-        .map(|(name, value)| NcclSetting {
-            name: name.into_owned(),
-            value: value.into_owned(),
-            source: "environment".to_owned(),
-        })
-        .collect();
+pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
+    let mut settings = of_environment(host);
     let own = host
         .variable("NCCL_CONF_FILE")
         .filter(|file| !file.is_empty())
@@ -245,6 +248,19 @@ fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
         }
     }
     settings
+}
+
+fn of_environment(host: &Host) -> Vec<NcclSetting> {
+    host.environment()
+        .iter()
+        .map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()))
+        .filter(|(name, _)| name.starts_with("NCCL_"))
+        .map(|(name, value)| NcclSetting {
+            name: name.into_owned(),
+            value: value.into_owned(),
+            source: "environment".to_owned(),
+        })
+        .collect()
 }
 
 /// NCCL asks the user database for the home folder, not HOME. Users that stand

@@ -20,8 +20,8 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
         .into_iter()
         .map(|name| {
             let device = format!("{CLASS}/{name}/device");
-            let address = std::fs::canonicalize(host.path(&device))
-                .ok()
+            let address = host
+                .real_path(&device)
                 .and_then(|folder| pci::address(&folder.file_name()?.to_string_lossy()));
             let opens = nodes
                 .iter()
@@ -35,7 +35,7 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
                 pci: address,
                 openable: opens,
                 // Only a virtual function has a link to its physical one.
-                virtual_function: host.path(format!("{device}/physfn")).exists(),
+                virtual_function: host.exists(format!("{device}/physfn")),
                 ports: ports(host, &name),
                 name,
             }
@@ -56,12 +56,14 @@ fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
 
 /// The device cgroup lets a node exist and refuses to open it, hence no stat.
 fn can_open(host: &Host, node: &str) -> bool {
-    let path = host.path(node);
-    if host.is_live() {
-        OpenOptions::new().read(true).write(true).open(path).is_ok()
-    } else {
-        path.exists()
+    if !host.is_live() {
+        return host.exists(node);
     }
+    let opens = OpenOptions::new().read(true).write(true).open(host.path(node)).is_ok();
+    if opens {
+        host.seen(node);
+    }
+    opens
 }
 
 fn ports(host: &Host, device: &str) -> Vec<HcaPort> {

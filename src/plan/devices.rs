@@ -302,7 +302,9 @@ pub fn choose(
         .collect();
     // Fail is the conductor's to carry out: only after stale processes were ended
     // does memory in use mean anything.
-    if severity(settings, "gpu.busy", Severity::Warn) != Severity::Off {
+    // Under HAMi, as on a MIG instance, the memory in use is an account of its own.
+    let shared = facts.state.hami.is_some() || has_mig(&facts.gpus);
+    if !shared && severity(settings, "gpu.busy", Severity::Warn) != Severity::Off {
         busy(&facts.gpus, &selected, notes);
     }
     let mut chosen = Chosen { gpus, env: Vec::new() };

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::observe::{
-    Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, PythonFacts, Torch, VisibleGpu,
+    Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, NodeState, PythonFacts, Torch,
+    VisibleGpu,
 };
 use crate::plan::{AskedNproc, Membership, Notes, Plan, plan_for};
 use crate::settings::fixtures::undecided;
@@ -74,6 +75,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
         hcas: Vec::new(),
         limits: Limits {
             shm_total: Some(16 << 30),
+            nofile_soft: 1 << 20,
             nofile_hard: 1 << 20,
             cpus: 32,
             ..Limits::default()
@@ -91,6 +93,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
         },
         checkpoint_heads: None,
         environment: BTreeMap::new(),
+        state: NodeState::default(),
     }
 }
 

@@ -15,8 +15,8 @@ use crate::plan::sizes::{check_least, effective_rule, explain_sizes, literal, wr
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
-    asked_nproc, devices, environment, hcas, heads, limits, membership, nccl, network,
-    offered_nproc, placeholders, python, select,
+    asked_nproc, devices, environment, hcas, heads, membership, nccl, network, offered_nproc,
+    placeholders, python, select,
 };
 use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
 use crate::text;
@@ -121,8 +121,6 @@ pub fn plan_for(
     let hcas =
         hcas::choose(settings, &facts.hcas, variables, problem.nnodes, gpus_in_use, &mut notes)?;
     nccl::lint(settings, facts, variables, &mut notes)?;
-    let uses_rdma = problem.nnodes > 1 && !hcas.ports.is_empty();
-    limits::check(settings, &facts.limits, nproc, uses_rdma, &mut notes)?;
     python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
 
     let engine = settings.engine.value;

@@ -448,20 +448,6 @@ fn dead_and_harmful_variables_are_named_with_their_source() {
     assert!(named(&node).contains(&"NCCL_IB_DISABLE".to_owned()));
 }
 
-// limits
-
-#[test]
-fn a_small_shm_warns_and_a_profile_makes_it_fail() {
-    let mut node = facts(8);
-    node.limits.shm_total = Some(64 << 20);
-    let mut settings = settings(&[]);
-    assert!(warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), "shm.size"));
-    assert!(!warned(&planned(&settings, &node, 1, &count(1)).expect("a plan"), "shm.size"));
-    settings.severities.insert("shm.size".into(), Sourced::new(Severity::Fail, profile(2)));
-    let refused = planned(&settings, &node, 1, &AskedNproc::Auto);
-    assert_eq!(id_of(refused), (Verdict::Limit, "shm.size".into()));
-}
-
 // environment
 
 #[test]

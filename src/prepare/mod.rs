@@ -6,7 +6,9 @@
 //! than what was tried, how often, and what came back last.
 
 mod port;
+mod raise;
 mod wait;
 
 pub use port::{check_port, free_port};
+pub use raise::raise_limits;
 pub use wait::{Reached, Wait, parse_endpoint, wait_for_master};

@@ -4,6 +4,7 @@
 //! Takes a plan and an outcome; gives text and files. Only writes; a file that
 //! cannot be written is a warning and never changes the verdict.
 
+pub mod check_view;
 pub mod closing;
 pub mod ending;
 pub mod files;

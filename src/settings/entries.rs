@@ -26,6 +26,9 @@ pub const CHECK_IDS: &[&str] = &[
     "python.torch",
     "disk.logs",
     "clock.sync",
+    "pids.limit",
+    "storage.alive",
+    "torch.allreduce",
 ];
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {

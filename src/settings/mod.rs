@@ -165,6 +165,18 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
 }
 
+/// `check --deadline`: how long one source of facts may take.
+pub fn read_deadline(text: &OsStr) -> Result<Duration, Refusal> {
+    text.to_str().and_then(value::duration).filter(|time| !time.is_zero()).ok_or_else(|| {
+        let shown = refuse::quoted(text);
+        refuse::usage(
+            "deadline",
+            text!("--deadline {shown} is not a duration", "--deadline {shown} 不是时长"),
+            text!("write 10s, 2m or seconds", "请写成 10s、2m 或秒数"),
+        )
+    })
+}
+
 /// The flag, else the variable, still unread.
 fn strongest(
     row: &'static Row,

@@ -3,9 +3,11 @@
 //! Each function is small, says which call it makes and why a wrapper is not
 //! enough; the rest of the crate denies `unsafe`.
 
+mod clock;
 mod process;
 mod signals;
 
+pub use clock::clock_state;
 pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
 pub use signals::{Dispositions, die_by, ignore_all, restore_in_child, unblock_in_this_thread};
 pub mod execute;

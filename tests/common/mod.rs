@@ -119,6 +119,11 @@ impl Launcher {
         self
     }
 
+    pub fn args<I: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = I>) -> Launcher {
+        self.command.args(args);
+        self
+    }
+
     /// The place of this launcher in a job of several nodes, as a platform says it.
     pub fn node(self, rank: u32, nodes: u32, port: u16) -> Launcher {
         self.env("WORLD_SIZE", nodes.to_string())

@@ -46,7 +46,10 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
         }
         match OpenOptions::new().read(true).write(true).open(host.path(&path)) {
             Ok(_) => opened.push(*minor),
-            Err(error) => refused = Some(format!("{path}: {error}")),
+            Err(error) => {
+                host.unusable(&path);
+                refused = Some(format!("{path}: {error}"));
+            }
         }
     }
     if opened.is_empty() {

@@ -34,6 +34,7 @@ pub(super) fn resolve(host: &Host, path: &Path) -> PathBuf {
         }
         done.push(&part);
         let Ok(target) = fs::read_link(host.path(&done)) else { continue };
+        host.seen(&done);
         links += 1;
         if links > LINKS {
             return path.to_owned();
@@ -71,15 +72,18 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 pub(super) fn exists(host: &Host, path: &Path) -> bool {
+    host.seen(path);
     place(host, path).exists()
 }
 
 pub(super) fn is_folder(host: &Host, path: &Path) -> bool {
+    host.seen(path);
     place(host, path).is_dir()
 }
 
 /// A file that somebody may execute.
 pub(super) fn is_executable(host: &Host, path: &Path) -> bool {
+    host.seen(path);
     fs::metadata(place(host, path))
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
@@ -88,10 +92,12 @@ pub(super) fn is_executable(host: &Host, path: &Path) -> bool {
 /// unreadable, or larger than such a file can be.
 pub(super) fn read_small(host: &Host, path: &Path) -> Option<String> {
     const LARGEST: u64 = 1 << 20;
-    let path = place(host, path);
-    let size = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?.len();
-    let bytes = (size <= LARGEST).then(|| fs::read(&path).ok()).flatten()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    let at = place(host, path);
+    let size = fs::metadata(&at).ok().filter(fs::Metadata::is_file)?.len();
+    let bytes = (size <= LARGEST).then(|| fs::read(&at).ok()).flatten()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    host.note(path, || bytes);
+    Some(text)
 }
 
 /// `bin/python` of an environment, or `bin/python3`.

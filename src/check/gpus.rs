@@ -1,0 +1,188 @@
+//! GPUs: how many, in what state, and what a virtualiser leaves of them.
+
+use super::table::planned;
+use super::{Evidence, Finding, Kind, bytes};
+use crate::observe::{Gpu, GpuSource};
+use crate::text;
+
+/// Below this a GPU holds no CUDA context and no model.
+const USEFUL: u64 = 1 << 30;
+
+pub(super) fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &["gpu.count"]);
+    let gpus = &evidence.facts.gpus;
+    if found.is_empty() {
+        let (all, visible) = (gpus.gpus.len(), gpus.visible.len());
+        found.push(match (gpus.source, visible) {
+            (GpuSource::None, _) | (_, 0) => Finding::info(text!(
+                "no GPU seen and none asked for: the ranks run on the CPU",
+                "未发现 GPU，也没有申请 GPU 的迹象：各进程在 CPU 上运行"
+            )),
+            _ if all == visible => {
+                let models = models(&gpus.gpus);
+                Finding::ok(text!("{visible} GPUs ({models})", "{visible} 个 GPU（{models}）"))
+            }
+            _ => {
+                let value = gpus.cuda_visible_devices.clone().unwrap_or_default();
+                Finding::ok(text!(
+                    "{visible} of {all} GPUs, by CUDA_VISIBLE_DEVICES={value}",
+                    "{all} 个 GPU 中的 {visible} 个，由 CUDA_VISIBLE_DEVICES={value} 决定"
+                ))
+            }
+        });
+    }
+    found
+}
+
+/// `NVIDIA H100`, each name once.
+fn models(gpus: &[Gpu]) -> String {
+    let mut names: Vec<&str> = gpus.iter().filter_map(|gpu| gpu.name.as_deref()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() { "?".to_owned() } else { names.join(", ") }
+}
+
+pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let gpus = &evidence.facts.gpus;
+    let faults = gpus.faults.iter().filter(|fault| !fault.id.starts_with("gpu.fabric"));
+    let mut found: Vec<Finding> = faults
+        .map(|fault| Finding {
+            planned: true,
+            ..Finding::bad(fault.text.clone(), fault.hint.clone())
+        })
+        .collect();
+    if found.is_empty() {
+        found.push(match (&gpus.driver_version, gpus.gpus.len()) {
+            (_, 0) => Finding::ok(text!("no GPU, no fault", "无 GPU，无故障")),
+            (Some(driver), _) => {
+                Finding::ok(text!("no fault, driver {driver}", "无故障，驱动版本 {driver}"))
+            }
+            (None, _) => {
+                Finding::info(text!("unknown: NVML could not be asked", "未知：无法询问 NVML"))
+            }
+        });
+    }
+    found
+}
+
+/// NVSwitch machines answer CUDA with error 802 until the fabric manager has
+/// registered the GPU: state 3 with status 0.
+pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let gpus = &evidence.facts.gpus;
+    let seen = || gpus.visible.iter().filter_map(|token| gpus.gpus.get(token.gpu));
+    let pending: Vec<String> =
+        seen().filter(|gpu| is_pending(gpu)).map(|gpu| gpu.index.to_string()).collect();
+    if pending.is_empty() {
+        let ready = seen().any(|gpu| matches!(gpu.fabric, Some((3, 0))));
+        return vec![Finding::ok(if ready {
+            text!("NVSwitch fabric ready", "NVSwitch 互联已就绪")
+        } else {
+            text!("no NVSwitch fabric", "无 NVSwitch 互联")
+        })];
+    }
+    let list = pending.join(", ");
+    vec![Finding::bad(
+        text!(
+            "the NVSwitch fabric is not ready on GPU {list}: CUDA then fails with error 802 (system not yet initialized)",
+            "以下 GPU 的 NVSwitch 互联尚未就绪：{list}，此时 CUDA 报错 802（system not yet initialized）"
+        ),
+        text!(
+            "check on the host that nvidia-fabricmanager runs in the driver's version; --severity gpu.fabric=warn goes on",
+            "请在宿主机确认 nvidia-fabricmanager 正在运行且与驱动版本一致；--severity gpu.fabric=warn 可继续"
+        ),
+    )]
+}
+
+/// Not started, in progress, or completed with an error; 0 is a GPU without a fabric.
+pub(super) fn is_pending(gpu: &Gpu) -> bool {
+    gpu.fabric.is_some_and(|(state, status)| matches!(state, 1 | 2) || (state == 3 && status != 0))
+}
+
+pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &["gpu.busy"]);
+    if found.is_empty() {
+        let shared = evidence.facts.state.hami.is_some();
+        found.push(if evidence.on_gpus() == 0 {
+            Finding::ok(text!("no GPU in use", "未使用 GPU"))
+        } else if shared {
+            Finding::info(text!(
+                "not judged: HAMi counts GPU memory by itself",
+                "未判断：显存由 HAMi 自行计量"
+            ))
+        } else {
+            Finding::ok(text!("the chosen GPUs are idle", "所选 GPU 均空闲"))
+        });
+    }
+    found
+}
+
+pub(super) fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(hami) = &evidence.facts.state.hami else {
+        return vec![Finding::ok(text!("no HAMi", "无 HAMi"))];
+    };
+    if hami.disabled {
+        return vec![Finding::info(text!(
+            "HAMi is there and switched off by CUDA_DISABLE_CONTROL",
+            "存在 HAMi，已由 CUDA_DISABLE_CONTROL 关闭"
+        ))];
+    }
+    let mut found: Vec<Finding> = Vec::new();
+    let too_small = |name: &str, value: &str, size: u64| {
+        let size = bytes(size);
+        Finding::bad(
+            text!(
+                "HAMi limits a GPU to {size} ({name}={value}), too little for any CUDA program",
+                "HAMi 将 GPU 显存限制为 {size}（{name}={value}），任何 CUDA 程序都无法运行"
+            ),
+            text!(
+                "remove nvidia.com/gpumem from the pod's limits, or give it in MiB as a plain number (gpumem: 40000)",
+                "请从 Pod 的 limits 中删除 nvidia.com/gpumem，或以 MiB 为单位写成普通数字（gpumem: 40000）"
+            ),
+        )
+    };
+    for (name, value) in &hami.variables {
+        if !name.starts_with("CUDA_DEVICE_MEMORY_LIMIT") {
+            continue;
+        }
+        // 0 is no limit.
+        if let Some(size) = size(value).filter(|size| (1..USEFUL).contains(size)) {
+            found.push(too_small(name, value, size));
+        }
+    }
+    if found.is_empty() {
+        let gpus = &evidence.facts.gpus.gpus;
+        let smallest = gpus.iter().filter_map(|gpu| gpu.memory_total).min();
+        if let Some(total) = smallest.filter(|total| *total < USEFUL) {
+            found.push(too_small("memory.total", &total.to_string(), total));
+        }
+    }
+    if found.is_empty() {
+        let by = hami.preloaded_by.as_deref().unwrap_or("CUDA_DEVICE_*");
+        found.push(Finding::new(
+            Kind::Info,
+            text!(
+                "HAMi hooks CUDA ({by}): GPU memory is its own count, and devices keep their order",
+                "HAMi 接管了 CUDA（{by}）：显存为其自身计量，设备顺序保持不变"
+            ),
+            text!(
+                "request whole GPUs without gpumem and gpucores for training",
+                "训练任务请申请整卡，不要设置 gpumem 与 gpucores"
+            ),
+        ));
+    }
+    found
+}
+
+/// `64k`, `3000m`, `10g`, or bytes, as HAMi-core reads its limits.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "ki" | "kib" => 1 << 10,
+        "m" | "mb" | "mi" | "mib" => 1 << 20,
+        "g" | "gb" | "gi" | "gib" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}

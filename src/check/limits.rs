@@ -1,0 +1,296 @@
+//! What the container gives: memory, locked memory, files, processes, CPUs, disk, time.
+
+use super::{Evidence, Finding, bytes};
+use crate::text;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What Docker and Kubernetes give a container that asks for nothing.
+const SHM_DEFAULT: u64 = 64 * MIB;
+
+/// NCCL's segments and the queues of data loaders, per rank on a GPU.
+const SHM_PER_GPU: u64 = GIB;
+
+/// Below this, registering NCCL's buffers with an HCA is likely to fail.
+const MEMLOCK_ENOUGH: u64 = GIB;
+
+/// Sockets, libraries and files of one rank of a large job.
+const FILES_ENOUGH: u64 = 65536;
+
+/// Threads of NCCL, OpenMP and data loaders.
+const PIDS_PER_GPU: u64 = 1000;
+const PIDS_PER_CPU_RANK: u64 = 100;
+
+/// Host memory that loading a checkpoint takes for a data-centre GPU.
+const MEMORY_PER_GPU: u64 = 32 * GIB;
+
+pub(super) fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let nproc = evidence.nproc();
+    let Some(total) = evidence.facts.limits.shm_total else {
+        return vec![Finding::info(text!("/dev/shm is not known", "/dev/shm 情况未知"))];
+    };
+    let size = bytes(total);
+    let hint = || {
+        text!(
+            "mount an emptyDir with medium Memory on /dev/shm, or docker run --shm-size 16g (or --ipc host); --severity shm.size=warn goes on",
+            "请将 medium 为 Memory 的 emptyDir 挂载到 /dev/shm，或使用 docker run --shm-size 16g（或 --ipc host）；--severity shm.size=warn 可继续启动"
+        )
+    };
+    if total <= SHM_DEFAULT && nproc > 1 {
+        return vec![Finding::bad(
+            text!(
+                "/dev/shm holds {size}, too little for {nproc} ranks: NCCL and data loaders then fail with \"No space left on device\"",
+                "/dev/shm 只有 {size}，不够 {nproc} 个进程使用：NCCL 与数据加载会报 \"No space left on device\""
+            ),
+            hint(),
+        )];
+    }
+    let gpus = u64::from(evidence.on_gpus());
+    if nproc > 1 && total < SHM_PER_GPU.saturating_mul(gpus) {
+        return vec![Finding::doubtful(
+            text!(
+                "/dev/shm holds {size} for {gpus} ranks on GPUs; 1 GiB for each is advised",
+                "/dev/shm 为 {size}，供 {gpus} 个 GPU 进程使用；建议每个至少 1 GiB"
+            ),
+            hint(),
+        )];
+    }
+    let free = evidence.facts.limits.shm_free.map(bytes);
+    vec![Finding::ok(match free {
+        Some(free) => text!("/dev/shm {size}, {free} free", "/dev/shm {size}，空闲 {free}"),
+        None => text!("/dev/shm {size}", "/dev/shm {size}"),
+    })]
+}
+
+pub(super) fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let limits = &evidence.facts.limits;
+    let Some(limit) = limits.memlock else {
+        return vec![Finding::ok(text!("unlimited", "无限制"))];
+    };
+    if limits.ipc_lock {
+        return vec![Finding::ok(text!(
+            "lifted by the capability IPC_LOCK",
+            "已由 IPC_LOCK 权限解除限制"
+        ))];
+    }
+    let rdma = evidence
+        .outline()
+        .is_some_and(|plan| plan.membership.nnodes > 1 && !plan.network.hcas.is_empty());
+    let kib = limit / KIB;
+    if !rdma || limit >= MEMLOCK_ENOUGH {
+        return vec![Finding::ok(text!(
+            "{kib} KiB, and RDMA needs no more here",
+            "{kib} KiB，此处 RDMA 无更多需求"
+        ))];
+    }
+    vec![Finding::bad(
+        text!(
+            "locked memory is limited to {kib} KiB, and RDMA needs to register far more",
+            "可锁定内存上限为 {kib} KiB，而 RDMA 需要注册的内存远大于此"
+        ),
+        text!(
+            "docker run --ulimit memlock=-1, or the capability IPC_LOCK; --severity memlock=off silences this",
+            "请使用 docker run --ulimit memlock=-1，或授予 IPC_LOCK 权限；--severity memlock=off 可关闭此检查"
+        ),
+    )]
+}
+
+pub(super) fn nofile(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let (soft, hard) = (evidence.facts.limits.nofile_soft, evidence.facts.limits.nofile_hard);
+    if hard < FILES_ENOUGH {
+        return vec![Finding::bad(
+            text!(
+                "at most {hard} open files per process; NCCL holds tens of thousands in large jobs",
+                "每个进程最多打开 {hard} 个文件；大型任务中 NCCL 会占用数万个"
+            ),
+            text!(
+                "docker run --ulimit nofile=1048576, or LimitNOFILE of containerd",
+                "请使用 docker run --ulimit nofile=1048576，或调整 containerd 的 LimitNOFILE"
+            ),
+        )];
+    }
+    let shown =
+        |limit: u64| if limit == u64::MAX { "unlimited".to_owned() } else { limit.to_string() };
+    let (soft, hard) = (shown(soft), shown(hard));
+    vec![Finding::ok(text!(
+        "soft {soft}, hard {hard}; a launch raises the soft limit",
+        "软限制 {soft}，硬限制 {hard}；启动时会提升软限制"
+    ))]
+}
+
+pub(super) fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let limits = &evidence.facts.limits;
+    let Some(most) = limits.pids_max else {
+        return vec![Finding::ok(text!("unlimited", "无限制"))];
+    };
+    let now = limits.pids_current.unwrap_or(0);
+    let room = most.saturating_sub(now);
+    let gpus = u64::from(evidence.on_gpus());
+    let wanted = if gpus > 0 {
+        gpus.saturating_mul(PIDS_PER_GPU)
+    } else {
+        u64::from(evidence.nproc()).saturating_mul(PIDS_PER_CPU_RANK)
+    };
+    if room < wanted {
+        return vec![Finding::bad(
+            text!(
+                "the cgroup allows {most} processes and threads, {now} are in use, and the ranks may need {wanted}",
+                "cgroup 允许 {most} 个进程和线程，已用 {now} 个，而各进程可能需要 {wanted} 个"
+            ),
+            text!(
+                "raise the pod's pids limit (podPidsLimit, docker run --pids-limit)",
+                "请提高 pids 限制（podPidsLimit、docker run --pids-limit）"
+            ),
+        )];
+    }
+    vec![Finding::ok(text!("{most}, {now} in use", "{most}，已用 {now}"))]
+}
+
+pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let limits = &evidence.facts.limits;
+    let most = match (limits.memory_limit, limits.memory_total) {
+        (Some(limit), Some(total)) => Some(limit.min(total)),
+        (limit, total) => limit.or(total),
+    };
+    let Some(most) = most else {
+        return vec![Finding::info(text!("not known", "未知"))];
+    };
+    let size = bytes(most);
+    let gpus = u64::from(evidence.on_gpus());
+    let is_large = evidence
+        .facts
+        .gpus
+        .gpus
+        .iter()
+        .any(|gpu| gpu.memory_total.is_some_and(|total| total >= MEMORY_PER_GPU));
+    if is_large && most < MEMORY_PER_GPU.saturating_mul(gpus) {
+        return vec![Finding::bad(
+            text!(
+                "{size} of memory for {gpus} GPUs; loading a checkpoint on every rank can end in an OOM kill, and /dev/shm counts as well",
+                "{gpus} 个 GPU 只有 {size} 内存；各进程加载权重时可能被 OOM 终止，/dev/shm 也计入其中"
+            ),
+            text!(
+                "raise the container's memory limit to 32 GiB per GPU or more",
+                "请将容器内存限制提高到每个 GPU 32 GiB 以上"
+            ),
+        )];
+    }
+    vec![Finding::ok(match limits.memory_limit {
+        Some(limit) if limit == most => text!("{size}, by the cgroup", "{size}，由 cgroup 限定"),
+        _ => text!("{size}, no cgroup limit", "{size}，无 cgroup 限制"),
+    })]
+}
+
+pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let (cpus, nproc) = (evidence.facts.limits.cpus, evidence.nproc());
+    if cpus < nproc {
+        return vec![Finding::bad(
+            text!(
+                "{cpus} CPUs for {nproc} ranks, by the cgroup's quota and the affinity mask",
+                "按 cgroup 配额与亲和性，{nproc} 个进程只有 {cpus} 个 CPU"
+            ),
+            text!(
+                "raise the container's CPU limit to one per rank or more",
+                "请将容器的 CPU 限制提高到每个进程至少一个"
+            ),
+        )];
+    }
+    vec![Finding::ok(text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程可用 {cpus} 个 CPU"))]
+}
+
+pub(super) fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(folder) = &evidence.facts.state.logs else {
+        return vec![Finding::info(text!("not known", "未知"))];
+    };
+    let path = folder.path.display();
+    let hint = || text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录");
+    if let Some(problem) = &folder.problem {
+        return vec![Finding::bad(
+            text!(
+                "no file can be written in {path} ({problem})",
+                "无法在 {path} 写入文件（{problem}）"
+            ),
+            hint(),
+        )];
+    }
+    let free = bytes(folder.free);
+    // A twentieth of a large file system is no shortage.
+    let least = (folder.total / 20).min(10 * GIB).max(64 * MIB);
+    if folder.free < least {
+        return vec![Finding::bad(
+            text!("{free} are free in {path}", "{path} 仅剩 {free}"),
+            hint(),
+        )];
+    }
+    if folder.inodes > 0 && folder.inodes_free < (folder.inodes / 100).min(1000) {
+        let (left, all) = (folder.inodes_free, folder.inodes);
+        return vec![Finding::bad(
+            text!(
+                "{left} of {all} inodes are free in {path}, though there are bytes",
+                "{path} 虽有空间，但 {all} 个 inode 仅剩 {left} 个"
+            ),
+            hint(),
+        )];
+    }
+    vec![Finding::ok(text!("{free} free in {path}", "{path} 空闲 {free}"))]
+}
+
+pub(super) fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let late = &evidence.facts.state.late;
+    if late.is_empty() {
+        return vec![Finding::ok(text!("every source answered", "各来源均已应答"))];
+    }
+    late.iter()
+        .map(|late| {
+            let (en, zh) = (&late.source.en, &late.source.zh);
+            let seconds = super::seconds(std::time::Duration::from_millis(late.after_millis));
+            Finding::bad(
+                text!(
+                    "no answer within {seconds} s: {en}; is a mount dead?",
+                    "{seconds} 秒内无应答：{zh}；是否有挂载点失效？"
+                ),
+                text!(
+                    "look for processes in state D and for \"not responding\" in the host's dmesg",
+                    "请查找处于 D 状态的进程，以及宿主机 dmesg 中的 \"not responding\""
+                ),
+            )
+        })
+        .collect()
+}
+
+pub(super) fn clock(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(clock) = evidence.facts.state.clock else {
+        return vec![Finding::info(text!("not known", "未知"))];
+    };
+    let hint = || {
+        text!(
+            "start chrony, ntpd or systemd-timesyncd on the host: logs of several nodes are put in order by time",
+            "请在宿主机启用 chrony、ntpd 或 systemd-timesyncd：多节点日志按时间排序"
+        )
+    };
+    if clock.unsynchronised {
+        return vec![Finding::bad(
+            text!(
+                "the kernel's clock is not synchronised (adjtimex)",
+                "内核时钟未同步（adjtimex）"
+            ),
+            hint(),
+        )];
+    }
+    let error = clock.error_micros as f64 / 1e6;
+    if error > 1.0 {
+        return vec![Finding::bad(
+            text!(
+                "the clock may be wrong by {error:.1} s (adjtimex)",
+                "时钟误差可能达 {error:.1} 秒（adjtimex）"
+            ),
+            hint(),
+        )];
+    }
+    vec![Finding::ok(text!(
+        "synchronised, within {error:.3} s",
+        "已同步，误差不超过 {error:.3} 秒"
+    ))]
+}

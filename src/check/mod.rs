@@ -1,0 +1,221 @@
+//! Is this node fit for the job: one verdict per check, by id.
+//!
+//! Takes the facts, what the planner found, and what was tried on the network;
+//! gives [`Check`]s in the order of the [table](table::TABLE), each with its
+//! severity and a hint. Pure: what has to be tried, others try before. `run`
+//! refuses by the same checks that `check` shows.
+
+mod gpus;
+mod limits;
+mod network;
+mod software;
+mod table;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::lang::Text;
+use crate::observe::Facts;
+use crate::plan::{Plan, Survey};
+use crate::settings::Settings;
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+/// What one check came to, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// `run` refuses.
+    Fail,
+    /// `run` goes on and says so.
+    Warn,
+    /// Worth knowing; nothing to do.
+    Info,
+    Ok,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// Id of DESIGN §4 (`shm.size`).
+    pub id: &'static str,
+    pub severity: Level,
+    pub text: Text,
+    /// Empty where there is nothing to do.
+    pub hint: Text,
+    /// What a failure exits with.
+    pub verdict: Verdict,
+    /// The planner found it, so it stands among the plan's warnings already.
+    pub planned: bool,
+}
+
+/// What was tried, where it applies.
+#[derive(Debug, Clone, Default)]
+pub struct Tried {
+    /// Node 0 of several: whether the master port can be bound.
+    pub port: Option<Result<u16, Refusal>>,
+    /// The others: one connection to the master.
+    pub reach: Option<Result<SocketAddr, Reach>>,
+    /// `--torch`: what the ranks said, or why they failed.
+    pub torch: Option<Result<Text, Text>>,
+}
+
+/// Why one attempt to reach the master came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    pub peer: SocketAddr,
+    pub cause: Text,
+}
+
+/// All that a check may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    pub settings: &'a Settings,
+    pub facts: &'a Facts,
+    pub survey: &'a Survey,
+    pub tried: &'a Tried,
+}
+
+impl<'a> Evidence<'a> {
+    /// The plan as far as there is one.
+    fn outline(&self) -> Option<&'a Plan> {
+        self.survey.outline.as_ref()
+    }
+
+    fn nnodes(&self) -> u32 {
+        self.outline().map_or(1, |plan| plan.membership.nnodes)
+    }
+
+    /// Processes on this node; without a plan, one per visible GPU.
+    fn nproc(&self) -> u32 {
+        let visible = u32::try_from(self.facts.gpus.visible.len()).unwrap_or(u32::MAX);
+        self.outline().map_or(visible.max(1), |plan| plan.nproc_per_node)
+    }
+
+    /// Processes that compute on GPUs.
+    fn on_gpus(&self) -> u32 {
+        match self.outline() {
+            Some(plan) if !plan.gpus.iter().any(|gpu| gpu.selected) => 0,
+            _ if self.facts.gpus.visible.is_empty() => 0,
+            _ => self.nproc(),
+        }
+    }
+}
+
+/// What one row of the table has to say.
+#[derive(Debug, Clone)]
+struct Finding {
+    kind: Kind,
+    text: Text,
+    hint: Text,
+    planned: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of the severity that the check has.
+    Bad,
+    /// Fails whatever the severity is: something was required by name.
+    Refused,
+    /// A warning at most.
+    Doubtful,
+    Info,
+    Ok,
+}
+
+impl Finding {
+    fn new(kind: Kind, text: Text, hint: Text) -> Finding {
+        Finding { kind, text, hint, planned: false }
+    }
+
+    fn bad(text: Text, hint: Text) -> Finding {
+        Finding::new(Kind::Bad, text, hint)
+    }
+
+    fn doubtful(text: Text, hint: Text) -> Finding {
+        Finding::new(Kind::Doubtful, text, hint)
+    }
+
+    fn info(text: Text) -> Finding {
+        Finding::new(Kind::Info, text, Text::same(""))
+    }
+
+    fn ok(text: Text) -> Finding {
+        Finding::new(Kind::Ok, text, Text::same(""))
+    }
+}
+
+/// Every check, in the order of the table. A check that is off is left out.
+pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for row in table::TABLE {
+        let chosen = evidence.settings.severities.get(row.id).map(|chosen| chosen.value);
+        let severity = chosen.unwrap_or_else(|| (row.default)(evidence));
+        for finding in (row.judge)(evidence) {
+            let Some(level) = level(finding.kind, severity) else { continue };
+            checks.push(Check {
+                id: row.id,
+                severity: level,
+                text: finding.text,
+                hint: finding.hint,
+                verdict: row.verdict,
+                planned: finding.planned,
+            });
+        }
+    }
+    checks
+}
+
+/// Whether a visible GPU waits for its NVSwitch fabric.
+pub fn fabric_is_pending(facts: &Facts) -> bool {
+    let gpus = &facts.gpus;
+    gpus.visible.iter().filter_map(|token| gpus.gpus.get(token.gpu)).any(gpus::is_pending)
+}
+
+fn level(kind: Kind, severity: Severity) -> Option<Level> {
+    match (kind, severity) {
+        (Kind::Refused, _) | (Kind::Bad, Severity::Fail) => Some(Level::Fail),
+        (_, Severity::Off) => None,
+        (Kind::Bad, Severity::Warn) | (Kind::Doubtful, _) => Some(Level::Warn),
+        (Kind::Info, _) => Some(Level::Info),
+        (Kind::Ok, _) => Some(Level::Ok),
+    }
+}
+
+/// The first check that refuses a launch.
+pub fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option<Refusal> {
+    let failed = checks.into_iter().find(|check| check.severity == Level::Fail)?;
+    Some(Refusal::new(failed.verdict, failed.id, failed.text.clone(), failed.hint.clone()))
+}
+
+/// What a launch says and the planner has not said yet.
+pub fn warnings(checks: &[Check]) -> Vec<Warning> {
+    checks
+        .iter()
+        .filter(|check| check.severity == Level::Warn && !check.planned)
+        .map(|check| Warning::new(check.id, check.text.clone(), check.hint.clone()))
+        .collect()
+}
+
+/// `8 GiB`, `512 MiB`, `64 KiB`.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        unit = next;
+        if value < 1024.0 || next == "TiB" {
+            break;
+        }
+        value /= 1024.0;
+    }
+    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The checks: id, what a failure exits with, default severity, and who judges.
+//!
+//! A new check is one row here and one function beside it.
+
+use super::{Evidence, Finding, gpus, limits, network, software};
+use crate::settings::Rdma;
+use crate::verdict::{Severity, Verdict};
+
+pub(super) struct Row {
+    pub(super) id: &'static str,
+    pub(super) verdict: Verdict,
+    /// Where neither the user nor a profile says.
+    pub(super) default: fn(&Evidence<'_>) -> Severity,
+    pub(super) judge: fn(&Evidence<'_>) -> Vec<Finding>,
+}
+
+fn fail(_: &Evidence<'_>) -> Severity {
+    Severity::Fail
+}
+
+fn warn(_: &Evidence<'_>) -> Severity {
+    Severity::Warn
+}
+
+/// Without locked memory no buffer can be registered, so required RDMA is refused.
+fn fail_with_required_rdma(evidence: &Evidence<'_>) -> Severity {
+    let required = evidence.settings.rdma.value == Rdma::Required;
+    if required { Severity::Fail } else { Severity::Warn }
+}
+
+macro_rules! row {
+    ($id:literal, $verdict:ident, $default:expr, $judge:expr) => {
+        Row { id: $id, verdict: Verdict::$verdict, default: $default, judge: $judge }
+    };
+}
+
+/// In the order of the report; the first failure decides the exit code.
+pub(super) const TABLE: &[Row] = &[
+    row!("gpu.count", GpuCount, fail, gpus::count),
+    row!("gpu.fault", GpuFault, fail, gpus::faults),
+    row!("gpu.fabric", GpuFabric, fail, gpus::fabric),
+    row!("gpu.busy", Stale, warn, gpus::busy),
+    row!("hami.limit", Limit, warn, gpus::hami),
+    row!("shm.size", Limit, warn, limits::shm),
+    row!("memlock", Limit, fail_with_required_rdma, limits::memlock),
+    row!("nofile", Limit, warn, limits::nofile),
+    row!("pids.limit", Limit, warn, limits::pids),
+    row!("memory.limit", Limit, warn, limits::memory),
+    row!("cpu.limit", Limit, warn, limits::cpus),
+    row!("disk.logs", Limit, warn, limits::logs),
+    row!("storage.alive", Limit, warn, limits::storage),
+    row!("clock.sync", Limit, warn, limits::clock),
+    row!("port.free", PortInUse, fail, network::port),
+    row!("master.resolve", MasterName, warn, network::resolve),
+    row!("master.reach", MasterReach, warn, network::reach),
+    row!("rdma.ports", Rdma, warn, network::rdma),
+    row!("env.nccl", Usage, warn, network::nccl),
+    row!("python.torch", Python, warn, software::torch),
+    row!("torch.allreduce", Python, fail, software::allreduce),
+];
+
+/// What the planner found under these ids: refusals of checks first, then
+/// warnings. An id that ends in a dot stands for its family.
+pub(super) fn planned(evidence: &Evidence<'_>, ids: &[&str]) -> Vec<Finding> {
+    use super::Kind;
+    let named = |found: &str| {
+        ids.iter().any(|id| if id.ends_with('.') { found.starts_with(id) } else { found == *id })
+    };
+    let survey = evidence.survey;
+    let refusals = survey.refusals.iter().filter(|refusal| named(&refusal.id)).map(|refusal| {
+        let kind = Kind::Refused;
+        Finding { kind, text: refusal.text.clone(), hint: refusal.hint.clone(), planned: true }
+    });
+    let warnings = survey.warnings.iter().filter(|warning| named(&warning.id)).map(|warning| {
+        let kind = Kind::Bad;
+        Finding { kind, text: warning.text.clone(), hint: warning.hint.clone(), planned: true }
+    });
+    let mut found: Vec<Finding> = Vec::new();
+    for finding in refusals.chain(warnings) {
+        // A check that was relaxed to look further says the same again.
+        if !found.iter().any(|before| before.text == finding.text) {
+            found.push(finding);
+        }
+    }
+    found
+}

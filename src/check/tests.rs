@@ -1,0 +1,333 @@
+//! One row per finding: what the node is like, and what the check makes of it.
+
+use super::*;
+use crate::observe::{Clock, Hami, Hca, HcaPort, Late, LogFolder, MasterRoute};
+use crate::plan::fixtures::{facts, flag, settings};
+use crate::plan::survey;
+use crate::settings::{CHECK_IDS, Nproc, Rdma};
+
+/// A node, its settings and what was tried, to be changed by a test.
+struct Node {
+    settings: Settings,
+    facts: Facts,
+    tried: Tried,
+}
+
+impl Node {
+    fn new(gpus: u32) -> Node {
+        let mut facts = facts(gpus);
+        facts.limits.shm_total = Some(256 << 30);
+        facts.limits.memory_total = Some(1 << 40);
+        Node { settings: settings(&[]), facts, tried: Tried::default() }
+    }
+
+    fn two_nodes(mut self, rank: u32) -> Node {
+        self.settings.nnodes = Some(flag(2, "--nnodes"));
+        self.settings.node_rank = Some(flag(rank, "--node-rank"));
+        self.settings.master_addr = Some(flag("10.0.0.1".to_owned(), "--master-addr"));
+        self.settings.master_port = Some(flag(29500, "--master-port"));
+        self
+    }
+
+    fn severity(mut self, id: &str, severity: Severity) -> Node {
+        self.settings.severities.insert(id.to_owned(), flag(severity, "--severity"));
+        self
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let survey = survey(&self.settings, &self.facts);
+        examine(&Evidence {
+            settings: &self.settings,
+            facts: &self.facts,
+            survey: &survey,
+            tried: &self.tried,
+        })
+    }
+
+    /// The worst that the check says, and its English words.
+    fn of(&self, id: &str) -> Option<(Level, String)> {
+        let checks = self.checks();
+        let worst = checks.iter().filter(|check| check.id == id).min_by_key(|c| c.severity)?;
+        Some((worst.severity, worst.text.en.clone().into_owned()))
+    }
+}
+
+fn rail(name: &str, openable: bool) -> Hca {
+    Hca {
+        name: name.into(),
+        openable,
+        ports: vec![HcaPort {
+            number: 1,
+            active: true,
+            link_layer: "InfiniBand".into(),
+            gigabits: Some(400.0),
+            roce_v2_gid: false,
+        }],
+        ..Hca::default()
+    }
+}
+
+fn warning(id: &str) -> Warning {
+    Warning::new(id, Text::same(format!("{id} happened")), Text::same("do this"))
+}
+
+fn folder(free: u64, total: u64) -> LogFolder {
+    LogFolder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
+}
+
+#[test]
+fn a_healthy_node_is_in_order() {
+    let checks = Node::new(8).checks();
+    for check in &checks {
+        assert!(check.severity >= Level::Info, "{check:?}");
+        assert!(!check.text.zh.is_empty() && !check.text.en.is_empty(), "{check:?}");
+    }
+    assert_eq!(refusal(&checks), None);
+    let known: Vec<&str> = checks.iter().map(|check| check.id).collect();
+    for id in CHECK_IDS {
+        // The all-reduce is there only where it was asked for.
+        assert_eq!(known.contains(id), *id != "torch.allreduce", "{id}");
+    }
+}
+
+type Change = fn(&mut Node);
+
+/// (id, what is wrong, level, a part of the words)
+const TABLE: &[(&str, Change, Level, &str)] = &[
+    (
+        "gpu.count",
+        |node| node.settings.nproc_per_node = flag(Nproc::Count(16), "--nproc-per-node"),
+        Level::Fail,
+        "asks for 16",
+    ),
+    (
+        "gpu.count",
+        |node| {
+            node.facts.gpus.visible.truncate(2);
+            node.facts.gpus.cuda_visible_devices = Some("0,1".into());
+        },
+        Level::Ok,
+        "2 of 8",
+    ),
+    (
+        "gpu.fault",
+        |node| node.facts.gpus.faults.push(warning("gpu.fault.lost")),
+        Level::Fail,
+        "gpu.fault.lost happened",
+    ),
+    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((2, 0)), Level::Fail, "GPU 3"),
+    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((3, 7)), Level::Fail, "802"),
+    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((0, 0)), Level::Ok, "no NVSwitch"),
+    (
+        "gpu.busy",
+        |node| node.facts.gpus.gpus[1].memory_used = Some(40 << 30),
+        Level::Warn,
+        "1 (40.0 GiB)",
+    ),
+    (
+        "gpu.busy",
+        |node| {
+            node.facts.gpus.gpus[1].memory_used = Some(40 << 30);
+            node.facts.state.hami = Some(Hami::default());
+        },
+        Level::Info,
+        "HAMi counts",
+    ),
+    (
+        "hami.limit",
+        |node| {
+            let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "64k".to_owned())].into();
+            node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
+        },
+        Level::Warn,
+        "64 KiB",
+    ),
+    (
+        "hami.limit",
+        |node| {
+            let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "40000m".to_owned())].into();
+            node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
+        },
+        Level::Info,
+        "hooks CUDA",
+    ),
+    ("shm.size", |node| node.facts.limits.shm_total = Some(64 << 20), Level::Warn, "64 MiB"),
+    ("shm.size", |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "advised"),
+    ("nofile", |node| node.facts.limits.nofile_hard = 4096, Level::Warn, "4096"),
+    (
+        "pids.limit",
+        |node| {
+            node.facts.limits.pids_max = Some(4096);
+            node.facts.limits.pids_current = Some(100);
+        },
+        Level::Warn,
+        "may need 8000",
+    ),
+    ("memory.limit", |node| node.facts.limits.memory_limit = Some(64 << 30), Level::Warn, "64 GiB"),
+    ("cpu.limit", |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
+    (
+        "disk.logs",
+        |node| node.facts.state.logs = Some(folder(1 << 20, 1 << 30)),
+        Level::Warn,
+        "1 MiB",
+    ),
+    (
+        "disk.logs",
+        |node| node.facts.state.logs = Some(folder(11 << 30, 1 << 50)),
+        Level::Ok,
+        "11 GiB",
+    ),
+    (
+        "disk.logs",
+        |node| {
+            let inodes_free = 3;
+            node.facts.state.logs = Some(LogFolder { inodes_free, ..folder(1 << 40, 1 << 40) });
+        },
+        Level::Warn,
+        "3 of 1000 inodes",
+    ),
+    (
+        "disk.logs",
+        |node| {
+            let problem = Some("read-only".to_owned());
+            node.facts.state.logs = Some(LogFolder { problem, ..folder(1 << 40, 1 << 40) });
+        },
+        Level::Warn,
+        "read-only",
+    ),
+    (
+        "storage.alive",
+        |node| {
+            let source = Text::same("the checkpoint's config.json");
+            node.facts.state.late = vec![Late { source, after_millis: 1500 }];
+        },
+        Level::Warn,
+        "within 1.5 s: the checkpoint's",
+    ),
+    (
+        "clock.sync",
+        |node| {
+            node.facts.state.clock = Some(Clock { unsynchronised: true, error_micros: 16_000_000 });
+        },
+        Level::Warn,
+        "not synchronised",
+    ),
+    (
+        "clock.sync",
+        |node| {
+            node.facts.state.clock = Some(Clock { unsynchronised: false, error_micros: 2_500_000 });
+        },
+        Level::Warn,
+        "2.5 s",
+    ),
+    (
+        "env.nccl",
+        |node| {
+            node.facts.environment.insert("NCCL_TIMEOUT".into(), "1800".into());
+        },
+        Level::Warn,
+        "NCCL_TIMEOUT=1800",
+    ),
+    ("python.torch", |node| node.facts.python.torch = None, Level::Warn, "no torch"),
+    ("python.torch", |node| node.facts.python.interpreter = None, Level::Fail, "no python"),
+    (
+        "torch.allreduce",
+        |node| node.tried.torch = Some(Err(Text::same("it hangs"))),
+        Level::Fail,
+        "it hangs",
+    ),
+    ("torch.allreduce", |node| node.tried.torch = Some(Ok(Text::same("fast"))), Level::Ok, "fast"),
+];
+
+#[test]
+fn each_finding_has_its_severity() {
+    for (id, change, level, words) in TABLE {
+        let mut node = Node::new(8);
+        change(&mut node);
+        let (found, text) = node.of(id).expect(id);
+        assert_eq!(found, *level, "{id}: {text}");
+        assert!(text.contains(words), "{id}: {text}");
+    }
+}
+
+#[test]
+fn findings_of_a_job_of_several_nodes() {
+    let busy = Refusal::new(
+        Verdict::PortInUse,
+        "port.free",
+        Text::same("port 29500 is in use"),
+        Text::same("end it"),
+    );
+    let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
+    let reach = Reach { peer, cause: Text::same("refused") };
+    let mut node = Node::new(8).two_nodes(0);
+    node.tried.port = Some(Err(busy));
+    assert_eq!(node.of("port.free").map(|found| found.0), Some(Level::Fail));
+    let mut node = Node::new(8).two_nodes(1);
+    node.tried.reach = Some(Err(reach));
+    node.facts.network.master = Some(MasterRoute {
+        host: "job-master-0".into(),
+        addresses: Vec::new(),
+        local: false,
+        interface: None,
+        error: Some("NXDOMAIN".into()),
+    });
+    assert_eq!(node.of("master.reach").map(|found| found.0), Some(Level::Warn));
+    let (level, text) = node.of("master.resolve").expect("a check");
+    assert_eq!(level, Level::Warn);
+    assert!(text.contains("job-master-0") && text.contains("NXDOMAIN"), "{text}");
+    let node = node.severity("master.resolve", Severity::Fail);
+    assert_eq!(refusal(&node.checks()).map(|refusal| refusal.verdict), Some(Verdict::MasterName));
+}
+
+#[test]
+fn rdma_that_was_required_and_locked_memory() {
+    let mut node = Node::new(8).two_nodes(1);
+    node.facts.hcas = vec![rail("mlx5_0", false), rail("mlx5_1", false)];
+    let (level, text) = node.of("rdma.ports").expect("a check");
+    assert_eq!(level, Level::Warn, "{text}");
+    node.settings.rdma = flag(Rdma::Required, "--rdma");
+    let (level, text) = node.of("rdma.ports").expect("a check");
+    assert_eq!(level, Level::Fail, "{text}");
+
+    let mut node = Node::new(8).two_nodes(1);
+    node.facts.hcas = vec![rail("mlx5_0", true), rail("mlx5_1", true)];
+    node.facts.limits.memlock = Some(8 << 20);
+    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Warn));
+    node.settings.rdma = flag(Rdma::Required, "--rdma");
+    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Fail));
+    node.facts.limits.ipc_lock = true;
+    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Ok));
+}
+
+#[test]
+fn the_user_decides_what_a_finding_does() {
+    let mut node = Node::new(8);
+    node.facts.limits.shm_total = Some(64 << 20);
+    node.facts.limits.nofile_hard = 1024;
+    let node = node.severity("shm.size", Severity::Fail).severity("nofile", Severity::Fail);
+    let first = refusal(&node.checks()).expect("refused");
+    assert_eq!((first.id.as_str(), first.verdict), ("shm.size", Verdict::Limit));
+    let node = node.severity("shm.size", Severity::Off);
+    assert_eq!(node.of("shm.size"), None);
+    assert_eq!(refusal(&node.checks()).map(|refusal| refusal.id), Some("nofile".to_owned()));
+    // A rule of thumb never refuses.
+    let mut node = Node::new(8).severity("shm.size", Severity::Fail);
+    node.facts.limits.shm_total = Some(4 << 30);
+    assert_eq!(node.of("shm.size").map(|found| found.0), Some(Level::Warn));
+}
+
+#[test]
+fn one_rank_needs_no_shared_memory() {
+    let mut node = Node::new(8);
+    node.facts.limits.shm_total = Some(64 << 20);
+    node.settings.nproc_per_node = flag(Nproc::Count(1), "--nproc-per-node");
+    assert_eq!(node.of("shm.size").map(|found| found.0), Some(Level::Ok));
+}
+
+#[test]
+fn sizes_are_read_and_shown() {
+    for (size, shown) in [(64 << 10, "64 KiB"), (1 << 30, "1 GiB"), (1610612736, "1.5 GiB")] {
+        assert_eq!(bytes(size), shown);
+    }
+}

@@ -1,0 +1,304 @@
+//! What was read of a node, kept so that another machine can replay it.
+//!
+//! Takes every read, listing and look of a [`Host`](super::Host); gives a folder
+//! for `--host-root`. Links are kept as links, since sysfs says with them where a
+//! device hangs. Device nodes become empty files. Secrets in command lines and
+//! environments are masked before they are kept.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::mask::{mask_args, mask_value};
+
+/// The kernel's own limit of links in one path (path_resolution(7)).
+const LINKS: usize = 40;
+
+/// What is at a path, by what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Entry {
+    Folder,
+    /// As it stands in the link.
+    Link(PathBuf),
+    /// Content None: only that it is there.
+    File {
+        content: Option<Vec<u8>>,
+        executable: bool,
+    },
+    /// There, and not to be found by a replay.
+    Absent,
+}
+
+/// Everything that was seen so far.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    entries: Mutex<BTreeMap<PathBuf, Entry>>,
+}
+
+impl Recorder {
+    pub(super) fn read(&self, path: &Path, bytes: &[u8]) {
+        let content = masked(path, bytes);
+        let real = self.walk(path);
+        let executable = is_executable(&real);
+        self.put(real, Entry::File { content: Some(content), executable });
+    }
+
+    pub(super) fn listed(&self, path: &Path, names: &[String]) {
+        let real = self.walk(path);
+        for name in names {
+            self.keep(&real.join(name));
+        }
+        self.put(real, Entry::Folder);
+    }
+
+    pub(super) fn seen(&self, path: &Path) {
+        let real = self.walk(path);
+        self.keep(&real);
+    }
+
+    pub(super) fn unusable(&self, path: &Path) {
+        let real = self.walk(path);
+        self.put(real, Entry::Absent);
+    }
+
+    /// Keeps what lies at `path` itself, links not followed.
+    fn keep(&self, path: &Path) {
+        let Ok(found) = fs::symlink_metadata(path) else { return };
+        let entry = if found.is_dir() {
+            Entry::Folder
+        } else if found.is_symlink() {
+            let Ok(target) = fs::read_link(path) else { return };
+            // A link that leads nowhere below the copied root would read as missing.
+            if let Some(folder) = path.parent()
+                && fs::metadata(path).is_ok_and(|target| target.is_dir())
+            {
+                self.put(normal(&folder.join(&target)), Entry::Folder);
+            }
+            Entry::Link(target)
+        } else {
+            Entry::File { content: None, executable: found.permissions().mode() & 0o111 != 0 }
+        };
+        self.put(path.to_owned(), entry);
+    }
+
+    /// `path` with its links resolved, each of them kept.
+    fn walk(&self, path: &Path) -> PathBuf {
+        let mut done = PathBuf::from("/");
+        let mut left: Vec<OsString> = parts(path);
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            if part == ".." {
+                done.pop();
+                continue;
+            }
+            done.push(&part);
+            let Ok(target) = fs::read_link(&done) else { continue };
+            links += 1;
+            if links > LINKS {
+                return path.to_owned();
+            }
+            self.put(done.clone(), Entry::Link(target.clone()));
+            done.pop();
+            if target.is_absolute() {
+                done = PathBuf::from("/");
+            }
+            left.extend(parts(&target));
+        }
+        done
+    }
+
+    /// The stronger of two entries stays: content over presence, absence over both.
+    fn put(&self, path: PathBuf, entry: Entry) {
+        let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let weaker = |old: &Entry| match (old, &entry) {
+            (Entry::Absent, _) => true,
+            (Entry::File { content: Some(_), .. }, Entry::File { content: None, .. }) => true,
+            (Entry::Link(_), Entry::Folder | Entry::File { .. }) => true,
+            _ => false,
+        };
+        if !entries.get(&path).is_some_and(weaker) {
+            entries.insert(path, entry);
+        }
+    }
+
+    /// Writes everything below `folder`, which is made.
+    ///
+    /// # Errors
+    /// With the path that could not be written.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let place = |path: &Path| folder.join(path.strip_prefix("/").unwrap_or(path));
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
+        fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
+        // In path order, so that a folder comes before what is in it.
+        for (path, entry) in &entries {
+            let to = place(path);
+            let written = match entry {
+                Entry::Absent => Ok(()),
+                Entry::Folder => fs::create_dir_all(&to),
+                Entry::Link(target) => parent(&to).and_then(|()| {
+                    let _ = fs::remove_file(&to);
+                    symlink(inside(path, target), &to)
+                }),
+                Entry::File { content, executable } => parent(&to)
+                    .and_then(|()| fs::write(&to, content.as_deref().unwrap_or_default()))
+                    .and_then(|()| {
+                        let mode = if *executable { 0o755 } else { 0o644 };
+                        fs::set_permissions(&to, fs::Permissions::from_mode(mode))
+                    }),
+            };
+            written.map_err(|error| named(&to, error))?;
+        }
+        Ok(())
+    }
+}
+
+fn parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+/// The parts of a path, last first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let mut parts: Vec<OsString> = path
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        })
+        .collect();
+    parts.reverse();
+    parts
+}
+
+/// `/a/b/../c` → `/a/c`
+fn normal(path: &Path) -> PathBuf {
+    let mut done = PathBuf::from("/");
+    for part in parts(path).into_iter().rev() {
+        if part == ".." {
+            done.pop();
+        } else {
+            done.push(part);
+        }
+    }
+    done
+}
+
+/// The target of the link at `path`, written so that it stays below the copied root.
+fn inside(path: &Path, target: &Path) -> PathBuf {
+    let Ok(below) = target.strip_prefix("/") else { return target.to_owned() };
+    let depth = path.components().count().saturating_sub(2);
+    let mut relative: PathBuf = std::iter::repeat_n("..", depth).collect();
+    relative.push(below);
+    relative
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
+}
+
+/// Without the secrets that a command line or an environment holds, and without
+/// the other users of this machine.
+fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
+    let in_proc = path.starts_with("/proc");
+    let name = path.file_name().map(OsStr::as_bytes);
+    let each = |change: &dyn Fn(Vec<OsString>) -> Vec<String>| -> Vec<u8> {
+        let words = bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
+        change(words.collect()).join("\0").into_bytes()
+    };
+    match name {
+        Some(b"cmdline") if in_proc => each(&|words| mask_args(&words)),
+        Some(b"environ") if in_proc => {
+            each(&|words| words.iter().map(|word| masked_variable(word)).collect())
+        }
+        _ if path == Path::new("/etc/passwd") => {
+            let mine = nix::unistd::getuid().to_string();
+            let own =
+                |line: &&[u8]| line.split(|byte| *byte == b':').nth(2) == Some(mine.as_bytes());
+            bytes
+                .split(|byte| *byte == b'\n')
+                .filter(own)
+                .flat_map(|line| [line, b"\n"])
+                .flatten()
+                .copied()
+                .collect()
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+/// `NAME=value` as it may be kept.
+fn masked_variable(entry: &OsStr) -> String {
+    let text = entry.to_string_lossy();
+    match text.split_once('=') {
+        Some((name, value)) => format!("{name}={}", mask_value(name, OsStr::new(value))),
+        None => text.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Host;
+
+    #[test]
+    fn what_was_read_is_replayed_with_its_links() {
+        let node = tempfile::tempdir().expect("a folder");
+        let node = node.path();
+        let device = node.join("sys/devices/pci0000:00/0000:18:00.0");
+        fs::create_dir_all(&device).expect("a folder");
+        fs::create_dir_all(node.join("sys/class")).expect("a folder");
+        fs::write(device.join("numa_node"), "1\n").expect("a file");
+        fs::write(node.join("sys/class/blocked"), "").expect("a file");
+        symlink("../devices/pci0000:00/0000:18:00.0", node.join("sys/class/one")).expect("a link");
+        symlink(&device, node.join("sys/class/two")).expect("a link");
+
+        let (host, recorder) = Host::live().recorded();
+        let class = node.join("sys/class");
+        assert_eq!(host.list(&class), ["blocked", "one", "two"]);
+        assert_eq!(host.read(class.join("one/numa_node")).expect("read"), "1\n");
+        let real = host.real_path(class.join("two")).expect("a path");
+        host.unusable(class.join("blocked"));
+        let copy = tempfile::tempdir().expect("a folder");
+        recorder.write(copy.path()).expect("written");
+
+        let replay = Host::replayed(copy.path(), BTreeMap::new());
+        assert_eq!(replay.list(&class), ["one", "two"]);
+        assert_eq!(replay.read(class.join("one/numa_node")).expect("read"), "1\n");
+        assert_eq!(replay.real_path(class.join("one")), Some(real.clone()));
+        assert_eq!(replay.real_path(class.join("two")), Some(real));
+    }
+
+    #[test]
+    fn an_absolute_link_stays_inside_the_copy() {
+        for (path, target, inside_copy) in [
+            ("/opt/venv/bin/python", "/usr/bin/python3", "../../../usr/bin/python3"),
+            ("/bin", "usr/bin", "usr/bin"),
+            ("/bin", "/usr/bin", "usr/bin"),
+        ] {
+            assert_eq!(inside(Path::new(path), Path::new(target)), Path::new(inside_copy));
+        }
+    }
+
+    #[test]
+    fn secrets_and_neighbours_are_left_out() {
+        for (path, text, kept) in [
+            ("/proc/7/cmdline", "python\0x.py\0--token\0abc\0", "python\0x.py\0--token\0***\0"),
+            ("/proc/self/environ", "HF_TOKEN=abc\0HOME=/x\0", "HF_TOKEN=***\0HOME=/x\0"),
+            ("/etc/hosts", "10.0.0.1 a\n", "10.0.0.1 a\n"),
+        ] {
+            assert_eq!(masked(Path::new(path), text.as_bytes()), kept.as_bytes(), "{path}");
+        }
+        let uid = nix::unistd::getuid();
+        let me = format!("me:x:{uid}:0::/home/me:/bin/sh\n");
+        let all = format!("other:x:4242424:0::/home/other:/bin/sh\n{me}");
+        assert_eq!(masked(Path::new("/etc/passwd"), all.as_bytes()), me.as_bytes());
+    }
+}

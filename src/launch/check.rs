@@ -1,0 +1,315 @@
+//! `ranklaunch check`: facts, a few bounded attempts, and the verdict on them.
+//!
+//! Owns the order: facts, plan, attempts, judgement, report. What is judged lies
+//! in [`crate::check`], how it is shown in [`crate::report::check_view`].
+
+use std::fs::File;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::commands::{block_on, print, refuse};
+use super::node::{self, Patience};
+use super::open;
+use crate::check::{self, Check, Evidence, Reach, Tried};
+use crate::cli;
+use crate::host::Host;
+use crate::lang::Text;
+use crate::observe::{self, Facts};
+use crate::plan::{self, Plan, Survey};
+use crate::prepare;
+use crate::report::check_view;
+use crate::settings::{self, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// What one connection to the master may take; a lost first packet is sent again after 1 s.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// What the all-reduce may take: importing torch from a cold disk, and NCCL's start.
+const ALL_REDUCE: Duration = Duration::from_secs(180);
+
+/// How long a launch that was told to stop may take before it is killed.
+const STOP: Duration = Duration::from_secs(15);
+
+const PROGRAM: &str = include_str!("../check/allreduce.py");
+
+/// Everything that a report needs.
+struct Examined {
+    facts: Facts,
+    survey: Survey,
+    checks: Vec<Check>,
+}
+
+pub(super) fn check(asked: &cli::Check) -> i32 {
+    let (host, settings) = match open(&asked.options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) => return refuse(&refusal, lang),
+    };
+    let lang = settings.lang;
+    match examine(asked, host, settings) {
+        Ok(examined) => {
+            let Examined { facts, survey, checks } = examined;
+            let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+            let report = check_view::json(&facts, &checks, &survey.plan, lang, &shim);
+            let report = format!("{report:#}\n");
+            match asked.format {
+                cli::ReportFormat::Json => print(&report),
+                cli::ReportFormat::Text => {
+                    print(check_view::text(&checks, &survey.plan, lang, has_colour()));
+                }
+            }
+            let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
+            for file in asked.report.as_ref().map(PathBuf::from).into_iter().chain(capture) {
+                if let Err(error) = std::fs::write(&file, &report) {
+                    return refuse(&unwritten(&file, &error), lang);
+                }
+            }
+            let failed = check::refusal(&checks).or_else(|| survey.plan.err());
+            failed.map_or(0, |refusal| refusal.verdict.code())
+        }
+        Err(refusal) => refuse(&refusal, lang),
+    }
+}
+
+/// On a terminal that was not asked to stay plain (no-color.org).
+fn has_colour() -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !plain && std::io::stdout().is_terminal()
+}
+
+fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
+    let mut patience = Patience::LAUNCH;
+    if let Some(deadline) = &asked.deadline {
+        patience = patience.at_most(settings::read_deadline(deadline)?);
+    }
+    let capture = asked.capture.as_ref().map(PathBuf::from);
+    if let Some(folder) = &capture {
+        is_new(folder)?;
+    }
+    let (host, recorder) = match capture {
+        Some(_) => {
+            let (host, recorder) = host.recorded();
+            (host, Some(recorder))
+        }
+        None => (host, None),
+    };
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let (facts, survey, mut tried) = block_on(async {
+        let facts = node::observe_within(&host, &settings, patience).await;
+        let survey = plan::survey(&settings, &facts);
+        let tried = attempts(&host, &survey, &facts, patience).await;
+        (facts, survey, tried)
+    })?;
+    if let (Some(folder), Some(recorder)) = (&capture, recorder) {
+        observe::read_for_replay(&host);
+        recorder.write(folder).map_err(|error| unwritten(folder, &error))?;
+    }
+    if asked.torch && host.is_live() {
+        tried.torch = Some(all_reduce(&host, &facts, survey.outline.as_ref()));
+    }
+    let evidence = Evidence { settings: &settings, facts: &facts, survey: &survey, tried: &tried };
+    let checks = check::examine(&evidence);
+    Ok(Examined { facts, survey, checks })
+}
+
+/// A capture is never mixed with what is there already.
+fn is_new(folder: &Path) -> Result<(), Refusal> {
+    let empty = match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if empty {
+        return Ok(());
+    }
+    let shown = folder.display();
+    Err(Refusal::new(
+        Verdict::Usage,
+        "capture.folder",
+        text!("--capture {shown} is not an empty folder", "--capture {shown} 不是空目录"),
+        text!("name a folder that does not exist yet", "请指定一个尚不存在的目录"),
+    ))
+}
+
+fn unwritten(file: &Path, error: &std::io::Error) -> Refusal {
+    let shown = file.display();
+    Refusal::new(
+        Verdict::Usage,
+        "report.write",
+        text!("cannot write {shown}: {error}", "无法写入 {shown}：{error}"),
+        text!("name a place that can be written", "请指定可写的位置"),
+    )
+}
+
+/// What can be tried without waiting: the port on node 0, one connection elsewhere.
+async fn attempts(host: &Host, survey: &Survey, facts: &Facts, patience: Patience) -> Tried {
+    let mut tried = Tried::default();
+    let Some(member) = survey.outline.as_ref().map(|plan| &plan.membership) else { return tried };
+    if member.nnodes == 1 || member.elastic.is_some() || !host.is_live() {
+        return tried;
+    }
+    let port = member.master_port;
+    if member.is_master() {
+        tried.port = Some(prepare::check_port(host, port).map(|()| port));
+    } else if let Some(master) = &facts.network.master {
+        let deadline = tokio::time::Instant::now() + CONNECT.min(patience.files);
+        for address in &master.addresses {
+            let peer = SocketAddr::new(*address, port);
+            let attempt = tokio::net::TcpStream::connect(peer);
+            let cause = match tokio::time::timeout_at(deadline, attempt).await {
+                Ok(Ok(_)) => {
+                    tried.reach = Some(Ok(peer));
+                    return tried;
+                }
+                Ok(Err(error)) => Text::same(error.to_string()),
+                Err(_) => text!("no answer", "无应答"),
+            };
+            tried.reach.get_or_insert(Err(Reach { peer, cause }));
+        }
+    }
+    tried
+}
+
+/// Two ranks on the CPU, or the plan's on the GPUs, through a launch like any other.
+fn all_reduce(host: &Host, facts: &Facts, plan: Option<&Plan>) -> Result<Text, Text> {
+    let Some(python) = &facts.python.interpreter else {
+        return Err(text!("no python to run torch with", "没有可运行 torch 的 Python"));
+    };
+    let on_gpus = plan.is_some_and(|plan| plan.gpus.iter().any(|gpu| gpu.selected));
+    let (device, backend) = if on_gpus { ("gpu", "nccl") } else { ("cpu", "gloo") };
+    let ranks = match plan {
+        Some(plan) if on_gpus => plan.nproc_per_node,
+        _ => 2,
+    };
+    let problem = |error: std::io::Error| {
+        text!("the all-reduce cannot be started: {error}", "无法启动 all-reduce：{error}")
+    };
+    let scratch = Scratch::new().map_err(problem)?;
+    let at = |name: &str| scratch.0.join(name);
+    std::fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
+    let mut command = Command::new(std::env::current_exe().map_err(problem)?);
+    command
+        .args(["run", "--engine", "direct", "--nnodes", "1", "--node-rank", "0"])
+        .args(["--master-addr", "127.0.0.1", "--layout", "none", "--stale", "off"])
+        .args(["--muster", "off", "--console", "all", "--console-prefix", "none"])
+        .args(["--device", device, "--nproc-per-node", &ranks.to_string(), "--log-dir"])
+        .arg(at("logs"))
+        .arg("--termination-log")
+        .arg(at("verdict"))
+        .arg("--python")
+        .arg(python)
+        .arg("--")
+        .arg(at("allreduce.py"))
+        .arg(backend)
+        .current_dir(&scratch.0)
+        .env_clear()
+        .envs(host.environment())
+        .stdin(Stdio::null())
+        .stdout(File::create(at("out")).map_err(problem)?)
+        .stderr(File::create(at("err")).map_err(problem)?);
+    // The job of several nodes is not what is tried here.
+    for name in observe::known_variables() {
+        command.env_remove(name);
+    }
+    for name in host.environment().keys().filter_map(|name| name.to_str()) {
+        if name.starts_with("RANKLAUNCH_") && !KEPT.contains(&name) {
+            command.env_remove(name);
+        }
+    }
+    let mut child = command.spawn().map_err(problem)?;
+    let ended = wait(&mut child, ALL_REDUCE);
+    let read = |name: &str| {
+        String::from_utf8_lossy(&std::fs::read(at(name)).unwrap_or_default()).into_owned()
+    };
+    let (out, err) = (read("out"), read("err"));
+    let said = out.lines().find_map(|line| line.strip_prefix("allreduce "));
+    match (ended, said) {
+        (Some(0), Some(said)) => {
+            let words: Vec<&str> = said.split(' ').collect();
+            let [backend, world, millis, speed] = words.as_slice() else {
+                return Err(text!("unexpected answer: {said}", "意外的输出：{said}"));
+            };
+            Ok(text!(
+                "{world} ranks, {backend}: {millis} ms, {speed} GB/s",
+                "{world} 个进程，{backend}：{millis} ms，{speed} GB/s"
+            ))
+        }
+        (None, _) => {
+            let seconds = ALL_REDUCE.as_secs();
+            Err(text!(
+                "the all-reduce of {ranks} ranks ({backend}) did not end within {seconds} s",
+                "{ranks} 个进程的 all-reduce（{backend}）未在 {seconds} 秒内结束"
+            ))
+        }
+        (Some(code), _) => {
+            let last: Vec<&str> = err.lines().filter(|line| !line.trim().is_empty()).collect();
+            let cause = last
+                .iter()
+                .rev()
+                .find(|line| line.contains("Error") || line.contains("refused"))
+                .or(last.last())
+                .copied()
+                .unwrap_or_default()
+                .trim();
+            Err(text!(
+                "the all-reduce of {ranks} ranks ({backend}) ended with code {code}: {cause}",
+                "{ranks} 个进程的 all-reduce（{backend}）以退出码 {code} 结束：{cause}"
+            ))
+        }
+    }
+}
+
+/// Variables of ours that say how the node is looked at, not what is launched.
+const KEPT: &[&str] = &["RANKLAUNCH_NVML_LIBRARY", "RANKLAUNCH_PROBE"];
+
+/// The exit code; None when it had to be stopped. The launcher takes its ranks with it.
+fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
+    if let Some(code) = ended_within(child, patience) {
+        return Some(code);
+    }
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let pid = nix::unistd::Pid::from_raw(pid);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+    }
+    if ended_within(child, STOP).is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    None
+}
+
+fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return status.code().or(status.signal().map(|signal| 128 + signal));
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A folder of our own that is gone when it is no longer needed.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Scratch> {
+        let name = format!("ranklaunch-check-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,124 @@
+//! The folder for logs, the clock, and a GPU virtualiser's marks.
+//!
+//! Takes the [`Host`] and the folder that the logs want; gives parts of
+//! [`NodeState`](super::NodeState). Only looks: makes no folder, writes nothing.
+
+use std::path::Path;
+
+use rustix::fs::{Access, access, statvfs};
+
+use super::{Clock, Hami, LogFolder};
+use crate::host::Host;
+use crate::sys;
+
+/// The file system on which `folder` is or will be made. Hangs when its mount is dead.
+pub fn log_folder(host: &Host, folder: &Path) -> Option<LogFolder> {
+    if !host.is_live() {
+        return None;
+    }
+    let path = std::path::absolute(folder).ok()?;
+    let mut found = LogFolder { path: path.clone(), ..LogFolder::default() };
+    // The folder itself is made at launch; what exists above it decides.
+    let existing = path.ancestors().find(|part| part.exists())?;
+    match statvfs(existing) {
+        Ok(stat) => {
+            found.total = stat.f_blocks.saturating_mul(stat.f_frsize);
+            found.free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            found.inodes = stat.f_files;
+            found.inodes_free = stat.f_favail;
+        }
+        Err(error) => found.problem = Some(format!("{}: {error}", existing.display())),
+    }
+    if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
+        found.problem = Some(format!("{}: {error}", existing.display()));
+    } else if !existing.is_dir() {
+        found.problem = Some(format!("{}: not a folder", existing.display()));
+    }
+    Some(found)
+}
+
+/// None where the kernel does not say (a copied root, a strict seccomp profile).
+pub fn clock(host: &Host) -> Option<Clock> {
+    if !host.is_live() {
+        return None;
+    }
+    let (unsynchronised, error_micros) = sys::clock_state().ok()?;
+    Some(Clock { unsynchronised, error_micros })
+}
+
+/// Variables by which HAMi is told its limits (HAMi-core src/multiprocess).
+const HAMI: &[&str] = &[
+    "CUDA_DEVICE_MEMORY_LIMIT",
+    "CUDA_DEVICE_SM_LIMIT",
+    "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+    "CUDA_OVERSUBSCRIBE",
+];
+
+/// The marks of HAMi in this container.
+pub fn hami(host: &Host) -> Option<Hami> {
+    const PRELOAD: &str = "/etc/ld.so.preload";
+    let names = |text: &str| text.contains("libvgpu.so");
+    let preloaded_by = if host.read(PRELOAD).is_ok_and(|text| names(&text)) {
+        Some(PRELOAD.to_owned())
+    } else {
+        host.variable("LD_PRELOAD").filter(|text| names(text)).map(|_| "LD_PRELOAD".to_owned())
+    };
+    let is_hami = |name: &str| {
+        HAMI.contains(&name)
+            || name.strip_prefix("CUDA_DEVICE_MEMORY_LIMIT_").is_some_and(|index| {
+                !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit())
+            })
+    };
+    let variables: std::collections::BTreeMap<String, String> =
+        super::environment(host).into_iter().filter(|(name, _)| is_hami(name)).collect();
+    let disabled = host
+        .variable("CUDA_DISABLE_CONTROL")
+        .is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
+    (preloaded_by.is_some() || !variables.is_empty()).then_some(Hami {
+        preloaded_by,
+        variables,
+        disabled,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_does_not_exist_is_judged_by_what_is_above_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("a/b/c");
+        let found = log_folder(&Host::live(), &folder).expect("a file system");
+        assert_eq!((found.path.as_path(), found.problem.as_deref()), (folder.as_path(), None));
+        assert!(found.total >= found.free && found.total > 0, "{found:?}");
+
+        let file = root.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        let found = log_folder(&Host::live(), &file.join("logs")).expect("a file system");
+        assert!(found.problem.is_some_and(|why| why.contains("file")));
+    }
+
+    #[test]
+    fn hami_is_known_by_its_library_or_its_variables() {
+        let marks = |preload: &str, variables: &[(&str, &str)]| {
+            let root = tempfile::tempdir().expect("a folder");
+            std::fs::create_dir(root.path().join("etc")).expect("a folder");
+            std::fs::write(root.path().join("etc/ld.so.preload"), preload).expect("a file");
+            let environment =
+                variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            hami(&Host::replayed(root.path(), environment))
+        };
+        assert_eq!(marks("", &[("CUDA_DEVICE_ORDER", "PCI_BUS_ID")]), None);
+        assert_eq!(marks("/lib/libother.so\n", &[]), None);
+        let found = marks("/usr/local/vgpu/libvgpu.so\n", &[("CUDA_DEVICE_MEMORY_LIMIT_0", "64k")])
+            .expect("marks");
+        assert_eq!(found.preloaded_by.as_deref(), Some("/etc/ld.so.preload"));
+        assert_eq!(
+            found.variables.get("CUDA_DEVICE_MEMORY_LIMIT_0").map(String::as_str),
+            Some("64k")
+        );
+        let off = marks("", &[("CUDA_DEVICE_SM_LIMIT", "50"), ("CUDA_DISABLE_CONTROL", "true")]);
+        assert!(off.is_some_and(|found| found.disabled && found.preloaded_by.is_none()));
+    }
+}
