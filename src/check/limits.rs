@@ -217,7 +217,7 @@ pub(super) fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     let free = bytes(folder.free);
     // A twentieth of a large file system is no shortage.
-    let least = (folder.total / 20).min(10 * GIB).max(64 * MIB);
+    let least = (folder.total / 20).clamp(64 * MIB, 10 * GIB);
     if folder.free < least {
         return vec![Finding::bad(
             text!("{free} are free in {path}", "{path} 仅剩 {free}"),

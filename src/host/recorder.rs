@@ -115,13 +115,15 @@ impl Recorder {
     /// The stronger of two entries stays: content over presence, absence over both.
     fn put(&self, path: PathBuf, entry: Entry) {
         let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let weaker = |old: &Entry| match (old, &entry) {
-            (Entry::Absent, _) => true,
-            (Entry::File { content: Some(_), .. }, Entry::File { content: None, .. }) => true,
-            (Entry::Link(_), Entry::Folder | Entry::File { .. }) => true,
-            _ => false,
+        let stronger = |old: &Entry| {
+            matches!(
+                (old, &entry),
+                (Entry::Absent, _)
+                    | (Entry::File { content: Some(_), .. }, Entry::File { content: None, .. })
+                    | (Entry::Link(_), Entry::Folder | Entry::File { .. })
+            )
         };
-        if !entries.get(&path).is_some_and(weaker) {
+        if !entries.get(&path).is_some_and(stronger) {
             entries.insert(path, entry);
         }
     }

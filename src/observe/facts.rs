@@ -278,6 +278,9 @@ pub struct Gpu {
     /// started, 2 in progress, 3 completed. None where the driver has no such call.
     #[serde(default)]
     pub fabric: Option<(u32, u32)>,
+    /// The PCI host bridge (`pci0000:17`) and every bridge between it and the GPU.
+    #[serde(default)]
+    pub bridges: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -295,6 +298,9 @@ pub struct NetworkFacts {
     pub master: Option<MasterRoute>,
     /// Interface of the default route, IPv4 first.
     pub default_interface: Option<String>,
+    /// Interfaces below it: members of a bond or bridge, the device of a VLAN.
+    #[serde(default)]
+    pub default_lower: Vec<String>,
     /// Addresses that our own host name has.
     pub hostname_addresses: Vec<IpAddr>,
     /// NCCL settings that exist before us: environment, then NCCL_CONF_FILE, ~/.nccl.conf, /etc/nccl.conf.
@@ -340,6 +346,18 @@ pub struct Hca {
     pub openable: bool,
     pub virtual_function: bool,
     pub ports: Vec<HcaPort>,
+    /// A virtual function's physical one, by PCI address.
+    #[serde(default)]
+    pub physical: Option<String>,
+    /// Its network interfaces in this network namespace.
+    #[serde(default)]
+    pub netdevs: Vec<String>,
+    /// It is a bond of two ports (`mlx5_bond_0`), or an interface of it is in one.
+    #[serde(default)]
+    pub bond: bool,
+    /// As [`Gpu::bridges`].
+    #[serde(default)]
+    pub bridges: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -46,6 +46,7 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     find(host, mode, patience, &mut facts);
     for gpu in &mut facts.gpus {
         gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
+        gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
     }
     facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
     facts
@@ -222,6 +223,7 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         mig: gpu.mig.unwrap_or(false),
         numa_node: None,
         fabric: gpu.fabric,
+        bridges: Vec::new(),
     }
 }
 

@@ -35,6 +35,7 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -
             .map(|(name, addresses)| route(host, &interfaces, &default_interface, name, addresses)),
         hostname_addresses: hostname_addresses(host, &interfaces),
         nccl: of_environment(host),
+        default_lower: default_interface.as_deref().map(|at| below(host, at)).unwrap_or_default(),
         default_interface,
         interfaces,
     }
@@ -167,6 +168,24 @@ fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
         .into_iter()
         .filter_map(|address| source_address(address).ok())
         .find_map(|source| owner(source, interfaces).map(|interface| interface.name.clone()))
+}
+
+/// The interfaces that `interface` is made of, at any depth: sysfs links each as
+/// `lower_<name>`.
+fn below(host: &Host, interface: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut left = vec![interface.to_owned()];
+    while let Some(upper) = left.pop() {
+        for entry in host.list(format!("/sys/class/net/{upper}")) {
+            if let Some(lower) = entry.strip_prefix("lower_")
+                && !found.iter().any(|known| known == lower)
+            {
+                found.push(lower.to_owned());
+                left.push(lower.to_owned());
+            }
+        }
+    }
+    found
 }
 
 /// RTF_UP and RTF_REJECT of linux/route.h.

@@ -23,6 +23,21 @@ pub(crate) fn numa_node(host: &Host, address: &str) -> Option<u32> {
     host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
 }
 
+/// The host bridge and the bridges below it, down to the device and without it:
+/// `…/pci0000:17/0000:17:01.0/0000:18:00.0` gives `pci0000:17` and `0000:17:01.0`.
+pub(crate) fn bridges(host: &Host, address: &str) -> Vec<String> {
+    let Some(path) = host.real_path(format!("/sys/bus/pci/devices/{address}")) else {
+        return Vec::new();
+    };
+    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    // A domain that a device brings along (VMD) has a host bridge of its own, further down.
+    let Some(root) = parts.iter().rposition(|part| part.starts_with("pci")) else {
+        return Vec::new();
+    };
+    let above = parts.len().saturating_sub(1);
+    parts.get(root..above).unwrap_or_default().to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,11 +27,18 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
                 .iter()
                 .find(|(of, _)| *of == name)
                 .is_some_and(|(_, node)| can_open(host, node));
+            let netdevs = netdevs(host, &name);
             Hca {
                 numa_node: host
                     .read(format!("{device}/numa_node"))
                     .ok()
                     .and_then(|text| text.trim().parse().ok()),
+                bridges: address.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default(),
+                physical: host
+                    .real_path(format!("{device}/physfn"))
+                    .and_then(|folder| pci::address(&folder.file_name()?.to_string_lossy())),
+                bond: name.contains("bond") || netdevs.iter().any(|net| in_bond(host, net)),
+                netdevs,
                 pci: address,
                 openable: opens,
                 // Only a virtual function has a link to its physical one.
@@ -41,6 +48,30 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
             }
         })
         .collect()
+}
+
+/// The interfaces of the device's own function, and those that own its GIDs: a
+/// bond's device lists none of its own.
+fn netdevs(host: &Host, device: &str) -> Vec<String> {
+    let mut found = host.list(format!("{CLASS}/{device}/device/net"));
+    for port in host.list(format!("{CLASS}/{device}/ports")) {
+        let owners = format!("{CLASS}/{device}/ports/{port}/gid_attrs/ndevs");
+        for index in host.list(&owners) {
+            // EINVAL for an entry of another network namespace.
+            if let Ok(owner) = host.read(format!("{owners}/{index}")) {
+                let owner = owner.trim().to_owned();
+                if !owner.is_empty() && !found.contains(&owner) {
+                    found.push(owner);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn in_bond(host: &Host, interface: &str) -> bool {
+    let folder = format!("/sys/class/net/{interface}");
+    host.exists(format!("{folder}/bonding")) || host.exists(format!("{folder}/bonding_slave"))
 }
 
 /// (device, `/dev/infiniband/uverbsN`): the numbers need not agree with the names.

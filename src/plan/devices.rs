@@ -9,7 +9,9 @@ use std::ffi::OsString;
 
 use crate::lang::Text;
 use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
+use crate::plan::distance::is_near;
 use crate::plan::notes::{Notes, severity};
+use crate::plan::rails::Rails;
 use crate::plan::{AskedNproc, PlannedGpu};
 use crate::settings::{Device, LayoutRule, Settings};
 use crate::text;
@@ -267,7 +269,8 @@ pub struct Chosen {
     pub env: Vec<(String, OsString)>,
 }
 
-/// Chooses `nproc` of the visible GPUs: idle ones, then one NUMA node, then their order.
+/// Chooses `nproc` of the visible GPUs: idle ones, then one NUMA node, then those
+/// next to an RDMA device, then their order.
 ///
 /// The order of the visible GPUs is never changed, since allocators that virtualise
 /// GPUs (HAMi) count limits by position.
@@ -280,7 +283,7 @@ pub fn choose(
     notes: &mut Notes,
 ) -> Chosen {
     let visible = &facts.gpus.visible;
-    let selected = select(&facts.gpus, nproc as usize);
+    let (selected, because) = select(facts, nproc as usize);
     let mut next = 0;
     let gpus = visible
         .iter()
@@ -318,15 +321,7 @@ pub fn choose(
         .collect();
     let tokens = tokens.join(",");
     unused(visible.len(), nproc, exact, rule, notes);
-    notes.decide(
-        "CUDA_VISIBLE_DEVICES",
-        &tokens,
-        text!(
-            "idle GPUs first, then one NUMA node, then their order",
-            "优先空闲的 GPU，其次同一 NUMA 节点，再按原有顺序"
-        ),
-        "solved",
-    );
+    notes.decide("CUDA_VISIBLE_DEVICES", &tokens, because, "solved");
     chosen.env.push(("CUDA_VISIBLE_DEVICES".to_owned(), tokens.into()));
     // Plain indices count in NVML's order only under PCI_BUS_ID (CUDA's default is fastest first).
     if !facts.environment.contains_key("CUDA_DEVICE_ORDER") {
@@ -335,42 +330,70 @@ pub fn choose(
     chosen
 }
 
-/// Positions among the visible GPUs, rising.
-fn select(facts: &GpuFacts, nproc: usize) -> Vec<usize> {
-    let used = |position: &usize| {
-        facts
-            .visible
-            .get(*position)
-            .and_then(|token| gpu_of(facts, token))
-            .and_then(|gpu| gpu.memory_used)
-            .unwrap_or(0)
+/// Positions among the visible GPUs, rising, and why these.
+fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
+    let gpus = &facts.gpus;
+    let rails = Rails::of(&facts.hcas, &facts.network, gpus.visible.len());
+    let gpu = |position: &usize| gpus.visible.get(*position).and_then(|token| gpu_of(gpus, token));
+    let used = |position: &usize| gpu(position).and_then(|gpu| gpu.memory_used).unwrap_or(0);
+    let numa = |position: &usize| gpu(position).and_then(|gpu| gpu.numa_node);
+    let near = |position: &usize| {
+        gpu(position).is_some_and(|gpu| rails.kept.iter().any(|port| is_near(gpu, port.hca)))
     };
-    let numa = |position: &usize| {
-        facts
-            .visible
-            .get(*position)
-            .and_then(|token| gpu_of(facts, token))
-            .and_then(|gpu| gpu.numa_node)
-    };
-    let all: Vec<usize> = (0..facts.visible.len()).collect();
+    let all: Vec<usize> = (0..gpus.visible.len()).collect();
     let idle: Vec<usize> = all.iter().copied().filter(|gpu| used(gpu) <= IDLE).collect();
-    let mut chosen = if idle.len() >= nproc {
-        let mut nodes: Vec<u32> = idle.iter().filter_map(numa).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-            .into_iter()
-            .map(|node| idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect())
-            .find(|inside: &Vec<usize>| inside.len() >= nproc)
-            .unwrap_or(idle)
-    } else {
+    if idle.len() < nproc {
         let mut by_use = all;
         by_use.sort_by_key(|gpu| if used(gpu) <= IDLE { 0 } else { used(gpu) });
-        by_use
+        by_use.truncate(nproc);
+        by_use.sort_unstable();
+        let count = idle.len();
+        let because = text!(
+            "only {count} GPUs are idle; the least used of the others",
+            "只有 {count} 个 GPU 空闲；其余取占用最少者"
+        );
+        return (by_use, because);
+    }
+    let is_some_busy = idle.len() < all.len();
+    let mut nodes: Vec<u32> = idle.iter().filter_map(numa).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let inside = |node: u32| -> Vec<usize> {
+        idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect()
     };
+    // Of nodes with room enough, the one with the most GPUs beside a rail.
+    let node =
+        nodes.iter().copied().filter(|node| inside(*node).len() >= nproc).min_by_key(|node| {
+            (
+                std::cmp::Reverse(inside(*node).iter().filter(|gpu| near(gpu)).count().min(nproc)),
+                *node,
+            )
+        });
+    let mut chosen = node.map_or_else(|| idle.clone(), inside);
+    let rails_decide = chosen.len() > nproc && chosen.iter().any(near) && !chosen.iter().all(near);
+    chosen.sort_by_key(|gpu| (!near(gpu), *gpu));
     chosen.truncate(nproc);
     chosen.sort_unstable();
-    chosen
+
+    let mut en: Vec<String> = Vec::new();
+    let mut zh: Vec<String> = Vec::new();
+    let mut say = |words: Text| {
+        en.push(words.en.into_owned());
+        zh.push(words.zh.into_owned());
+    };
+    if is_some_busy {
+        say(text!("idle", "空闲"));
+    }
+    if let Some(node) = node {
+        say(text!("all on NUMA node {node}", "同在 NUMA 节点 {node}"));
+    } else if nodes.len() > 1 {
+        say(text!("no NUMA node has enough", "没有足够的同 NUMA 节点 GPU"));
+    }
+    if rails_decide {
+        say(text!("next to an RDMA device", "靠近 RDMA 设备"));
+    }
+    say(text!("in order", "按原有顺序"));
+    (chosen, Text::new(en.join(", "), zh.join("，")))
 }
 
 /// GPUs that are chosen although something already holds their memory.

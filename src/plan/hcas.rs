@@ -4,13 +4,13 @@
 //! differs from what NCCL would take by itself, an exact list for NCCL_IB_HCA.
 //! A list that exists already is never changed, only checked.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use crate::lang::Text;
-use crate::observe::{Hca, HcaPort};
+use crate::observe::{Facts, Gpu, Hca};
 use crate::plan::nccl::NcclList;
 use crate::plan::notes::{Notes, severity};
+use crate::plan::rails::{Port, Rails};
 use crate::plan::variables::Variables;
 use crate::settings::{Rdma, Settings};
 use crate::text;
@@ -26,17 +26,17 @@ pub struct ChosenHcas {
     pub env: Vec<(String, OsString)>,
 }
 
-/// Chooses the ports for `gpus` GPUs on this node of `nnodes`.
-pub fn choose(
+/// Chooses the ports for these GPUs on this node of `nnodes`.
+pub(crate) fn choose(
     settings: &Settings,
-    hcas: &[Hca],
+    facts: &Facts,
     variables: Variables<'_>,
     nnodes: u32,
-    gpus: usize,
+    gpus: &[&Gpu],
     notes: &mut Notes,
 ) -> Result<ChosenHcas, Refusal> {
-    let all: Vec<Port<'_>> =
-        hcas.iter().flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port })).collect();
+    let hcas = facts.hcas.as_slice();
+    let all = Port::all(hcas);
     let rdma = settings.rdma.value;
     if rdma == Rdma::Off {
         let mut env = Vec::new();
@@ -54,13 +54,18 @@ pub fn choose(
     let own = variables
         .get("NCCL_IB_HCA")
         .and_then(|found| Some((NcclList::parse(&found.value)?, found)));
+    let visible = facts.gpus.visible.len();
+    let mut rails = Rails::of(hcas, &facts.network, visible);
+    if gpus.len() < visible {
+        rails = rails.near(gpus);
+    }
     let kept: Vec<Port<'_>> = match &own {
         Some((list, _)) => all
             .iter()
             .copied()
             .filter(|port| port.nccl_takes() && list.takes(&port.hca.name, Some(port.port.number)))
             .collect(),
-        None => usable(&all, gpus),
+        None => rails.kept.clone(),
     };
     let disabled = variables.get("NCCL_IB_DISABLE").is_some_and(|found| found.value == "1");
     // A device that a plugin drives counts, though NCCL's own code takes no port of it.
@@ -105,7 +110,8 @@ pub fn choose(
     } else {
         let natural: Vec<String> =
             all.iter().filter(|port| port.nccl_takes()).map(Port::name).collect();
-        if natural == ports || ports.len() > MOST_DEVICES {
+        let by_plugin = hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
+        if natural == ports || by_plugin || ports.len() > MOST_DEVICES {
             notes.decide(
                 "hcas",
                 &listed,
@@ -116,75 +122,13 @@ pub fn choose(
                 "detected",
             );
         } else {
-            let dropped: Vec<String> =
-                natural.into_iter().filter(|name| !ports.contains(name)).collect();
-            let dropped = dropped.join(", ");
-            notes.decide(
-                "hcas",
-                &listed,
-                text!(
-                    "left out, since slower, of the other link layer or without a RoCE v2 address: {dropped}",
-                    "已排除较慢、链路类型不同或没有 RoCE v2 地址的：{dropped}"
-                ),
-                "detected",
-            );
+            notes.decide("hcas", &listed, rails.left_out(), "detected");
             if nnodes > 1 {
                 env.push(("NCCL_IB_HCA".to_owned(), format!("={listed}").into()));
             }
         }
     }
     Ok(ChosenHcas { ports, env })
-}
-
-/// One port of one device.
-#[derive(Debug, Clone, Copy)]
-struct Port<'a> {
-    hca: &'a Hca,
-    port: &'a HcaPort,
-}
-
-impl Port<'_> {
-    fn name(&self) -> String {
-        format!("{}:{}", self.hca.name, self.port.number)
-    }
-
-    /// NCCL's own filter: opens, ACTIVE, a link layer that it knows.
-    fn nccl_takes(&self) -> bool {
-        self.hca.openable
-            && self.port.active
-            && matches!(self.port.link_layer.as_str(), "InfiniBand" | "Ethernet")
-    }
-
-    fn is_ethernet(&self) -> bool {
-        self.port.link_layer == "Ethernet"
-    }
-
-    /// Gb/s in whole numbers; unknown rates form a class of their own.
-    fn rate(&self) -> u64 {
-        // Saturating: a rate is a small positive number, NaN becomes 0.
-        #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist and saturate to 0")]
-        let rate = self.port.gigabits.unwrap_or(0.0) as u64;
-        rate
-    }
-}
-
-/// The ports worth using: they open, are up and addressable, of the fast class and one link layer.
-fn usable<'a>(all: &[Port<'a>], gpus: usize) -> Vec<Port<'a>> {
-    let addressable: Vec<Port<'a>> = all
-        .iter()
-        .copied()
-        .filter(|port| port.nccl_takes() && (!port.is_ethernet() || port.port.roce_v2_gid))
-        .collect();
-    let fastest = addressable.iter().map(Port::rate).max().unwrap_or(0);
-    let fast: Vec<Port<'a>> =
-        addressable.iter().copied().filter(|port| port.rate() == fastest).collect();
-    // One fast port beside many slower ones may be the odd one: keep all then.
-    let devices: BTreeSet<&str> = fast.iter().map(|port| port.hca.name.as_str()).collect();
-    let class =
-        if devices.len() >= 2 || (gpus > 0 && devices.len() >= gpus) { fast } else { addressable };
-    let ethernet = class.iter().filter(|port| port.is_ethernet()).count();
-    let mostly_ethernet = ethernet * 2 > class.len();
-    class.into_iter().filter(|port| port.is_ethernet() == mostly_ethernet).collect()
 }
 
 /// Amazon's devices are driven by a plugin, not by NCCL's own verbs code.
@@ -238,6 +182,7 @@ fn why_unusable(hca: &Hca) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::{HcaPort, NetworkFacts};
 
     fn hca(name: &str, layer: &str, rate: f64, (openable, active, gid): (bool, bool, bool)) -> Hca {
         Hca {
@@ -255,11 +200,7 @@ mod tests {
     }
 
     fn chosen(hcas: &[Hca], gpus: usize) -> Vec<String> {
-        let all: Vec<Port<'_>> = hcas
-            .iter()
-            .flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port }))
-            .collect();
-        usable(&all, gpus).iter().map(Port::name).collect()
+        Rails::of(hcas, &NetworkFacts::default(), gpus).kept.iter().map(Port::name).collect()
     }
 
     const GOOD: (bool, bool, bool) = (true, true, true);

@@ -7,6 +7,7 @@
 mod arguments;
 pub mod command;
 pub mod devices;
+pub mod distance;
 pub mod environment;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -19,6 +20,7 @@ pub mod network;
 mod notes;
 pub mod placeholders;
 mod python;
+mod rails;
 pub mod select;
 mod sizes;
 mod solve;

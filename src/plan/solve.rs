@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::observe::Facts;
+use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::environment::Decided;
 use crate::plan::layout::{Problem, solve};
@@ -117,9 +117,14 @@ pub fn plan_for(
     let layout = Layout { ulysses_size, ring_size, ..layout };
 
     let socket = network::choose(settings, &facts.network, variables, problem.nnodes, &mut notes)?;
-    let gpus_in_use = chosen.gpus.iter().filter(|gpu| gpu.selected).count();
-    let hcas =
-        hcas::choose(settings, &facts.hcas, variables, problem.nnodes, gpus_in_use, &mut notes)?;
+    let in_use: Vec<&Gpu> = chosen
+        .gpus
+        .iter()
+        .zip(&facts.gpus.visible)
+        .filter(|(gpu, _)| gpu.selected)
+        .filter_map(|(_, token)| facts.gpus.gpus.get(token.gpu))
+        .collect();
+    let hcas = hcas::choose(settings, facts, variables, problem.nnodes, &in_use, &mut notes)?;
     nccl::lint(settings, facts, variables, &mut notes)?;
     python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
 

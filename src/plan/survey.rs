@@ -4,7 +4,7 @@
 //! it, the findings that a refusal kept from being seen. Owns no rule of its own:
 //! it plans again with the refusing check made a warning.
 
-use crate::observe::Facts;
+use crate::observe::{Facts, Gpu};
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
@@ -85,7 +85,8 @@ fn apart(settings: &Settings, facts: &Facts) -> Vec<Warning> {
     let program = lenient.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
     // None of them refuses once it is relaxed.
-    let _ = hcas::choose(&lenient, &facts.hcas, variables, 1, gpus, &mut notes);
+    let all: Vec<&Gpu> = facts.gpus.gpus.iter().collect();
+    let _ = hcas::choose(&lenient, facts, variables, 1, &all, &mut notes);
     let _ = nccl::lint(&lenient, facts, variables, &mut notes);
     let _ = python::check(&lenient, facts, &program, hardware, &mut notes);
     notes.warnings

@@ -1,0 +1,201 @@
+//! Which ports of which RDMA devices are worth using, and why the others are not.
+//!
+//! Takes the devices, the interfaces of the default route and the number of GPUs;
+//! gives the ports in steps, each of which drops some for one [`Reason`]. A step
+//! that would drop everything drops nothing. What a user named is not asked here.
+
+use std::collections::BTreeSet;
+
+use crate::lang::Text;
+use crate::observe::{Gpu, Hca, HcaPort, NetworkFacts};
+use crate::plan::distance::is_near;
+
+/// One port of one device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Port<'a> {
+    pub(crate) hca: &'a Hca,
+    pub(crate) port: &'a HcaPort,
+}
+
+impl<'a> Port<'a> {
+    pub(crate) fn all(hcas: &'a [Hca]) -> Vec<Port<'a>> {
+        hcas.iter().flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port })).collect()
+    }
+
+    /// `mlx5_0:1`
+    pub(crate) fn name(&self) -> String {
+        format!("{}:{}", self.hca.name, self.port.number)
+    }
+
+    /// NCCL's own filter: opens, ACTIVE, a link layer that it knows.
+    pub(crate) fn nccl_takes(&self) -> bool {
+        self.hca.openable
+            && self.port.active
+            && matches!(self.port.link_layer.as_str(), "InfiniBand" | "Ethernet")
+    }
+
+    fn is_ethernet(&self) -> bool {
+        self.port.link_layer == "Ethernet"
+    }
+
+    /// Gb/s in whole numbers; unknown rates form a class of their own.
+    fn rate(&self) -> u64 {
+        // Saturating: a rate is a small positive number, NaN becomes 0.
+        #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist and saturate to 0")]
+        let rate = self.port.gigabits.unwrap_or(0.0) as u64;
+        rate
+    }
+}
+
+/// Why a port is left out, in the order of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// The container was not given its device node.
+    Closed,
+    Down,
+    /// RoCE without a v2 address in this network namespace.
+    NoAddress,
+    Slower,
+    OtherLayer,
+    /// It carries the default route.
+    FrontEnd,
+    /// A bond beside rails that are none.
+    Bond,
+    /// The other one of a physical function and its virtual functions.
+    SameFunction,
+    /// A CPU lies between it and the GPUs of this job.
+    FarFromGpus,
+}
+
+impl Reason {
+    pub(crate) fn text(self) -> Text {
+        let (en, zh) = match self {
+            Reason::Closed => ("cannot be opened", "无法打开"),
+            Reason::Down => ("not active", "未激活"),
+            Reason::NoAddress => (
+                "no RoCE v2 address in this network namespace",
+                "在当前网络命名空间中没有 RoCE v2 地址",
+            ),
+            Reason::Slower => ("slower than the others", "速率低于其他端口"),
+            Reason::OtherLayer => ("of the other link layer", "链路类型不同"),
+            Reason::FrontEnd => ("carries the default route", "承载默认路由"),
+            Reason::Bond => ("a bond beside plain rails", "为 bond，而其余均为普通端口"),
+            Reason::SameFunction => {
+                ("its physical or virtual counterpart is used", "已使用其对应的 PF 或 VF")
+            }
+            Reason::FarFromGpus => ("far from the chosen GPUs", "距所选 GPU 较远"),
+        };
+        Text::new(en, zh)
+    }
+}
+
+/// The ports that stay, and the others with the step that dropped them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rails<'a> {
+    pub(crate) kept: Vec<Port<'a>>,
+    pub(crate) dropped: Vec<(Port<'a>, Reason)>,
+}
+
+impl<'a> Rails<'a> {
+    /// Steps 1 to 7; `gpus` is the number of GPUs of this node.
+    pub(crate) fn of(hcas: &'a [Hca], network: &NetworkFacts, gpus: usize) -> Rails<'a> {
+        let mut rails = Rails { kept: Port::all(hcas), dropped: Vec::new() };
+        rails.keep(Reason::Closed, |port| port.hca.openable);
+        rails.keep(Reason::Down, Port::nccl_takes);
+        rails.keep(Reason::NoAddress, |port| !port.is_ethernet() || port.port.roce_v2_gid);
+        rails.fast_class(gpus);
+        let ethernet = rails.kept.iter().filter(|port| port.is_ethernet()).count();
+        let mostly_ethernet = ethernet * 2 > rails.kept.len();
+        rails.keep(Reason::OtherLayer, |port| port.is_ethernet() == mostly_ethernet);
+        rails.front_end(network, gpus);
+        rails.one_of_a_function();
+        rails
+    }
+
+    /// Step 8, for a job that uses a part of the GPUs: those that reach one of
+    /// them without a CPU in between, where there are such.
+    pub(crate) fn near(mut self, gpus: &[&Gpu]) -> Rails<'a> {
+        let near = |port: &Port<'_>| gpus.iter().any(|gpu| is_near(gpu, port.hca));
+        if self.kept.iter().any(near) {
+            self.keep(Reason::FarFromGpus, near);
+        }
+        self
+    }
+
+    fn keep(&mut self, reason: Reason, stays: impl Fn(&Port<'a>) -> bool) {
+        let (kept, dropped) = std::mem::take(&mut self.kept).into_iter().partition(&stays);
+        self.kept = kept;
+        let dropped: Vec<Port<'a>> = dropped;
+        self.dropped.extend(dropped.into_iter().map(|port| (port, reason)));
+    }
+
+    fn devices<'b>(ports: impl IntoIterator<Item = &'b Port<'a>>) -> usize
+    where
+        'a: 'b,
+    {
+        ports.into_iter().map(|port| port.hca.name.as_str()).collect::<BTreeSet<&str>>().len()
+    }
+
+    /// The fastest class, where it is more than the odd one out.
+    fn fast_class(&mut self, gpus: usize) {
+        let fastest = self.kept.iter().map(Port::rate).max().unwrap_or(0);
+        let devices = Rails::devices(self.kept.iter().filter(|port| port.rate() == fastest));
+        if devices >= 2 || (gpus > 0 && devices >= gpus) {
+            self.keep(Reason::Slower, |port| port.rate() == fastest);
+        }
+    }
+
+    /// The device of the default route, and bonds, as long as others remain. Where
+    /// there is one device per GPU each is a rail, also the one with the route.
+    fn front_end(&mut self, network: &NetworkFacts, gpus: usize) {
+        let carries = |port: &Port<'_>| {
+            port.is_ethernet()
+                && port.hca.netdevs.iter().any(|net| {
+                    network.default_interface.as_ref() == Some(net)
+                        || network.default_lower.contains(net)
+                })
+        };
+        let is_rail_per_gpu = gpus > 1 && Rails::devices(&self.kept) == gpus;
+        if !is_rail_per_gpu && !self.kept.iter().all(carries) {
+            self.keep(Reason::FrontEnd, |port| !carries(port));
+        }
+        let is_bond = |port: &Port<'_>| port.hca.bond;
+        if !self.kept.iter().all(is_bond) {
+            self.keep(Reason::Bond, |port| !is_bond(port));
+        }
+    }
+
+    /// NCCL takes a physical function and its virtual ones for ports of one card.
+    /// The virtual ones stay where they have an interface here, which a pod was given.
+    fn one_of_a_function(&mut self) {
+        let pairs: Vec<(String, String, bool)> = self
+            .kept
+            .iter()
+            .filter_map(|port| {
+                let physical = port.hca.physical.as_ref()?;
+                let parent =
+                    self.kept.iter().find(|other| other.hca.pci.as_ref() == Some(physical))?;
+                let given = !port.hca.netdevs.is_empty() || parent.hca.netdevs.is_empty();
+                Some((port.hca.name.clone(), parent.hca.name.clone(), given))
+            })
+            .collect();
+        let loses = |name: &String| {
+            pairs.iter().any(|(virt, physical, given)| if *given { physical } else { virt } == name)
+        };
+        if !self.kept.iter().all(|port| loses(&port.hca.name)) {
+            self.keep(Reason::SameFunction, |port| !loses(&port.hca.name));
+        }
+    }
+
+    /// `mlx5_8:1 (slower than the others), …` of the ports that NCCL would take.
+    pub(crate) fn left_out(&self) -> Text {
+        let mut en = Vec::new();
+        let mut zh = Vec::new();
+        for (port, reason) in self.dropped.iter().filter(|(port, _)| port.nccl_takes()) {
+            let (name, why) = (port.name(), reason.text());
+            en.push(format!("{name} ({})", why.en));
+            zh.push(format!("{name}（{}）", why.zh));
+        }
+        Text::new(format!("left out: {}", en.join(", ")), format!("已排除：{}", zh.join("，")))
+    }
+}
