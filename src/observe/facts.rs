@@ -355,6 +355,9 @@ pub struct Hca {
     /// It is a bond of two ports (`mlx5_bond_0`), or an interface of it is in one.
     #[serde(default)]
     pub bond: bool,
+    /// RoCE: every v2 GID that is ours is an IPv6 address.
+    #[serde(default)]
+    pub ipv6_only: bool,
     /// As [`Gpu::bridges`].
     #[serde(default)]
     pub bridges: Vec<String>,

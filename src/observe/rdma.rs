@@ -5,6 +5,7 @@
 //! Which of them are chosen is decided in `plan`.
 
 use std::fs::OpenOptions;
+use std::net::Ipv6Addr;
 
 use super::{Hca, HcaPort, pci};
 use crate::host::Host;
@@ -43,6 +44,7 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
                 openable: opens,
                 // Only a virtual function has a link to its physical one.
                 virtual_function: host.exists(format!("{device}/physfn")),
+                ipv6_only: is_ipv6_only(host, &name),
                 ports: ports(host, &name),
                 name,
             }
@@ -132,15 +134,33 @@ fn gigabits(rate: &str) -> Option<f64> {
 /// of an entry that belongs to another network namespace reads as EINVAL; NCCL
 /// passes over those as well.
 fn has_roce_v2_gid(host: &Host, port: &str) -> bool {
-    host.list(format!("{port}/gids")).into_iter().any(|index| {
-        let set = host.read(format!("{port}/gids/{index}")).is_ok_and(|gid| {
-            let gid = gid.trim();
-            !gid.starts_with("fe80") && gid.bytes().any(|byte| byte != b'0' && byte != b':')
-        });
-        set && host
-            .read(format!("{port}/gid_attrs/types/{index}"))
+    !roce_v2_gids(host, port).is_empty()
+}
+
+fn roce_v2_gids(host: &Host, port: &str) -> Vec<Ipv6Addr> {
+    let set = |index: &String| -> Option<Ipv6Addr> {
+        let gid = host.read(format!("{port}/gids/{index}")).ok()?;
+        gid.trim()
+            .parse()
+            .ok()
+            .filter(|gid: &Ipv6Addr| !gid.is_unspecified() && !gid.is_unicast_link_local())
+    };
+    let is_v2 = |index: &String| {
+        host.read(format!("{port}/gid_attrs/types/{index}"))
             .is_ok_and(|kind| kind.trim() == "RoCE v2")
-    })
+    };
+    host.list(format!("{port}/gids")).iter().filter(|index| is_v2(index)).filter_map(set).collect()
+}
+
+/// NCCL looks for IPv4 addresses, mapped into a GID, unless it is told otherwise.
+fn is_ipv6_only(host: &Host, device: &str) -> bool {
+    let ports = format!("{CLASS}/{device}/ports");
+    let gids: Vec<Ipv6Addr> = host
+        .list(&ports)
+        .into_iter()
+        .flat_map(|port| roce_v2_gids(host, &format!("{ports}/{port}")))
+        .collect();
+    !gids.is_empty() && gids.iter().all(|gid| gid.to_ipv4_mapped().is_none())
 }
 
 #[cfg(test)]

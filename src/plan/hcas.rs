@@ -125,8 +125,29 @@ pub(crate) fn choose(
             notes.decide("hcas", &listed, rails.left_out(), "detected");
             if nnodes > 1 {
                 env.push(("NCCL_IB_HCA".to_owned(), format!("={listed}").into()));
+                // PyTorch's symmetric memory would copy NCCL's value, mark and all.
+                if !variables.is_set("NVSHMEM_HCA_LIST") {
+                    env.push(("NVSHMEM_HCA_LIST".to_owned(), listed.clone().into()));
+                }
             }
         }
+    }
+    let roce = kept.iter().any(|port| port.is_ethernet());
+    if nnodes > 1
+        && roce
+        && kept.iter().all(|port| port.hca.ipv6_only)
+        && !variables.is_set("NCCL_IB_ADDR_FAMILY")
+    {
+        notes.decide(
+            "NCCL_IB_ADDR_FAMILY",
+            "AF_INET6",
+            text!(
+                "the RoCE addresses are IPv6 alone, and NCCL looks for IPv4",
+                "RoCE 地址仅有 IPv6，而 NCCL 默认查找 IPv4"
+            ),
+            "detected",
+        );
+        env.push(("NCCL_IB_ADDR_FAMILY".to_owned(), "AF_INET6".into()));
     }
     Ok(ChosenHcas { ports, env })
 }

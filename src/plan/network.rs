@@ -79,7 +79,7 @@ pub fn choose(
         return Ok(socket(facts, whole, false, variables));
     }
     if nnodes <= 1 {
-        return Ok(Socket::default());
+        return Ok(gloo_on_loopback(facts, variables, notes));
     }
     let guess = |name: &String| !is_one_of(name, SKIPPED);
     let (interface, because) = if let Some(interface) = route {
@@ -223,6 +223,35 @@ fn check_existing(
     Ok(best.map(str::to_owned))
 }
 
+/// Whether Gloo would find an address by our own name; without one it ends with
+/// "unable to find address" or listens where no rank looks.
+fn gloo_on_loopback(facts: &NetworkFacts, variables: Variables<'_>, notes: &mut Notes) -> Socket {
+    let lo = facts.interfaces.iter().find(|interface| interface.loopback && interface.running);
+    let Some(lo) = lo.filter(|_| facts.hostname_addresses.is_empty()) else {
+        return Socket::default();
+    };
+    if variables.is_set("GLOO_SOCKET_IFNAME") {
+        return Socket::default();
+    }
+    notes.decide(
+        "GLOO_SOCKET_IFNAME",
+        &lo.name,
+        text!(
+            "/etc/hosts gives this host's name no address of its own, and all ranks are on this node",
+            "/etc/hosts 未给出本机名的本机地址，且所有进程都在本节点"
+        ),
+        "detected",
+    );
+    let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), lo.name.clone().into())];
+    Socket { env, ..Socket::default() }
+}
+
+/// The family in which the master is talked to.
+fn is_family_of_master(facts: &NetworkFacts, address: &IpAddr) -> bool {
+    let master = facts.master.as_ref().and_then(|master| master.addresses.first());
+    master.is_none_or(|master| master.is_ipv4() == address.is_ipv4())
+}
+
 fn socket(
     facts: &NetworkFacts,
     interface: Option<String>,
@@ -230,22 +259,37 @@ fn socket(
     variables: Variables<'_>,
 ) -> Socket {
     let Some(name) = interface else { return Socket::default() };
-    let address =
-        facts.interfaces.iter().find(|interface| interface.name == name).and_then(|interface| {
-            let global = |wanted: fn(&IpAddr) -> bool| {
-                interface.addresses.iter().find(|own| wanted(own) && is_global(own)).copied()
-            };
-            global(IpAddr::is_ipv4).or_else(|| global(IpAddr::is_ipv6))
-        });
+    let global: Vec<IpAddr> = facts
+        .interfaces
+        .iter()
+        .filter(|interface| interface.name == name)
+        .flat_map(|interface| interface.addresses.iter().copied().filter(is_global))
+        .collect();
+    let address = global
+        .iter()
+        .find(|own| is_family_of_master(facts, own))
+        .or_else(|| global.iter().find(|own| own.is_ipv4()))
+        .or(global.first())
+        .copied();
     let mut env: Vec<(String, OsString)> = Vec::new();
+    let mut fill = |variable: &str, value: OsString| {
+        if !variables.is_set(variable) {
+            env.push((variable.to_owned(), value));
+        }
+    };
     if set_nccl {
         // `=`: without it eth1 would take eth10 as well.
-        env.push(("NCCL_SOCKET_IFNAME".to_owned(), format!("={name}").into()));
-    }
-    for variable in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"] {
-        if !variables.is_set(variable) {
-            env.push((variable.to_owned(), name.clone().into()));
+        fill("NCCL_SOCKET_IFNAME", format!("={name}").into());
+        // NCCL takes the first address of an interface, of either family.
+        let both = global.iter().any(IpAddr::is_ipv4) && global.iter().any(IpAddr::is_ipv6);
+        if let Some(address) = address.filter(|_| both) {
+            let family = if address.is_ipv4() { "AF_INET" } else { "AF_INET6" };
+            fill("NCCL_SOCKET_FAMILY", family.into());
         }
+    }
+    for variable in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"]
+    {
+        fill(variable, name.clone().into());
     }
     Socket { interface: Some(name), address, env }
 }

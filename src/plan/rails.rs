@@ -34,7 +34,7 @@ impl<'a> Port<'a> {
             && matches!(self.port.link_layer.as_str(), "InfiniBand" | "Ethernet")
     }
 
-    fn is_ethernet(&self) -> bool {
+    pub(crate) fn is_ethernet(&self) -> bool {
         self.port.link_layer == "Ethernet"
     }
 
