@@ -12,7 +12,7 @@ CARGO ?= cargo
 TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 BINARY := $(CURDIR)/target/$(TARGET)/release/ranklaunch
 
-.PHONY: build demo test lint audit size
+.PHONY: build demo test lint audit size bench-check
 
 build:
 	$(CARGO) build --release --locked
@@ -32,6 +32,10 @@ lint:
 # The release executable is static and small enough.
 size: build
 	tests/size.sh "$(BINARY)"
+
+# `check` against a shell script that gathers the same; fails when it is slower.
+bench-check: build
+	benches/check.sh "$(BINARY)"
 
 audit:
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

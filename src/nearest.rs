@@ -16,6 +16,11 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
+/// Whether two different names are one typing mistake apart.
+pub fn is_slip(word: &str, name: &str) -> bool {
+    word != name && word.len() <= 100 && distance(&folded(word), &folded(name)) <= 1
+}
+
 fn folded(word: &str) -> Vec<char> {
     word.chars()
         .map(|c| if matches!(c, '-' | '.') { '_' } else { c.to_ascii_lowercase() })

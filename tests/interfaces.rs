@@ -24,15 +24,14 @@ fn missing() -> Option<String> {
 
 /// A pair of veth interfaces, the near end with these addresses.
 fn veth(name: &str, addresses: &[&str]) -> String {
-    let mut lines = format!(
+    let address = |address: &&str| {
+        let (family, nodad) = if address.contains(':') { ("-6", " nodad") } else { ("-4", "") };
+        format!("ip {family} addr add {address} dev {name}{nodad}\n")
+    };
+    let link = format!(
         "ip link add {name} type veth peer name {name}p && ip link set {name}p up && ip link set {name} up\n"
     );
-    for address in addresses {
-        let family = if address.contains(':') { "-6" } else { "-4" };
-        let nodad = if address.contains(':') { " nodad" } else { "" };
-        lines += &format!("ip {family} addr add {address} dev {name}{nodad}\n");
-    }
-    lines
+    link + &addresses.iter().map(address).collect::<String>()
 }
 
 fn bridge(name: &str, address: &str) -> String {

@@ -215,7 +215,9 @@ pub(super) async fn observe_within(
     });
     let (its, _) = both();
     let nccl = read(text!("NCCL's configuration files", "NCCL 配置文件"), files, move || {
-        observe::network::nccl_settings(&its)
+        let all = observe::network::nccl_settings(&its);
+        let absent = observe::network::absent_files(&its, &all);
+        (all, absent)
     });
     let (its, ours) = both();
     let logs = read(text!("the folder for logs", "日志目录"), files, move || {
@@ -240,8 +242,9 @@ pub(super) async fn observe_within(
 
     let mut late = Vec::new();
     // A reader that broke down knows nothing; the fallbacks of `plan` then speak.
-    if let Some(all) = nccl.answer(&mut late).await {
-        network.nccl = all;
+    let mut absent = Vec::new();
+    if let Some(found) = nccl.answer(&mut late).await {
+        (network.nccl, absent) = found;
     }
     let limits = limits.answer(&mut late).await.unwrap_or_default();
     let hcas = hcas.answer(&mut late).await.unwrap_or_default();
@@ -273,7 +276,7 @@ pub(super) async fn observe_within(
         python,
         checkpoint_heads,
         environment: observe::environment(host),
-        state: NodeState { logs: log_folder, clock, hami, late },
+        state: NodeState { logs: log_folder, clock, hami, late, absent },
     }
 }
 

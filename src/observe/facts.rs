@@ -37,6 +37,9 @@ pub struct NodeState {
     pub hami: Option<Hami>,
     /// Sources that did not answer in time.
     pub late: Vec<Late>,
+    /// Variables of NCCL that name a file, or a folder for one, that is not there.
+    #[serde(default)]
+    pub absent: Vec<String>,
 }
 
 /// The file system below a folder that may not exist yet.

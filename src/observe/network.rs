@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -267,6 +268,23 @@ pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
         }
     }
     settings
+}
+
+/// The variables in `settings` that name a file which is not there; of
+/// NCCL_DEBUG_FILE the folder has to be.
+pub fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
+    let named = |name: &str| {
+        // Of several the first holds.
+        let found = settings.iter().find(|setting| setting.name == name)?;
+        let path = Path::new(&found.value);
+        let path = if name == "NCCL_DEBUG_FILE" { path.parent()? } else { path };
+        let is_absent = path.is_absolute() && !host.exists(path);
+        is_absent.then(|| name.to_owned())
+    };
+    ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_DEBUG_FILE"]
+        .into_iter()
+        .filter_map(named)
+        .collect()
 }
 
 fn of_environment(host: &Host) -> Vec<NcclSetting> {

@@ -94,6 +94,25 @@ pub(crate) fn choose(
             ),
         )?;
     }
+    if let Some((list, found)) = &own {
+        let names: Vec<&str> = hcas.iter().map(|hca| hca.name.as_str()).collect();
+        let more = list.more_than_named(&names);
+        if !more.is_empty() {
+            let (value, source, more) = (&found.value, &found.source, more.join(", "));
+            notes.raise(
+                severity(settings, "env.nccl", Severity::Warn),
+                Verdict::Usage,
+                Warning::new(
+                    "env.nccl",
+                    text!(
+                        "NCCL_IB_HCA={value} ({source}) takes {more} as well, since its items are prefixes",
+                        "NCCL_IB_HCA={value}（{source}）按前缀匹配，还会选中 {more}"
+                    ),
+                    text!("begin the list with =", "请在列表最前加 ="),
+                ),
+            )?;
+        }
+    }
     let ports: Vec<String> = kept.iter().map(Port::name).collect();
     if ports.is_empty() || disabled {
         return Ok(ChosenHcas::default());

@@ -1,17 +1,21 @@
 //! NCCL's variables as NCCL reads them: its list grammar, and the settings that
 //! do nothing or do harm.
 //!
-//! Takes values; gives matches and warnings. The table below is data: a new dead
-//! or dangerous variable is one more row. Sources: nccl src/misc/{socket,param}.cc,
-//! src/transport/net_ib, docs/userguide/source/env.rst.
+//! Takes values; gives matches and warnings. Which variables are dead or dangerous
+//! is data, in [`table`].
+
+mod table;
 
 use crate::lang::Text;
+use crate::nearest::is_slip;
 use crate::observe::Facts;
 use crate::plan::notes::{Notes, severity};
 use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
+
+use table::{COMMON, Row, TABLE, When};
 
 /// `[^][=]item[:port],…`: the value of NCCL_SOCKET_IFNAME and NCCL_IB_HCA.
 ///
@@ -63,6 +67,19 @@ impl NcclList {
             .collect()
     }
 
+    /// Names that a prefix takes although an item names another one exactly:
+    /// `mlx5_1` is there, and `mlx5_10` comes along.
+    pub fn more_than_named<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
+        if self.exact || self.exclude {
+            return Vec::new();
+        }
+        let is_item = |name: &str| self.items.iter().any(|(item, _)| item == name);
+        let whole: Vec<&str> = names.iter().copied().filter(|name| is_item(name)).collect();
+        let comes_along =
+            |name: &&&str| !is_item(name) && whole.iter().any(|item| name.starts_with(item));
+        names.iter().filter(comes_along).copied().collect()
+    }
+
     fn item_matches(&self, item: usize, name: &str, port: Option<u32>) -> bool {
         self.items.get(item).is_some_and(|(wanted, wanted_port)| {
             let named = if self.exact { name == wanted } else { name.starts_with(wanted.as_str()) };
@@ -75,178 +92,12 @@ impl NcclList {
     }
 }
 
-/// When a row of the table applies to a value.
-enum When {
-    Always,
-    Is(&'static str),
-    /// Only where the node has RDMA devices that can be opened.
-    IsWithHcas(&'static str),
-    /// A number where words are meant.
-    Number,
-    OtherThan(&'static [&'static str]),
-    /// `^` or `=` inside the list, where they become part of a name.
-    InnerMark,
-}
-
-struct Row {
-    name: &'static str,
-    when: When,
-    /// What it does, and what to do instead, in both languages.
-    effect: (&'static str, &'static str),
-    advice: (&'static str, &'static str),
-}
-
-const fn row(
-    name: &'static str,
-    when: When,
-    effect: (&'static str, &'static str),
-    advice: (&'static str, &'static str),
-) -> Row {
-    Row { name, when, effect, advice }
-}
-
-const NEVER_EXISTED: (&str, &str) = (
-    "is not a variable of NCCL or PyTorch and does nothing",
-    "不是 NCCL 或 PyTorch 的变量，不起作用",
-);
-const REMOVED: (&str, &str) =
-    ("is no longer read by NCCL and does nothing", "NCCL 已不再读取，不起作用");
-const RENAMED: (&str, &str) = ("is an old name", "是旧名称");
-const SLOW: (&str, &str) = (
-    "turns a fast path off, usually a leftover of debugging",
-    "关闭了一条快速通路，通常是调试后的遗留",
-);
-const REMOVE: (&str, &str) = ("remove it", "请删除");
-const TIMEOUT: (&str, &str) = (
-    "set the timeout in the script: init_process_group(timeout=…)",
-    "请在脚本中设置超时：init_process_group(timeout=…)",
-);
-const TORCH_NAME: (&str, &str) =
-    ("the name today begins with TORCH_NCCL_", "现名以 TORCH_NCCL_ 开头");
-
-const TABLE: &[Row] = &[
-    row("NCCL_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
-    row("TORCH_DISTRIBUTED_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
-    row(
-        "NCCL_NSOCKS",
-        When::Always,
-        NEVER_EXISTED,
-        ("NCCL_NSOCKS_PERTHREAD is meant", "应为 NCCL_NSOCKS_PERTHREAD"),
-    ),
-    row("NCCL_TEMP_DIR", When::Always, NEVER_EXISTED, REMOVE),
-    row(
-        "NCCL_MIN_NRINGS",
-        When::Always,
-        RENAMED,
-        ("use NCCL_MIN_CTAS, or leave it to NCCL", "请改用 NCCL_MIN_CTAS，或交由 NCCL 决定"),
-    ),
-    row(
-        "NCCL_MAX_NRINGS",
-        When::Always,
-        RENAMED,
-        ("use NCCL_MAX_CTAS, or leave it to NCCL", "请改用 NCCL_MAX_CTAS，或交由 NCCL 决定"),
-    ),
-    row(
-        "NCCL_IB_GDR_LEVEL",
-        When::Always,
-        REMOVED,
-        ("since 2.4 it is NCCL_NET_GDR_LEVEL", "自 2.4 起为 NCCL_NET_GDR_LEVEL"),
-    ),
-    row("NCCL_IB_CUDA_SUPPORT", When::Always, REMOVED, REMOVE),
-    row("NCCL_TREE_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_SINGLE_RING_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_LL_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_CHECKS_DISABLE", When::Always, REMOVED, REMOVE),
-    row("NCCL_ASYNC_ERROR_HANDLING", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_BLOCKING_WAIT", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_DESYNC_DEBUG", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_ENABLE_TIMING", When::Always, RENAMED, TORCH_NAME),
-    row(
-        "NCCL_SOCKET_FAMILY",
-        When::OtherThan(&["AF_INET", "AF_INET6"]),
-        (
-            "is ignored, since only AF_INET and AF_INET6 are known",
-            "会被忽略，NCCL 只识别 AF_INET 与 AF_INET6",
-        ),
-        ("use AF_INET or AF_INET6", "请使用 AF_INET 或 AF_INET6"),
-    ),
-    row(
-        "NCCL_SOCKET_IFNAME",
-        When::InnerMark,
-        (
-            "has ^ or = inside the list, where it becomes part of a name",
-            "列表中间的 ^ 或 = 会被当作名称的一部分",
-        ),
-        ("write the mark once, at the front: ^=a,b", "标记只写一次，放在最前：^=a,b"),
-    ),
-    row(
-        "NCCL_IB_HCA",
-        When::InnerMark,
-        (
-            "has ^ or = inside the list, where it becomes part of a name",
-            "列表中间的 ^ 或 = 会被当作名称的一部分",
-        ),
-        ("write the mark once, at the front: =a,b", "标记只写一次，放在最前：=a,b"),
-    ),
-    row(
-        "NCCL_IB_DISABLE",
-        When::IsWithHcas("1"),
-        (
-            "turns RoCE off as well as InfiniBand, and this node has usable RDMA devices",
-            "会同时关闭 RoCE 与 InfiniBand，而本节点有可用的 RDMA 设备",
-        ),
-        ("remove it unless sockets are meant", "除非确实要用以太网 socket，否则请删除"),
-    ),
-    row(
-        "NCCL_NET",
-        When::IsWithHcas("Socket"),
-        SLOW,
-        ("remove it unless sockets are meant", "除非确实要用以太网 socket，否则请删除"),
-    ),
-    row("NCCL_P2P_DISABLE", When::Is("1"), SLOW, ("remove it", "请删除")),
-    row(
-        "NCCL_SHM_DISABLE",
-        When::Is("1"),
-        SLOW,
-        ("remove it; give /dev/shm more room instead", "请删除，并改为增大 /dev/shm"),
-    ),
-    row(
-        "NCCL_IB_GID_INDEX",
-        When::Number,
-        (
-            "fixes a table position that differs between pods",
-            "固定了 GID 表下标，而各 Pod 的下标不同",
-        ),
-        ("remove it: NCCL finds the GID itself since 2.21", "请删除：NCCL 自 2.21 起自行查找 GID"),
-    ),
-    row(
-        "NCCL_P2P_LEVEL",
-        When::Number,
-        ("is a number whose meaning changed between versions", "为数字，其含义随版本变化"),
-        ("use a word: LOC, PIX, PXB, PHB, SYS", "请使用单词：LOC、PIX、PXB、PHB、SYS"),
-    ),
-    row(
-        "NCCL_NET_GDR_LEVEL",
-        When::Number,
-        ("is a number whose meaning changed between versions", "为数字，其含义随版本变化"),
-        ("use a word: LOC, PIX, PXB, PHB, SYS", "请使用单词：LOC、PIX、PXB、PHB、SYS"),
-    ),
-    row(
-        "NCCL_COMM_ID",
-        When::Always,
-        (
-            "makes bootstrap demand an interface in that subnet; PyTorch passes the id through its own store",
-            "会使引导过程强制要求该网段的网卡，而 PyTorch 通过自身的 store 传递该标识",
-        ),
-        REMOVE,
-    ),
-];
-
 /// Warns of variables that do nothing or do harm (check `env.nccl`).
 pub fn lint(
     settings: &Settings,
     facts: &Facts,
     variables: Variables<'_>,
+    world: u32,
     notes: &mut Notes,
 ) -> Result<(), Refusal> {
     let has_hcas = facts.hcas.iter().any(|hca| hca.openable);
@@ -260,6 +111,14 @@ pub fn lint(
             When::Number => value.parse::<u32>().is_ok(),
             When::OtherThan(good) => !value.is_empty() && !good.contains(&value.as_str()),
             When::InnerMark => has_inner_mark(value),
+            When::Blank => value.contains(char::is_whitespace),
+            When::LongerThan(most) => value.split(',').count() > *most,
+            When::InLargeJob(bad, least) => {
+                world >= *least
+                    && bad.contains(&value.as_str())
+                    && !variables.is_set("NCCL_DEBUG_FILE")
+            }
+            When::NoSuchFile => facts.state.absent.iter().any(|absent| absent == name),
         };
         if !applies {
             continue;
@@ -276,6 +135,29 @@ pub fn lint(
                     "{name}={value}（{source}）{effect_zh}"
                 ),
                 Text::new(advice.0, advice.1),
+            ),
+        )?;
+    }
+    slips(settings, facts, notes)
+}
+
+/// Variables that differ by one letter from one that exists, and those that no
+/// reader of theirs can look up (`NCCL_SOCKET_IFNAME-`).
+fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Refusal> {
+    let known = |name: &str| COMMON.contains(&name) || TABLE.iter().any(|row| row.name == name);
+    let names = facts.environment.keys().filter(|name| name.starts_with("NCCL_"));
+    for name in names.filter(|name| !known(name)) {
+        let Some(meant) = COMMON.iter().find(|common| is_slip(name, common)) else { continue };
+        notes.raise(
+            severity(settings, "env.nccl", Severity::Warn),
+            Verdict::Usage,
+            Warning::new(
+                "env.nccl",
+                text!(
+                    "{name} is no variable of NCCL, and {meant} is",
+                    "{name} 不是 NCCL 的变量，而 {meant} 是"
+                ),
+                text!("did you mean {meant}?", "是否想写 {meant}？"),
             ),
         )?;
     }
@@ -315,6 +197,22 @@ mod tests {
         assert_eq!(NcclList::parse("="), None);
         let list = NcclList::parse("eth0,eno1,ib").expect("a list");
         assert_eq!(list.strangers(&["lo", "eth0", "ib3"]), ["eno1"]);
+    }
+
+    #[test]
+    fn a_letter_too_many_or_too_few_is_a_slip_and_a_neighbour_is_none() {
+        for (name, slip) in [
+            ("NCCL_SOCKET_IFNAMES", true),
+            ("NCCL_SOCKET_IFNAME-", true),
+            ("NCCL_IB_HCAS", true),
+            ("NCCL_DEUBG", true),
+            ("NCCL_IB_TC", false),
+            ("NCCL_MAX_P2P_NCHANNELS", false),
+            ("NCCL_NVLSTREE_MAX_CHUNKSIZE", false),
+            ("NCCL_IB_SL", false),
+        ] {
+            assert_eq!(COMMON.iter().any(|common| is_slip(name, common)), slip, "{name}");
+        }
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub fn choose(
     notes: &mut Notes,
 ) -> Result<Socket, Refusal> {
     let route = on_route(facts);
+    check_gloo(settings, facts, variables, notes)?;
     if let Some(found) = variables.get("NCCL_SOCKET_IFNAME")
         && let Some(list) = NcclList::parse(&found.value)
     {
@@ -154,6 +155,38 @@ fn is_global(address: &IpAddr) -> bool {
     }
 }
 
+/// Gloo knows whole names alone: a mark or a prefix ends it with "unable to find address".
+fn check_gloo(
+    settings: &Settings,
+    facts: &NetworkFacts,
+    variables: Variables<'_>,
+    notes: &mut Notes,
+) -> Result<(), Refusal> {
+    let Some(found) = variables.get("GLOO_SOCKET_IFNAME") else { return Ok(()) };
+    let known = |name: &str| facts.interfaces.iter().any(|one| one.name == name);
+    let unknown: Vec<&str> =
+        found.value.split(',').filter(|name| !name.is_empty() && !known(name)).collect();
+    if unknown.is_empty() || facts.interfaces.is_empty() {
+        return Ok(());
+    }
+    let (value, source, unknown) = (&found.value, &found.source, unknown.join(", "));
+    notes.raise(
+        severity(settings, "env.nccl", Severity::Warn),
+        Verdict::Usage,
+        Warning::new(
+            "env.nccl",
+            text!(
+                "GLOO_SOCKET_IFNAME={value} ({source}): there is no interface {unknown}, and Gloo knows neither ^ and = nor prefixes",
+                "GLOO_SOCKET_IFNAME={value}（{source}）：没有名为 {unknown} 的网卡，且 Gloo 不支持 ^、= 与前缀"
+            ),
+            text!(
+                "remove it: the interface on the route to the master is then used",
+                "请删除该变量，届时将使用通往主节点的网卡"
+            ),
+        ),
+    )
+}
+
 /// Warns of names that match nothing; gives the first interface that NCCL takes.
 fn check_existing(
     settings: &Settings,
@@ -216,6 +249,36 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到主节点的路由经过 {route}"
             ),
             hint(),
+        )?;
+    }
+    if let Some(taken) = taken
+        && facts
+            .interfaces
+            .iter()
+            .any(|one| one.name == taken && !one.addresses.iter().any(is_global))
+        && taken != "lo"
+    {
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken} first, which has a link-local address alone; other nodes may take another interface, and the job hangs",
+                "NCCL_SOCKET_IFNAME={value}（{source}）首先选中 {taken}，而它只有链路本地地址；其他节点可能选中不同网卡，导致任务挂起"
+            ),
+            hint(),
+        )?;
+    } else if let (Some(route), Some(taken)) = (route, taken)
+        && taken != route
+        && list.takes(route, None)
+    {
+        // Bootstrap uses the first match alone; sockets stripe over all of them.
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken} before {route}, which leads to the master",
+                "NCCL_SOCKET_IFNAME={value}（{source}）在通往主节点的 {route} 之前先选中 {taken}"
+            ),
+            text!(
+                "write =NAME for this one interface, or remove it",
+                "请写成 =NAME 以只选这一个网卡，或删除该变量"
+            ),
         )?;
     }
     // On the route where the list allows it, since that is certain to reach the peers.

@@ -125,7 +125,7 @@ pub fn plan_for(
         .filter_map(|(_, token)| facts.gpus.gpus.get(token.gpu))
         .collect();
     let hcas = hcas::choose(settings, facts, variables, problem.nnodes, &in_use, &mut notes)?;
-    nccl::lint(settings, facts, variables, &mut notes)?;
+    nccl::lint(settings, facts, variables, world, &mut notes)?;
     python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
 
     let engine = settings.engine.value;

@@ -87,7 +87,7 @@ fn apart(settings: &Settings, facts: &Facts) -> Vec<Warning> {
     // None of them refuses once it is relaxed.
     let all: Vec<&Gpu> = facts.gpus.gpus.iter().collect();
     let _ = hcas::choose(&lenient, facts, variables, 1, &all, &mut notes);
-    let _ = nccl::lint(&lenient, facts, variables, &mut notes);
+    let _ = nccl::lint(&lenient, facts, variables, 1, &mut notes);
     let _ = python::check(&lenient, facts, &program, hardware, &mut notes);
     notes.warnings
 }

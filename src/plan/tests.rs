@@ -344,11 +344,11 @@ fn an_existing_interface_setting_is_kept_and_checked() {
     // value, env.nccl warnings, Gloo's interface
     let cases = [
         ("=eth1", 0, "eth1"),
-        ("eth", 0, "eth1"),
+        ("eth", 1, "eth1"),
         ("eth0", 1, "eth0"),
         ("ib0", 1, "eth1"),
         ("eth1,eno1", 1, "eth1"),
-        ("^docker0,lo", 0, "eth1"),
+        ("^docker0,lo", 1, "eth1"),
         ("", 0, "eth1"),
     ];
     for (value, warnings, gloo) in cases {
@@ -774,4 +774,71 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn settings_of_nccl_and_gloo_are_judged_as_they_are_read() {
+    // variable, value, part of the finding ("" for none)
+    let table: &[(&str, &str, &str)] = &[
+        ("NCCL_LAUNCH_MODE", "GROUP", "deprecated"),
+        ("NCCL_LAUNCH_MODE", "PARALLEL", ""),
+        ("NCCL_CHECK_POINTERS", "1", "old name"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "hanging"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", ""),
+        ("CUDA_LAUNCH_BLOCKING", "1", "wait for the one before"),
+        ("NCCL_SOCKET_IFNAME", "=eth1", ""),
+        ("NCCL_SOCKET_IFNAME", "eth1, eth0", "white space"),
+        ("NCCL_SOCKET_IFNAME", "eth", "takes eth0 before eth1"),
+        ("NCCL_SOCKET_IFNAME", "^docker0,lo,kube,eth0", ""),
+        ("NCCL_SOCKET_IFNAME", "^docker0,lo", "takes kube-ipvs0 before eth1"),
+        ("NCCL_SOCKET_IFNAME", "ib0", "link-local address alone"),
+        ("NCCL_SOCKET_IFNAME", "eth0,eno1,ens,ib", "matches eno1, ens"),
+        ("NCCL_SOCKET_IFNAMES", "eth0", "did you mean NCCL_SOCKET_IFNAME"),
+        ("GLOO_SOCKET_IFNAME", "eth1", ""),
+        ("GLOO_SOCKET_IFNAME", "^lo", "no interface ^lo"),
+        ("NCCL_IB_HCA", "mlx5_1", "takes mlx5_10 as well"),
+        ("NCCL_IB_HCA", "=mlx5_1", ""),
+        ("NCCL_IB_HCA", "mlx5", ""),
+        ("NCCL_TOPO_FILE", "/gone.xml", "does not exist"),
+        ("NCCL_GRAPH_FILE", "/there.xml", ""),
+        ("NCCL_DEBUG", "INFO", "thousands of lines"),
+        ("NCCL_DEBUG", "WARN", ""),
+    ];
+    for (name, value, words) in table {
+        let mut node = networked();
+        node.network.interfaces.push(interface("ib0", "fe80::1"));
+        node.hcas = vec![rail("mlx5_1", 400.0, true), rail("mlx5_10", 400.0, true)];
+        node.state.absent = vec!["NCCL_TOPO_FILE".into()];
+        node.environment.insert((*name).into(), (*value).into());
+        let plan = planned(&settings(&[]), &node, 8, &AskedNproc::Auto).expect("a plan");
+        let found: Vec<String> = plan
+            .warnings
+            .iter()
+            .filter(|warning| warning.id == "env.nccl")
+            .map(|warning| format!("{} {}", warning.text.en, warning.hint.en))
+            .collect();
+        if words.is_empty() {
+            assert!(found.is_empty(), "{name}={value}: {found:?}");
+        } else {
+            assert!(found.iter().any(|text| text.contains(words)), "{name}={value}: {found:?}");
+        }
+    }
+    let mut node = networked();
+    node.environment.insert("NCCL_DEBUG".into(), "INFO".into());
+    let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
+    assert!(!warned(&plan, "env.nccl"), "sixteen ranks may talk");
+    let many = vec!["=eth1"; 17].join(",");
+    node.environment.insert("NCCL_SOCKET_IFNAME".into(), many);
+    let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
+    assert!(plan.warnings.iter().any(|warning| warning.text.en.contains("first 16")));
+}
+
+#[test]
+fn one_node_whose_name_has_no_address_gets_gloo_on_the_loopback() {
+    let mut node = networked();
+    let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(env(&plan, "GLOO_SOCKET_IFNAME"), Some("lo"));
+    node.network.hostname_addresses = vec!["10.0.0.2".parse().expect("an address")];
+    let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(env(&plan, "GLOO_SOCKET_IFNAME"), None);
 }

@@ -1,0 +1,48 @@
+#!/bin/sh
+# How long `ranklaunch check` takes on this node, as a part of the time of a shell
+# script that gathers the same: addresses, routes, disks, limits, cgroup, python.
+#
+#   benches/check.sh RANKLAUNCH [RUNS]
+set -eu
+binary=$1
+runs=${2:-30}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+cat > gather.sh <<'SCRIPT'
+ip addr > addresses 2>/dev/null || true
+ip route > routes 2>/dev/null || true
+df -k > disks
+df -i > inodes
+df -k /dev/shm > shm 2>/dev/null || true
+ulimit -a > limits
+cat /proc/meminfo /proc/self/status /etc/hosts /etc/resolv.conf > node 2>/dev/null || true
+cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max > cgroup 2>/dev/null || true
+ls /dev/nvidia* /sys/class/infiniband > devices 2>/dev/null || true
+python3 -c pass
+SCRIPT
+
+# Milliseconds of all runs, after one that fills the caches.
+milliseconds() {
+    "$@" > /dev/null 2>&1 || true
+    begin=$(date +%s%N)
+    run=0
+    while [ "$run" -lt "$runs" ]; do
+        "$@" > /dev/null 2>&1 || true
+        run=$((run + 1))
+    done
+    end=$(date +%s%N)
+    echo $(((end - begin) / 1000000))
+}
+
+ours=$(milliseconds "$binary" check --device cpu)
+theirs=$(milliseconds sh gather.sh)
+# An interpreter behind a shim is slow by itself; so it is said apart.
+python=$(milliseconds python3 -c pass)
+awk -v ours="$ours" -v theirs="$theirs" -v python="$python" -v runs="$runs" 'BEGIN {
+    printf "ranklaunch check  %7.1f ms\nshell script      %7.1f ms (python3 -c pass alone %.1f ms)\n",
+        ours / runs, theirs / runs, python / runs
+    printf "ratio             %7.2f\n", ours / theirs
+    exit !(ours < theirs)
+}'
