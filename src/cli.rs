@@ -240,6 +240,8 @@ pub struct Options {
 #[command(
     name = "ranklaunch",
     version = VERSION.as_str(),
+    long_version = LONG_VERSION.as_str(),
+    max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
@@ -261,18 +263,17 @@ struct Line {
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
-    let mut version = format!(
+    format!(
         "{} ({}-{}-{libc}, {link})",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    );
-    if let Some(note) = PROBE_NOTE {
-        version.push_str("\nprobe: ");
-        version.push_str(note);
-    }
-    version
+    )
 });
+
+/// What `--version` adds, on a line of its own.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
 
 /// The program ends here: help, the version, or a command line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
