@@ -26,9 +26,11 @@ demo: build
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	PYTHON="$$PYTHON" RANKLAUNCH="$(BINARY)" tests/demo/demo.sh
 
+# Signals that were ignored when make was started (nohup, a background job) would
+# be ignored by the launchers under test as well, as they should.
 test: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) test --locked --workspace
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace
 
 lint: linker
 	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
