@@ -29,7 +29,7 @@ pub(crate) struct Planned {
 impl Node {
     /// `gpus` H100s and a torch that was built for them.
     pub(crate) fn with_gpus(gpus: u32) -> Node {
-        Node::of(Some(FakeNvml::new(&[("GPUS", &gpus.to_string())])))
+        Node::of(Some(FakeNvml::new(&[("GPUS", &gpus.to_string())]))).file("/dev/nvidiactl", "")
     }
 
     /// No driver, no device, no NVML.
