@@ -8,23 +8,15 @@
 //!
 //! Starts threads: to be made after the last fork without exec.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::patience::Patience;
-use super::sink::write_lines;
-use super::{Kind, human_bytes};
+use super::Kind;
+use super::sink::{Lane, Sink};
 use crate::lang::{Lang, Text};
-use crate::text;
-
-/// Bytes of finished lines that wait per stream.
-const LANE_BYTES: usize = 1024 * 1024;
-/// Bytes of our own text that wait.
-const OWN_BYTES: usize = 256 * 1024;
 
 /// A handle to the one console writer; cheap to clone.
 #[derive(Debug, Clone)]
@@ -42,8 +34,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         for sink in [&self.out, &self.err] {
-            sink.lock().closed = true;
-            sink.work.notify_all();
+            sink.close();
         }
     }
 }
@@ -99,11 +90,7 @@ impl Console {
         let until = Instant::now().checked_add(deadline);
         [&self.inner.err, &self.inner.out].into_iter().fold(true, |done, sink| {
             let left = until.map_or(deadline, |at| at.saturating_duration_since(Instant::now()));
-            let (_state, wait) = sink
-                .room
-                .wait_timeout_while(sink.lock(), left, |state| !state.is_idle())
-                .unwrap_or_else(PoisonError::into_inner);
-            done && !wait.timed_out()
+            sink.flush(left) && done
         })
     }
 
@@ -113,299 +100,7 @@ impl Console {
             Kind::Out => Arc::clone(&self.inner.out),
             Kind::Err => Arc::clone(&self.inner.err),
         };
-        let id = {
-            let mut state = sink.lock();
-            state.next_id += 1;
-            let id = state.next_id;
-            state.lanes.insert(id, LaneState::new(prefix));
-            id
-        };
-        Lane { sink, id, lost }
-    }
-}
-
-/// One stream's way to a sink; closes when dropped, what is queued is still written.
-#[derive(Debug)]
-pub(super) struct Lane {
-    sink: Arc<Sink>,
-    id: u64,
-    lost: Arc<AtomicU64>,
-}
-
-impl Lane {
-    /// Queues `text`, which holds `lines` whole lines, and leaves an empty buffer.
-    pub(super) fn push(&self, text: &mut Vec<u8>, lines: u64) {
-        let mut state = self.sink.lock();
-        loop {
-            let (dead, busy) = (state.dead, state.busy);
-            let Some(lane) = state.lanes.get_mut(&self.id) else { break };
-            let fits = lane.buffer.is_empty() || lane.buffer.len() + text.len() <= LANE_BYTES;
-            if !dead && lane.lost_lines == 0 && fits {
-                if lane.buffer.is_empty() {
-                    std::mem::swap(&mut lane.buffer, text);
-                } else {
-                    lane.buffer.extend_from_slice(text);
-                }
-                text.clear();
-                if !busy {
-                    self.sink.work.notify_one();
-                }
-                return;
-            }
-            let patience = lane.patience.left();
-            if dead || lane.lost_lines > 0 || patience.is_zero() {
-                if !dead {
-                    lane.lost_lines += lines;
-                    lane.lost_bytes += text.len() as u64;
-                }
-                break;
-            }
-            let before = Instant::now();
-            state = self
-                .sink
-                .room
-                .wait_timeout(state, patience)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if let Some(lane) = state.lanes.get_mut(&self.id) {
-                lane.patience.spend(before.elapsed());
-            }
-        }
-        self.lost.fetch_add(lines, Ordering::Relaxed);
-        text.clear();
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        let mut state = self.sink.lock();
-        let done = state.lanes.get_mut(&self.id).is_some_and(|lane| {
-            lane.closed = true;
-            lane.is_idle()
-        });
-        if done {
-            state.lanes.remove(&self.id);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Sink {
-    state: Mutex<State>,
-    /// There is something to write.
-    work: Condvar,
-    /// Something was taken or written.
-    room: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    own: Vec<u8>,
-    own_lost: Lost,
-    lanes: BTreeMap<u64, LaneState>,
-    next_id: u64,
-    /// The lane that was served last.
-    served: u64,
-    /// The writer holds text that is not written yet.
-    busy: bool,
-    /// Nobody will ever read this sink again.
-    dead: bool,
-    closed: bool,
-}
-
-#[derive(Debug, Default)]
-struct Lost {
-    lines: u64,
-    bytes: u64,
-    why: Option<String>,
-}
-
-#[derive(Debug)]
-struct LaneState {
-    prefix: String,
-    buffer: Vec<u8>,
-    lost_lines: u64,
-    lost_bytes: u64,
-    patience: Patience,
-    closed: bool,
-}
-
-impl LaneState {
-    fn new(prefix: &str) -> LaneState {
-        LaneState {
-            prefix: prefix.to_owned(),
-            buffer: Vec::new(),
-            lost_lines: 0,
-            lost_bytes: 0,
-            patience: Patience::new(),
-            closed: false,
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.buffer.is_empty() && self.lost_lines == 0
-    }
-
-    /// Takes what is queued and, behind it, the word about what is missing.
-    fn take(&mut self, batch: &mut Vec<u8>, lang: Lang) {
-        batch.clear();
-        std::mem::swap(&mut self.buffer, batch);
-        self.patience.earn(batch.len());
-        if self.lost_lines > 0 {
-            let (lines, bytes) = (self.lost_lines, human_bytes(self.lost_bytes));
-            let notice = text!("{lines} lines ({bytes}) dropped", "丢弃了 {lines} 行（{bytes}）");
-            batch.extend_from_slice(self.prefix.as_bytes());
-            batch.extend_from_slice(notice.get(lang).as_bytes());
-            batch.push(b'\n');
-            self.lost_lines = 0;
-            self.lost_bytes = 0;
-        }
-    }
-}
-
-impl State {
-    fn is_idle(&self) -> bool {
-        self.dead
-            || (!self.busy
-                && self.own.is_empty()
-                && self.own_lost.lines == 0
-                && self.lanes.values().all(LaneState::is_idle))
-    }
-
-    fn take_own(&mut self, batch: &mut Vec<u8>, lang: Lang) -> bool {
-        if self.own.is_empty() && self.own_lost.lines == 0 {
-            return false;
-        }
-        batch.clear();
-        std::mem::swap(&mut self.own, batch);
-        let Lost { lines, bytes, why } = std::mem::take(&mut self.own_lost);
-        if lines > 0 {
-            let bytes = human_bytes(bytes);
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let notice = text!(
-                "ranklaunch: {lines} lines ({bytes}) dropped{why}\n",
-                "ranklaunch: 丢弃了 {lines} 行（{bytes}）{why}\n"
-            );
-            batch.extend_from_slice(notice.get(lang).as_bytes());
-        }
-        true
-    }
-
-    /// Takes from the next lane in turn that has something.
-    fn take_lane(&mut self, batch: &mut Vec<u8>, lang: Lang) -> bool {
-        let after = self.lanes.range(self.served + 1..).chain(self.lanes.range(..=self.served));
-        let next = after.filter(|(_, lane)| !lane.is_idle()).map(|(id, _)| *id).next();
-        let Some(id) = next else { return false };
-        self.served = id;
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.take(batch, lang);
-            if lane.closed {
-                self.lanes.remove(&id);
-            }
-        }
-        true
-    }
-
-    fn lose(&mut self, lines: u64, bytes: usize, why: Option<String>) {
-        self.own_lost.lines += lines;
-        self.own_lost.bytes += bytes as u64;
-        self.own_lost.why = why.or(self.own_lost.why.take());
-    }
-}
-
-impl Sink {
-    fn new(dead: bool) -> Sink {
-        let state = State { dead, ..State::default() };
-        Sink { state: Mutex::new(state), work: Condvar::new(), room: Condvar::new() }
-    }
-
-    fn start(fd: OwnedFd, lang: Lang) -> Arc<Sink> {
-        let sink = Arc::new(Sink::new(false));
-        let writer = Arc::clone(&sink);
-        let spawned = std::thread::Builder::new()
-            .name("console".to_owned())
-            .stack_size(super::STACK)
-            .spawn(move || writer.write_out(&File::from(fd), lang));
-        if spawned.is_err() {
-            sink.lock().dead = true;
-        }
-        sink
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn say(&self, text: &str) {
-        let mut state = self.lock();
-        if text.is_empty() || state.dead {
-            return;
-        }
-        let whole = if text.ends_with('\n') { "" } else { "\n" };
-        if state.own_lost.lines > 0 || state.own.len() + text.len() > OWN_BYTES {
-            state.lose(text.lines().count() as u64, text.len(), None);
-        } else {
-            state.own.extend_from_slice(text.as_bytes());
-            state.own.extend_from_slice(whole.as_bytes());
-        }
-        self.work.notify_one();
-    }
-
-    /// The writer's thread. Ends when the console is gone and all is written.
-    fn write_out(&self, file: &File, lang: Lang) {
-        let mut batch = Vec::new();
-        let mut own = Vec::new();
-        let mut state = self.lock();
-        loop {
-            let mut from_lane = false;
-            if !state.take_own(&mut own, lang) {
-                own.clear();
-                from_lane = state.take_lane(&mut batch, lang);
-                if !from_lane {
-                    if state.closed {
-                        return;
-                    }
-                    state.busy = false;
-                    self.room.notify_all();
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    continue;
-                }
-            }
-            state.busy = true;
-            drop(state);
-            self.room.notify_all();
-            let result = if from_lane {
-                write_lines(file, &batch, || {
-                    let mut urgent = Vec::new();
-                    self.lock().take_own(&mut urgent, lang);
-                    urgent
-                })
-            } else {
-                write_lines(file, &own, Vec::new)
-            };
-            // A burst should not keep its buffers for the rest of the job.
-            if batch.len() < 16 * 1024 && batch.capacity() > 64 * 1024 {
-                batch = Vec::new();
-            }
-            state = self.lock();
-            if let Err(failure) = result {
-                if failure.is_final() {
-                    state.dead = true;
-                    state.own.clear();
-                    state.lanes.values_mut().for_each(|lane| lane.buffer.clear());
-                    self.room.notify_all();
-                    return;
-                }
-                state.lose(failure.lines, failure.bytes, Some(failure.error.to_string()));
-                // A full disk under `> run.log`: go on when it has room again.
-                let pause = Duration::from_secs(2);
-                let waited = self
-                    .work
-                    .wait_timeout_while(state, pause, |state| !state.closed)
-                    .unwrap_or_else(PoisonError::into_inner);
-                state = waited.0;
-            }
-        }
+        Lane::open(sink, prefix, lost)
     }
 }
 

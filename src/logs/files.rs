@@ -142,6 +142,12 @@ impl FilePort {
                     {
                         last.extend_from_slice(chunk);
                     }
+                    // A quiet stream keeps its own small buffer.
+                    _ if chunk.len() <= SMALL => {
+                        let mut copy = Vec::with_capacity(SMALL);
+                        copy.extend_from_slice(chunk);
+                        queue.chunks.push_back(copy);
+                    }
                     _ => {
                         let spare = spares.pop().unwrap_or_default();
                         queue.chunks.push_back(std::mem::replace(chunk, spare));
@@ -275,7 +281,7 @@ impl Shared {
                 failing.get_mut(index).map(|was| std::mem::replace(was, result.is_err()));
 
             state = self.lock();
-            state.spares.extend(spares);
+            state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
             state.spares.truncate(SPARES);
             let State { queues, problems, .. } = &mut *state;
             let Some(queue) = queues.get_mut(index) else { continue };
@@ -318,7 +324,7 @@ impl Shared {
     }
 
     /// Waits for work, for a retry, or to give the spare chunks back.
-    fn rest<'a>(&self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+    fn rest<'a>(&'a self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
         let retry = state.next_retry().map(|at| at.saturating_duration_since(now));
         let idle = (!state.spares.is_empty()).then_some(Duration::from_secs(1));
         let Some(pause) = retry.into_iter().chain(idle).min() else {
@@ -327,7 +333,13 @@ impl Shared {
         let (mut state, wait) =
             self.work.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
         if wait.timed_out() {
-            state.spares = Vec::new();
+            let spares = std::mem::take(&mut state.spares);
+            drop(state);
+            if !spares.is_empty() {
+                drop(spares);
+                crate::sys::memory::release_free_memory();
+            }
+            state = self.lock();
         }
         state
     }

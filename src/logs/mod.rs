@@ -18,6 +18,7 @@ mod sink;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -268,7 +269,7 @@ impl Logs {
         owner: Owner,
         kind: Kind,
         state: &OwnerState,
-    ) -> Option<(LineFormatter, console::Lane)> {
+    ) -> Option<(LineFormatter, sink::Lane)> {
         self.config.on_console(owner, kind).then(|| {
             let prefix = self.config.console_prefix(owner, kind);
             // Where a line goes without the prefix its gap still needs a name.

@@ -15,9 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Kind;
-use super::console::Lane;
 use super::files::FilePort;
 use super::lines::LineFormatter;
+use super::sink::Lane;
 use super::tail::Tail;
 
 /// A quiet stream reads into this much…
@@ -91,6 +91,10 @@ impl Reader {
                     size = FIRST_READ;
                     buffer = Vec::new();
                     shown = Vec::new();
+                    if let Some((_, lane)) = &self.console {
+                        lane.relax();
+                    }
+                    crate::sys::memory::release_free_memory();
                 }
             }
         };

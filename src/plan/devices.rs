@@ -18,6 +18,9 @@ use crate::verdict::{Refusal, Severity, Verdict, Warning};
 /// Bytes in use up to which a GPU counts as idle; a CUDA context alone takes some 500 MB.
 const IDLE: u64 = 1 << 30;
 
+/// More processes than a node has GPUs or cores for.
+const MOST: u32 = 4096;
+
 /// What the ranks compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hardware {
@@ -42,17 +45,19 @@ pub fn capacity(
     asked: &AskedNproc,
     notes: &mut Notes,
 ) -> Result<Capacity, Refusal> {
-    if let AskedNproc::Count { n: 0, source } = asked {
+    if let AskedNproc::Count { n, source } = asked
+        && !(1..=MOST).contains(n)
+    {
         return Err(Refusal::new(
             Verdict::Usage,
-            "nproc.zero",
+            "nproc.range",
             text!(
-                "{source} is 0, and a node needs 1 process or more",
-                "{source} 为 0，而每个节点至少需要 1 个进程"
+                "{source} is {n}, and a node runs 1 to {MOST} processes",
+                "{source} 为 {n}，而每个节点的进程数应在 1 到 {MOST} 之间"
             ),
             text!(
-                "set --nproc-per-node auto or a number from 1",
-                "请设置 --nproc-per-node auto 或不小于 1 的数"
+                "set --nproc-per-node auto or a number in this range",
+                "请设置 --nproc-per-node auto 或该范围内的数"
             ),
         ));
     }
@@ -78,7 +83,7 @@ pub fn capacity(
 fn cpus(facts: &Facts, asked: &AskedNproc) -> Capacity {
     let (most, exact) = match asked {
         AskedNproc::Count { n, source } => (*n, Some((*n, source.clone()))),
-        AskedNproc::Cpu => (facts.limits.cpus.max(1), None),
+        AskedNproc::Cpu => (facts.limits.cpus.clamp(1, MOST), None),
         AskedNproc::Auto | AskedNproc::Gpus => (1, None),
     };
     Capacity { hardware: Hardware::Cpus, most, exact }

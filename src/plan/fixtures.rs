@@ -61,6 +61,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
                     memory_used: Some(0),
                     mig: false,
                     numa_node: Some(index / 4),
+                    ..Gpu::default()
                 })
                 .collect(),
             visible: (0..gpus)

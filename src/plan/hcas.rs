@@ -63,9 +63,9 @@ pub fn choose(
         None => usable(&all, gpus),
     };
     let disabled = variables.get("NCCL_IB_DISABLE").is_some_and(|found| found.value == "1");
-    let has_plugin_device = hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
-    if rdma == Rdma::Required && (disabled || kept.is_empty()) && !(has_plugin_device && !disabled)
-    {
+    // A device that a plugin drives counts, though NCCL's own code takes no port of it.
+    let has_any = !kept.is_empty() || hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
+    if rdma == Rdma::Required && (disabled || !has_any) {
         return Err(refuse(settings, hcas, disabled));
     }
     if let Some((_, found)) = &own

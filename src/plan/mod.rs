@@ -21,6 +21,7 @@ mod notes;
 pub mod placeholders;
 mod python;
 pub mod select;
+mod sizes;
 mod solve;
 #[cfg(test)]
 mod tests;

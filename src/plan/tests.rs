@@ -55,7 +55,7 @@ fn two_nodes_of_eight_gpus_run_five_ranks_each() {
 
 #[test]
 fn all_gpus_need_no_variable_and_no_warning() {
-    let plan = planned(&settings(&[]), &facts(8), 2, &AskedNproc::Auto).expect("a plan");
+    let plan = planned(&settings(&[]), &networked(), 2, &AskedNproc::Auto).expect("a plan");
     assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), None);
     assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
     assert!(plan.gpus.iter().all(|gpu| gpu.selected && gpu.local_rank == Some(gpu.index)));

@@ -85,7 +85,6 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::lang::Lang;
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings};

@@ -228,15 +228,14 @@ impl Running {
             ended
         });
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
-        let ended = Ended {
+        Ended {
             code,
             out: self.out(),
             err: self.err(),
             elapsed: started.elapsed(),
             token: self.token.clone(),
             folder: std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap()),
-        };
-        ended
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! Sinks that stop, hang, fill up or go: none holds a rank, each loss is said.
+
+use super::*;
+
+const FLOOD: usize = 50_000_000;
+
+/// Writes 50 MB of numbered lines; says when it has.
+fn flood(mut to: PipeWriter) -> (mpsc::Receiver<usize>, thread::JoinHandle<()>) {
+    let (done, finished) = mpsc::channel();
+    let writer = thread::spawn(move || {
+        let mut lines = 0;
+        let mut bytes = 0;
+        while bytes < FLOOD {
+            let batch: String = (lines..lines + 1000).map(|n| format!("line {n} end\n")).collect();
+            if to.write_all(batch.as_bytes()).is_err() {
+                return;
+            }
+            lines += 1000;
+            bytes += batch.len();
+        }
+        let _ = done.send(lines);
+    });
+    (finished, writer)
+}
+
+#[test]
+fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
+    let (console, out, err) = console();
+    let folder = tempfile::tempdir().expect("a folder");
+    let logs = Logs::start(config(Some(folder.path())), console.clone());
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(1), Kind::Out));
+    let lines = finished.recv_timeout(SOON).expect("the rank was held by the console");
+    writer.join().expect("written");
+
+    // Standard error does not wait for standard output.
+    console.say("still here");
+    let mut said = String::new();
+    BufReader::new(err).read_line(&mut said).expect("read");
+    assert_eq!(said, "still here\n");
+    assert!(!console.flush(Duration::from_millis(50)), "standard output is stuck");
+
+    let summary = logs.finish(SOON);
+    let text = collected(out);
+    assert!(console.flush(SOON));
+    drop(console);
+    let text = text.join().expect("read");
+    let notice = text.lines().find(|line| line.ends_with("dropped")).expect("the drop is said");
+    assert!(notice.starts_with("[r01] ") && notice.contains(" MiB) dropped"), "{notice}");
+    let (seen, dropped) = by_rank(&text);
+    assert_eq!(seen["[r01"].len() + dropped, lines);
+    assert!(dropped > lines / 2);
+    let account = summary.owners[&Owner::Rank(1)];
+    assert_eq!(account.dropped_console_lines, dropped as u64);
+    let file = std::fs::metadata(folder.path().join("rank-00001.out")).expect("there").len();
+    let notices = u64::from(account.dropped_file_bytes > 0) * 200;
+    assert!(file + account.dropped_file_bytes <= account.bytes + notices);
+}
+
+/// The negative control of the test above: without us the same console holds the rank.
+#[test]
+fn a_plain_copy_to_a_stopped_console_holds_the_rank() {
+    let (mut from, to) = pipe().expect("a pipe");
+    let (stopped, mut to_console) = pipe().expect("a pipe");
+    let (finished, writer) = flood(to);
+    let copy = thread::spawn(move || drop(std::io::copy(&mut from, &mut to_console)));
+    finished.recv_timeout(Duration::from_secs(2)).expect_err("nothing held the rank");
+    drop(stopped);
+    copy.join().expect("ended");
+    writer.join().expect("ended");
+}
+
+#[test]
+fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank-00000.out");
+    // To open a FIFO for writing hangs until somebody reads: a mount without its server.
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .expect("a fifo");
+    let logs = Logs::start(config(Some(folder.path())), silent());
+    let to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let mut later = to.try_clone().expect("a copy");
+    let (finished, writer) = flood(to);
+    finished.recv_timeout(SOON).expect("the rank was held by the file system");
+    writer.join().expect("written");
+    // What was written last is in memory, though no file has it.
+    later.write_all(b"line 999999999 end\n").expect("written");
+    wait_until("the tail", || {
+        logs.tail(Owner::Rank(0), 1).first().is_some_and(|line| line.text() == "line 999999999 end")
+    });
+
+    let mut file = File::open(&path).expect("the server is back");
+    let text = thread::spawn(move || {
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        text
+    });
+    let began = Instant::now();
+    drop(later);
+    let summary = logs.finish(SOON);
+    assert!(began.elapsed() < SOON);
+    let text = text.join().expect("read");
+    let lost = summary.owners[&Owner::Rank(0)].dropped_file_bytes;
+    assert!(lost > 10_000_000, "{lost}");
+    assert!(text.contains(&format!("[ranklaunch] {lost} bytes (")), "the gap is said");
+    assert!(text.lines().all(|line| line.starts_with("line ") || line.starts_with("[ranklaunch]")));
+}
+
+#[test]
+fn a_file_system_that_never_answers_does_not_hold_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank-00000.err");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a fifo");
+    let logs = Logs::start(config(Some(folder.path())), silent());
+    attached(&logs, Owner::Rank(0), Kind::Err).write_all(b"last words\n").expect("written");
+    let began = Instant::now();
+    let summary = logs.finish(Duration::from_millis(500));
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(summary.problems.len(), 1);
+    // Releases the writer, which is still in open.
+    drop(File::options().read(true).write(true).open(&path).expect("opened"));
+}
+
+#[test]
+fn a_full_disk_is_written_again_once_there_is_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+        .arg(folder.path())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !mounted {
+        eprintln!("skipped: a small tmpfs cannot be mounted here");
+        return;
+    }
+    let ballast = folder.path().join("ballast");
+    std::fs::write(&ballast, vec![0; 200 << 10]).expect("written");
+    let (console, _out, err) = console();
+    let mut said = BufReader::new(err).lines();
+    let logs = Logs::start(config(Some(folder.path())), console.clone());
+    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let all: String = (0..10_000).map(|n| format!("line {n:06} end\n")).collect();
+    to.write_all(all.as_bytes()).expect("written");
+    let line = said.next().expect("a line").expect("read");
+    assert!(line.contains("rank-00000.out cannot be written"), "{line}");
+    std::fs::remove_file(ballast).expect("removed");
+    let line = said.next().expect("a line").expect("read");
+    assert!(line.contains("is written again, 0 bytes of it are missing"), "{line}");
+    to.write_all(b"after\n").expect("written");
+    drop(to);
+    let summary = logs.finish(SOON);
+    let held = std::fs::read_to_string(folder.path().join("rank-00000.out")).expect("read");
+    let unmounted = Command::new("umount").arg(folder.path()).status();
+    assert!(held == format!("{all}after\n"), "every byte, once");
+    assert_eq!(summary.problems.len(), 2);
+    assert!(unmounted.is_ok_and(|status| status.success()));
+}
+
+#[test]
+fn our_own_text_goes_before_the_ranks_and_is_bounded() {
+    let (console, _out, err) = console();
+    let logs = Logs::start(config(None), console.clone());
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(1), Kind::Err));
+    finished.recv_timeout(SOON).expect("written");
+    writer.join().expect("written");
+    console.say("root cause");
+    (0..100_000).for_each(|n| console.say(&format!("own {n}")));
+    let text = collected(err);
+    logs.finish(SOON);
+    assert!(console.flush(SOON));
+    drop(console);
+    let text = text.join().expect("read");
+    let place = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} is not there"));
+    let backlog = text.len() - place("root cause");
+    assert!(backlog > 500_000, "at most one piece stood before our own text: {backlog} behind");
+    assert!(text.contains("ranklaunch: ") && place("dropped") > 0);
+    assert!(text.lines().all(|line| {
+        line.starts_with("[r01!] ")
+            || line.starts_with("own ")
+            || line.starts_with("ranklaunch: ")
+            || line == "root cause"
+    }));
+}
+
+#[test]
+fn a_console_that_was_closed_is_not_waited_for() {
+    let (console, out, err) = console();
+    drop((out, err));
+    let logs = Logs::start(config(None), console.clone());
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(0), Kind::Out));
+    finished.recv_timeout(SOON).expect("written");
+    writer.join().expect("written");
+    console.say("nobody hears");
+    logs.finish(SOON);
+    assert!(console.flush(SOON));
+}

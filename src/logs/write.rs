@@ -1,0 +1,79 @@
+//! Writes batches of whole lines to a console descriptor.
+//!
+//! Takes a descriptor that others may share, hence leaves its flags alone: it
+//! may block, which is why each sink has a thread, and it may have been made
+//! non-blocking by somebody else.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+
+use memchr::{memchr_iter, memrchr};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Bytes per write: what may stand between our own text and its turn.
+const PIECE: usize = 128 * 1024;
+
+/// A write that failed, and what was lost with it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: std::io::Error,
+    pub(super) lines: u64,
+    pub(super) bytes: usize,
+}
+
+impl Failure {
+    /// Nobody will read again: a closed pipe, a terminal that went, a bad descriptor.
+    pub(super) fn is_final(&self) -> bool {
+        use rustix::io::Errno;
+        let code = self.error.raw_os_error();
+        [Errno::PIPE, Errno::BADF, Errno::IO, Errno::INVAL, Errno::CONNRESET, Errno::NOTCONN]
+            .iter()
+            .any(|errno| code == Some(errno.raw_os_error()))
+    }
+}
+
+/// Writes `batch`; between two lines, about every 128 KiB, `urgent` may put its text in.
+pub(super) fn write_lines(
+    file: &File,
+    batch: &[u8],
+    mut urgent: impl FnMut() -> Vec<u8>,
+) -> Result<(), Failure> {
+    let mut rest = batch;
+    while !rest.is_empty() {
+        let reach = rest.get(..PIECE).unwrap_or(rest);
+        let end = memrchr(b'\n', reach).map_or(reach.len(), |at| at + 1);
+        let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
+        write_all(file, piece).map_err(|(error, unwritten)| {
+            // Leaves no half line before what comes next; as likely to fail as the rest was.
+            if unwritten < piece.len() {
+                let _ = write_all(file, b"\n");
+            }
+            let lost = batch.get(batch.len() - after.len() - unwritten..).unwrap_or_default();
+            Failure { error, lines: memchr_iter(b'\n', lost).count() as u64, bytes: lost.len() }
+        })?;
+        rest = after;
+        let between = urgent();
+        if !between.is_empty() {
+            // A failure shows again with the next piece.
+            let _ = write_all(file, &between);
+        }
+    }
+    Ok(())
+}
+
+/// Writes all, or says with the error how many bytes were not written.
+fn write_all(mut file: &File, bytes: &[u8]) -> Result<(), (std::io::Error, usize)> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match file.write(rest) {
+            Ok(0) => return Err((ErrorKind::WriteZero.into(), rest.len())),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let _ = poll(&mut [PollFd::new(file, PollFlags::OUT)], None);
+            }
+            Err(error) => return Err((error, rest.len())),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The layout's sizes between the program's arguments and the solver.
+//!
+//! Takes settings, arguments and solved sizes; gives the rule in force, the
+//! numbers that the arguments fix, and the reasons that people read. What the
+//! program will finally read is checked once more, however it was written.
+
+use crate::plan::arguments::value_of;
+use crate::plan::layout::{Literal, Problem, Sizes, is_legal, rule_in_words};
+use crate::plan::{Layout, Membership, Notes};
+use crate::settings::{LayoutRule, Program, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// An elastic job changes its world size, which no fixed layout survives.
+pub(crate) fn effective_rule(
+    settings: &Settings,
+    membership: &Membership,
+    notes: &mut Notes,
+) -> LayoutRule {
+    let rule = &settings.layout.rule;
+    if membership.elastic.is_some_and(|(min, max)| min != max) && rule.value != LayoutRule::None {
+        let source = &rule.source;
+        notes.warn(
+            "layout.elastic",
+            text!(
+                "the job is elastic, so its world size may change and the layout rule of {source} is not applied",
+                "该任务为弹性任务，总进程数会变化，因此不应用 {source} 指定的布局规则"
+            ),
+            text!(
+                "run it with a fixed number of nodes to have the layout solved",
+                "如需求解布局，请使用固定节点数"
+            ),
+        );
+        return LayoutRule::None;
+    }
+    let words = rule_in_words(rule.value);
+    notes.decide("layout", rule_name(rule.value), words, &rule.source);
+    rule.value
+}
+
+fn rule_name(rule: LayoutRule) -> &'static str {
+    match rule {
+        LayoutRule::None => "none",
+        LayoutRule::UlyssesWorld => "ulysses-world",
+        LayoutRule::UlyssesRing => "ulysses-ring",
+    }
+}
+
+/// The number that the program's arguments fix, if they do. A placeholder fixes nothing.
+pub(crate) fn literal(
+    argument: Option<&str>,
+    rule: LayoutRule,
+    program: &Program,
+    notes: &mut Notes,
+) -> Option<Literal> {
+    let argument = argument.filter(|_| rule != LayoutRule::None)?;
+    let value = value_of(program.args(), argument)?;
+    let text = value.to_string_lossy();
+    if let Ok(value) = text.trim().parse() {
+        return Some(Literal { argument: argument.to_owned(), value });
+    }
+    if !text.starts_with('{') {
+        notes.warn(
+            "layout.unreadable",
+            text!(
+                "{argument} {text} is not a number, so it is not checked",
+                "{argument} {text} 不是数字，未作检查"
+            ),
+            text!("write a number or {{ulysses_size}}", "请写数字或 {{ulysses_size}}"),
+        );
+    }
+    None
+}
+
+pub(crate) fn check_least(
+    settings: &Settings,
+    problem: &Problem,
+    nproc: u32,
+) -> Result<(), Refusal> {
+    let Some(least) = settings.min_nproc.as_ref().filter(|least| nproc < least.value) else {
+        return Ok(());
+    };
+    let (value, source) = (least.value, &least.source);
+    let Problem { nnodes, most, .. } = problem;
+    let rule = rule_in_words(problem.rule);
+    let (en, zh) = (rule.en, rule.zh);
+    Err(Refusal::new(
+        Verdict::Layout,
+        "layout.min-nproc",
+        text!(
+            "{nproc} processes per node is the most that is legal on {nnodes} nodes × {most} (rule {en}), and {source} asks for {value} or more",
+            "在 {nnodes} 个节点 × {most} 上每节点最多合法 {nproc} 个进程（规则 {zh}），而 {source} 要求至少 {value} 个"
+        ),
+        text!(
+            "lower --min-nproc to {nproc}, or change the number of nodes",
+            "请将 --min-nproc 降到 {nproc}，或调整节点数"
+        ),
+    ))
+}
+
+/// Says why the sizes are as they are.
+pub(crate) fn explain_sizes(
+    settings: &Settings,
+    problem: &Problem,
+    sizes: Sizes,
+    world: u32,
+    notes: &mut Notes,
+) {
+    let Sizes { nproc, ulysses, ring } = sizes;
+    let Problem { nnodes, most, heads, .. } = problem;
+    let fixed = problem.ulysses.as_ref().or(problem.ring.as_ref());
+    let (because, source) = match (&problem.exact, fixed, heads) {
+        (Some((_, source)), ..) => (text!("asked for", "按要求"), source.clone()),
+        (None, Some(Literal { argument, value }), _) => (
+            text!(
+                "the most of {most} that fits {argument} {value}",
+                "在 {most} 以内满足 {argument} {value} 的最大值"
+            ),
+            "solved".to_owned(),
+        ),
+        (None, None, Some(heads)) if nproc < *most => (
+            text!(
+                "the most of {most} that is legal for {heads} heads on {nnodes} nodes",
+                "在 {most} 以内、{nnodes} 个节点上适合 {heads} 个注意力头的最大值"
+            ),
+            "solved".to_owned(),
+        ),
+        _ => (text!("all that this node can carry", "本节点可承载的全部"), "solved".to_owned()),
+    };
+    notes.decide("nproc_per_node", nproc, because, source);
+    notes.decide(
+        "world_size",
+        world,
+        text!("{nnodes} nodes × {nproc} processes", "{nnodes} 个节点 × {nproc} 个进程"),
+        "solved",
+    );
+    if problem.rule == LayoutRule::None {
+        return;
+    }
+    if heads.is_none() && world > 1 {
+        notes.warn(
+            "layout.heads-unknown",
+            text!(
+                "the number of attention heads is unknown, so only the world size was matched",
+                "注意力头数未知，因此只核对了总进程数"
+            ),
+            text!("state it with --heads N", "请用 --heads N 指定"),
+        );
+    }
+    let source_of = |literal: &Option<Literal>| match literal {
+        Some(literal) => literal.argument.clone(),
+        None => "solved".to_owned(),
+    };
+    let why_ulysses = match problem.rule {
+        LayoutRule::UlyssesRing => {
+            text!(
+                "the largest that divides heads and processes per node",
+                "能同时整除注意力头数与每节点进程数的最大值"
+            )
+        }
+        _ if ulysses == world => text!("the world size", "等于总进程数"),
+        _ => text!("sequence parallelism is off", "未启用序列并行"),
+    };
+    let because =
+        if problem.ulysses.is_some() { text!("given", "由参数给定") } else { why_ulysses };
+    notes.decide("ulysses_size", ulysses, because, source_of(&problem.ulysses));
+    if problem.rule == LayoutRule::UlyssesRing {
+        notes.decide(
+            "ring_size",
+            ring,
+            text!("world size / ulysses_size", "总进程数 / ulysses_size"),
+            source_of(&problem.ring),
+        );
+    }
+    let told = settings.layout.ulysses_argument.as_deref();
+    let program = settings.program.as_ref();
+    if let (Some(argument), Some(program)) = (told, program)
+        && world > 1
+        && value_of(program.value.args(), argument).is_none()
+    {
+        notes.warn(
+            "layout.argument",
+            text!(
+                "the program is not told its ulysses_size ({ulysses}): {argument} is missing",
+                "程序未获得 ulysses_size（{ulysses}）：缺少 {argument}"
+            ),
+            text!("add {argument} {{ulysses_size}}", "请加上 {argument} {{ulysses_size}}"),
+        );
+    }
+}
+
+/// What the program will read must pass its own assertions, however it was written
+/// (`--ulysses_size {nproc_per_node}`).
+pub(crate) fn written_sizes(
+    settings: &Settings,
+    layout: &Layout,
+    world: u32,
+    program: &Program,
+) -> Result<(u32, u32), Refusal> {
+    let solved = (layout.ulysses_size, layout.ring_size);
+    if layout.rule == LayoutRule::None {
+        return Ok(solved);
+    }
+    let read = |argument: &Option<String>, solved: u32| {
+        literal(argument.as_deref(), layout.rule, program, &mut Notes::default())
+            .map_or(solved, |literal| literal.value)
+    };
+    let ulysses = read(&settings.layout.ulysses_argument, layout.ulysses_size);
+    let ring = read(&settings.layout.ring_argument, layout.ring_size);
+    if is_legal(layout.rule, world, layout.heads, ulysses, ring) {
+        return Ok((ulysses, ring));
+    }
+    let words = rule_in_words(layout.rule);
+    let (en, zh) = (words.en, words.zh);
+    let (u, r) = solved;
+    let heads = layout.heads.map_or_else(|| "?".to_owned(), |heads| heads.to_string());
+    Err(Refusal::new(
+        Verdict::Layout,
+        "layout.literal",
+        text!(
+            "the program's arguments give ulysses_size {ulysses} and ring_size {ring} for {world} ranks and {heads} heads (rule {en})",
+            "程序参数给出 ulysses_size {ulysses}、ring_size {ring}，而总进程数为 {world}、注意力头数为 {heads}（规则 {zh}）"
+        ),
+        text!(
+            "use {{ulysses_size}} and {{ring_size}}, here {u} and {r}; --layout none skips this check",
+            "请使用 {{ulysses_size}} 与 {{ring_size}}，此处为 {u} 与 {r}；--layout none 可跳过该检查"
+        ),
+    ))
+}
