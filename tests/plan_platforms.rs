@@ -187,6 +187,9 @@ fn contracts_are_read_with_their_traps() {
         if have != expected {
             wrong.push(format!("{platform}\n want {expected}\n have {have}"));
         }
+        // The master's name stands in /etc/hosts, however the platform wraps it: a
+        // name server that is asked for `n[03-04]` costs 2 s.
+        assert!(planned.elapsed < std::time::Duration::from_secs(2), "{platform}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
