@@ -315,6 +315,13 @@ fn a_sick_driver_is_refused_by_its_name() {
         let warned = node().json(&["--severity", "gpu.fault=warn", "--", "train.py"]);
         assert_ne!(warned.code, 81, "{mode} {:#}", warned.json);
     }
+    let fabric = || {
+        let nvml = fake_nvml::FakeNvml::new(&[("GPUS", "4"), ("MODE", "fabric"), ("BAD", "2")]);
+        Node::of(Some(nvml)).file("/dev/nvidiactl", "")
+    };
+    assert_eq!(fabric().json(&["--", "train.py"]).refusal(), "82 gpu.fabric");
+    let warned = fabric().json(&["--severity", "gpu.fabric=warn", "--", "train.py"]);
+    assert_eq!((warned.code, warned.warning_ids()), (0, vec!["gpu.fabric".to_owned()]));
     for mode in ["ok", "noise", "slow"] {
         let nvml = fake_nvml::FakeNvml::new(&[("GPUS", "4"), ("MODE", mode)]);
         let planned = Node::of(Some(nvml)).json(&["--", "train.py"]);
