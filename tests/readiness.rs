@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{Launcher, Running, free_port, program, run_args};
+use common::{Launcher, Running, free_port, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 
-/// `rank.sh WHAT` as node `rank` of two, whose master is `host`.
+/// `rank.sh WHAT` as node `rank` of two, whose master is `host`; without a muster,
+/// so that the master may be anything that listens.
 fn node(rank: u32, host: &str, port: u16, timeout: &str, what: &str) -> Launcher {
     let mut args = run_args("direct", 1);
+    args.extend(["--muster".into(), "off".into()]);
     args.extend(["--wait-timeout".into(), timeout.into(), "--".into()]);
     args.extend([program("rank.sh").into_os_string(), what.into()]);
     Launcher::new(args).node(rank, 2, port).env("MASTER_ADDR", host)
@@ -57,6 +59,22 @@ fn a_worker_that_comes_first_waits_for_the_port() {
     assert!(worker.out.contains(&met), "{}", worker.out);
     let (port, waiter) = late(&|port| wait(&format!("127.0.0.1:{port}"), "30s"));
     assert!(waiter.err.contains(&format!("127.0.0.1:{port} answers")), "{}", waiter.err);
+}
+
+#[test]
+fn the_second_node_may_come_first() {
+    let port = free_port();
+    let node = |rank| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--".into(), program("meet.py").into_os_string()]);
+        Launcher::new(args).node(rank, 2, port).start()
+    };
+    let one = node(1);
+    wait_until("node 1 has a plan", || one.err().contains("── ranklaunch").then_some(()));
+    let zero = node(0).wait().expect_code(0).expect_nothing_left();
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("rank 0 of 2 met"), "{}", zero.out);
+    assert!(one.out.contains("rank 1 of 2 met"), "{}", one.out);
 }
 
 #[test]
