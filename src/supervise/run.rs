@@ -418,7 +418,7 @@ impl Supervisor<'_> {
             for process in left {
                 tree::signal(process, Signal::KILL);
             }
-            tree::kill_children(|_| false);
+            tree::kill_children();
         }
     }
 
@@ -483,7 +483,7 @@ impl Supervisor<'_> {
             return;
         }
         if kill {
-            tree::kill_children(|_| false);
+            tree::kill_children();
         }
         for process in left {
             if kill {

@@ -163,7 +163,7 @@ impl Shim {
             if self.agent.is_none() {
                 // Once may not be enough: the rank may be forking.
                 self.signal_descendants(Send::KILL);
-                tree::kill_children(|_| false);
+                tree::kill_children();
             }
             self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
         };
@@ -242,7 +242,7 @@ impl Shim {
             let kill = Instant::now() >= deadline || self.agent.is_none();
             if kill {
                 self.signal_descendants(Send::KILL);
-                tree::kill_children(|_| false);
+                tree::kill_children();
             } else if !signalled {
                 signalled = true;
                 self.signal_descendants(Send::TERM);

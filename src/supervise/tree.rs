@@ -102,14 +102,14 @@ const GENERATIONS: usize = 5_000;
 /// chain. No pidfd is needed: a child keeps its pid until it is reaped, and only
 /// the calling thread reaps. Without CONFIG_PROC_CHILDREN this does nothing, and
 /// the scans have to do.
-pub(super) fn kill_children(spare: impl Fn(i32) -> bool) {
+pub(super) fn kill_children() {
     let mut met = HashSet::new();
     while met.len() < GENERATIONS {
         let fresh: Vec<i32> = children().into_iter().filter(|pid| met.insert(*pid)).collect();
         if fresh.is_empty() {
             return;
         }
-        for pid in fresh.into_iter().filter(|pid| !spare(*pid)) {
+        for pid in fresh {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
