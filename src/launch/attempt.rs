@@ -252,7 +252,14 @@ fn launch(
             ),
         },
     };
-    Launch { start, env, dispositions, grace, job: identity.run_id.clone() }
+    Launch {
+        start,
+        env,
+        dispositions,
+        grace,
+        job: identity.run_id.clone(),
+        bindings: plan.bindings.clone(),
+    }
 }
 
 fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
