@@ -86,7 +86,8 @@ fn stopped_processes_end_with_the_grace() {
 fn term_ends_every_wait_at_once() {
     let free = common::free_port().to_string();
     for place in PLACES.into_iter().filter(|place| place.exists()) {
-        for (master, sign) in [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
+        for (master, sign) in
+            [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
         {
             let setup = Setup::new(place)
                 .env("WORLD_SIZE", "2")
@@ -168,8 +169,8 @@ fn what_forks_while_it_is_killed_is_caught() {
 #[test]
 fn control_a_shell_does_not_catch_it() {
     let script = "./misbehave hydra & wait";
-    let mut job = Setup::new(Place::Subreaper)
-        .start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+    let mut job =
+        Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
     job.says("READY", 1);
     for seen in job.processes() {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
@@ -199,8 +200,7 @@ fn ranks_of_one_session_die_one_by_one() {
     let mut args = common::run_args("deepspeed", 2);
     args.extend(["--grace".into(), "10s".into(), "--".into(), program.into()]);
     args.extend(["checkpoint".into(), "1000".into()]);
-    let mut job =
-        setup.env("PYTHONPATH", &here).start(&common::executable(), &args);
+    let mut job = setup.env("PYTHONPATH", &here).start(&common::executable(), &args);
     job.says("READY", 2);
     let sessions: std::collections::BTreeSet<i32> = job
         .roles()

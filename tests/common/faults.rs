@@ -193,9 +193,7 @@ impl Setup {
         };
         let inherited: Vec<String> = std::env::vars()
             .map(|(name, _)| name)
-            .filter(|name| {
-                name.starts_with("RANKLAUNCH_") || PLATFORM.contains(&name.as_str())
-            })
+            .filter(|name| name.starts_with("RANKLAUNCH_") || PLATFORM.contains(&name.as_str()))
             .collect();
         for name in inherited {
             command.env_remove(name);
@@ -310,7 +308,8 @@ impl Job {
         let is = |seen: &Seen, role: &str| {
             seen.argv.first() == Some(&ours) && seen.argv.get(1).is_some_and(|word| word == role)
         };
-        let run: Vec<i32> = all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
+        let run: Vec<i32> =
+            all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
         let shims: Vec<i32> =
             all.iter().filter(|seen| is(seen, "rank")).map(|seen| seen.pid).collect();
         let agents: Vec<i32> = all
