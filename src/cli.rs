@@ -157,6 +157,10 @@ pub struct Options {
     /// What the ranks compute on: auto, gpu or cpu [default: auto]
     #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
     pub device: Option<OsString>,
+    /// Which CPUs a rank may run on: none (all that the container has) or numa (those of its GPU's
+    /// NUMA node) [default: none]
+    #[arg(long, value_name = "HOW", help_heading = LAYOUT)]
+    pub bind: Option<OsString>,
     /// How the parallel sizes must fit the world: none, ulysses-world (Wan2.2) or ulysses-ring
     /// (Wan2.1, HunyuanVideo) [default: none]
     #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
