@@ -30,7 +30,7 @@ demo: build
 # be ignored by the launchers under test as well, as they should.
 test: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace --no-fail-fast
 
 lint: linker
 	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
