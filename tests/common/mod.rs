@@ -63,6 +63,19 @@ pub fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
+/// Runs a tool of the machine; fails with what it said unless it succeeds.
+pub fn run_tool(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// An executable file. Written by another process, since a file that the fork of
+/// any thread still holds open for writing cannot be executed.
+pub fn write_program(file: &Path, text: &str) {
+    let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
+}
+
 /// A port that nobody listens on now.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
