@@ -17,7 +17,7 @@ fn of(nodes: &str) -> Vec<&str> {
     vec!["--nnodes", nodes, "--node-rank", "0", "--master-addr", "10.0.0.1"]
 }
 
-fn ulysses(nodes: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+fn ulysses<'a>(nodes: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = of(nodes);
     args.extend(["--layout", "ulysses-world", "--python", PYTHON]);
     args.extend(more);
