@@ -17,12 +17,15 @@ fn of(nodes: &str) -> Vec<&str> {
     vec!["--nnodes", nodes, "--node-rank", "0", "--master-addr", "10.0.0.1"]
 }
 
-fn ulysses(nodes: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+fn ulysses<'a>(nodes: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = of(nodes);
     args.extend(["--layout", "ulysses-world", "--python", PYTHON]);
     args.extend(more);
     args
 }
+
+/// Nodes, GPUs of each, flags, program, and the line that is expected.
+type Job<'a> = (&'a str, u32, &'a [&'a str], &'a [&'a str], &'a str);
 
 /// `nproc world ulysses ring devices`, or `code id`.
 fn line(planned: &Planned) -> String {
@@ -39,7 +42,7 @@ fn line(planned: &Planned) -> String {
 fn the_sizes_of_real_jobs_are_solved_or_refused() {
     let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
     let literal = |size| ["--", "generate.py", "--ulysses_size", size];
-    let table: &[(&str, u32, &[&str], &[&str], &str)] = &[
+    let table: &[Job<'_>] = &[
         ("2", 8, &["--heads", "40"], &script, "5 10 10 1 0,1,2,3,4"),
         ("2", 7, &["--heads", "40"], &script, "5 10 10 1 0,1,2,3,4"),
         ("2", 4, &["--heads", "40"], &script, "4 8 8 1 absent"),
@@ -219,9 +222,7 @@ fn the_shell_form_runs_as_it_stands() {
     let file = stub.path().join("python3");
     let body = "#!/bin/sh\nprintf '%s\\0' \"$0\" \"$@\"\n\
         printf '%s|%s|%s' \"$CUDA_VISIBLE_DEVICES\" \"$PYTORCH_CUDA_ALLOC_CONF\" \"${RANK-none}\" >&2\n";
-    std::fs::write(&file, body).expect("a stub");
-    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("a mode");
+    common::write_program(&file, body);
     // On this node itself: the interpreter must be one that sh can start.
     let nvml = fake_nvml::FakeNvml::new(&[("GPUS", "8")]);
     let plan = |format: &str| {

@@ -11,6 +11,7 @@ use crate::common::{Ended, Launcher, executable};
 use crate::fake_nvml::FakeNvml;
 
 /// Where the node's interpreter lies.
+#[allow(dead_code, clippy::allow_attributes, reason = "each test file uses its own part")]
 pub(crate) const PYTHON: &str = "/opt/env/bin/python";
 
 pub(crate) struct Node {
@@ -20,6 +21,7 @@ pub(crate) struct Node {
 }
 
 /// What `plan --format json` printed and how it ended.
+#[allow(dead_code, clippy::allow_attributes, reason = "each test file uses its own part")]
 pub(crate) struct Planned {
     pub(crate) code: i32,
     pub(crate) json: Value,
