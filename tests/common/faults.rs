@@ -359,9 +359,24 @@ impl Job {
         send(self.find(role), signal);
     }
 
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The guard, where it is there.
+    pub fn guard_now(&self) -> Option<i32> {
+        self.roles().into_iter().find(|(role, _)| *role == Role::Guard).map(|(_, seen)| seen.pid)
+    }
+
     /// Waits for the end, which must come within `limit`.
     #[track_caller]
-    pub fn ends_within(mut self, limit: Duration) -> Over {
+    pub fn ends_within(self, limit: Duration) -> Over {
+        self.ends_by(limit, "")
+    }
+
+    /// The same, with words about the circumstances for a failure.
+    #[track_caller]
+    pub fn ends_by(mut self, limit: Duration, what: &str) -> Over {
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -369,7 +384,7 @@ impl Job {
             }
             assert!(
                 started.elapsed() < limit,
-                "no end within {limit:?}\n{}\n{}\n{:#?}",
+                "no end within {limit:?} {what}\n{}\n{}\n{:#?}",
                 self.out(),
                 self.err(),
                 self.roles()
@@ -439,10 +454,15 @@ impl Over {
     /// subreaper also nothing unknown to us may have come to it.
     #[track_caller]
     pub fn nothing_left(self) -> Over {
-        assert!(self.left.is_empty(), "left behind: {:#?}\n{}", self.left, self.job.err());
+        self.nothing_left_in("")
+    }
+
+    #[track_caller]
+    pub fn nothing_left_in(self, what: &str) -> Over {
+        assert!(self.left.is_empty(), "{what} left: {:#?}\n{}", self.left, self.job.err());
         if self.job.place == Place::Subreaper {
             let report = self.report();
-            assert!(report.starts_with("at-once 0 "), "{report}\n{}", self.job.err());
+            assert!(report.starts_with("at-once 0 "), "{what} {report}\n{}", self.job.err());
         }
         self
     }
@@ -451,18 +471,23 @@ impl Over {
     /// once, and the agent needs a moment to sweep.
     #[track_caller]
     pub fn nothing_left_soon(self) -> Over {
+        self.nothing_left_soon_in("")
+    }
+
+    #[track_caller]
+    pub fn nothing_left_soon_in(self, what: &str) -> Over {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let left = self.job.processes();
             if left.is_empty() {
                 break;
             }
-            assert!(Instant::now() < deadline, "left behind: {left:#?}\n{}", self.job.err());
+            assert!(Instant::now() < deadline, "{what} left: {left:#?}\n{}", self.job.err());
             std::thread::sleep(Duration::from_millis(2));
         }
         if self.job.place == Place::Subreaper {
             let report = self.report();
-            assert!(report.contains("\nafter 0 "), "{report}\n{}", self.job.err());
+            assert!(report.contains("\nafter 0 "), "{what} {report}\n{}", self.job.err());
         }
         self
     }
