@@ -95,8 +95,7 @@ fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
 fn control_a_shell_leaves_them() {
     for place in [Place::Plain, Place::Subreaper] {
         let script = "./misbehave escape & ./misbehave escape & wait";
-        let mut job =
-            Setup::new(place).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        let mut job = Setup::new(place).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
         job.says("READY", 2);
         let shell = job
             .processes()

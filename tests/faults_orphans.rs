@@ -15,7 +15,11 @@ const MANY: usize = 10_000;
 const SOON: Duration = Duration::from_secs(10);
 
 fn zombies_of(parent: i32) -> usize {
-    pids().into_iter().filter_map(stat).filter(|(state, of, _)| *state == 'Z' && *of == parent).count()
+    pids()
+        .into_iter()
+        .filter_map(stat)
+        .filter(|(state, of, _)| *state == 'Z' && *of == parent)
+        .count()
 }
 
 /// The time from the first zombie or the call until no child of `parent` is one.

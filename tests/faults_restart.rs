@@ -50,8 +50,11 @@ fn the_last_attempt_gives_the_code() {
 
 #[test]
 fn all_ranks_start_again_never_one() {
-    let job =
-        Setup::new(Place::Plain).direct(2, &["--max-restarts", "1", "--grace", "1s"], &["fail-rank-1"]);
+    let job = Setup::new(Place::Plain).direct(
+        2,
+        &["--max-restarts", "1", "--grace", "1s"],
+        &["fail-rank-1"],
+    );
     let over = job.ends_within(SOON).code(9).nothing_left();
     for attempt in ["attempt-0", "attempt-1"] {
         for rank in ["rank-00000.out", "rank-00001.out"] {
@@ -90,7 +93,10 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         let here = job.folder().join("misbehave");
         // The double fork leaves a daemon of the visitor's to PID 1.
         let mut command = std::process::Command::new("nsenter");
-        command.args(["-t", &guard.to_string(), "-p", "-m"]).arg(&here).args(["escape-and-exit", "0"]);
+        command
+            .args(["-t", &guard.to_string(), "-p", "-m"])
+            .arg(&here)
+            .args(["escape-and-exit", "0"]);
         let visit = command.env("JOB_TEST_TOKEN", job.token()).status().expect("nsenter");
         assert!(visit.success());
         let daemons: Vec<i32> = job

@@ -86,7 +86,8 @@ fn stopped_processes_end_with_the_grace() {
 fn term_ends_every_wait_at_once() {
     let free = common::free_port().to_string();
     for place in PLACES.into_iter().filter(|place| place.exists()) {
-        for (master, sign) in [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
+        for (master, sign) in
+            [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
         {
             let setup = Setup::new(place)
                 .env("WORLD_SIZE", "2")
@@ -168,8 +169,8 @@ fn what_forks_while_it_is_killed_is_caught() {
 #[test]
 fn control_a_shell_does_not_catch_it() {
     let script = "./misbehave hydra & wait";
-    let mut job = Setup::new(Place::Subreaper)
-        .start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+    let mut job =
+        Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
     job.says("READY", 1);
     for seen in job.processes() {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
@@ -199,8 +200,7 @@ fn ranks_of_one_session_die_one_by_one() {
     let mut args = common::run_args("deepspeed", 2);
     args.extend(["--grace".into(), "10s".into(), "--".into(), program.into()]);
     args.extend(["checkpoint".into(), "1000".into()]);
-    let mut job =
-        setup.env("PYTHONPATH", &here).start(&common::executable(), &args);
+    let mut job = setup.env("PYTHONPATH", &here).start(&common::executable(), &args);
     job.says("READY", 2);
     let sessions: std::collections::BTreeSet<i32> = job
         .roles()
@@ -215,4 +215,38 @@ fn ranks_of_one_session_die_one_by_one() {
     job.send(Role::Shim, Signal::SIGKILL);
     let over = job.ends_within(Duration::from_secs(15)).code(137).nothing_left();
     assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
+}
+
+/// Processes that outlive SIGKILL cannot be made; ones that refuse it can: they
+/// belong to root, and the launcher does not. It waits for them, but not for ever.
+#[test]
+fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can make a process that its launcher may not signal");
+        return;
+    }
+    for (mode, nproc, stop, code) in
+        [("become-root", 1, true, 143), ("fail-beside-root", 2, false, 83)]
+    {
+        let setup = Setup::new(Place::Plain).user(65534);
+        let program = setup.folder().join("rooted");
+        // By another process, since a descriptor open for writing forbids execution.
+        let script = "cp misbehave rooted && chmod 4755 rooted";
+        let made = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .current_dir(setup.folder())
+            .status()
+            .expect("a shell");
+        assert!(made.success());
+        let mut job = setup.direct_of(&program, nproc, &["--grace", "1s"], &[mode]);
+        job.waits("the rank", |job| job.out().matches("READY").count() >= nproc as usize);
+        if stop {
+            job.send(Role::Guard, Signal::SIGTERM);
+        }
+        let over = job.ends_within(SOON).code(code);
+        assert!(over.elapsed > Duration::from_secs(4), "{:?}", over.elapsed);
+        assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
+        assert!(over.job.err().contains("rooted"), "{}", over.job.err());
+        println!("{}", over.job.err());
+    }
 }

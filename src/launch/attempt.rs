@@ -43,8 +43,7 @@ pub(super) async fn all(
     let mut journal = None;
     let mut attempt = 0;
     loop {
-        let (ending, told) =
-            once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
+        let (ending, told) = once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
         if told || !worth_it || attempt >= restarts {

@@ -339,10 +339,8 @@ impl Supervisor<'_> {
                 continue;
             }
             let at = SystemTime::now();
-            self.ranks.insert(
-                rank,
-                RankEnd { rank, local_rank: rank, pid: None, end: Some(end), at },
-            );
+            self.ranks
+                .insert(rank, RankEnd { rank, local_rank: rank, pid: None, end: Some(end), at });
             self.rank_ended(rank, Some(end));
         }
     }

@@ -119,6 +119,7 @@ pub struct Setup {
     folder: tempfile::TempDir,
     token: String,
     env: BTreeMap<OsString, OsString>,
+    user: Option<u32>,
 }
 
 impl Setup {
@@ -128,7 +129,7 @@ impl Setup {
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(targets()).unwrap();
         std::fs::hard_link(misbehave(), folder.path().join("misbehave")).unwrap();
-        Setup { place, folder, token, env: BTreeMap::new() }
+        Setup { place, folder, token, env: BTreeMap::new(), user: None }
     }
 
     pub fn folder(&self) -> &Path {
@@ -145,8 +146,28 @@ impl Setup {
         self
     }
 
+    /// As another user, who may write to the job's folder.
+    pub fn user(mut self, user: u32) -> Setup {
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(self.folder.path(), everybody).unwrap();
+        self.user = Some(user);
+        self
+    }
+
     /// `ranklaunch run --engine direct …` with ranks that misbehave.
     pub fn direct(self, nproc: u32, options: &[&str], program: &[&str]) -> Job {
+        let misbehave = self.misbehave();
+        self.direct_of(&misbehave, nproc, options, program)
+    }
+
+    /// The same with another executable of the job's folder.
+    pub fn direct_of(
+        self,
+        program: &Path,
+        nproc: u32,
+        options: &[&str],
+        arguments: &[&str],
+    ) -> Job {
         let mut args: Vec<OsString> = ["run", "--engine", "direct", "--device", "cpu"]
             .into_iter()
             .map(OsString::from)
@@ -155,8 +176,8 @@ impl Setup {
         args.push(nproc.to_string().into());
         args.extend(options.iter().map(OsString::from));
         args.push("--".into());
-        args.push(self.misbehave().into());
-        args.extend(program.iter().map(OsString::from));
+        args.push(program.into());
+        args.extend(arguments.iter().map(OsString::from));
         self.start(&executable(), &args)
     }
 
@@ -193,15 +214,16 @@ impl Setup {
         };
         let inherited: Vec<String> = std::env::vars()
             .map(|(name, _)| name)
-            .filter(|name| {
-                name.starts_with("RANKLAUNCH_") || PLATFORM.contains(&name.as_str())
-            })
+            .filter(|name| name.starts_with("RANKLAUNCH_") || PLATFORM.contains(&name.as_str()))
             .collect();
         for name in inherited {
             command.env_remove(name);
         }
         let out = self.folder.path().join("console.out");
         let err = self.folder.path().join("console.err");
+        if let Some(user) = self.user {
+            std::os::unix::process::CommandExt::uid(&mut command, user);
+        }
         let child = command
             .args(args)
             .envs(&self.env)
@@ -310,7 +332,8 @@ impl Job {
         let is = |seen: &Seen, role: &str| {
             seen.argv.first() == Some(&ours) && seen.argv.get(1).is_some_and(|word| word == role)
         };
-        let run: Vec<i32> = all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
+        let run: Vec<i32> =
+            all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
         let shims: Vec<i32> =
             all.iter().filter(|seen| is(seen, "rank")).map(|seen| seen.pid).collect();
         let agents: Vec<i32> = all
