@@ -22,6 +22,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::io::Errno;
 use rustix::process::{Signal as Send, WaitOptions};
 
+use super::bind::{self, Placement};
 use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
 use super::outcome::End;
 use super::{socket, tree};
@@ -51,7 +52,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         return 64;
     };
     let mut command = Command::new(program);
-    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT);
+    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
     let Some((agent, grace)) = find_agent() else {
         let error = command.exec();
         eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
@@ -130,7 +131,11 @@ impl Shim {
         command
             .stdout(Stdio::from(OwnedFd::from(out_write)))
             .stderr(Stdio::from(OwnedFd::from(err_write)));
-        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+        let placement = Placement::of(local_rank);
+        sys::in_child(&mut command, move || {
+            placement.take();
+            sys::restore_in_child(&inherited)
+        });
         let spawned = command.spawn();
         // The command holds the write ends: without this the agent never sees their end of file.
         drop(command);
