@@ -243,10 +243,10 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         if stop {
             job.send(Role::Guard, Signal::SIGTERM);
         }
-        let over = job.ends_within(SOON).code(code);
+        // Agent and guard each give it five seconds after SIGKILL.
+        let over = job.ends_within(Duration::from_secs(18)).code(code);
         assert!(over.elapsed > Duration::from_secs(4), "{:?}", over.elapsed);
         assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
         assert!(over.job.err().contains("rooted"), "{}", over.job.err());
-        println!("{}", over.job.err());
     }
 }

@@ -78,13 +78,13 @@ fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     let program = chance.of(PROGRAMS);
     let nproc = 2 + u32::try_from(chance.below(2)).unwrap();
     // By event, or by the clock: a direct job of these lives some 30 ms, torchrun starts in 2 s.
-    let ready = chance.below(3) == 0;
+    let ready = chance.below(2) == 0;
     let span = if engine == "direct" { 120 } else { 4_000 };
-    let delay = Duration::from_millis(chance.below(span) as u64);
+    let delay = Duration::from_millis(if ready { 10_000 } else { chance.below(span) as u64 });
     let pick = chance.next();
     let what = format!(
         "seed {seed} round {round}: {engine} {nproc} x {program:?}, {}{delay:?}, pick {pick}",
-        if ready { "READY or " } else { "" }
+        if ready { "at READY, at the latest after " } else { "" }
     );
 
     let mut job = start(engine, nproc, program);
