@@ -216,3 +216,37 @@ fn ranks_of_one_session_die_one_by_one() {
     let over = job.ends_within(Duration::from_secs(15)).code(137).nothing_left();
     assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
 }
+
+/// Processes that outlive SIGKILL cannot be made; ones that refuse it can: they
+/// belong to root, and the launcher does not. It waits for them, but not for ever.
+#[test]
+fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can make a process that its launcher may not signal");
+        return;
+    }
+    for (mode, nproc, stop, code) in
+        [("become-root", 1, true, 143), ("fail-beside-root", 2, false, 83)]
+    {
+        let setup = Setup::new(Place::Plain).user(65534);
+        let program = setup.folder().join("rooted");
+        // By another process, since a descriptor open for writing forbids execution.
+        let script = "cp misbehave rooted && chmod 4755 rooted";
+        let made = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .current_dir(setup.folder())
+            .status()
+            .expect("a shell");
+        assert!(made.success());
+        let mut job = setup.direct_of(&program, nproc, &["--grace", "1s"], &[mode]);
+        job.waits("the rank", |job| job.out().matches("READY").count() >= nproc as usize);
+        if stop {
+            job.send(Role::Guard, Signal::SIGTERM);
+        }
+        // Agent and guard each give it five seconds after SIGKILL.
+        let over = job.ends_within(Duration::from_secs(18)).code(code);
+        assert!(over.elapsed > Duration::from_secs(4), "{:?}", over.elapsed);
+        assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
+        assert!(over.job.err().contains("rooted"), "{}", over.job.err());
+    }
+}
