@@ -303,13 +303,17 @@ int main(int count, char **argv) {
         close(open("is-root", O_WRONLY | O_CREAT, 0644));
         stay();
     }
-    /* Rank 1 fails at once, the others do not listen. */
+    /* Rank 1 fails as soon as rank 0 is there, which does not listen. */
     if (!strcmp(mode, "fail-rank-1")) {
         const char *rank = getenv("RANK");
         for (int number = 1; number < 32; number++) signal(number, SIG_IGN);
         say("READY\n");
-        if (rank && !strcmp(rank, "1")) _exit(9);
-        stay();
+        if (!rank || strcmp(rank, "1")) {
+            close(open("here", O_WRONLY | O_CREAT, 0644));
+            stay();
+        }
+        while (unlink("here")) usleep(5000);
+        _exit(9);
     }
     /* The first time: leaves escapees and fails once FILE 2 is there. Then it stays. */
     if (!strcmp(mode, "fail-once") && count > 3) {
