@@ -22,7 +22,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::{Signal as Send, WaitOptions};
 
 use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
-use super::outcome::End;
+use super::outcome::{End, exec_code};
 use super::{socket, tree};
 use crate::sys::{self, Dispositions};
 
@@ -59,11 +59,6 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
             exec_code(&error)
         }
     }
-}
-
-/// 127 when there is no such program, 126 when it cannot be executed: as shells say.
-fn exec_code(error: &io::Error) -> i32 {
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
 fn find_agent() -> Option<(OwnedFd, Duration)> {
