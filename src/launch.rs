@@ -90,6 +90,13 @@ fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32
     code
 }
 
+/// Both directions of the talk with the guard.
+#[derive(Clone, Copy)]
+pub(crate) struct Guard<'a> {
+    pub(crate) link: &'a AgentLink,
+    pub(crate) ear: &'a AgentEar,
+}
+
 /// What every phase needs.
 pub(crate) struct Scene {
     pub(crate) host: Arc<Host>,
@@ -158,7 +165,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
     let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
         Ok(Ok(ready)) => {
             let node = Some(ready.plan.membership.node_rank);
-            (attempt::all(&scene, ready, &ear, dispositions).await, node)
+            (attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await, node)
         }
         Ok(Err(refusal)) => {
             let ending = report::refused(&refusal);

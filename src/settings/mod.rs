@@ -178,8 +178,7 @@ fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Se
     let variables = Variables::read(host, &mut Vec::new());
     let mut settings = defaults(host);
     for (name, flag) in names {
-        let Some((row, raw)) = row(name).and_then(|row| strongest(row, options, &variables))
-        else {
+        let Some((row, raw)) = row(name).and_then(|row| strongest(row, options, &variables)) else {
             continue;
         };
         let Sourced { value, mut source } = checked(row, raw)?;

@@ -91,13 +91,9 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
 /// says to the background.
 fn forwarded() -> SigSet {
     let mut signals = SigSet::all();
-    for kept in [
-        Signal::SIGKILL,
-        Signal::SIGSTOP,
-        Signal::SIGCHLD,
-        Signal::SIGTTIN,
-        Signal::SIGTTOU,
-    ] {
+    for kept in
+        [Signal::SIGKILL, Signal::SIGSTOP, Signal::SIGCHLD, Signal::SIGTTIN, Signal::SIGTTOU]
+    {
         signals.remove(kept);
     }
     signals
@@ -162,9 +158,7 @@ impl Init {
     fn stopped(&mut self, signal: i32) {
         let then = match &self.place {
             Place::Apart => Then::Nothing,
-            Place::Foreground(terminal) => {
-                terminal.stopped(self.group, signal, self.told_to_stop)
-            }
+            Place::Foreground(terminal) => terminal.stopped(self.group, signal, self.told_to_stop),
             Place::Together => Then::StopOwner,
         };
         if then == Then::StopOwner {

@@ -253,8 +253,7 @@ impl Keeper {
     fn of_the_job<'a>(&self, all: &'a [Process]) -> Vec<&'a Process> {
         let mut job = Vec::new();
         for child in all.iter().filter(|process| process.parent == own_pid()) {
-            let ours =
-                child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
+            let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
             if self.strangers.contains(&child.pid) || !ours {
                 continue;
             }

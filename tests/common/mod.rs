@@ -9,6 +9,8 @@
     reason = "each test file uses its own part of this module"
 )]
 
+pub mod pty;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
