@@ -97,7 +97,7 @@ pub struct Wait {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Init {
-    /// Time for what the command left behind, from TERM to KILL: 500ms, 10s, 1m [default: 5s]
+    /// Time for what the command left behind, from TERM to KILL: 10s, 1m [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]

@@ -148,11 +148,12 @@ impl Keeper {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Event::Deadline;
             }
-            if let Some(info) = self.signal() {
-                return Event::Signal(info);
-            }
-            if self.sleep(deadline, other) {
-                return Event::Readable;
+            match self.signals.read_signal() {
+                // Read after the last reaping, so it may tell of a newer end.
+                Ok(Some(info)) if number(&info) == Signal::SIGCHLD as i32 => {}
+                Ok(Some(info)) => return Event::Signal(info),
+                _ if self.sleep(deadline, other) => return Event::Readable,
+                _ => {}
             }
         }
     }
@@ -162,16 +163,6 @@ impl Keeper {
         let now = Instant::now();
         let first = *self.interrupted.get_or_insert(now);
         now - first >= SECOND_INTERRUPT
-    }
-
-    /// The next signal but SIGCHLD, which only wakes us.
-    fn signal(&self) -> Option<signalfd_siginfo> {
-        while let Ok(Some(info)) = self.signals.read_signal() {
-            if number(&info) != Signal::SIGCHLD as i32 {
-                return Some(info);
-            }
-        }
-        None
     }
 
     /// True when `other` can be read; a signal and the deadline wake as well.
@@ -240,7 +231,7 @@ impl Keeper {
             }
             let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
             self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
-            while let Some(info) = self.signal() {
+            while let Ok(Some(info)) = self.signals.read_signal() {
                 if number(&info) == Signal::SIGINT as i32 && self.interrupted_again() {
                     kill = kill.min(Instant::now());
                 }
