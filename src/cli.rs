@@ -178,6 +178,10 @@ pub struct Options {
     /// What the ranks compute on: auto, gpu or cpu [default: auto]
     #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
     pub device: Option<OsString>,
+    /// Which CPUs a rank may run on: none (all that the container has) or numa (those of its GPU's
+    /// NUMA node) [default: none]
+    #[arg(long, value_name = "HOW", help_heading = LAYOUT)]
+    pub bind: Option<OsString>,
     /// How the parallel sizes must fit the world: none, ulysses-world (Wan2.2) or ulysses-ring
     /// (Wan2.1, HunyuanVideo) [default: none]
     #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
@@ -261,6 +265,8 @@ pub struct Options {
 #[command(
     name = "ranklaunch",
     version = VERSION.as_str(),
+    long_version = LONG_VERSION.as_str(),
+    max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…",
@@ -282,18 +288,17 @@ struct Line {
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
-    let mut version = format!(
+    format!(
         "{} ({}-{}-{libc}, {link})",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    );
-    if let Some(note) = PROBE_NOTE {
-        version.push_str("\nprobe: ");
-        version.push_str(note);
-    }
-    version
+    )
 });
+
+/// What `--version` adds, on a line of its own.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
 
 /// The program ends here: help, the version, or a command line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

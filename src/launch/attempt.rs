@@ -41,10 +41,10 @@ pub(super) async fn all(
     let mut journal = None;
     let mut attempt = 0;
     loop {
-        let ending = once(scene, &ready, attempt, guard, dispositions, &mut journal).await;
+        let (ending, told) = once(scene, &ready, attempt, guard, dispositions, &mut journal).await;
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
-        if !worth_it || attempt >= restarts {
+        if told || !worth_it || attempt >= restarts {
             if let Some(journal) = journal {
                 journal.close(DRAIN);
             }
@@ -58,6 +58,7 @@ pub(super) async fn all(
     }
 }
 
+/// One attempt: how it ended, and whether a stop was asked for meanwhile.
 async fn once(
     scene: &Scene,
     ready: &Ready,
@@ -65,11 +66,11 @@ async fn once(
     guard: Guard<'_>,
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
-) -> Ending {
+) -> (Ending, bool) {
     let started = SystemTime::now();
     let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
-        Err(refusal) => return refuse(scene, &refusal),
+        Err(refusal) => return (refuse(scene, &refusal), false),
     };
     let identity = RunIdentity { master_port, ..ready.identity.clone() };
     let plan = ready.plan.finish(&identity);
@@ -122,9 +123,10 @@ async fn once(
     let exit_code = super::remap(&scene.settings, ending.code);
     let last_lines = ending
         .rank
-        .map(|rank| logs.tail(logs::Owner::Rank(rank), LAST_LINES))
-        .unwrap_or_default()
-        .iter()
+        .and_then(|rank| summary.tails.get(&logs::Owner::Rank(rank)))
+        .map(|tail| tail.iter().rev().take(LAST_LINES).rev())
+        .into_iter()
+        .flatten()
         .map(|line| line.text().into_owned())
         .collect();
     scene.console.say(&closing::block(&Closing {
@@ -158,7 +160,7 @@ async fn once(
             ));
         }
     }
-    ending
+    (ending, outcome.is_ok_and(|outcome| outcome.told))
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -259,6 +261,7 @@ fn launch(
         grace,
         interactive: ready.interactive,
         job: identity.run_id.clone(),
+        bindings: plan.bindings.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
 use crate::names;
-use crate::observe::{self, Contract, Facts};
+use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
@@ -22,11 +22,15 @@ use crate::report::start;
 use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
 /// How long the facts may wait for the master's name; one that resolves later is
 /// waited for in a phase of its own.
 const NAME: Duration = Duration::from_secs(2);
+
+/// How long the driver may take to give the memory of ended processes back.
+const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// A node that may start.
 pub(super) struct Ready {
@@ -56,10 +60,9 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     }
 
     if clear_stale(scene, &plan, &facts).await? {
-        // What was in the way of the choice of GPUs may be gone.
-        facts = observe(&scene.host, &scene.settings).await;
-        plan = plan::plan(&scene.settings, &facts)?;
+        (facts, plan) = drained(scene).await?;
     }
+    refuse_busy(&scene.settings, &plan)?;
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
     {
@@ -175,16 +178,21 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
 }
 
 /// The master's name, where there is another node to talk to.
+///
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
+/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
+/// counts processes; then the claim's own text has to do.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
-    let alone = settings.nnodes.as_ref().is_some_and(|nodes| nodes.value == 1)
-        || contract
-            .nnodes
-            .as_ref()
-            .or(contract.world_size.as_ref())
-            .is_some_and(|claim| claim.value == "1");
-    let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
-    let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-    (!alone && !name.is_empty() && name != "None").then(|| name.clone())
+    let unknown = GpuFacts::default();
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+        Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
+        Err(_) => {
+            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
+            (!name.is_empty() && name != "None").then(|| name.clone())
+        }
+    }
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
@@ -215,6 +223,34 @@ async fn clear_stale(scene: &Scene, plan: &Plan, facts: &Facts) -> Result<bool, 
     match cleared.await {
         Ok(report) => Ok(!report?.ended.is_empty()),
         Err(error) => Err(internal(&error.to_string())),
+    }
+}
+
+/// After something was ended: facts and plan anew, once the driver has given the
+/// memory of the chosen GPUs back, which takes it seconds.
+async fn drained(scene: &Scene) -> Result<(Facts, Plan), Refusal> {
+    let deadline = tokio::time::Instant::now() + DRAIN;
+    loop {
+        let facts = observe(&scene.host, &scene.settings).await;
+        let plan = plan::plan(&scene.settings, &facts)?;
+        if busy(&plan).is_none() || tokio::time::Instant::now() >= deadline {
+            return Ok((facts, plan));
+        }
+        tokio::time::sleep(DRAIN_PAUSE).await;
+    }
+}
+
+fn busy(plan: &Plan) -> Option<&Warning> {
+    plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
+}
+
+/// GPU memory that is still held, where the user made that a failure.
+fn refuse_busy(settings: &Settings, plan: &Plan) -> Result<(), Refusal> {
+    match busy(plan) {
+        Some(held) if plan::severity(settings, "gpu.busy", Severity::Warn) == Severity::Fail => {
+            Err(Refusal::new(Verdict::Stale, "gpu.busy", held.text.clone(), held.hint.clone()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
+use super::bind;
 use super::message::{AGENT_SOCKET, JOB_MARK, SLOT, TERMINAL};
 use super::tree;
+use crate::cpus::CpuList;
 use crate::sys::{self, Dispositions};
 
 /// What to start, as fixed by the plan.
@@ -28,6 +30,8 @@ pub struct Launch {
     pub interactive: bool,
     /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
     pub job: String,
+    /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
+    pub bindings: Vec<Option<CpuList>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +91,10 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
             .stdin(Stdio::null())
             .stdout(out_write.try_clone().map_err(named)?)
             .stderr(err_write.try_clone().map_err(named)?);
+        match launch.bindings.as_slice() {
+            [] => command.env_remove(bind::CPUS),
+            bindings => command.env(bind::CPUS, bind::encode(bindings)),
+        };
         let dispositions = launch.dispositions;
         sys::in_child(&mut command, move || {
             if own_session {

@@ -24,6 +24,8 @@ use crate::sys::{self, Dispositions, Fork};
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 /// How much longer than the agent's budget the guard waits before it takes over.
 const MARGIN: Duration = Duration::from_millis(500);
+/// How long the agent may take for the KILL that a second interrupt demands.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The signals that mean something to a launch.
 const WATCHED: [Signal; 8] = [
@@ -69,6 +71,7 @@ pub fn guarded(agent: impl FnOnce(AgentLink, Dispositions) -> i32) -> io::Result
         terminal,
         grace: FIRST_GRACE,
         stop: None,
+        kill_by: None,
         interactive: false,
     };
     Ok(guard.watch())
@@ -82,6 +85,8 @@ struct Guard {
     grace: Duration,
     /// First stop signal and when it came.
     stop: Option<(i32, Instant)>,
+    /// After a second interrupt even an agent that hangs must be through by then.
+    kill_by: Option<Instant>,
     /// A rank has the terminal.
     interactive: bool,
 }
@@ -89,7 +94,8 @@ struct Guard {
 impl Guard {
     fn watch(&mut self) -> i32 {
         loop {
-            let deadline = self.stop.map(|(_, since)| since + self.grace + MARGIN);
+            let whole = self.stop.map(|(_, since)| since + self.grace + MARGIN);
+            let deadline = [whole, self.kill_by].into_iter().flatten().min();
             match self.keeper.next(deadline, Some(self.link.as_fd())) {
                 Event::Ended(end) => return self.after_agent(end),
                 // The agent had its whole budget and more: it hangs, and is swept
@@ -125,7 +131,10 @@ impl Guard {
                 self.tell(GuardWord::Pass(number));
             }
             Ok(Signal::SIGWINCH | Signal::SIGCONT) => {}
-            Ok(Signal::SIGINT) if self.keeper.interrupted_again() => self.tell(GuardWord::KillNow),
+            Ok(Signal::SIGINT) if self.keeper.interrupted_again() => {
+                self.kill_by.get_or_insert(Instant::now() + KILL_PATIENCE);
+                self.tell(GuardWord::KillNow);
+            }
             _ => self.stop_by(number),
         }
     }

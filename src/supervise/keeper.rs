@@ -206,12 +206,15 @@ impl Keeper {
         let mut kill = Instant::now() + grace;
         let mut asked = HashSet::new();
         loop {
-            let children = self.reap();
+            if !self.reap() {
+                return;
+            }
             let all = tree::snapshot();
             let left = self.of_the_job(&all);
             // A scan is not atomic: a process may fork and go while it runs. Where
-            // every child is the job's, only the kernel's "no child" is the end.
-            if left.is_empty() && (self.adopts_outsiders || !children) {
+            // every child is the job's, only the kernel's "no child" is the end;
+            // PID 1 takes everything with it when it ends.
+            if self.adopts_outsiders && left.is_empty() {
                 return;
             }
             let now = Instant::now();
@@ -228,6 +231,9 @@ impl Keeper {
                     // One that a shell had stopped cannot end before it goes on.
                     tree::signal(process, Send::CONT);
                 }
+            }
+            if killing && !self.adopts_outsiders {
+                tree::kill_children();
             }
             let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
             self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
