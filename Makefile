@@ -1,6 +1,8 @@
 # make demo   build, then launch a real two-node job on this machine
 # make test   the whole suite
 # make lint   formatting and clippy, warnings denied
+# make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
+# make soak-torchrun   20 of them below a real torchrun
 # make size   the release executable is static and small
 # make audit  licences, sources and unused dependencies
 #
@@ -17,7 +19,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo test lint size audit linker
+.PHONY: build demo test lint soak soak-torchrun size audit linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -26,15 +28,27 @@ demo: build
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	PYTHON="$$PYTHON" RANKLAUNCH="$(BINARY)" tests/demo/demo.sh
 
+# Signals that were ignored when make was started (nohup, a background job) would
+# be ignored by the launchers under test as well, as they should.
 test: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) test --locked --workspace
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace --no-fail-fast
 
 lint: linker
 	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
 	$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy || tests/packages.sh rust-clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+soak: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_ROUNDS="$${SOAK_ROUNDS:-500}" \
+	$(CARGO) test --locked --test soak direct -- --nocapture
+
+soak-torchrun: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
+	$(CARGO) test --locked --test soak torchrun -- --nocapture
 
 size: build
 	tests/size.sh "$(BINARY)"

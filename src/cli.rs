@@ -324,10 +324,27 @@ pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 }
 
 /// The manual page in troff.
+///
+/// One page for all: the generator's references to a page for each subcommand become
+/// the subcommands with the arguments that only they have.
 pub fn man() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Line::command()).render(&mut page)?;
-    Ok(page)
+    let mut line = Line::command();
+    clap_mangen::Man::new(line.clone()).render(&mut page)?;
+    line.build();
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    for subcommand in line.get_subcommands() {
+        let name = subcommand.get_name();
+        let mut usage = format!("ranklaunch {name}");
+        for own in subcommand.get_arguments() {
+            if line.get_arguments().all(|shared| shared.get_id() != own.get_id()) {
+                usage.push(' ');
+                usage.push_str(&own.to_string().replace('-', "\\-"));
+            }
+        }
+        page = page.replace(&format!("ranklaunch\\-{name}(1)"), &usage);
+    }
+    Ok(page.into_bytes())
 }
 
 fn stop(error: clap::Error) -> Stop {
@@ -524,8 +541,13 @@ mod tests {
         assert!(
             String::from_utf8_lossy(&completions(clap_complete::Shell::Bash)).contains("--nnodes")
         );
-        let man = man().expect("a page");
-        assert!(String::from_utf8_lossy(&man).contains("ranklaunch"));
+        let man = String::from_utf8(man().expect("a page")).expect("text");
+        for words in
+            ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
+        {
+            assert!(man.contains(words), "{words} is missing in\n{man}");
+        }
+        assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
     }
 
     proptest! {

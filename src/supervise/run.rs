@@ -33,6 +33,10 @@ const ENGINE_TENTHS: u32 = 6;
 const KILL_TENTHS: u32 = 9;
 /// After SIGKILL, how long until a process counts as unkillable.
 const UNKILLABLE: Duration = Duration::from_secs(5);
+/// How long an engine without a single rank may take to end once a stop has begun.
+/// torchrun's exit barrier waits for other nodes up to 300 s inside a call into
+/// C++, in which no Python signal handler runs.
+const ENGINE_ALONE: Duration = Duration::from_secs(2);
 /// Pause between two scans while something is being killed.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two scans while leftovers may end by themselves.
@@ -171,6 +175,8 @@ struct Stopping {
     term_tree: Option<Instant>,
     kill: Instant,
     killing: bool,
+    /// When an engine that has no rank any more is killed.
+    kill_engine: Option<Instant>,
 }
 
 /// After the engine and all shims: what is still below us.
@@ -393,6 +399,7 @@ impl Supervisor<'_> {
             term_tree: Some(now + share),
             kill: now + self.grace * KILL_TENTHS / 10,
             killing: false,
+            kill_engine: None,
         });
     }
 
@@ -407,6 +414,16 @@ impl Supervisor<'_> {
     fn advance(&mut self) {
         let now = Instant::now();
         let Some(stop) = &mut self.stop else { return };
+        if self.has_engine && !self.children.is_empty() && self.shims.is_empty() {
+            let at = *stop.kill_engine.get_or_insert(now + ENGINE_ALONE);
+            for engine in self.children.keys().filter(|_| now >= at) {
+                if let Some(engine) = tree::process(*engine) {
+                    tree::signal(&engine, Signal::KILL);
+                }
+            }
+        } else {
+            stop.kill_engine = None;
+        }
         if stop.term_tree.is_some_and(|at| now >= at) {
             stop.term_tree = None;
             let all = tree::snapshot();
@@ -447,10 +464,11 @@ impl Supervisor<'_> {
         let far = now + Duration::from_secs(3600);
         let stop = self.stop.as_ref().map(|stop| {
             if stop.killing {
-                now + KILL_PAUSE
-            } else {
-                stop.term_tree.map_or(stop.kill, |at| at.min(stop.kill))
+                return now + KILL_PAUSE;
             }
+            // Never earlier than a pause from now: an engine that was killed may take a while.
+            let engine = stop.kill_engine.map(|at| at.max(now + KILL_PAUSE));
+            [stop.term_tree, engine].into_iter().flatten().fold(stop.kill, Instant::min)
         });
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.next);
         [stop, leftovers].into_iter().flatten().min().unwrap_or(far)

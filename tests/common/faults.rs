@@ -119,6 +119,7 @@ pub struct Setup {
     folder: tempfile::TempDir,
     token: String,
     env: BTreeMap<OsString, OsString>,
+    user: Option<u32>,
 }
 
 impl Setup {
@@ -128,7 +129,7 @@ impl Setup {
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(targets()).unwrap();
         std::fs::hard_link(misbehave(), folder.path().join("misbehave")).unwrap();
-        Setup { place, folder, token, env: BTreeMap::new() }
+        Setup { place, folder, token, env: BTreeMap::new(), user: None }
     }
 
     pub fn folder(&self) -> &Path {
@@ -145,8 +146,28 @@ impl Setup {
         self
     }
 
+    /// As another user, who may write to the job's folder.
+    pub fn user(mut self, user: u32) -> Setup {
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(self.folder.path(), everybody).unwrap();
+        self.user = Some(user);
+        self
+    }
+
     /// `ranklaunch run --engine direct …` with ranks that misbehave.
     pub fn direct(self, nproc: u32, options: &[&str], program: &[&str]) -> Job {
+        let misbehave = self.misbehave();
+        self.direct_of(&misbehave, nproc, options, program)
+    }
+
+    /// The same with another executable of the job's folder.
+    pub fn direct_of(
+        self,
+        program: &Path,
+        nproc: u32,
+        options: &[&str],
+        arguments: &[&str],
+    ) -> Job {
         let mut args: Vec<OsString> = ["run", "--engine", "direct", "--device", "cpu"]
             .into_iter()
             .map(OsString::from)
@@ -155,8 +176,8 @@ impl Setup {
         args.push(nproc.to_string().into());
         args.extend(options.iter().map(OsString::from));
         args.push("--".into());
-        args.push(self.misbehave().into());
-        args.extend(program.iter().map(OsString::from));
+        args.push(program.into());
+        args.extend(arguments.iter().map(OsString::from));
         self.start(&executable(), &args)
     }
 
@@ -200,6 +221,9 @@ impl Setup {
         }
         let out = self.folder.path().join("console.out");
         let err = self.folder.path().join("console.err");
+        if let Some(user) = self.user {
+            std::os::unix::process::CommandExt::uid(&mut command, user);
+        }
         let child = command
             .args(args)
             .envs(&self.env)
@@ -358,9 +382,24 @@ impl Job {
         send(self.find(role), signal);
     }
 
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The guard, where it is there.
+    pub fn guard_now(&self) -> Option<i32> {
+        self.roles().into_iter().find(|(role, _)| *role == Role::Guard).map(|(_, seen)| seen.pid)
+    }
+
     /// Waits for the end, which must come within `limit`.
     #[track_caller]
-    pub fn ends_within(mut self, limit: Duration) -> Over {
+    pub fn ends_within(self, limit: Duration) -> Over {
+        self.ends_by(limit, "")
+    }
+
+    /// The same, with words about the circumstances for a failure.
+    #[track_caller]
+    pub fn ends_by(mut self, limit: Duration, what: &str) -> Over {
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -368,7 +407,7 @@ impl Job {
             }
             assert!(
                 started.elapsed() < limit,
-                "no end within {limit:?}\n{}\n{}\n{:#?}",
+                "no end within {limit:?} {what}\n{}\n{}\n{:#?}",
                 self.out(),
                 self.err(),
                 self.roles()
@@ -438,10 +477,15 @@ impl Over {
     /// subreaper also nothing unknown to us may have come to it.
     #[track_caller]
     pub fn nothing_left(self) -> Over {
-        assert!(self.left.is_empty(), "left behind: {:#?}\n{}", self.left, self.job.err());
+        self.nothing_left_in("")
+    }
+
+    #[track_caller]
+    pub fn nothing_left_in(self, what: &str) -> Over {
+        assert!(self.left.is_empty(), "{what} left: {:#?}\n{}", self.left, self.job.err());
         if self.job.place == Place::Subreaper {
             let report = self.report();
-            assert!(report.starts_with("at-once 0 "), "{report}\n{}", self.job.err());
+            assert!(report.starts_with("at-once 0 "), "{what} {report}\n{}", self.job.err());
         }
         self
     }
@@ -450,18 +494,23 @@ impl Over {
     /// once, and the agent needs a moment to sweep.
     #[track_caller]
     pub fn nothing_left_soon(self) -> Over {
+        self.nothing_left_soon_in("")
+    }
+
+    #[track_caller]
+    pub fn nothing_left_soon_in(self, what: &str) -> Over {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let left = self.job.processes();
             if left.is_empty() {
                 break;
             }
-            assert!(Instant::now() < deadline, "left behind: {left:#?}\n{}", self.job.err());
+            assert!(Instant::now() < deadline, "{what} left: {left:#?}\n{}", self.job.err());
             std::thread::sleep(Duration::from_millis(2));
         }
         if self.job.place == Place::Subreaper {
             let report = self.report();
-            assert!(report.contains("\nafter 0 "), "{report}\n{}", self.job.err());
+            assert!(report.contains("\nafter 0 "), "{what} {report}\n{}", self.job.err());
         }
         self
     }

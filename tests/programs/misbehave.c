@@ -289,6 +289,15 @@ int main(int count, char **argv) {
         while (access(more, F_OK)) usleep(5000);
         _exit(count > 3 ? atoi(argv[3]) : 0);
     }
+    /* Owned by root with the set-user-ID bit: nobody but root may signal it. */
+    if (!strcmp(mode, "become-root") || !strcmp(mode, "fail-beside-root")) {
+        const char *rank = getenv("RANK");
+        if (rank && !strcmp(rank, "1") && mode[0] == 'f') { say("READY\n"); _exit(9); }
+        if (setresuid(0, 0, 0)) { say("NO-ROOT\n"); _exit(3); }
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+        say("READY\n");
+        stay();
+    }
     /* Rank 1 fails at once, the others do not listen. */
     if (!strcmp(mode, "fail-rank-1")) {
         const char *rank = getenv("RANK");
