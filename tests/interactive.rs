@@ -263,6 +263,24 @@ fn a_shell_can_stop_and_continue_it() {
 }
 
 #[test]
+fn as_a_containers_first_process_it_is_not_wedged_by_ctrl_z() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("script.py");
+    std::fs::write(&path, "print('got', input('name? ')); raise SystemExit(6)\n")
+        .expect("the script is written");
+    let words = By::Implied.words(&path);
+    let (launcher, args) = words.split_first().expect("a command");
+    let mut command = Command::new(launcher);
+    command.args(args).current_dir(folder.path());
+    let mut terminal = Terminal::start(command);
+    terminal.shows("name? ");
+    terminal.types(CTRL_Z);
+    terminal.types("ada\n");
+    terminal.shows("got ada");
+    assert_eq!(terminal.ends(), 6);
+}
+
+#[test]
 fn closing_the_window_ends_everything() {
     for by in [By::Direct, By::Torchrun] {
         let mut session = session(by, "input('name? ')\n");
