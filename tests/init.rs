@@ -265,6 +265,25 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
+fn earlier_children_and_their_orphans_are_left_alone() {
+    // A shell starts something of its own and becomes the init.
+    let script = "(until [ -e go ]; do sleep 0.02; done; (setsid sleep 301 &); : >made; exec sleep 302) &\n\
+        exec \"$0\" init -- sh -c ': >go; until [ -e made ]; do sleep 0.02; done; setsid sleep 303 & exit 3'";
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script);
+    let token = format!("strangers-{}-of-init", std::process::id());
+    let launcher = Launcher::of(shell, [executable()]).env("STRANGERS", &token);
+    launcher.run().expect_code(3);
+    let mut left = processes_of(&token);
+    left.sort_by(|one, other| one.command.cmp(&other.command));
+    for process in &left {
+        kill(process.pid);
+    }
+    let commands: Vec<&str> = left.iter().map(|process| process.command.trim()).collect();
+    assert_eq!(commands, ["sleep 301", "sleep 302"]);
+}
+
+#[test]
 fn leftovers_get_term_and_the_grace_and_then_kill() {
     let polite = "(trap 'sleep 0.3; echo bye >bye; exit' TERM; echo READY >ready; \
         while :; do sleep 0.05; done) & \
@@ -396,6 +415,29 @@ fn ctrl_c_reaches_the_command_once() {
         terminal.types(CTRL_C);
         assert_eq!(terminal.ends(), 130);
     }
+}
+
+#[test]
+fn below_a_script_ctrl_c_reaches_script_and_command_once_each() {
+    let command = "trap 'echo CAUGHT' INT; echo READY; read one; read two; exit 8";
+    let mut script = Command::new("sh");
+    script.args([
+        "-c",
+        "trap 'echo SCRIPT' INT; \"$@\"; echo code=$?; read line; echo \"=$line\"",
+        "sh",
+    ]);
+    script.arg(executable()).args(["init", "--", "sh", "-c", command]);
+    let mut terminal = Terminal::start(script);
+    terminal.shows("READY");
+    terminal.types(CTRL_C);
+    terminal.shows("CAUGHT");
+    terminal.types("1\n2\n3\n");
+    terminal.shows("code=8");
+    terminal.types("over\n");
+    assert_eq!(terminal.ends(), 0);
+    let shown = terminal.everything();
+    assert_eq!(shown.matches("CAUGHT").count(), 1, "{shown}");
+    assert_eq!(shown.matches("SCRIPT").count(), 1, "{shown}");
 }
 
 #[test]
