@@ -14,6 +14,7 @@
 pub mod check;
 pub mod clear;
 pub mod cli;
+pub mod cpus;
 pub mod host;
 pub mod lang;
 pub mod launch;

@@ -15,12 +15,13 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
 use crate::names;
-use crate::observe::{self, Contract, Facts, Late, LogFolder, NodeState, PythonFacts};
+use crate::observe::{self, Contract, Facts, GpuFacts, Late, LogFolder, NodeState, PythonFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
 use crate::report::start;
-use crate::settings::{MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
@@ -41,6 +42,8 @@ pub(super) struct Ready {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
     pub(super) log_candidates: Vec<PathBuf>,
+    /// The only rank keeps our stdin, stdout and stderr.
+    pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.
     pub(super) executable: PathBuf,
 }
@@ -53,7 +56,14 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     wait_for_fabric(scene, &mut facts).await;
     let mut plan = planned(&scene.settings, &facts, Stage::BeforeClearing)?;
     plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
     scene.console.say(&start::block(&plan, &scene.settings));
+    if interactive {
+        scene.say(&text!(
+            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+        ));
+    }
 
     if clear_stale(scene, &plan, &facts).await? {
         (facts, plan) = drained(scene).await?;
@@ -71,7 +81,7 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     }
     let identity = identity(&plan, &facts.contract)?;
     let log_candidates = log_candidates(&scene.host, &scene.settings);
-    Ok(Ready { plan, identity, log_candidates, executable })
+    Ok(Ready { plan, identity, log_candidates, interactive, executable })
 }
 
 /// What can be asked for and this version cannot do is refused before anything starts.
@@ -88,18 +98,33 @@ fn supported(settings: &Settings) -> Result<(), Refusal> {
             text!("--muster auto starts without one", "使用 --muster auto 可在无集结的情况下启动"),
         ));
     }
-    if settings.interactive {
+    Ok(())
+}
+
+/// Whether the rank is left the terminal: on request, or because a person sits
+/// there and has only one.
+fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    let nproc = match plan.engine {
+        // One process per node, whatever it starts itself.
+        Engine::Command => 1,
+        _ => plan.nproc_per_node,
+    };
+    if settings.interactive && nproc > 1 {
+        let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
+        let source = source.unwrap_or_default();
         return Err(Refusal::new(
             Verdict::Usage,
-            "interactive.unavailable",
-            text!("--interactive is not available in this version", "此版本尚不支持 --interactive"),
+            "interactive.nproc",
             text!(
-                "run the script with plain python to use pdb",
-                "需要 pdb 时请直接用 python 运行脚本"
+                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                 [{source}]",
+                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
             ),
+            text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
         ));
     }
-    Ok(())
+    let alone = plan.membership.nnodes == 1 && plan.nproc_per_node == 1;
+    Ok(settings.interactive || (alone && supervise::at_terminal()))
 }
 
 fn executable() -> Result<PathBuf, Refusal> {
@@ -288,16 +313,21 @@ fn log_candidates(host: &Host, settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// The master's name, where there is another node to talk to.
+///
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
+/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
+/// counts processes; then the claim's own text has to do.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
-    let alone = settings.nnodes.as_ref().is_some_and(|nodes| nodes.value == 1)
-        || contract
-            .nnodes
-            .as_ref()
-            .or(contract.world_size.as_ref())
-            .is_some_and(|claim| claim.value == "1");
-    let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
-    let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-    (!alone && !name.is_empty() && name != "None").then(|| name.clone())
+    let unknown = GpuFacts::default();
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+        Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
+        Err(_) => {
+            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
+            (!name.is_empty() && name != "None").then(|| name.clone())
+        }
+    }
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
