@@ -4,6 +4,7 @@ use super::table::planned;
 use super::{Evidence, Finding, Kind, bytes};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
+use crate::verdict::Warning;
 
 /// Below this a GPU holds no CUDA context and no model.
 const USEFUL: u64 = 1 << 30;
@@ -44,7 +45,7 @@ fn models(gpus: &[Gpu]) -> String {
 
 pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
-    let faults = gpus.faults.iter().filter(|fault| !fault.id.starts_with("gpu.fabric"));
+    let faults = gpus.faults.iter().filter(|fault| !is_fabric(fault));
     let mut found: Vec<Finding> = faults
         .map(|fault| Finding {
             planned: true,
@@ -65,37 +66,32 @@ pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-/// NVSwitch machines answer CUDA with error 802 until the fabric manager has
-/// registered the GPU: state 3 with status 0.
 pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
-    let seen = || gpus.visible.iter().filter_map(|token| gpus.gpus.get(token.gpu));
-    let pending: Vec<String> =
-        seen().filter(|gpu| is_pending(gpu)).map(|gpu| gpu.index.to_string()).collect();
-    if pending.is_empty() {
-        let ready = seen().any(|gpu| matches!(gpu.fabric, Some((3, 0))));
-        return vec![Finding::ok(if ready {
+    let mut found: Vec<Finding> = gpus
+        .faults
+        .iter()
+        .filter(|fault| is_fabric(fault))
+        .map(|fault| Finding {
+            planned: true,
+            ..Finding::bad(fault.text.clone(), fault.hint.clone())
+        })
+        .collect();
+    if found.is_empty() {
+        let ready = gpus.gpus.iter().any(|gpu| matches!(gpu.fabric, Some((3, 0))));
+        found.push(Finding::ok(if ready {
             text!("NVSwitch fabric ready", "NVSwitch 互联已就绪")
         } else {
             text!("no NVSwitch fabric", "无 NVSwitch 互联")
-        })];
+        }));
     }
-    let list = pending.join(", ");
-    vec![Finding::bad(
-        text!(
-            "the NVSwitch fabric is not ready on GPU {list}: CUDA then fails with error 802 (system not yet initialized)",
-            "以下 GPU 的 NVSwitch 互联尚未就绪：{list}，此时 CUDA 报错 802（system not yet initialized）"
-        ),
-        text!(
-            "check on the host that nvidia-fabricmanager runs in the driver's version; --severity gpu.fabric=warn goes on",
-            "请在宿主机确认 nvidia-fabricmanager 正在运行且与驱动版本一致；--severity gpu.fabric=warn 可继续"
-        ),
-    )]
+    found
 }
 
-/// Not started, in progress, or completed with an error; 0 is a GPU without a fabric.
-pub(super) fn is_pending(gpu: &Gpu) -> bool {
-    gpu.fabric.is_some_and(|(state, status)| matches!(state, 1 | 2) || (state == 3 && status != 0))
+/// NVSwitch machines answer CUDA with error 802 until the fabric manager has
+/// registered the GPU, which takes some seconds after a node's start.
+pub(super) fn is_fabric(fault: &Warning) -> bool {
+    fault.id.starts_with("gpu.fabric")
 }
 
 pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {

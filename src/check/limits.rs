@@ -185,6 +185,10 @@ pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (cpus, nproc) = (evidence.facts.limits.cpus, evidence.nproc());
+    // A copied root may not say.
+    if cpus <= 1 && evidence.facts.limits.allowed.is_empty() {
+        return vec![Finding::info(text!("not known", "未知"))];
+    }
     if cpus < nproc {
         return vec![Finding::bad(
             text!(

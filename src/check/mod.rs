@@ -167,10 +167,9 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// Whether a visible GPU waits for its NVSwitch fabric.
+/// Whether a GPU waits for its NVSwitch fabric.
 pub fn fabric_is_pending(facts: &Facts) -> bool {
-    let gpus = &facts.gpus;
-    gpus.visible.iter().filter_map(|token| gpus.gpus.get(token.gpu)).any(gpus::is_pending)
+    facts.gpus.faults.iter().any(gpus::is_fabric)
 }
 
 fn level(kind: Kind, severity: Severity) -> Option<Level> {

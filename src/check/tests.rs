@@ -115,8 +115,13 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         Level::Fail,
         "gpu.fault.lost happened",
     ),
-    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((2, 0)), Level::Fail, "GPU 3"),
-    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((3, 7)), Level::Fail, "802"),
+    (
+        "gpu.fabric",
+        |node| node.facts.gpus.faults.push(warning("gpu.fabric")),
+        Level::Fail,
+        "gpu.fabric happened",
+    ),
+    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((3, 0)), Level::Ok, "ready"),
     ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((0, 0)), Level::Ok, "no NVSwitch"),
     (
         "gpu.busy",
@@ -165,6 +170,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
     ),
     ("memory.limit", |node| node.facts.limits.memory_limit = Some(64 << 30), Level::Warn, "64 GiB"),
     ("cpu.limit", |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
+    ("cpu.limit", |node| node.facts.limits.cpus = 1, Level::Info, "not known"),
     (
         "disk.logs",
         |node| node.facts.state.logs = Some(folder(1 << 20, 1 << 30)),

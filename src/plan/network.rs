@@ -335,14 +335,17 @@ fn socket(
         .or(global.first())
         .copied();
     let mut env: Vec<(String, OsString)> = Vec::new();
+    if set_nccl {
+        // `=`: without it eth1 would take eth10 as well. What is set here is set and
+        // empty, which NCCL takes as unset.
+        env.push(("NCCL_SOCKET_IFNAME".to_owned(), format!("={name}").into()));
+    }
     let mut fill = |variable: &str, value: OsString| {
         if !variables.is_set(variable) {
             env.push((variable.to_owned(), value));
         }
     };
     if set_nccl {
-        // `=`: without it eth1 would take eth10 as well.
-        fill("NCCL_SOCKET_IFNAME", format!("={name}").into());
         // NCCL takes the first address of an interface, of either family.
         let both = global.iter().any(IpAddr::is_ipv4) && global.iter().any(IpAddr::is_ipv6);
         if let Some(address) = address.filter(|_| both) {
