@@ -40,6 +40,13 @@ pub enum Command {
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections, nothing else
     Wait(Wait),
+    /// Find in Kubernetes manifests the mistakes that fail at run time
+    ///
+    /// Reads Pod, Job, PyTorchJob, TrainJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet,
+    /// LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
+    /// something was found (what could not be read is said and does not count), 64 when a
+    /// manifest is no YAML.
+    Lint(Lint),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -85,6 +92,29 @@ pub struct Wait {
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Lint {
+    /// Manifests to read; - is standard input
+    #[arg(value_name = "MANIFEST", required = true)]
+    pub manifests: Vec<OsString>,
+    /// How findings are printed: for people, as JSON, or as annotations of a GitHub workflow
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LintFormat::Text)]
+    pub format: LintFormat,
+    /// Memory that a node can give to pods, such as 256Gi; pods that ask for more are found
+    #[arg(long, value_name = "SIZE")]
+    pub node_memory: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LintFormat {
+    Text,
+    Json,
+    Github,
 }
 
 const JOB: &str = "The job";
@@ -242,7 +272,7 @@ pub struct Options {
     version = VERSION.as_str(),
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch lint MANIFEST… [--format text|json|github]",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\

@@ -53,6 +53,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Plan(plan) => commands::plan(&plan),
         Command::Clean(clean) => commands::clean(&clean),
         Command::Wait(wait) => commands::wait(&wait),
+        Command::Lint(lint) => commands::lint(&lint),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
     }

@@ -16,6 +16,7 @@ pub mod cli;
 pub mod host;
 pub mod lang;
 pub mod launch;
+pub mod lint;
 pub mod logs;
 pub mod mask;
 pub mod names;
