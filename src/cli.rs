@@ -187,6 +187,10 @@ pub struct Options {
     /// What the ranks compute on: auto, gpu or cpu [default: auto]
     #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
     pub device: Option<OsString>,
+    /// Which CPUs a rank may run on: none (all that the container has) or numa (those of its GPU's
+    /// NUMA node) [default: none]
+    #[arg(long, value_name = "HOW", help_heading = LAYOUT)]
+    pub bind: Option<OsString>,
     /// How the parallel sizes must fit the world: none, ulysses-world (Wan2.2) or ulysses-ring
     /// (Wan2.1, HunyuanVideo) [default: none]
     #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
@@ -270,6 +274,8 @@ pub struct Options {
 #[command(
     name = "ranklaunch",
     version = VERSION.as_str(),
+    long_version = LONG_VERSION.as_str(),
+    max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch lint MANIFEST… [--format text|json|github]",
@@ -291,18 +297,17 @@ struct Line {
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
-    let mut version = format!(
+    format!(
         "{} ({}-{}-{libc}, {link})",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    );
-    if let Some(note) = PROBE_NOTE {
-        version.push_str("\nprobe: ");
-        version.push_str(note);
-    }
-    version
+    )
 });
+
+/// What `--version` adds, on a line of its own.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
 
 /// The program ends here: help, the version, or a command line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -328,10 +333,27 @@ pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 }
 
 /// The manual page in troff.
+///
+/// One page for all: the generator's references to a page for each subcommand become
+/// the subcommands with the arguments that only they have.
 pub fn man() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Line::command()).render(&mut page)?;
-    Ok(page)
+    let mut line = Line::command();
+    clap_mangen::Man::new(line.clone()).render(&mut page)?;
+    line.build();
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    for subcommand in line.get_subcommands() {
+        let name = subcommand.get_name();
+        let mut usage = format!("ranklaunch {name}");
+        for own in subcommand.get_arguments() {
+            if line.get_arguments().all(|shared| shared.get_id() != own.get_id()) {
+                usage.push(' ');
+                usage.push_str(&own.to_string().replace('-', "\\-"));
+            }
+        }
+        page = page.replace(&format!("ranklaunch\\-{name}(1)"), &usage);
+    }
+    Ok(page.into_bytes())
 }
 
 fn stop(error: clap::Error) -> Stop {
@@ -521,8 +543,13 @@ mod tests {
         assert!(
             String::from_utf8_lossy(&completions(clap_complete::Shell::Bash)).contains("--nnodes")
         );
-        let man = man().expect("a page");
-        assert!(String::from_utf8_lossy(&man).contains("ranklaunch"));
+        let man = String::from_utf8(man().expect("a page")).expect("text");
+        for words in
+            ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
+        {
+            assert!(man.contains(words), "{words} is missing in\n{man}");
+        }
+        assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
     }
 
     proptest! {

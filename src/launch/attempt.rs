@@ -43,10 +43,10 @@ pub(super) async fn all(
     let mut journal = None;
     let mut attempt = 0;
     loop {
-        let ending = once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
+        let (ending, told) = once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
-        if !worth_it || attempt >= restarts {
+        if told || !worth_it || attempt >= restarts {
             if let Some(journal) = journal {
                 journal.close(DRAIN);
             }
@@ -60,6 +60,7 @@ pub(super) async fn all(
     }
 }
 
+/// One attempt: how it ended, and whether a stop was asked for meanwhile.
 async fn once(
     scene: &Scene,
     ready: &Ready,
@@ -67,11 +68,11 @@ async fn once(
     ear: &AgentEar,
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
-) -> Ending {
+) -> (Ending, bool) {
     let started = SystemTime::now();
     let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
-        Err(refusal) => return refuse(scene, &refusal),
+        Err(refusal) => return (refuse(scene, &refusal), false),
     };
     let identity = RunIdentity { master_port, ..ready.identity.clone() };
     let plan = ready.plan.finish(&identity);
@@ -156,7 +157,7 @@ async fn once(
             ));
         }
     }
-    ending
+    (ending, outcome.is_ok_and(|outcome| outcome.told))
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -250,7 +251,14 @@ fn launch(
             ),
         },
     };
-    Launch { start, env, dispositions, grace, job: identity.run_id.clone() }
+    Launch {
+        start,
+        env,
+        dispositions,
+        grace,
+        job: identity.run_id.clone(),
+        bindings: plan.bindings.clone(),
+    }
 }
 
 fn not_started(program: &Path, error: &std::io::Error) -> Refusal {

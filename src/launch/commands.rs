@@ -99,6 +99,8 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
             for found in &report.found {
                 let fate = if report.ended.contains(&found.pid) {
                     text!("ended", "已终止")
+                } else if found.is_kill() {
+                    text!("would be ended", "将被终止")
                 } else {
                     text!("left alone", "不处理")
                 };

@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
 use crate::names;
-use crate::observe::{self, Contract, Facts};
+use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
@@ -153,16 +153,21 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
 }
 
 /// The master's name, where there is another node to talk to.
+///
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
+/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
+/// counts processes; then the claim's own text has to do.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
-    let alone = settings.nnodes.as_ref().is_some_and(|nodes| nodes.value == 1)
-        || contract
-            .nnodes
-            .as_ref()
-            .or(contract.world_size.as_ref())
-            .is_some_and(|claim| claim.value == "1");
-    let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
-    let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-    (!alone && !name.is_empty() && name != "None").then(|| name.clone())
+    let unknown = GpuFacts::default();
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+        Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
+        Err(_) => {
+            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
+            (!name.is_empty() && name != "None").then(|| name.clone())
+        }
+    }
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.

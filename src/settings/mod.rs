@@ -310,6 +310,7 @@ fn defaults(host: &Host) -> Settings {
         interactive: false,
         termination_log: None,
         host_root: None,
+        bind: Sourced::default_value(Bind::None),
         warnings: Vec::new(),
     }
 }

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::bind;
 use super::message::{AGENT_SOCKET, JOB_MARK, SLOT};
 use super::tree;
+use crate::cpus::CpuList;
 use crate::sys::{self, Dispositions};
 
 /// What to start, as fixed by the plan.
@@ -24,6 +26,8 @@ pub struct Launch {
     pub grace: Duration,
     /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
     pub job: String,
+    /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
+    pub bindings: Vec<Option<CpuList>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +81,10 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
             .stdin(Stdio::null())
             .stdout(out_write.try_clone().map_err(named)?)
             .stderr(err_write.try_clone().map_err(named)?);
+        match launch.bindings.as_slice() {
+            [] => command.env_remove(bind::CPUS),
+            bindings => command.env(bind::CPUS, bind::encode(bindings)),
+        };
         let dispositions = launch.dispositions;
         sys::in_child(&mut command, move || {
             nix::unistd::setsid()?;

@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv, send};
+use rustix::io::Errno;
 use rustix::process::{Signal as Kill, WaitOptions};
 
 use super::link::{self, AgentLink, GuardWord};
@@ -28,6 +29,8 @@ const FIRST_GRACE: Duration = Duration::from_secs(30);
 const MARGIN: Duration = Duration::from_millis(500);
 /// After SIGKILL, how long to wait for processes to go before they are given up.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+/// How long the agent may take for the KILL that a second interrupt demands.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// Two interrupts closer than this are one key press seen twice.
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 
@@ -83,6 +86,7 @@ pub fn guarded(agent: impl FnOnce(AgentLink, Dispositions) -> i32) -> io::Result
         grace: FIRST_GRACE,
         stop: None,
         interrupted: None,
+        kill_by: None,
     };
     Ok(guard.watch())
 }
@@ -98,6 +102,8 @@ struct Guard {
     /// First stop signal and when it came.
     stop: Option<(i32, Instant)>,
     interrupted: Option<Instant>,
+    /// After a second interrupt even an agent that hangs must be through by then.
+    kill_by: Option<Instant>,
 }
 
 impl Guard {
@@ -107,7 +113,8 @@ impl Guard {
             if let Some(end) = self.agent_end {
                 return self.after_agent(end);
             }
-            let deadline = self.stop.map(|(_, since)| since + self.grace + MARGIN);
+            let whole = self.stop.map(|(_, since)| since + self.grace + MARGIN);
+            let deadline = [whole, self.kill_by].into_iter().flatten().min();
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 // The agent had its whole budget and more: it hangs, and is swept
                 // with all it has started.
@@ -157,6 +164,7 @@ impl Guard {
                         self.interrupted.is_some_and(|first| now - first >= SECOND_INTERRUPT);
                     self.interrupted.get_or_insert(now);
                     if again {
+                        self.kill_by.get_or_insert(now + KILL_PATIENCE);
                         self.tell(GuardWord::KillNow);
                     } else {
                         self.stop_by(number);
@@ -181,12 +189,20 @@ impl Guard {
     }
 
     /// Reaps whatever is to be reaped; only the agent's status matters.
-    fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if pid.as_raw_nonzero().get() == self.agent {
-                self.agent_end = End::from_wait(status);
+    /// True when no child is left at all, and so, of a subreaper, no descendant.
+    fn reap(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if pid.as_raw_nonzero().get() == self.agent {
+                        self.agent_end = End::from_wait(status);
+                    }
+                    self.strangers.remove(&pid.as_raw_nonzero().get());
+                }
+                Ok(None) => return false,
+                Err(Errno::INTR) => {}
+                Err(_no_child) => return true,
             }
-            self.strangers.remove(&pid.as_raw_nonzero().get());
         }
     }
 
@@ -202,11 +218,16 @@ impl Guard {
 
     fn sweep(&mut self) {
         let deadline = Instant::now() + LAST_WAIT;
+        // Other children than the job's: there only a scan can tell. PID 1 takes
+        // everything with it when it ends.
+        let shared = rustix::process::getpid().is_init() || !self.strangers.is_empty();
         loop {
-            self.reap();
+            if self.reap() {
+                return;
+            }
             let all = tree::snapshot();
             let left = self.of_the_job(&all);
-            if left.is_empty() {
+            if shared && left.is_empty() {
                 return;
             }
             if Instant::now() >= deadline {
@@ -217,6 +238,9 @@ impl Guard {
             }
             for process in left {
                 tree::signal(process, Kill::KILL);
+            }
+            if !shared {
+                tree::kill_children();
             }
             self.sleep_until(Some(Instant::now() + Duration::from_millis(20)));
             while let Ok(Some(_)) = self.signals.read_signal() {}

@@ -114,6 +114,9 @@ pub struct Outcome {
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
+    /// A stop was asked for from outside or the guard is gone, whatever came
+    /// first: no attempt may follow.
+    pub told: bool,
     /// The rank's program could not be executed: program and errno.
     pub not_executed: Option<(String, i32)>,
     pub survivors: Vec<Survivor>,

@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::io::Errno;
 use rustix::process::{Signal as Send, WaitOptions};
 
+use super::bind::{self, Placement};
 use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
 use super::outcome::End;
 use super::{socket, tree};
@@ -28,6 +30,10 @@ use crate::sys::{self, Dispositions};
 
 /// After SIGKILL, how long a leftover may take to go.
 const UNKILLABLE: Duration = Duration::from_secs(5);
+/// Milliseconds between two scans while something is being killed.
+const KILL_PAUSE: u8 = 10;
+/// Milliseconds between two looks while leftovers may end by themselves.
+const LEFTOVER_PAUSE: u8 = 100;
 
 /// Runs the program named by `argv` as a rank; never returns to the caller's work.
 ///
@@ -46,7 +52,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         return 64;
     };
     let mut command = Command::new(program);
-    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT);
+    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
     let Some((agent, grace)) = find_agent() else {
         let error = command.exec();
         eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
@@ -93,6 +99,8 @@ struct Shim {
     /// The user's process.
     child: i32,
     grace: Duration,
+    /// Nothing is below us any more.
+    childless: bool,
 }
 
 impl Shim {
@@ -123,7 +131,11 @@ impl Shim {
         command
             .stdout(Stdio::from(OwnedFd::from(out_write)))
             .stderr(Stdio::from(OwnedFd::from(err_write)));
-        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+        let placement = Placement::of(local_rank);
+        sys::in_child(&mut command, move || {
+            placement.take();
+            sys::restore_in_child(&inherited)
+        });
         let spawned = command.spawn();
         // The command holds the write ends: without this the agent never sees their end of file.
         drop(command);
@@ -131,7 +143,7 @@ impl Shim {
             Ok(child) => {
                 let pid = i32::try_from(child.id()).unwrap_or(0);
                 let _ = socket::send(&agent, &FromRank::Started { pid }, &[]);
-                Ok(Shim { agent: Some(agent), signals, child: pid, grace })
+                Ok(Shim { agent: Some(agent), signals, child: pid, grace, childless: false })
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
@@ -153,7 +165,12 @@ impl Shim {
             if let Some(end) = self.reap() {
                 break end;
             }
-            self.wait(PollTimeout::NONE);
+            if self.agent.is_none() {
+                // Once may not be enough: the rank may be forking.
+                self.signal_descendants(Send::KILL);
+                tree::kill_children();
+            }
+            self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
         };
         if let Some(agent) = &self.agent {
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
@@ -166,14 +183,23 @@ impl Shim {
     }
 
     /// Reaps all that ended; the end of the rank itself when it is among them.
-    fn reap(&self) -> Option<End> {
+    fn reap(&mut self) -> Option<End> {
         let mut found = None;
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if pid.as_raw_nonzero().get() == self.child {
-                found = End::from_wait(status);
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if pid.as_raw_nonzero().get() == self.child {
+                        found = End::from_wait(status);
+                    }
+                }
+                Ok(None) => return found,
+                Err(Errno::INTR) => {}
+                Err(_no_child) => {
+                    self.childless = true;
+                    return found;
+                }
             }
         }
-        found
     }
 
     /// Sleeps until a child ended, the agent spoke, or the time is over.
@@ -201,10 +227,7 @@ impl Shim {
             }
             // The agent is gone, and with it whoever would read our pipes: the
             // guard ends the job, and so do we, should the guard be gone too.
-            Ok(None) | Err(_) => {
-                self.agent = None;
-                self.signal_descendants(Send::KILL);
-            }
+            Ok(None) | Err(_) => self.agent = None,
         }
     }
 
@@ -216,31 +239,28 @@ impl Shim {
         let mut signalled = false;
         loop {
             self.reap();
-            let kill = Instant::now() >= deadline || self.agent.is_none();
-            let left = if kill {
-                self.signal_descendants(Send::KILL)
-            } else if signalled {
-                self.count_descendants()
-            } else {
-                signalled = true;
-                self.signal_descendants(Send::TERM)
-            };
+            // Every orphan below us becomes our child, so without one nothing is left.
             // What outlives SIGKILL sleeps in the kernel; the agent will name it.
-            if left == 0 || Instant::now() >= give_up {
+            if self.childless || Instant::now() >= give_up {
                 return;
             }
-            let pause: u8 = if kill { 10 } else { 100 };
+            let kill = Instant::now() >= deadline || self.agent.is_none();
+            if kill {
+                self.signal_descendants(Send::KILL);
+                tree::kill_children();
+            } else if !signalled {
+                signalled = true;
+                self.signal_descendants(Send::TERM);
+            }
+            let pause = if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
             self.wait(PollTimeout::from(pause));
         }
     }
 
-    fn count_descendants(&self) -> usize {
-        tree::descendants(&tree::snapshot(), rustix::process::getpid().as_raw_nonzero().get()).len()
-    }
-
-    fn signal_descendants(&self, signal: Send) -> usize {
+    fn signal_descendants(&self, signal: Send) {
         let all = tree::snapshot();
-        let left = tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get());
-        left.iter().filter(|process| tree::signal(process, signal)).count()
+        for process in tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get()) {
+            tree::signal(process, signal);
+        }
     }
 }

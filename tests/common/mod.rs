@@ -9,6 +9,8 @@
     reason = "each test file uses its own part of this module"
 )]
 
+pub mod faults;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -63,6 +65,19 @@ pub fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
+/// Runs a tool of the machine; fails with what it said unless it succeeds.
+pub fn run_tool(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// An executable file. Written by another process, since a file that the fork of
+/// any thread still holds open for writing cannot be executed.
+pub fn write_program(file: &Path, text: &str) {
+    let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
+}
+
 /// A port that nobody listens on now.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -100,7 +115,7 @@ impl Launcher {
         args: impl IntoIterator<Item = I>,
     ) -> Launcher {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let token = format!("t{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let token = format!("t{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().unwrap();
         for name in PLATFORM {
             command.env_remove(name);
