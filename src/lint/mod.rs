@@ -20,6 +20,7 @@ pub use findings::{Finding, Importance};
 pub use print::{github, json, text};
 pub use rules::RULES;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::lang::Text;
@@ -81,8 +82,9 @@ pub fn size(text: &str) -> Option<u64> {
 /// All that the rules see of one job.
 struct Scene<'a, 'b> {
     job: &'b Workload<'a>,
-    all: &'b [Box<Workload<'a>>],
-    objects: &'b Objects<'a>,
+    /// Jobs on the host's network, by port.
+    host_ports: &'b BTreeMap<String, Vec<&'b Workload<'a>>>,
+    services: &'b [(usize, &'a Node)],
     layouts: &'b [profiles::Layout],
     knowledge: Knowledge,
     limits: Limits,
@@ -126,9 +128,22 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
             }
         }
     }
+    let mut host_ports: BTreeMap<String, Vec<&Workload<'_>>> = BTreeMap::new();
     for job in &jobs {
-        let scene =
-            Scene { job, all: &jobs, objects: &objects, layouts: &layouts, knowledge, limits };
+        if let Some(port) = rules::host_port_of(job) {
+            host_ports.entry(port).or_default().push(job);
+        }
+    }
+    let (host_ports, layouts) = (&host_ports, layouts.as_slice());
+    let services: Vec<(usize, &Node)> = objects
+        .all
+        .iter()
+        .copied()
+        .filter(|(_, object)| workload::is_kind(object, "Service"))
+        .collect();
+    let services = services.as_slice();
+    for job in &jobs {
+        let scene = Scene { job, host_ports, services, layouts, knowledge, limits };
         for rule in RULES {
             findings.at(job.file, rule.id);
             (rule.check)(&scene, &mut findings);
@@ -186,6 +201,8 @@ fn collect<'a>(
     depth: usize,
 ) -> Result<(), (usize, Text)> {
     const DEEPEST_LIST: usize = 3;
+    // Some rules look at every pair.
+    const MOST_OBJECTS: usize = 2000;
     let kind = root.get("kind").and_then(Node::text);
     let Some(kind) = kind else {
         return Err((
@@ -194,6 +211,12 @@ fn collect<'a>(
         ));
     };
     let Some(items) = root.get("items").filter(|_| kind.ends_with("List")) else {
+        if objects.all.len() >= MOST_OBJECTS {
+            return Err((
+                root.line,
+                text!("more than {MOST_OBJECTS} objects", "对象超过 {MOST_OBJECTS} 个"),
+            ));
+        }
         objects.all.push((file, root));
         return Ok(());
     };

@@ -7,6 +7,8 @@ mod nodes;
 mod pods;
 mod sizes;
 
+pub(super) use pods::host_port_of;
+
 use super::Scene;
 use super::command::Launch;
 use super::findings::Findings;

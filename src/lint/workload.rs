@@ -495,32 +495,31 @@ pub(super) fn role<'a>(file: usize, object: &'a Node, objects: &Objects<'a>) -> 
     }))
 }
 
+/// The containers in the order of the pod; those of one name in several layers are one.
 fn containers<'a>(group: &Group<'a>) -> Vec<Container<'a>> {
-    let mut names: Vec<&str> = Vec::new();
+    let mut order: Vec<&str> = Vec::new();
+    let mut layers: BTreeMap<&str, Vec<&'a Node>> = BTreeMap::new();
+    if let Some((name, nodes)) = &group.over {
+        order.push(name);
+        layers.insert(name, nodes.clone());
+    }
     for container in group.pod.items("containers") {
         let name = container.get("name").and_then(Node::text).unwrap_or_default();
-        if !names.contains(&name) {
-            names.push(name);
-        }
+        layers
+            .entry(name)
+            .or_insert_with(|| {
+                order.push(name);
+                Vec::new()
+            })
+            .push(container);
     }
-    if let Some((name, _)) = &group.over
-        && !names.contains(name)
-    {
-        names.push(name);
-    }
-    names.into_iter().map(|name| container(group, name)).collect()
+    order
+        .into_iter()
+        .filter_map(|name| Some(container(name, Layers { layers: layers.remove(name)? })))
+        .collect()
 }
 
-fn container<'a>(group: &Group<'a>, name: &str) -> Container<'a> {
-    let mut layers: Vec<&'a Node> = Vec::new();
-    if let Some((over, nodes)) = &group.over
-        && *over == name
-    {
-        layers.extend(nodes);
-    }
-    let named = |node: &&'a Node| node.get("name").and_then(Node::text).unwrap_or_default() == name;
-    layers.extend(group.pod.items("containers").filter(named));
-    let node = Layers { layers };
+fn container<'a>(name: &str, node: Layers<'a>) -> Container<'a> {
     let mut env = BTreeMap::new();
     for variable in node.items("env") {
         let Some(name) = variable.get("name").and_then(Node::text) else { continue };

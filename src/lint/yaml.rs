@@ -211,7 +211,16 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
         }
         match open.last_mut() {
             Some(parent) => {
-                let is_key = parent.items.len() % 2 == 0;
+                let is_key = parent.seen.is_some() && parent.items.len() % 2 == 0;
+                if is_key && !matches!(node.kind, Kind::Scalar { .. }) {
+                    return Err(Unreadable {
+                        line,
+                        text: text!(
+                            "a map or a list where a key stands, as templates have it",
+                            "键的位置上是映射或列表，像是未渲染的模板"
+                        ),
+                    });
+                }
                 if let (true, Some(seen), Some(key)) = (is_key, &mut parent.seen, node.text())
                     && !seen.insert(key.to_owned())
                 {

@@ -3,7 +3,7 @@
 use super::super::Scene;
 use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
-use super::super::workload::{Container, is_kind, name_of, namespace_of};
+use super::super::workload::{Container, name_of, namespace_of};
 use super::super::yaml::Node;
 use super::{containers, places};
 use crate::lang::Text;
@@ -161,8 +161,8 @@ pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         let ours = container.started.launches.iter().any(|l| l.launcher == Launcher::Ranklaunch);
-        for (file, service) in &scene.objects.all {
-            if !is_kind(service, "Service") || namespace_of(service) != job.namespace {
+        for (file, service) in scene.services {
+            if namespace_of(service) != job.namespace {
                 continue;
             }
             let address = service.at(&["spec", "clusterIP"]).and_then(Node::text);
@@ -195,6 +195,7 @@ pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 ),
             );
             findings.at(job.file, "service.links");
+            break;
         }
     }
 }

@@ -122,8 +122,9 @@ pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
         });
         if !solvable {
             let legal = divisors(heads);
+            let most = scene.job.groups.iter().max_by_key(|group| group.replicas);
             findings.error(
-                place.group.replicas_line,
+                most.unwrap_or(place.group).replicas_line,
                 text!(
                     "{heads} attention heads cannot be divided among {count} nodes",
                     "注意力头数 {heads} 无法分给 {count} 个节点"

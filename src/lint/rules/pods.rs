@@ -336,16 +336,24 @@ fn port(job: &Workload<'_>) -> Option<String> {
     ports.next()
 }
 
+/// Where a job's working pods say hostNetwork.
+fn host_line(job: &Workload<'_>) -> Option<usize> {
+    job.groups.iter().filter(|group| group.works()).find_map(uses_host_network)
+}
+
+/// The port that a job on the host's network states.
+pub(in super::super) fn host_port_of(job: &Workload<'_>) -> Option<String> {
+    host_line(job)?;
+    port(job)
+}
+
 pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
     // KubeBrain allots ports to pods on the host's network (PORT_0).
     if job.kind.kind == "TrainingJob" {
         return;
     }
-    let host = |job: &Workload<'_>| {
-        job.groups.iter().filter(|group| group.works()).find_map(uses_host_network)
-    };
-    let Some(line) = host(job) else { return };
+    let Some(line) = host_line(job) else { return };
     let Some(own) = port(job) else {
         findings.error(
             line,
@@ -353,15 +361,16 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 "hostNetwork without a port of its own: a second job on the host meets the same default port",
                 "使用 hostNetwork 但没有自己的端口：同一主机上的第二个任务会用同样的默认端口"
             ),
-            text!("state a MASTER_PORT of its own for each job", "请为每个任务写明各自的 MASTER_PORT"),
+            text!(
+                "state a MASTER_PORT of its own for each job",
+                "请为每个任务写明各自的 MASTER_PORT"
+            ),
         );
         return;
     };
-    let twin = scene.all.iter().find(|other| {
-        !std::ptr::eq(other.object, job.object)
-            && host(other).is_some()
-            && port(other).as_deref() == Some(own.as_str())
-    });
+    // `$MASTER_PORT` is whatever the platform gives.
+    let twins = scene.host_ports.get(&own).filter(|_| own.parse::<u16>().is_ok());
+    let twin = twins.into_iter().flatten().find(|twin| !std::ptr::eq(twin.object, job.object));
     if let Some(twin) = twin {
         let other = &twin.name;
         findings.error(
