@@ -296,11 +296,30 @@ fn say_last(survivor: &super::outcome::Survivor) {
     );
 }
 
+/// Usually none. The kernel's own list, where it is built with one
+/// (CONFIG_PROC_CHILDREN), spares every launch a scan of /proc.
 fn children_of_self() -> HashSet<i32> {
+    if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
+        return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    }
     let me = rustix::process::getpid().as_raw_nonzero().get();
     tree::snapshot()
         .iter()
         .filter(|process| process.parent == me)
         .map(|process| process.pid)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_that_were_there_before_are_known() {
+        let mut child = std::process::Command::new("sleep").arg("300").spawn().expect("it starts");
+        let known = children_of_self();
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        assert!(known.contains(&i32::try_from(child.id()).expect("a pid")), "{known:?}");
+    }
 }
