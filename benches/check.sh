@@ -40,7 +40,7 @@ milliseconds() {
     echo $(((end - begin) / 1000000))
 }
 
-ours=$(milliseconds "$binary" check --device cpu)
+ours=$(milliseconds "$binary" check)
 theirs=$(milliseconds sh gather.sh)
 # Most of it is the interpreter's start; so it is said apart.
 python=$(milliseconds python3 -c pass)

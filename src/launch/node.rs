@@ -20,7 +20,7 @@ use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
 use crate::report::start;
-use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::settings::{Device, Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
@@ -214,7 +214,12 @@ pub(super) async fn observe_within(
     let Patience { driver, files, name: for_name } = patience;
     let contract = observe::contract(host);
     let both = || (Arc::clone(host), Arc::clone(settings));
-    let mode = settings.probe.value;
+    // Ranks on CPUs need no driver's answer, which costs half of a quick start;
+    // device nodes are still listed.
+    let mode = match settings.device.value {
+        Device::Cpu => ProbeMode::Off,
+        Device::Auto | Device::Gpu => settings.probe.value,
+    };
     // The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
     let (its, _) = both();
     let gpus = read(

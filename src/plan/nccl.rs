@@ -92,7 +92,62 @@ impl NcclList {
     }
 }
 
-/// Warns of variables that do nothing or do harm (check `env.nccl`).
+/// What a setting does that was not meant, and what to do instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misuse {
+    /// Follows `NAME=value`.
+    pub effect: Text,
+    pub advice: Text,
+}
+
+/// What a row is judged against beside the value itself.
+#[derive(Debug, Clone, Copy, Default)]
+struct Around<'a> {
+    /// RDMA devices can be opened.
+    has_hcas: bool,
+    world: u32,
+    /// NCCL's own output goes to files.
+    to_files: bool,
+    /// Variables that name a file which is not there.
+    absent: &'a [String],
+}
+
+impl Row {
+    fn applies(&self, value: &str, around: Around<'_>) -> bool {
+        match &self.when {
+            When::Always => true,
+            When::Is(bad) => value == *bad,
+            When::IsWithHcas(bad) => value == *bad && around.has_hcas,
+            When::Number => value.parse::<u32>().is_ok(),
+            When::OtherThan(good) => !value.is_empty() && !good.contains(&value),
+            When::InnerMark => has_inner_mark(value),
+            When::Blank => value.contains(char::is_whitespace),
+            When::LongerThan(most) => value.split(',').count() > *most,
+            When::InLargeJob(bad, least) => {
+                around.world >= *least && bad.contains(&value) && !around.to_files
+            }
+            When::NoSuchFile => around.absent.iter().any(|absent| absent == self.name),
+        }
+    }
+
+    fn misuse(&self) -> Misuse {
+        Misuse {
+            effect: Text::new(self.effect.0, self.effect.1),
+            advice: Text::new(self.advice.0, self.advice.1),
+        }
+    }
+}
+
+/// The row of the table that `name=value` falls under, whatever the node is;
+/// `has_hcas`: RDMA devices can be opened.
+pub fn misuse(name: &str, value: &str, has_hcas: bool) -> Option<Misuse> {
+    let around = Around { has_hcas, ..Around::default() };
+    let row = TABLE.iter().find(|row| row.name == name && row.applies(value, around))?;
+    Some(row.misuse())
+}
+
+/// Warns of variables that do nothing or do harm (check `env.nccl`) in a job of
+/// `world` ranks.
 pub fn lint(
     settings: &Settings,
     facts: &Facts,
@@ -100,41 +155,27 @@ pub fn lint(
     world: u32,
     notes: &mut Notes,
 ) -> Result<(), Refusal> {
-    let has_hcas = facts.hcas.iter().any(|hca| hca.openable);
-    for Row { name, when, effect, advice } in TABLE {
+    let around = Around {
+        has_hcas: facts.hcas.iter().any(|hca| hca.openable),
+        world,
+        to_files: variables.is_set("NCCL_DEBUG_FILE"),
+        absent: &facts.state.absent,
+    };
+    for row in TABLE {
+        let name = row.name;
         let Some(found) = variables.get(name) else { continue };
-        let value = &found.value;
-        let applies = match when {
-            When::Always => true,
-            When::Is(bad) => value == bad,
-            When::IsWithHcas(bad) => value == bad && has_hcas,
-            When::Number => value.parse::<u32>().is_ok(),
-            When::OtherThan(good) => !value.is_empty() && !good.contains(&value.as_str()),
-            When::InnerMark => has_inner_mark(value),
-            When::Blank => value.contains(char::is_whitespace),
-            When::LongerThan(most) => value.split(',').count() > *most,
-            When::InLargeJob(bad, least) => {
-                world >= *least
-                    && bad.contains(&value.as_str())
-                    && !variables.is_set("NCCL_DEBUG_FILE")
-            }
-            When::NoSuchFile => facts.state.absent.iter().any(|absent| absent == name),
-        };
-        if !applies {
+        let (value, source) = (&found.value, &found.source);
+        if !row.applies(value, around) {
             continue;
         }
-        let source = &found.source;
-        let (effect_en, effect_zh) = effect;
+        let Misuse { effect: Text { en, zh }, advice } = row.misuse();
         notes.raise(
             severity(settings, "env.nccl", Severity::Warn),
             Verdict::Usage,
             Warning::new(
                 "env.nccl",
-                text!(
-                    "{name}={value} ({source}) {effect_en}",
-                    "{name}={value}（{source}）{effect_zh}"
-                ),
-                Text::new(advice.0, advice.1),
+                text!("{name}={value} ({source}) {en}", "{name}={value}（{source}）{zh}"),
+                advice,
             ),
         )?;
     }

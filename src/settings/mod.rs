@@ -37,6 +37,7 @@ pub use places::EMBEDDED;
 use profile::Profile;
 use table::{Row, TABLE, Take, row};
 pub use types::*;
+pub(crate) use value::duration;
 use variables::Variables;
 
 /// Flags, variables and profile as one checked type.
@@ -152,7 +153,7 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
 
 /// `check --deadline`: how long one source of facts may take.
 pub fn read_deadline(text: &OsStr) -> Result<Duration, Refusal> {
-    text.to_str().and_then(value::duration).filter(|time| !time.is_zero()).ok_or_else(|| {
+    text.to_str().and_then(duration).filter(|time| !time.is_zero()).ok_or_else(|| {
         let shown = refuse::quoted(text);
         refuse::usage(
             "deadline",
@@ -284,7 +285,7 @@ fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<D
     let Some(raw) = variables.get(VARIABLE) else {
         return Sourced::default_value(within(KUBERNETES_DEFAULT));
     };
-    match raw.to_str().and_then(|text| value::duration(text.trim())).filter(|p| !p.is_zero()) {
+    match raw.to_str().and_then(|text| duration(text.trim())).filter(|p| !p.is_zero()) {
         Some(period) => Sourced::new(within(period), Source::Environment(VARIABLE.to_owned())),
         None => {
             let value = refuse::quoted(raw);
