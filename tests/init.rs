@@ -344,7 +344,8 @@ fn as_pid_1_it_ends_what_the_command_left_and_no_outsider() {
 
     std::fs::write(running.folder().join("go"), "").expect("a file");
     running.says("ASKED", 1);
-    assert_eq!(state(outsider), Some('S'), "the sweep has been there, and passed it by");
+    let alive = state(outsider).is_some_and(|state| !matches!(state, 'Z' | 'X'));
+    assert!(alive, "the sweep has been there, and passed it by");
     std::fs::write(running.folder().join("end"), "").expect("a file");
     running.wait().expect_code(3).expect_nothing_left();
     assert_eq!(state(outsider), None, "the namespace ends with its PID 1");
