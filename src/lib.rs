@@ -18,6 +18,7 @@ pub mod lang;
 pub mod launch;
 pub mod logs;
 pub mod mask;
+pub mod muster;
 pub mod names;
 pub mod nearest;
 pub mod observe;

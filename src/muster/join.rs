@@ -1,0 +1,345 @@
+//! Any other node before the launch: finds node 0, shows its card, gets the plan.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+
+use super::channel::Channel;
+use super::compare::Difference;
+use super::handshake::{self, Stranger};
+use super::listen::connect;
+use super::member;
+use super::session::Session;
+use super::types::{Agreement, BEAT, Card, Config, now_millis};
+use super::wire::{Frame, Hello};
+use crate::host::Host;
+use crate::lang::Text;
+use crate::names::{self, LastResort};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+const CONNECT: Duration = Duration::from_secs(5);
+const RESOLVE: Duration = Duration::from_secs(8);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A store must be seen for so long before the muster is given up: it may be that
+/// of an attempt that is just being ended.
+const STORE_STAYS: Duration = Duration::from_secs(3);
+
+/// How joining ended.
+#[derive(Debug)]
+pub enum Joined {
+    Offer(Box<Offer>),
+    /// Node 0 runs without a muster: this node goes on by itself.
+    Alone(Text),
+}
+
+/// What node 0 proposes.
+#[derive(Debug)]
+pub struct Offer {
+    pub agreement: Agreement,
+    pub differences: Vec<Difference>,
+    /// Our side of the connection: the address by which node 0 sees us.
+    pub local: Option<SocketAddr>,
+    config: Config,
+    channel: Channel,
+    offset: i64,
+}
+
+/// How the agreement ended.
+#[derive(Debug)]
+pub enum Accepted {
+    Session(Session),
+    /// Node 0 begins the gathering anew, or died: join again.
+    Lost,
+    Alone(Text),
+}
+
+/// What stood in the way last.
+enum Obstacle {
+    Name(String),
+    Connection(SocketAddr, String),
+    Refused(Refusal),
+}
+
+/// What one attempt gave.
+enum Step {
+    Offer(Box<Offer>),
+    Alone(Text),
+    Retry(Obstacle),
+}
+
+/// Joins the muster of node 0.
+///
+/// # Errors
+/// At the deadline, with what stood in the way; at once when node 0 refuses.
+pub async fn join(
+    host: &Host,
+    config: &Config,
+    card: &Card,
+    last_resort: Option<LastResort<'_>>,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Joined, Refusal> {
+    let start = Instant::now();
+    let end = start + config.patience;
+    let mut next_line = start + config.progress_every;
+    let mut pause = FIRST_PAUSE;
+    let mut store_since: Option<Instant> = None;
+    // Ten thousand nodes that are started by one command do not dial in one instant.
+    sleep(jitter(Duration::from_micros(u64::from(config.nnodes) * 100))).await;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let obstacle =
+            match names::resolve(host, &config.master_addr, left.min(RESOLVE), last_resort).await {
+                Err(error) => Obstacle::Name(error.to_string()),
+                Ok(addresses) => {
+                    let mut obstacle = Obstacle::Name("no address".to_owned());
+                    for address in addresses {
+                        let peer = SocketAddr::new(address, config.port);
+                        match once(config, card, peer, &mut store_since).await? {
+                            Step::Offer(offer) => return Ok(Joined::Offer(offer)),
+                            Step::Alone(text) => return Ok(Joined::Alone(text)),
+                            Step::Retry(why) => obstacle = why,
+                        }
+                    }
+                    obstacle
+                }
+            };
+        let now = Instant::now();
+        if now >= end {
+            return Err(refuse(config, obstacle));
+        }
+        if now >= next_line {
+            say(progress(config, &obstacle));
+            next_line = now + config.progress_every;
+        }
+        sleep_until((now + pause / 2 + jitter(pause)).min(end)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Somewhere between nothing and `most`.
+fn jitter(most: Duration) -> Duration {
+    let mut random = [0u8; 2];
+    // Without randomness all wait alike, which is only slower.
+    let _ = getrandom::fill(&mut random);
+    most * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
+}
+
+async fn once(
+    config: &Config,
+    card: &Card,
+    peer: SocketAddr,
+    store_since: &mut Option<Instant>,
+) -> Result<Step, Refusal> {
+    let retry = |cause: String| Ok(Step::Retry(Obstacle::Connection(peer, cause)));
+    let stream = match connect(peer, CONNECT).await {
+        Ok(stream) => stream,
+        Err(error) => return retry(error.to_string()),
+    };
+    let local = stream
+        .local_addr()
+        .ok()
+        .map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
+    let mut channel = match handshake::dial(stream, config.secret.as_ref()).await {
+        Ok(channel) => channel,
+        Err(Stranger::Version) if config.may_fall_back => {
+            return Ok(Step::Alone(text!(
+                "node 0 runs a ranklaunch whose version does not fit this one, so this node goes on without a muster",
+                "节点 0 的 ranklaunch 版本与本节点不兼容，因此本节点跳过集结继续运行"
+            )));
+        }
+        Err(Stranger::Unknown(cause)) => {
+            let open = config.secret.is_none() && config.may_fall_back;
+            if open
+                && let Ok(stream) = connect(peer, CONNECT).await
+                && handshake::is_store(stream).await
+            {
+                let since = *store_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= STORE_STAYS {
+                    return Ok(Step::Alone(text!(
+                        "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
+                        "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
+                    )));
+                }
+            }
+            return retry(cause);
+        }
+        Err(stranger) => return Err(shut_out(peer, &stranger)),
+    };
+    *store_since = None;
+    let hello = Frame::Hello(Hello {
+        node: config.node,
+        nnodes: config.nnodes,
+        job: config.job.clone(),
+        port: config.port,
+        hostname: card.hostname.clone(),
+    });
+    let asked = now_millis();
+    if let Err(error) = channel.send(&hello).await {
+        return retry(error.to_string());
+    }
+    let mut offset = 0;
+    let mut tick = interval(BEAT);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
+    loop {
+        let sent = tokio::select! {
+            frame = channel.receive() => {
+                heard = Instant::now();
+                match frame {
+                    Ok(Frame::Welcome { at }) => {
+                        let answered = now_millis();
+                        let way = answered.saturating_sub(asked);
+                        offset = at.saturating_sub(asked.saturating_add(way / 2));
+                        // Within the time of the journey nothing can be said of the clocks.
+                        let known = if offset.abs() > way { offset } else { 0 };
+                        let card = Card { clock_offset: known, ..card.clone() };
+                        channel.send(&Frame::Card(card)).await
+                    }
+                    Ok(Frame::Agreed { agreement, differences }) => {
+                        return Ok(Step::Offer(Box::new(Offer {
+                            agreement, differences, local, config: config.clone(), channel, offset,
+                        })));
+                    }
+                    Ok(Frame::Alone(text)) => return Ok(Step::Alone(text)),
+                    // It may be the node 0 of an earlier run that is about to end.
+                    Ok(Frame::Refuse(refusal)) if refusal.id == "muster.job" => {
+                        return Ok(Step::Retry(Obstacle::Refused(refusal)));
+                    }
+                    Ok(Frame::Refuse(refusal)) => return Err(refusal),
+                    Ok(Frame::Ping) => channel.send(&Frame::Pong).await,
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+            _ = tick.tick() => channel.send(&Frame::Beat { memory: (config.memory)() }).await,
+            () = sleep_until(heard + config.peer_timeout) => return retry("node 0 fell silent".to_owned()),
+        };
+        if let Err(error) = sent {
+            return retry(error.to_string());
+        }
+    }
+}
+
+impl Offer {
+    /// This node can follow. Waits until all others can.
+    ///
+    /// # Errors
+    /// When another node cannot.
+    pub async fn accept(self) -> Result<Accepted, Refusal> {
+        let Offer { config, mut channel, offset, .. } = self;
+        if channel.send(&Frame::Accept).await.is_err() {
+            return Ok(Accepted::Lost);
+        }
+        let mut tick = interval(BEAT);
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                frame = channel.receive() => {
+                    heard = Instant::now();
+                    match frame {
+                        Ok(Frame::Go) => break,
+                        Ok(Frame::Refuse(refusal)) => return Err(refusal),
+                        Ok(Frame::Alone(text)) => return Ok(Accepted::Alone(text)),
+                        Ok(Frame::Ping) => drop(channel.send(&Frame::Pong).await),
+                        Ok(_) => {}
+                        Err(_) => return Ok(Accepted::Lost),
+                    }
+                }
+                _ = tick.tick() => drop(channel.send(&Frame::Beat { memory: (config.memory)() }).await),
+                () = sleep_until(heard + config.peer_timeout) => return Ok(Accepted::Lost),
+            }
+        }
+        let master = config.master_addr.clone();
+        Ok(Accepted::Session(Session::start(|ends| {
+            member::run(config, master, channel, offset, ends)
+        })))
+    }
+
+    /// This node cannot follow: node 0 tells the others.
+    pub async fn decline(mut self, refusal: &Refusal) {
+        if self.channel.send(&Frame::Decline(refusal.clone())).await.is_ok() {
+            let _ = timeout(Duration::from_secs(2), self.channel.close()).await;
+        }
+    }
+}
+
+fn progress(config: &Config, obstacle: &Obstacle) -> Text {
+    let (address, port) = (&config.master_addr, config.port);
+    let Text { en, zh } = words(obstacle);
+    text!(
+        "waiting for node 0 at {address}:{port}: {en}",
+        "正在等待节点 0（{address}:{port}）：{zh}"
+    )
+}
+
+fn words(obstacle: &Obstacle) -> Text {
+    match obstacle {
+        Obstacle::Name(cause) => Text::same(cause.clone()),
+        Obstacle::Connection(peer, cause) => Text::same(format!("{peer}: {cause}")),
+        Obstacle::Refused(refusal) => refusal.text.clone(),
+    }
+}
+
+fn refuse(config: &Config, obstacle: Obstacle) -> Refusal {
+    let (address, port, waited) = (&config.master_addr, config.port, config.patience.as_secs());
+    let Text { en, zh } = words(&obstacle);
+    match obstacle {
+        Obstacle::Refused(refusal) => refusal,
+        Obstacle::Name(_) => Refusal::new(
+            Verdict::MasterName,
+            "master.resolve",
+            text!(
+                "the master's name {address} has no address after {waited} s: {en}",
+                "{waited} 秒后仍无法解析 Master 名称 {address}：{zh}"
+            ),
+            text!(
+                "check MASTER_ADDR, the headless Service and the DNS of the cluster",
+                "请检查 MASTER_ADDR、headless Service 以及集群 DNS"
+            ),
+        ),
+        Obstacle::Connection(..) => Refusal::new(
+            Verdict::MasterReach,
+            "master.reach",
+            text!(
+                "node 0 at {address}:{port} does not answer after {waited} s: {en}",
+                "{waited} 秒后节点 0（{address}:{port}）仍无应答：{zh}"
+            ),
+            text!(
+                "look at node 0's log; a NetworkPolicy or a mesh sidecar may stand in between",
+                "请查看节点 0 的日志；也可能被 NetworkPolicy 或网格 sidecar 阻挡"
+            ),
+        ),
+    }
+}
+
+fn shut_out(peer: SocketAddr, stranger: &Stranger) -> Refusal {
+    let text = match stranger {
+        Stranger::Mode { theirs: true } => text!(
+            "node 0 ({peer}) has a secret, and this node has none",
+            "节点 0（{peer}）设置了密钥，而本节点没有"
+        ),
+        Stranger::Mode { theirs: false } => text!(
+            "this node has a secret, and node 0 ({peer}) has none",
+            "本节点设置了密钥，而节点 0（{peer}）没有"
+        ),
+        Stranger::Version => text!(
+            "node 0 ({peer}) runs a ranklaunch whose version does not fit this one",
+            "节点 0（{peer}）的 ranklaunch 版本与本节点不兼容"
+        ),
+        _ => text!(
+            "node 0 ({peer}) and this node have different secrets",
+            "节点 0（{peer}）与本节点的密钥不一致"
+        ),
+    };
+    let hint = match stranger {
+        Stranger::Version => text!("use one image on all nodes", "请在所有节点使用同一镜像"),
+        _ => text!(
+            "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
+            "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
+        ),
+    };
+    Refusal::new(Verdict::Muster, "muster.secret", text, hint)
+}
