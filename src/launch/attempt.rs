@@ -119,9 +119,10 @@ async fn once(
     let exit_code = super::remap(&scene.settings, ending.code);
     let last_lines = ending
         .rank
-        .map(|rank| logs.tail(logs::Owner::Rank(rank), LAST_LINES))
-        .unwrap_or_default()
-        .iter()
+        .and_then(|rank| summary.tails.get(&logs::Owner::Rank(rank)))
+        .map(|tail| tail.iter().rev().take(LAST_LINES).rev())
+        .into_iter()
+        .flatten()
         .map(|line| line.text().into_owned())
         .collect();
     scene.console.say(&closing::block(&Closing {

@@ -21,11 +21,15 @@ use crate::probe::{self, Answer};
 use crate::report::start;
 use crate::settings::{MusterMode, ProbeMode, Program, Settings, StaleMode};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
 /// How long the facts may wait for the master's name; one that resolves later is
 /// waited for in a phase of its own.
 const NAME: Duration = Duration::from_secs(2);
+
+/// How long the driver may take to give the memory of ended processes back.
+const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// A node that may start.
 pub(super) struct Ready {
@@ -46,10 +50,9 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     scene.console.say(&start::block(&plan, &scene.settings));
 
     if clear_stale(scene, &plan, &facts).await? {
-        // What was in the way of the choice of GPUs may be gone.
-        facts = observe(&scene.host, &scene.settings).await;
-        plan = plan::plan(&scene.settings, &facts)?;
+        (facts, plan) = drained(scene).await?;
     }
+    refuse_busy(&scene.settings, &plan)?;
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
     {
@@ -190,6 +193,34 @@ async fn clear_stale(scene: &Scene, plan: &Plan, facts: &Facts) -> Result<bool, 
     match cleared.await {
         Ok(report) => Ok(!report?.ended.is_empty()),
         Err(error) => Err(internal(&error.to_string())),
+    }
+}
+
+/// After something was ended: facts and plan anew, once the driver has given the
+/// memory of the chosen GPUs back, which takes it seconds.
+async fn drained(scene: &Scene) -> Result<(Facts, Plan), Refusal> {
+    let deadline = tokio::time::Instant::now() + DRAIN;
+    loop {
+        let facts = observe(&scene.host, &scene.settings).await;
+        let plan = plan::plan(&scene.settings, &facts)?;
+        if busy(&plan).is_none() || tokio::time::Instant::now() >= deadline {
+            return Ok((facts, plan));
+        }
+        tokio::time::sleep(DRAIN_PAUSE).await;
+    }
+}
+
+fn busy(plan: &Plan) -> Option<&Warning> {
+    plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
+}
+
+/// GPU memory that is still held, where the user made that a failure.
+fn refuse_busy(settings: &Settings, plan: &Plan) -> Result<(), Refusal> {
+    match busy(plan) {
+        Some(held) if plan::severity(settings, "gpu.busy", Severity::Warn) == Severity::Fail => {
+            Err(Refusal::new(Verdict::Stale, "gpu.busy", held.text.clone(), held.hint.clone()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -154,6 +154,8 @@ struct OwnerState {
 pub struct LogsSummary {
     pub folder: Option<PathBuf>,
     pub owners: BTreeMap<Owner, OwnerSummary>,
+    /// The last lines of each owner, both streams in order of arrival; at most 200.
+    pub tails: BTreeMap<Owner, Vec<TailLine>>,
     pub problems: Vec<Text>,
 }
 
@@ -224,9 +226,7 @@ impl Logs {
 
     /// The last `n` lines of both streams, in order of arrival; at most 200.
     pub fn tail(&self, owner: Owner, n: usize) -> Vec<TailLine> {
-        let tail = self.shared.lock().owners.get(&owner).map(|state| Arc::clone(&state.tail));
-        tail.map(|tail| tail.lock().unwrap_or_else(PoisonError::into_inner).last(n))
-            .unwrap_or_default()
+        self.shared.lock().owners.get(&owner).map(|state| state.tail_lines(n)).unwrap_or_default()
     }
 
     /// The process has ended: waits for the end of its pipes at most `drain`,
@@ -238,7 +238,7 @@ impl Logs {
     /// Ends the attempt: drains what is still open for at most half of the
     /// deadline, writes the files out and gives the account. The console is not
     /// waited for, see [`Console::flush`].
-    pub fn finish(&self, deadline: Duration) -> LogsSummary {
+    pub fn finish(self, deadline: Duration) -> LogsSummary {
         let until = Instant::now().checked_add(deadline);
         self.shared.stop_readers(|_| true, deadline / 2);
         if let Some(files) = &self.files {
@@ -257,9 +257,15 @@ impl Logs {
         }
         let mut state = self.shared.lock();
         let owners = state.owners.iter().map(|(owner, state)| (*owner, state.summary())).collect();
+        let tails = state
+            .owners
+            .iter()
+            .map(|(owner, state)| (*owner, state.tail_lines(tail::LINES)))
+            .collect();
         LogsSummary {
             folder: self.config.folder.clone(),
             owners,
+            tails,
             problems: std::mem::take(&mut state.problems),
         }
     }
@@ -303,6 +309,10 @@ impl Drop for Logs {
 }
 
 impl OwnerState {
+    fn tail_lines(&self, n: usize) -> Vec<TailLine> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).last(n)
+    }
+
     fn summary(&self) -> OwnerSummary {
         let (lost, missing) =
             self.ports.values().map(FilePort::account).fold((0, 0), |(lost, missing), account| {

@@ -272,6 +272,7 @@ pub struct Chosen {
 /// The order of the visible GPUs is never changed, since allocators that virtualise
 /// GPUs (HAMi) count limits by position.
 pub fn choose(
+    settings: &Settings,
     facts: &Facts,
     nproc: u32,
     exact: bool,
@@ -299,7 +300,11 @@ pub fn choose(
             }
         })
         .collect();
-    busy(&facts.gpus, &selected, notes);
+    // Fail is the conductor's to carry out: only after stale processes were ended
+    // does memory in use mean anything.
+    if severity(settings, "gpu.busy", Severity::Warn) != Severity::Off {
+        busy(&facts.gpus, &selected, notes);
+    }
     let mut chosen = Chosen { gpus, env: Vec::new() };
     if selected.len() == visible.len() || has_mig(&facts.gpus) {
         return chosen;

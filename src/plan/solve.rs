@@ -95,7 +95,9 @@ pub fn plan_for(
     explain_sizes(settings, &problem, sizes, world, &mut notes);
 
     let chosen = match capacity.hardware {
-        Hardware::Gpus => devices::choose(facts, nproc, capacity.exact.is_some(), rule, &mut notes),
+        Hardware::Gpus => {
+            devices::choose(settings, facts, nproc, capacity.exact.is_some(), rule, &mut notes)
+        }
         Hardware::Cpus => Chosen { gpus: none_selected(facts), env: Vec::new() },
     };
     let layout = Layout { rule, heads, ulysses_size: sizes.ulysses, ring_size: sizes.ring };
