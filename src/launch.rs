@@ -7,6 +7,8 @@
 mod attempt;
 mod commands;
 mod node;
+mod shared;
+mod together;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -154,7 +156,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         }
     };
 
-    let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
+    let (ending, node) = match until_stop(&ear, node::prepare(&scene, None)).await {
         Ok(Ok(ready)) => {
             let node = Some(ready.plan.membership.node_rank);
             (attempt::all(&scene, ready, &ear, dispositions).await, node)

@@ -237,6 +237,43 @@ impl Gathered {
     }
 }
 
+/// Node 0 cannot take part: tells those who come within a few seconds.
+pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) {
+    /// Nodes that wait dial about once a second.
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let opened = Door::open(config.port, config.nnodes, config.secret.clone());
+    let Ok((door, mut ear)) = opened else { return };
+    let answer: Arc<[u8]> = wire::encode(&Frame::Refuse(declined(0, hostname, refusal))).into();
+    let mut told = BTreeSet::new();
+    let tell = async {
+        let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
+        while told.len() < others {
+            match ear.recv().await {
+                Some((_, Said::Arrived { hello, out, .. })) => {
+                    let _ = out.send(Arc::clone(&answer));
+                    told.insert(hello.node);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, tell).await;
+    door.shut().await;
+    let drained = async { while ear.recv().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
+}
+
+fn declined(node: u32, host: &str, refusal: &Refusal) -> Refusal {
+    let Text { en, zh } = &refusal.text;
+    Refusal::new(
+        Verdict::Muster,
+        "muster.declined",
+        text!("node {node} ({host}) cannot take part: {en}", "节点 {node}（{host}）无法参与：{zh}"),
+        refusal.hint.clone(),
+    )
+}
+
 fn beat() -> tokio::time::Interval {
     let mut tick = interval(BEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -397,16 +434,7 @@ impl Hall {
             }
             Frame::Accept => member.accepted = true,
             Frame::Decline(refusal) => {
-                let (host, Text { en, zh }) = (&member.hostname, &refusal.text);
-                return Err(Refusal::new(
-                    Verdict::Muster,
-                    "muster.declined",
-                    text!(
-                        "node {node} ({host}) cannot take part: {en}",
-                        "节点 {node}（{host}）无法参与：{zh}"
-                    ),
-                    refusal.hint.clone(),
-                ));
+                return Err(declined(node, &member.hostname, &refusal));
             }
             Frame::Beat { memory } => member.memory = memory.or(member.memory),
             _ => {}

@@ -69,7 +69,7 @@ pub(super) async fn run(
         let wake = hub.decision_at().map_or(next_beat, |at| at.min(next_beat));
         tokio::select! {
             command = commands.recv() => match command {
-                Some(Command::Failed(cause)) => hub.failed(cause),
+                Some(Command::Failed(cause)) => hub.failed(*cause),
                 Some(Command::Done) => hub.own_done = true,
                 None => break,
             },
@@ -165,7 +165,7 @@ impl Hub {
         self.over = true;
         let again = self.restarts.after(&cause, self.began.elapsed());
         self.broadcast(&Frame::Verdict { cause: cause.clone(), again });
-        let _ = self.events.send(Event::Verdict { cause, again });
+        let _ = self.events.send(Event::Verdict { cause: Box::new(cause), again });
     }
 
     fn end_if_all_done(&mut self) {

@@ -266,6 +266,40 @@ impl Offer {
     }
 }
 
+/// Tells node 0, where it can be reached at once, that this node cannot take part.
+pub async fn excuse(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) {
+    /// Node 0 may start a little later than this node.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let tell = async {
+        loop {
+            let addresses = names::resolve(host, &config.master_addr, RESOLVE, None).await;
+            for address in addresses.unwrap_or_default() {
+                let peer = SocketAddr::new(address, config.port);
+                let Ok(stream) = connect(peer, CONNECT).await else { continue };
+                let dialed = handshake::dial(stream, config.secret.as_ref()).await;
+                let Ok(mut channel) = dialed else { continue };
+                let hello = Frame::Hello(Hello {
+                    node: config.node,
+                    nnodes: config.nnodes,
+                    job: config.job.clone(),
+                    port: config.port,
+                    hostname: hostname.to_owned(),
+                });
+                let said = channel.send(&hello).await.is_ok()
+                    && matches!(channel.receive().await, Ok(Frame::Welcome { .. }))
+                    && channel.send(&Frame::Decline(refusal.clone())).await.is_ok();
+                if said {
+                    channel.close().await;
+                    return;
+                }
+            }
+            sleep(LONGEST_PAUSE / 4).await;
+        }
+    };
+    // Whoever is not there hears of it when it dials a node that is gone.
+    let _ = timeout(PATIENCE, tell).await;
+}
+
 fn progress(config: &Config, obstacle: &Obstacle) -> Text {
     let (address, port) = (&config.master_addr, config.port);
     let Text { en, zh } = words(obstacle);

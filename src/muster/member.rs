@@ -32,7 +32,7 @@ pub(super) async fn run(
                 match frame {
                     Ok(Frame::Stop) => drop(events.send(Event::Stop)),
                     Ok(Frame::Verdict { cause, again }) => {
-                        let _ = events.send(Event::Verdict { cause, again });
+                        let _ = events.send(Event::Verdict { cause: Box::new(cause), again });
                         break None;
                     }
                     Ok(Frame::AllDone) => {
@@ -47,7 +47,7 @@ pub(super) async fn run(
             command = commands.recv() => {
                 let frame = match command {
                     Some(Command::Failed(cause)) => {
-                        let cause = Cause { at: cause.at.saturating_add(offset), ..cause };
+                        let cause = Cause { at: cause.at.saturating_add(offset), ..*cause };
                         own = Some(cause.clone());
                         Frame::Failed(cause)
                     }
@@ -70,7 +70,7 @@ pub(super) async fn run(
         let cause = own.unwrap_or_else(|| {
             Cause::lost(0, &master, loss, None, config.peer_timeout, now_millis() + offset)
         });
-        let _ = events.send(Event::Verdict { cause, again: None });
+        let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
     }
     let _ = timeout(DRAIN, channel.close()).await;
 }

@@ -27,8 +27,8 @@ mod types;
 mod wire;
 
 pub use compare::{Difference, Property, refuse_differences};
-pub use gather::{Assembly, Gathered, Settled, gather};
-pub use join::{Accepted, Joined, Offer, join};
+pub use gather::{Assembly, Gathered, Settled, gather, turn_away};
+pub use join::{Accepted, Joined, Offer, excuse, join};
 pub use restart::Restarts;
 pub use secret::Secret;
 pub use session::{Event, Session};

@@ -17,7 +17,7 @@ pub enum Event {
     /// A node failed: the ranks of this node must stop. The verdict follows.
     Stop,
     /// The first failure of the job, and whether all begin anew.
-    Verdict { cause: Cause, again: Option<Again> },
+    Verdict { cause: Box<Cause>, again: Option<Again> },
     /// All ranks of all nodes ended well.
     AllDone,
 }
@@ -25,7 +25,7 @@ pub enum Event {
 /// The conductor's own news.
 #[derive(Debug)]
 pub(super) enum Command {
-    Failed(Cause),
+    Failed(Box<Cause>),
     Done,
 }
 
@@ -66,7 +66,7 @@ impl Session {
     /// This node failed. May be said twice: at once, and with [`Cause::whole`] when
     /// its last lines are in.
     pub fn failed(&self, cause: Cause) {
-        self.tell(Command::Failed(cause));
+        self.tell(Command::Failed(Box::new(cause)));
     }
 
     /// All ranks of this node ended well. Stops nobody.

@@ -162,7 +162,7 @@ async fn the_first_failure_reaches_all_with_its_last_lines() {
         let Event::Verdict { cause, again } = verdict(session).await else { panic!("no verdict") };
         assert_eq!(again, None);
         assert!((cause.at - expected.at).abs() < 20, "{cause:?}");
-        assert_eq!(Cause { at: expected.at, ..cause }, expected);
+        assert_eq!(Cause { at: expected.at, ..*cause }, expected);
     }
 }
 
