@@ -125,6 +125,15 @@ fn a_stop_from_outside_of_one_node_stops_all() {
 }
 
 #[test]
+fn term_during_the_gathering_ends_at_once() {
+    let running = node(0, 2, free_port(), &[], "succeed").start();
+    wait_until("the gathering", || running.err().contains("channel between").then_some(()));
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(ended.elapsed < Duration::from_secs(5), "{:?}", ended.elapsed);
+}
+
+#[test]
 fn nodes_that_disagree_are_refused_on_both_sides() {
     let port = free_port();
     let rows: [(u32, &[&str], &str); 2] = [

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::gather::Member;
+use super::hall::Member;
 use super::listen::{Ear, Id, Said};
 use super::restart::Restarts;
 use super::session::{Command, Ends, Event};

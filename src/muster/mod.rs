@@ -13,6 +13,7 @@
 mod channel;
 mod compare;
 mod gather;
+mod hall;
 mod handshake;
 mod hub;
 mod join;
@@ -25,6 +26,7 @@ mod session;
 mod tests;
 mod types;
 mod wire;
+mod words;
 
 pub use compare::{Difference, Property, refuse_differences};
 pub use gather::{Assembly, Gathered, Settled, gather, turn_away};
