@@ -1,6 +1,7 @@
 # make demo   build, then launch a real two-node job on this machine
 # make test   the whole suite
 # make lint   formatting and clippy, warnings denied
+# make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
 # make audit  cargo-deny and cargo-machete (installs them when missing)
 #
 # All set-up happens here, through the ordinary package registries: torch goes
@@ -12,7 +13,7 @@ CARGO ?= cargo
 TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
 BINARY := $(CURDIR)/target/$(TARGET)/release/ranklaunch
 
-.PHONY: build demo test lint audit size
+.PHONY: build demo test lint audit size bench-muster
 
 build:
 	$(CARGO) build --release --locked
@@ -32,6 +33,9 @@ lint:
 # The release executable is static and small enough.
 size: build
 	tests/size.sh "$(BINARY)"
+
+bench-muster:
+	$(CARGO) bench --locked --bench muster
 
 audit:
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

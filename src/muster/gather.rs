@@ -1,6 +1,6 @@
 //! Node 0 before the launch: lets the nodes in, finds out who is missing, agrees.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,16 +55,7 @@ pub async fn gather(
 ) -> Result<Assembly, Refusal> {
     let (door, ear) = Door::open(config.port, config.nnodes, config.secret.clone())
         .map_err(|error| cannot_listen(config.port, &error))?;
-    let mut hall = Hall {
-        config: config.clone(),
-        own,
-        door,
-        ear,
-        members: BTreeMap::new(),
-        challenges: BTreeMap::new(),
-        seen: BTreeMap::new(),
-        strangers: BTreeSet::new(),
-    };
+    let mut hall = Hall::new(config, own, door, ear);
     let end = Instant::now() + config.patience;
     let mut next_line = Instant::now() + config.progress_every;
     let mut tick = beat();
@@ -152,7 +143,7 @@ impl Gathered {
         }
         hall.broadcast(&Frame::Agreed { agreement, differences });
         let mut tick = beat();
-        while !hall.members.values().all(|member| member.accepted) {
+        while !hall.all_accepted() {
             let challenge = hall.next_challenge();
             let turn = tokio::select! {
                 Some((id, said)) = hall.ear.recv() => hall.hear(id, said, say),

@@ -3,7 +3,7 @@
 //! Owns the rules of admission (job, node count, rank, duplicates, strangers); the
 //! gathering asks it what each event means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::compare;
 use super::handshake::Stranger;
 use super::listen::{Door, Ear, Id, Outbox, Said};
-use super::types::{Card, Config, Memory, now_millis};
+use super::types::{BEFORE_THE_START, Card, Config, Memory, now_millis};
 use super::wire::{self, Frame, Hello};
 use super::words::{declined, duplicate, ranges, spell, wrong_job};
 use crate::lang::Text;
@@ -53,6 +53,11 @@ pub(super) struct Hall {
     pub(super) door: Door,
     pub(super) ear: Ear,
     pub(super) members: BTreeMap<u32, Member>,
+    /// Connection → node: ten thousand nodes are not searched for each frame.
+    by_id: HashMap<Id, u32>,
+    /// Members whose card is here, and members that have accepted.
+    carded: usize,
+    accepted: usize,
     /// Newcomers with a rank that is taken, until the earlier one has answered.
     pub(super) challenges: BTreeMap<u32, (Instant, Id, Hello, SocketAddr, Outbox)>,
     pub(super) seen: BTreeMap<u32, (SocketAddr, Instant)>,
@@ -68,11 +73,37 @@ pub(super) enum Turn {
 }
 
 impl Hall {
+    pub(super) fn new(config: &Config, own: Card, door: Door, ear: Ear) -> Hall {
+        Hall {
+            config: config.clone(),
+            own,
+            door,
+            ear,
+            members: BTreeMap::new(),
+            by_id: HashMap::new(),
+            carded: 0,
+            accepted: 0,
+            challenges: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            strangers: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         let others = usize::try_from(self.config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
-        self.challenges.is_empty()
-            && self.members.len() == others
-            && self.members.values().all(|member| member.card.is_some())
+        self.challenges.is_empty() && self.carded == others
+    }
+
+    /// Whether all members can follow what was proposed.
+    pub(super) fn all_accepted(&self) -> bool {
+        self.accepted == self.members.len()
+    }
+
+    fn remove(&mut self, node: u32) {
+        let Some(member) = self.members.remove(&node) else { return };
+        self.by_id.remove(&member.id);
+        self.carded = self.carded.saturating_sub(usize::from(member.card.is_some()));
+        self.accepted = self.accepted.saturating_sub(usize::from(member.accepted));
     }
 
     pub(super) fn broadcast(&self, frame: &Frame) {
@@ -93,11 +124,11 @@ impl Hall {
 
     /// A heartbeat to all; gives a node that was silent for too long.
     pub(super) fn beat(&mut self) -> Option<u32> {
-        let peer_timeout = self.config.peer_timeout;
-        let silent = self.members.iter().find(|(_, member)| member.heard.elapsed() > peer_timeout);
+        let patience = self.config.peer_timeout * BEFORE_THE_START;
+        let silent = self.members.iter().find(|(_, member)| member.heard.elapsed() > patience);
         let silent = silent.map(|(node, _)| *node);
         if let Some(node) = silent {
-            self.members.remove(&node);
+            self.remove(node);
         }
         self.broadcast(&Frame::Beat { memory: None });
         silent
@@ -114,9 +145,8 @@ impl Hall {
             Said::Frame(frame) => self.frame(id, frame),
             Said::Gone => {
                 self.challenges.retain(|_, (_, other, ..)| *other != id);
-                let gone = self.members.iter().find(|(_, member)| member.id == id);
-                let Some(node) = gone.map(|(node, _)| *node) else { return Ok(Turn::Wait) };
-                self.members.remove(&node);
+                let Some(node) = self.by_id.get(&id).copied() else { return Ok(Turn::Wait) };
+                self.remove(node);
                 // A newcomer that waited for its place has it now.
                 if let Some((_, id, hello, from, out)) = self.challenges.remove(&node) {
                     self.arrived(id, hello, from, out)?;
@@ -197,16 +227,14 @@ impl Hall {
         };
         member.tell(&Frame::Welcome { at: now_millis() });
         self.seen.insert(node, (from, Instant::now()));
+        self.by_id.insert(id, node);
         self.members.insert(node, member);
         Ok(Turn::Wait)
     }
 
     fn frame(&mut self, id: Id, frame: Frame) -> Result<Turn, Refusal> {
-        let Some((node, member)) = self.members.iter_mut().find(|(_, member)| member.id == id)
-        else {
-            return Ok(Turn::Wait);
-        };
-        let node = *node;
+        let Some(node) = self.by_id.get(&id).copied() else { return Ok(Turn::Wait) };
+        let Some(member) = self.members.get_mut(&node) else { return Ok(Turn::Wait) };
         member.heard = Instant::now();
         self.seen.insert(node, (member.from, Instant::now()));
         if let Some((_, _, hello, from, out)) = self.challenges.remove(&node) {
@@ -217,9 +245,13 @@ impl Hall {
         match frame {
             Frame::Card(card) if card.node == node => {
                 compare::check(&self.own, &card)?;
+                self.carded += usize::from(member.card.is_none());
                 member.card = Some(card);
             }
-            Frame::Accept => member.accepted = true,
+            Frame::Accept => {
+                self.accepted += usize::from(!member.accepted);
+                member.accepted = true;
+            }
             Frame::Decline(refusal) => {
                 return Err(declined(node, &member.hostname, &refusal));
             }
@@ -244,7 +276,7 @@ impl Hall {
             .map(|(node, _)| *node)
             .collect();
         for node in &due {
-            self.members.remove(node);
+            self.remove(*node);
             if let Some((_, id, hello, from, out)) = self.challenges.remove(node) {
                 self.arrived(id, hello, from, out)?;
             }

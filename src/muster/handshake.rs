@@ -32,6 +32,12 @@ const OTHER_MODE: u8 = 2;
 /// What each step with a stranger may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Node 0 may have thousands of handshakes before this one.
+const DIALERS_PATIENCE: Duration = Duration::from_secs(30);
+/// A message of no bytes: the secrets differ. Silence or an end of the connection
+/// is no such proof.
+const NO: u16 = 0;
+
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Longest handshake message: a key and a tag are 48 bytes.
 const NOISE_LONGEST: usize = 128;
@@ -113,7 +119,10 @@ pub(super) async fn admit(
             let dialed =
                 timeout(PATIENCE, read_message(&mut stream)).await.map_err(|_| silent())??;
             let mut nothing = [0u8; NOISE_LONGEST];
-            noise.read_message(&dialed, &mut nothing).map_err(|_| Stranger::Secret)?;
+            if noise.read_message(&dialed, &mut nothing).is_err() {
+                stream.write_u16(NO).await?;
+                return Err(Stranger::Secret);
+            }
             write_message(&mut stream, &mut noise).await?;
             Some(noise.into_transport_mode().map_err(|_| Stranger::Secret)?)
         }
@@ -137,7 +146,7 @@ pub(super) async fn dial(
     let preamble = words(LOWEST, HIGHEST, ours);
     stream.write_all(&preamble).await?;
     let mut answer = [0u8; PREAMBLE];
-    timeout(PATIENCE, stream.read_exact(&mut answer)).await.map_err(|_| silent())??;
+    timeout(DIALERS_PATIENCE, stream.read_exact(&mut answer)).await.map_err(|_| silent())??;
     let [magic @ .., version, mode, status] = answer;
     if &magic != MAGIC {
         return Err(Stranger::Unknown("the answer is not ranklaunch's".to_owned()));
@@ -153,11 +162,11 @@ pub(super) async fn dial(
         Some(secret) => {
             let mut noise = state(secret, &[preamble, answer].concat(), true)?;
             write_message(&mut stream, &mut noise).await?;
-            // Node 0 closes when it cannot read ours.
-            let answered = timeout(PATIENCE, read_message(&mut stream))
-                .await
-                .map_err(|_| silent())?
-                .map_err(|_| Stranger::Secret)?;
+            let answered = read_message(&mut stream);
+            let answered = timeout(DIALERS_PATIENCE, answered).await.map_err(|_| silent())??;
+            if answered.is_empty() {
+                return Err(Stranger::Secret);
+            }
             let mut nothing = [0u8; NOISE_LONGEST];
             noise.read_message(&answered, &mut nothing).map_err(|_| Stranger::Secret)?;
             Some(noise.into_transport_mode().map_err(|_| Stranger::Secret)?)

@@ -11,7 +11,7 @@ use super::handshake::{self, Stranger};
 use super::listen::connect;
 use super::member;
 use super::session::Session;
-use super::types::{Agreement, BEAT, Card, Config, now_millis};
+use super::types::{Agreement, BEAT, BEFORE_THE_START, Card, Config, now_millis};
 use super::wire::{Frame, Hello};
 use crate::host::Host;
 use crate::lang::Text;
@@ -215,7 +215,7 @@ async fn once(
                 }
             }
             _ = tick.tick() => channel.send(&Frame::Beat { memory: (config.memory)() }).await,
-            () = sleep_until(heard + config.peer_timeout) => return retry("node 0 fell silent".to_owned()),
+            () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => return retry("node 0 fell silent".to_owned()),
         };
         if let Err(error) = sent {
             return retry(error.to_string());
@@ -249,7 +249,7 @@ impl Offer {
                     }
                 }
                 _ = tick.tick() => drop(channel.send(&Frame::Beat { memory: (config.memory)() }).await),
-                () = sleep_until(heard + config.peer_timeout) => return Ok(Accepted::Lost),
+                () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => return Ok(Accepted::Lost),
             }
         }
         let master = config.master_addr.clone();

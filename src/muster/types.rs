@@ -47,6 +47,9 @@ impl fmt::Debug for Config {
 /// The silence after which a node is given up; a shorter partition is survived,
 /// since TCP sends again what was lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Before the start a silence may be so many times longer: nothing runs that could
+/// hang, and node 0 may have thousands of handshakes to do.
+pub(super) const BEFORE_THE_START: u32 = 4;
 /// Between two heartbeats.
 pub(super) const BEAT: Duration = Duration::from_secs(3);
 
