@@ -100,7 +100,8 @@ impl Launcher {
         args: impl IntoIterator<Item = I>,
     ) -> Launcher {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let token = format!("t{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // The dot ends it: t7x1 would else be found in t7x10.
+        let token = format!("t{}x{}.", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().unwrap();
         for name in PLATFORM {
             command.env_remove(name);
