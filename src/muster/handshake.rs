@@ -184,7 +184,11 @@ async fn first_bytes(stream: &mut TcpStream) -> Result<[u8; PREAMBLE], Stranger>
     let (first, rest) = bytes.split_at_mut(STORE_HELLO.len());
     stream.read_exact(first).await?;
     if *first == STORE_HELLO {
-        return Err(Stranger::PlainTorchrun);
+        return Err(if is_our_question(stream).await {
+            Stranger::Unknown("a node that asks whether this is a store".to_owned())
+        } else {
+            Stranger::PlainTorchrun
+        });
     }
     if !MAGIC.starts_with(first) {
         return Err(Stranger::Unknown("not ranklaunch".to_owned()));
@@ -223,21 +227,41 @@ fn silent() -> Stranger {
     Stranger::Unknown("it said nothing".to_owned())
 }
 
-/// Whether torch's TCPStore answers there: it accepts its own greeting and holds
-/// the connection, where everything else closes it or says something.
-pub(super) async fn is_store(mut stream: TcpStream) -> bool {
+/// Whether torch's TCPStore answers somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    /// It gave our ping back.
+    Proven,
+    /// It took the greeting of a store's client and holds the connection, as stores
+    /// before torch 2.4 do; so may a node 0 that is very busy.
+    Likely,
+    No,
+}
+
+/// Query PING and a number that comes back; a ranklaunch that gets it knows by
+/// the number that nobody is a client of a store.
+const PING: [u8; 5] = [13, b'r', b'k', b'l', b'?'];
+
+/// Asks whoever answers there whether it is a store.
+pub(super) async fn ask_store(mut stream: TcpStream) -> Store {
     /// A proxy that has nobody behind it closes sooner.
     const HOLD: Duration = Duration::from_millis(700);
-    /// Query PING and a number that comes back (since torch 2.4).
-    const PING: [u8; 5] = [13, 7, 6, 5, 4];
-    if stream.write_all(&STORE_HELLO).await.is_err() || stream.write_all(&PING).await.is_err() {
-        return false;
+    let question: Vec<u8> = STORE_HELLO.into_iter().chain(PING).collect();
+    if stream.write_all(&question).await.is_err() {
+        return Store::No;
     }
     let mut echo = [0u8; 4];
     match timeout(HOLD, stream.read_exact(&mut echo)).await {
-        Ok(Ok(_)) => PING.ends_with(&echo),
-        // Older stores have no ping and wait for more of a query that they take for another.
-        Err(_) => true,
-        Ok(Err(_)) => false,
+        Ok(Ok(_)) if PING.ends_with(&echo) => Store::Proven,
+        Ok(_) => Store::No,
+        Err(_) => Store::Likely,
     }
+}
+
+/// What came after a store's greeting: our own question, or a client's.
+async fn is_our_question(stream: &mut TcpStream) -> bool {
+    let mut next = [0u8; PING.len()];
+    // Clients before torch 2.4 send no ping and wait for their turn.
+    let read = timeout(Duration::from_millis(500), stream.read_exact(&mut next)).await;
+    matches!(read, Ok(Ok(_))) && next == PING
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::channel::Channel;
 use super::compare::Difference;
-use super::handshake::{self, Stranger};
+use super::handshake::{self, Store, Stranger};
 use super::listen::connect;
 use super::member;
 use super::session::Session;
@@ -26,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A store must be seen for so long before the muster is given up: it may be that
 /// of an attempt that is just being ended.
 const STORE_STAYS: Duration = Duration::from_secs(3);
+
+/// After this silence a node asks whether it talks to a store.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// How joining ended.
 #[derive(Debug)]
@@ -131,7 +134,7 @@ async fn once(
     config: &Config,
     card: &Card,
     peer: SocketAddr,
-    store_since: &mut Option<Instant>,
+    store: &mut Option<Instant>,
 ) -> Result<Step, Refusal> {
     let retry = |cause: String| Ok(Step::Retry(Obstacle::Connection(peer, cause)));
     let stream = match connect(peer, CONNECT).await {
@@ -142,7 +145,30 @@ async fn once(
         .local_addr()
         .ok()
         .map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
-    let mut channel = match handshake::dial(stream, config.secret.as_ref()).await {
+    let dialed = {
+        let dial = handshake::dial(stream, config.secret.as_ref());
+        tokio::pin!(dial);
+        // A store closes the connection or keeps silent, depending on its version.
+        match timeout(ANSWER, &mut dial).await {
+            Ok(Err(Stranger::Unknown(cause))) => {
+                if let Some(text) = seen_store(config, peer, store).await {
+                    return Ok(Step::Alone(text));
+                }
+                Err(Stranger::Unknown(cause))
+            }
+            Ok(dialed) => dialed,
+            Err(_) => {
+                if let Some(text) = seen_store(config, peer, store).await {
+                    return Ok(Step::Alone(text));
+                }
+                if store.is_some() {
+                    return retry("it takes connections and says nothing".to_owned());
+                }
+                dial.await
+            }
+        }
+    };
+    let mut channel = match dialed {
         Ok(channel) => channel,
         Err(Stranger::Version) if config.may_fall_back => {
             return Ok(Step::Alone(text!(
@@ -150,25 +176,10 @@ async fn once(
                 "节点 0 的 ranklaunch 版本与本节点不兼容，因此本节点跳过集结继续运行"
             )));
         }
-        Err(Stranger::Unknown(cause)) => {
-            let open = config.secret.is_none() && config.may_fall_back;
-            if open
-                && let Ok(stream) = connect(peer, CONNECT).await
-                && handshake::is_store(stream).await
-            {
-                let since = *store_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= STORE_STAYS {
-                    return Ok(Step::Alone(text!(
-                        "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
-                        "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
-                    )));
-                }
-            }
-            return retry(cause);
-        }
+        Err(Stranger::Unknown(cause)) => return retry(cause),
         Err(stranger) => return Err(shut_out(peer, &stranger)),
     };
-    *store_since = None;
+    *store = None;
     let hello = Frame::Hello(Hello {
         node: config.node,
         nnodes: config.nnodes,
@@ -221,6 +232,31 @@ async fn once(
             return retry(error.to_string());
         }
     }
+}
+
+/// Why this node goes on by itself: a store was there long enough to be believed.
+async fn seen_store(
+    config: &Config,
+    peer: SocketAddr,
+    since: &mut Option<Instant>,
+) -> Option<Text> {
+    // With a secret an unproven word must not end the muster.
+    if config.secret.is_some() || !config.may_fall_back {
+        return None;
+    }
+    let stream = connect(peer, CONNECT).await.ok()?;
+    let stays = match handshake::ask_store(stream).await {
+        Store::Proven => STORE_STAYS,
+        Store::Likely => STORE_STAYS * 5,
+        Store::No => return None,
+    };
+    let since = *since.get_or_insert_with(Instant::now);
+    (since.elapsed() >= stays).then(|| {
+        text!(
+            "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
+            "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
+        )
+    })
 }
 
 impl Offer {
