@@ -68,7 +68,7 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
         node,
         nnodes,
         job: Some("bench".to_owned()),
-        master_addr: if node % 2 == 0 { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
+        master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
         patience: Duration::from_secs(120),
         progress_every: Duration::from_secs(30),
@@ -198,7 +198,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, f64, u64) {
     }
     let verdict = failed.elapsed().as_secs_f64();
     drop(sessions);
-    let peak = tokio::task::spawn_blocking(move || next()).await.expect("said");
+    let peak = tokio::task::spawn_blocking(next).await.expect("said");
     child.wait().expect("node 0 ends");
     (seconds, verdict, number(peak.strip_prefix("peak ").expect("a peak")))
 }

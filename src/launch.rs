@@ -5,6 +5,7 @@
 //! call them. Every phase before the start ends at once when a stop is asked for.
 
 mod attempt;
+mod card;
 mod commands;
 mod node;
 mod shared;

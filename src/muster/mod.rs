@@ -19,6 +19,7 @@ mod hub;
 mod join;
 mod listen;
 mod member;
+mod obstacle;
 mod restart;
 mod secret;
 mod session;

@@ -320,9 +320,13 @@ async fn without_the_secret_nobody_gets_in() {
 async fn strangers_do_not_disturb() {
     let port = port();
     let noise = async {
-        for bytes in
-            [&b"GET / HTTP/1.1\r\n\r\n"[..], b"rkl/mu\x01\x01\x00\xff\xff\xff\xff", b"rk", b""]
-        {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"\x00\xCE\xF7\x85\x3C\x0Drkl?",
+            b"rkl/mu\x01\x01\x00\xff\xff\xff\xff",
+            b"rk",
+            b"",
+        ] {
             for _ in 0..50 {
                 if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
                     let _ = stream.write_all(bytes).await;
