@@ -2,43 +2,68 @@
 # make test   the whole suite
 # make lint   formatting and clippy, warnings denied
 # make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
-# make audit  cargo-deny and cargo-machete (installs them when missing)
+# make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
+# make soak-torchrun   20 of them below a real torchrun
+# make size   the release executable is static and small
+# make audit  licences, sources and unused dependencies
 #
-# All set-up happens here, through the ordinary package registries: torch goes
-# into one virtual environment in the user's cache folder, unless a python that
-# has it is found.
+# Needs cargo, python3 and make. Everything else is installed here, through the
+# ordinary package registries: torch goes into one virtual environment in the
+# user's cache folder, unless a python that has it is found.
 
 SHELL := /bin/sh
 CARGO ?= cargo
-TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-BINARY := $(CURDIR)/target/$(TARGET)/release/ranklaunch
+TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunch
 
-.PHONY: build demo test lint audit size bench-muster
+# Flags from outside would replace those of .cargo/config.toml, which make the
+# executable static.
+unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-build:
+.PHONY: build demo test lint soak soak-torchrun bench-muster size audit linker
+
+build: linker
 	$(CARGO) build --release --locked
 
 demo: build
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	PYTHON="$$PYTHON" RANKLAUNCH="$(BINARY)" tests/demo/demo.sh
 
-test:
+# Signals that were ignored when make was started (nohup, a background job) would
+# be ignored by the launchers under test as well, as they should.
+test: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) test --locked --workspace
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace --no-fail-fast
 
-lint:
+lint: linker
+	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
+	$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy || tests/packages.sh rust-clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-# The release executable is static and small enough.
+soak: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_ROUNDS="$${SOAK_ROUNDS:-500}" \
+	$(CARGO) test --locked --test soak direct -- --nocapture
+
+soak-torchrun: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
+	$(CARGO) test --locked --test soak torchrun -- --nocapture
+
 size: build
 	tests/size.sh "$(BINARY)"
 
-bench-muster:
+bench-muster: linker
 	$(CARGO) bench --locked --bench muster
 
-audit:
-	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
-	command -v cargo-machete >/dev/null || $(CARGO) install --locked cargo-machete
+# Both tools are programs of cargo's own registry; building them takes minutes, once.
+audit: linker
+	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) machete --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-machete
 	$(CARGO) deny --locked check bans licenses sources
 	$(CARGO) machete
+
+# rustc links with cc, and some tests compile a small library in C.
+linker:
+	@command -v cc >/dev/null || tests/packages.sh gcc libc6-dev

@@ -164,7 +164,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, f64, u64) {
         sessions.push(member.await.expect("it ran"));
     }
     let said = tokio::task::spawn_blocking(move || (next(), next)).await.expect("said");
-    let (agreed, mut next) = said;
+    let (agreed, next) = said;
     let seconds = number(agreed.strip_prefix("agreed ").expect("agreed"));
 
     let failed = Instant::now();

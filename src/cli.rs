@@ -40,6 +40,14 @@ pub enum Command {
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections, nothing else
     Wait(Wait),
+    /// Run any command under the guard: a container's init that also leaves nothing behind
+    ///
+    /// Passes signals on, reaps orphans, hands the terminal over, and gives the command's exit
+    /// code (126 and 127 as shells do, 128 + n for signal n). What the command leaves behind gets
+    /// TERM, the grace, and KILL. No settings, no agent. A second interrupt, at least 1 s after
+    /// the first, is KILL.
+    #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
+    Init(Init),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -85,6 +93,19 @@ pub struct Wait {
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Init {
+    /// Time for what the command left behind, from TERM to KILL: 10s, 1m [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
 }
 
 const JOB: &str = "The job";
@@ -157,6 +178,10 @@ pub struct Options {
     /// What the ranks compute on: auto, gpu or cpu [default: auto]
     #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
     pub device: Option<OsString>,
+    /// Which CPUs a rank may run on: none (all that the container has) or numa (those of its GPU's
+    /// NUMA node) [default: none]
+    #[arg(long, value_name = "HOW", help_heading = LAYOUT)]
+    pub bind: Option<OsString>,
     /// How the parallel sizes must fit the world: none, ulysses-world (Wan2.2) or ulysses-ring
     /// (Wan2.1, HunyuanVideo) [default: none]
     #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
@@ -240,9 +265,11 @@ pub struct Options {
 #[command(
     name = "ranklaunch",
     version = VERSION.as_str(),
+    long_version = LONG_VERSION.as_str(),
+    max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\
@@ -261,18 +288,17 @@ struct Line {
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
-    let mut version = format!(
+    format!(
         "{} ({}-{}-{libc}, {link})",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    );
-    if let Some(note) = PROBE_NOTE {
-        version.push_str("\nprobe: ");
-        version.push_str(note);
-    }
-    version
+    )
 });
+
+/// What `--version` adds, on a line of its own.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
 
 /// The program ends here: help, the version, or a command line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -298,10 +324,27 @@ pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 }
 
 /// The manual page in troff.
+///
+/// One page for all: the generator's references to a page for each subcommand become
+/// the subcommands with the arguments that only they have.
 pub fn man() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Line::command()).render(&mut page)?;
-    Ok(page)
+    let mut line = Line::command();
+    clap_mangen::Man::new(line.clone()).render(&mut page)?;
+    line.build();
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    for subcommand in line.get_subcommands() {
+        let name = subcommand.get_name();
+        let mut usage = format!("ranklaunch {name}");
+        for own in subcommand.get_arguments() {
+            if line.get_arguments().all(|shared| shared.get_id() != own.get_id()) {
+                usage.push(' ');
+                usage.push_str(&own.to_string().replace('-', "\\-"));
+            }
+        }
+        page = page.replace(&format!("ranklaunch\\-{name}(1)"), &usage);
+    }
+    Ok(page.into_bytes())
 }
 
 fn stop(error: clap::Error) -> Stop {
@@ -446,6 +489,11 @@ mod tests {
             Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
         ));
         assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
+        let Ok(Cli { command: Command::Init(init) }) = read("init --grace 2s -- sh -c --grace")
+        else {
+            panic!("no init")
+        };
+        assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
         assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
     }
 
@@ -460,6 +508,8 @@ mod tests {
             ("--nnodes 2 --nnodes 3", "--nnodes", "at most once"),
             ("plan --format yaml", "yaml", "write one of: text, json, shell"),
             ("wait", "<HOST:PORT> is missing", "--help"),
+            ("init", "is missing", "--help"),
+            ("init sleep 1", "sleep", "put -- before"),
             ("--ulysses_size 8", "--ulysses_size", "after --"),
             ("completions qqq", "qqq", "bash"),
         ] {
@@ -491,8 +541,13 @@ mod tests {
         assert!(
             String::from_utf8_lossy(&completions(clap_complete::Shell::Bash)).contains("--nnodes")
         );
-        let man = man().expect("a page");
-        assert!(String::from_utf8_lossy(&man).contains("ranklaunch"));
+        let man = String::from_utf8(man().expect("a page")).expect("text");
+        for words in
+            ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
+        {
+            assert!(man.contains(words), "{words} is missing in\n{man}");
+        }
+        assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
     }
 
     proptest! {

@@ -13,6 +13,7 @@
 
 pub mod clear;
 pub mod cli;
+pub mod cpus;
 pub mod host;
 pub mod lang;
 pub mod launch;

@@ -185,6 +185,8 @@ fn a_fabric_that_is_not_ready_is_told() {
     let facts = facts_of(&FakeNvml::new(&[("MODE", "fabric"), ("BAD", "5")]), &[], PATIENCE);
     let states: Vec<u32> = facts.gpus.iter().filter_map(|gpu| gpu.fabric).map(|f| f.0).collect();
     assert_eq!(states, [3, 3, 3, 3, 3, 2, 3, 3]);
+    assert_eq!(fault_ids(&facts), ["gpu.fabric"]);
+    assert!(facts.faults[0].text.en.contains("GPU 5"), "{:?}", facts.faults);
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::Scene;
 use super::node::Ready;
 use super::shared::Together;
+use super::{Guard, Scene};
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
@@ -21,9 +21,7 @@ use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
 use crate::report::{self, Ending, ending, ending::describe, ending::signal_name};
 use crate::settings::Engine;
-use crate::supervise::{
-    self, AgentEar, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams,
-};
+use crate::supervise::{self, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -37,7 +35,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) async fn all(
     scene: &Scene,
     ready: Ready,
-    ear: &AgentEar,
+    guard: Guard<'_>,
     dispositions: Dispositions,
 ) -> Ending {
     let mut ready = ready;
@@ -48,15 +46,16 @@ pub(super) async fn all(
     let ending = loop {
         let mut together = ready.together.take();
         let tie = together.as_deref_mut();
-        let (ending, again) =
-            once(scene, &ready, attempt, ear, dispositions, &mut journal, tie).await;
+        let (ending, again, told) =
+            once(scene, &ready, attempt, guard, dispositions, &mut journal, tie).await;
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
         if let Some(together) = together {
             together.close().await;
-            // The nodes decided: all of them begin anew, or none.
-            let (Some(next), Some(again)) = (next, again) else { break ending };
-            match anew(scene, ear, &next, again).await {
+            // The nodes decided: all of them begin anew, or none. Whoever was told to
+            // stop does not take part.
+            let (false, Some(next), Some(again)) = (told, next, again) else { break ending };
+            match anew(scene, guard.ear, &next, again).await {
                 Ok(prepared) => ready = prepared,
                 Err(ending) => break ending,
             }
@@ -65,7 +64,7 @@ pub(super) async fn all(
         }
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
-        if !worth_it || attempt >= restarts {
+        if told || !worth_it || attempt >= restarts {
             break ending;
         }
         attempt += 1;
@@ -83,7 +82,7 @@ pub(super) async fn all(
 /// All nodes gather again after a pause.
 async fn anew(
     scene: &Scene,
-    ear: &AgentEar,
+    ear: &supervise::AgentEar,
     next: &super::node::Next,
     again: Again,
 ) -> Result<Ready, Ending> {
@@ -109,19 +108,20 @@ async fn anew(
     }
 }
 
+/// One attempt: how it ended, and whether a stop was asked for meanwhile.
 async fn once(
     scene: &Scene,
     ready: &Ready,
     attempt: u32,
-    ear: &AgentEar,
+    guard: Guard<'_>,
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
     mut together: Option<&mut Together>,
-) -> (Ending, Option<Again>) {
+) -> (Ending, Option<Again>, bool) {
     let started = SystemTime::now();
     let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
-        Err(refusal) => return (refuse(scene, &refusal), None),
+        Err(refusal) => return (refuse(scene, &refusal), None, false),
     };
     let identity = RunIdentity { master_port, ..ready.identity.clone() };
     let plan = ready.plan.finish(&identity);
@@ -156,12 +156,19 @@ async fn once(
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let mut pipes = Pipes(&logs);
     let mut notice = |notice: Notice| narrate(scene, &notice);
+    if ready.interactive {
+        guard.link.announce_interactive();
+        // What we say must not come between a prompt and its answer.
+        scene.console.flush(DRAIN);
+    }
     let outcome = match &mut together {
         None => {
             let nowhere = std::future::pending();
-            supervise::run(&launch, ear, &mut pipes, &mut notice, nowhere).await
+            supervise::run(&launch, guard.ear, &mut pipes, &mut notice, nowhere).await
         }
-        Some(together) => together.accompany(&launch, ear, &logs, &mut pipes, &mut notice).await,
+        Some(together) => {
+            together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice).await
+        }
     };
     // In a thread: the other nodes may wait for a word of this one meanwhile.
     let finished = tokio::task::spawn_blocking(move || logs.finish(DRAIN));
@@ -185,7 +192,7 @@ async fn once(
     let (ending, again) = match together {
         None => (ending, None),
         Some(together) => {
-            let judged = together.judge(scene, ear, ending, last_lines.clone()).await;
+            let judged = together.judge(scene, guard.ear, ending, last_lines.clone()).await;
             last_lines = judged.lines.unwrap_or(last_lines);
             (judged.ending, judged.again)
         }
@@ -222,7 +229,7 @@ async fn once(
             ));
         }
     }
-    (ending, again)
+    (ending, again, outcome.is_ok_and(|outcome| outcome.told))
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -320,7 +327,15 @@ fn launch(
             ),
         },
     };
-    Launch { start, env, dispositions, grace, job: identity.run_id.clone() }
+    Launch {
+        start,
+        env,
+        dispositions,
+        grace,
+        interactive: ready.interactive,
+        job: identity.run_id.clone(),
+        bindings: plan.bindings.clone(),
+    }
 }
 
 fn not_started(program: &Path, error: &std::io::Error) -> Refusal {

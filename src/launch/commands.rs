@@ -12,6 +12,7 @@ use crate::plan;
 use crate::prepare::{self, Wait};
 use crate::report::{closing, plan_view};
 use crate::settings::{self, StaleMode};
+use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -98,6 +99,8 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
             for found in &report.found {
                 let fate = if report.ended.contains(&found.pid) {
                     text!("ended", "已终止")
+                } else if found.is_kill() {
+                    text!("would be ended", "将被终止")
                 } else {
                     text!("left alone", "不处理")
                 };
@@ -150,6 +153,37 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
             0
         }
         Err(refusal) => refuse(&refusal, lang),
+    }
+}
+
+/// `ranklaunch init -- COMMAND…`: the guard, around any command.
+pub(super) fn init(asked: &cli::Init) -> i32 {
+    let host = Host::live();
+    let wanted = match settings::read_init(asked, &host) {
+        Ok(wanted) => wanted,
+        Err(refusal) => {
+            let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
+            return refuse(&refusal, settings::language(&options, &host));
+        }
+    };
+    match supervise::init::init(&asked.command, wanted.grace) {
+        Ok(code) => code,
+        Err(error) => {
+            let program = asked.command.first().map(|name| name.display().to_string());
+            let program = program.unwrap_or_default();
+            let refusal = Refusal::new(
+                Verdict::EngineStart,
+                "init.exec",
+                text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
+                text!(
+                    "check the name, PATH and the execute permission",
+                    "请检查名称、PATH 和执行权限"
+                ),
+            );
+            let code = supervise::exec_code(&error);
+            eprint!("{}", closing::refusal(&refusal, code, wanted.lang));
+            code
+        }
     }
 }
 

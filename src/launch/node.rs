@@ -17,12 +17,13 @@ use crate::lang::Text;
 use crate::logs;
 use crate::muster::Restarts;
 use crate::names;
-use crate::observe::{self, Contract, Facts};
+use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
 use crate::report::start;
-use crate::settings::{MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
@@ -39,6 +40,8 @@ pub(super) struct Ready {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
     pub(super) log_candidates: Vec<PathBuf>,
+    /// The only rank keeps our stdin, stdout and stderr.
+    pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.
     pub(super) executable: PathBuf,
     /// The tie to the other nodes, where they hold a muster.
@@ -56,14 +59,13 @@ pub(super) struct Next {
 
 /// The phases before the start, in order; `next` where an attempt went before.
 pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready, Refusal> {
-    supported(&scene.settings)?;
     let executable = executable()?;
     let mut facts = observe(&scene.host, &scene.settings).await;
     let planned = plan_alone(scene, &mut facts, next.is_none()).await;
     if let Err(refusal) = &planned {
         together::excuse(scene, &facts, refusal).await;
     }
-    let mut plan = planned?;
+    let (mut plan, interactive) = planned?;
     let flag = scene.settings.log_dir.as_ref().map(|dir| dir.value.as_path());
     let tmpdir = scene.host.variable("TMPDIR");
     let log_candidates = logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref));
@@ -76,6 +78,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
                 plan: *plan,
                 identity,
                 log_candidates,
+                interactive,
                 executable,
                 together,
                 attempt,
@@ -100,37 +103,66 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
         ));
     }
     let identity = identity(&plan, &facts.contract)?;
-    Ok(Ready { plan, identity, log_candidates, executable, together: None, attempt: 0 })
+    Ok(Ready {
+        plan,
+        identity,
+        log_candidates,
+        interactive,
+        executable,
+        together: None,
+        attempt: 0,
+    })
 }
 
 /// What this node would do by itself; the first time it also clears what is in the way.
-async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Plan, Refusal> {
+async fn plan_alone(
+    scene: &Scene,
+    facts: &mut Facts,
+    first: bool,
+) -> Result<(Plan, bool), Refusal> {
     let mut plan = plan::plan(&scene.settings, facts)?;
     plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
     if first {
         scene.console.say(&start::block(&plan, &scene.settings));
+        if interactive {
+            scene.say(&text!(
+                "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+                "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+            ));
+        }
         if clear_stale(scene, &plan, facts).await? {
             (*facts, plan) = drained(scene).await?;
         }
     }
     refuse_busy(&scene.settings, &plan)?;
-    Ok(plan)
+    Ok((plan, interactive))
 }
 
-/// What can be asked for and this version cannot do is refused before anything starts.
-fn supported(settings: &Settings) -> Result<(), Refusal> {
-    if settings.interactive {
+/// Whether the rank is left the terminal: on request, or because a person sits
+/// there and has only one.
+fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    let nproc = match plan.engine {
+        // One process per node, whatever it starts itself.
+        Engine::Command => 1,
+        _ => plan.nproc_per_node,
+    };
+    if settings.interactive && nproc > 1 {
+        let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
+        let source = source.unwrap_or_default();
         return Err(Refusal::new(
             Verdict::Usage,
-            "interactive.unavailable",
-            text!("--interactive is not available in this version", "此版本尚不支持 --interactive"),
+            "interactive.nproc",
             text!(
-                "run the script with plain python to use pdb",
-                "需要 pdb 时请直接用 python 运行脚本"
+                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                 [{source}]",
+                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
             ),
+            text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
         ));
     }
-    Ok(())
+    let alone = plan.membership.nnodes == 1 && plan.nproc_per_node == 1;
+    Ok(settings.interactive || (alone && supervise::at_terminal()))
 }
 
 fn executable() -> Result<PathBuf, Refusal> {
@@ -188,16 +220,21 @@ pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts
 }
 
 /// The master's name, where there is another node to talk to.
+///
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
+/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
+/// counts processes; then the claim's own text has to do.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
-    let alone = settings.nnodes.as_ref().is_some_and(|nodes| nodes.value == 1)
-        || contract
-            .nnodes
-            .as_ref()
-            .or(contract.world_size.as_ref())
-            .is_some_and(|claim| claim.value == "1");
-    let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
-    let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-    (!alone && !name.is_empty() && name != "None").then(|| name.clone())
+    let unknown = GpuFacts::default();
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+        Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
+        Err(_) => {
+            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
+            (!name.is_empty() && name != "None").then(|| name.clone())
+        }
+    }
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.

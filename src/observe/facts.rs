@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::verdict::Warning;
 
@@ -310,6 +311,12 @@ pub struct Limits {
     pub cpus: u32,
     /// cgroup memory limit in bytes; None is unlimited.
     pub memory_limit: Option<u64>,
+    /// The CPUs that this process may run on; empty when unknown.
+    #[serde(default)]
+    pub allowed: CpuList,
+    /// The machine's CPUs by NUMA node; nodes without CPUs (CXL memory) are left out.
+    #[serde(default)]
+    pub numa: BTreeMap<u32, CpuList>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -3,11 +3,13 @@
 //! Takes the [`Host`]; gives [`Limits`]. A copied root has no process to ask, so
 //! there the values come from its files or are left open.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use rustix::process::{Resource, getrlimit};
 
 use super::Limits;
+use crate::cpus::CpuList;
 use crate::host::Host;
 
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -27,6 +29,8 @@ pub fn limits(host: &Host) -> Limits {
         nofile_hard,
         cpus: groups.cpu_quota(host).map_or(allowed, |quota| quota.min(allowed)),
         memory_limit: groups.memory_limit(host),
+        allowed: affinity(host),
+        numa: numa(host),
     }
 }
 
@@ -34,6 +38,26 @@ pub fn limits(host: &Host) -> Limits {
 /// be dropped at once left out, as the kubelet counts it. None without a limit.
 pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
     Groups::of_this_process(host).memory_in_use(host)
+}
+
+/// `Cpus_allowed_list` of our main thread, which a cpuset narrows as well.
+fn affinity(host: &Host) -> CpuList {
+    let status = host.read("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.map(CpuList::read).unwrap_or_default()
+}
+
+/// /sys shows the whole machine, in a container too.
+fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
+    const NODES: &str = "/sys/devices/system/node";
+    host.list(NODES)
+        .into_iter()
+        .filter_map(|name| {
+            let node = name.strip_prefix("node")?.parse().ok()?;
+            let cpus = CpuList::read(&host.read(format!("{NODES}/{name}/cpulist")).ok()?);
+            (!cpus.is_empty()).then_some((node, cpus))
+        })
+        .collect()
 }
 
 /// (all, free) bytes of /dev/shm.
@@ -269,8 +293,25 @@ mod tests {
     }
 
     #[test]
+    fn numa_nodes_are_those_that_have_cpus() {
+        let (_root, host) = node(&[
+            ("proc/self/status", "Cpus_allowed:\tff\nCpus_allowed_list:\t0-3,64-67\n"),
+            ("sys/devices/system/node/node0/cpulist", "0-31,64-95\n"),
+            ("sys/devices/system/node/node1/cpulist", "32-63,96-127\n"),
+            ("sys/devices/system/node/node2/cpulist", "\n"),
+            ("sys/devices/system/node/has_cpu", "0-1\n"),
+        ]);
+        let limits = limits(&host);
+        assert_eq!(limits.allowed.to_string(), "0-3,64-67");
+        let nodes: Vec<_> =
+            limits.numa.iter().map(|(node, cpus)| (*node, cpus.to_string())).collect();
+        assert_eq!(nodes, [(0, "0-31,64-95".to_owned()), (1, "32-63,96-127".to_owned())]);
+    }
+
+    #[test]
     fn this_node_has_cpus_and_files() {
         let limits = limits(&Host::live());
         assert!(limits.cpus >= 1 && limits.nofile_hard > 0);
+        assert!(!limits.allowed.is_empty());
     }
 }

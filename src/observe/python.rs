@@ -55,7 +55,10 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
         let by = wish.source.to_string();
         return match wished(host, &wish.value) {
             Ok(interpreter) => Ok(Found { interpreter, by }),
-            Err(problem) => Err((by, problem)),
+            Err(Text { en, zh }) => {
+                let problem = text!("{by}: {en}", "{by}：{zh}");
+                Err((by, problem))
+            }
         };
     }
     if let Some(wish) = &settings.conda_env {

@@ -23,6 +23,8 @@ pub(crate) struct Decided<'a> {
     pub layout: &'a Layout,
     pub engine: Engine,
     pub hardware: Hardware,
+    /// CPUs that each rank has to itself where ranks are bound, the least of all.
+    pub threads: Option<u32>,
     /// Variables of the device and network choice.
     pub chosen: Vec<(String, OsString)>,
 }
@@ -74,15 +76,17 @@ pub(crate) fn added(
     };
     // Without it every rank starts a thread per CPU of the node, or one only under torchrun.
     let cpus = facts.limits.cpus;
-    let threads = cpus.checked_div(decided.nproc).unwrap_or(1).max(1);
+    let share = cpus.checked_div(decided.nproc).unwrap_or(1).max(1);
+    let bound = decided.threads.filter(|threads| *threads < share);
+    let threads = bound.unwrap_or(share);
     if cpus > 0 && fill("OMP_NUM_THREADS", threads.to_string()) {
         let nproc = decided.nproc;
-        notes.decide(
-            "OMP_NUM_THREADS",
-            threads,
-            text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程共用 {cpus} 个 CPU"),
-            "detected",
-        );
+        let because = if bound.is_some() {
+            text!("the CPUs that a bound rank has to itself", "绑定后每个进程可独占的 CPU 数")
+        } else {
+            text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程共用 {cpus} 个 CPU")
+        };
+        notes.decide("OMP_NUM_THREADS", threads, because, "detected");
     }
     // Last words of a dying rank must not stay in its buffer.
     fill("PYTHONUNBUFFERED", "1".to_owned());

@@ -5,6 +5,7 @@
 //! file, no socket, no clock.
 
 mod arguments;
+pub mod binding;
 pub mod command;
 pub mod devices;
 pub mod environment;

@@ -15,7 +15,7 @@ use crate::plan::sizes::{check_least, effective_rule, explain_sizes, literal, wr
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
-    asked_nproc, devices, environment, hcas, heads, limits, membership, nccl, network,
+    asked_nproc, binding, devices, environment, hcas, heads, limits, membership, nccl, network,
     offered_nproc, placeholders, python, select,
 };
 use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
@@ -130,7 +130,10 @@ pub fn plan_for(
     let mut variables_chosen = chosen.env;
     variables_chosen.extend(socket.env);
     variables_chosen.extend(hcas.env);
+    let bound =
+        binding::choose(settings, facts, capacity.hardware, &chosen.gpus, nproc, &mut notes);
     let decided = Decided {
+        threads: bound.threads,
         membership: &membership,
         nproc,
         world,
@@ -164,6 +167,7 @@ pub fn plan_for(
         join_timeout: settings.wait_timeout.value,
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
         rdzv_id: shared_id(settings, facts, &membership),
+        bindings: bound.cpus,
         placeholders,
         membership,
     })

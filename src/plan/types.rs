@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;
@@ -46,6 +47,8 @@ pub struct Plan {
     pub device_tokens: Vec<String>,
     /// c10d's id where no muster spreads the run id; None: the run id.
     pub rdzv_id: Option<String>,
+    /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
+    pub bindings: Vec<Option<CpuList>>,
 }
 
 /// Who takes part and where they meet.

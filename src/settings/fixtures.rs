@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    Console, ConsolePrefix, Device, Engine, LayoutRule, LayoutSettings, MusterMode, Nproc,
+    Bind, Console, ConsolePrefix, Device, Engine, LayoutRule, LayoutSettings, MusterMode, Nproc,
     ProbeMode, Rdma, Rendezvous, Settings, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::lang::Lang;
@@ -57,6 +57,7 @@ pub(crate) fn undecided() -> Settings {
         interactive: false,
         termination_log: None,
         host_root: None,
+        bind: Sourced::default_value(Bind::None),
         warnings: Vec::new(),
     }
 }

@@ -36,6 +36,19 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
         (_, Some(Sourced { value: name, source: source @ Source::Flag(_) })) => {
             Some(Sourced::new(Program::Module { name, args: given.words.to_vec() }, source))
         }
+        (Some((first, _)), _) if first.is_empty() => {
+            return Err(usage(
+                "program",
+                text!(
+                    "the word after -- is empty, so it names no script",
+                    "-- 之后的第一个词为空，没有给出脚本"
+                ),
+                text!(
+                    "name it: -- SCRIPT ARGS…; an unset variable in its place is the usual cause",
+                    "请给出脚本: -- SCRIPT ARGS…；常见原因是此处引用的变量未设置"
+                ),
+            ));
+        }
         (Some((first, args)), module) if first.as_bytes().starts_with(b"-") => {
             if first == "-m" {
                 Some(Sourced::new(module_after(args)?, typed))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::value::{boolean, duration, host, port, positive, size, whole, words};
 use super::{
-    Console, ConsolePrefix, Device, Engine, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
+    Bind, Console, ConsolePrefix, Device, Engine, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
     Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::cli::Options;
@@ -237,6 +237,8 @@ const MUSTER: &[(&str, MusterMode)] =
 const RDMA: &[(&str, Rdma)] =
     &[("auto", Rdma::Auto), ("required", Rdma::Required), ("off", Rdma::Off)];
 
+const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
+
 const PROBE: &[(&str, ProbeMode)] = &[
     ("auto", ProbeMode::Auto),
     ("file", ProbeMode::File),
@@ -290,6 +292,7 @@ pub(super) static TABLE: &[Row] = &[
     choice!("rdma", rdma, "launch", "auto", rdma = RDMA),
     choice!("probe", probe, "launch", "auto", probe = PROBE),
     row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
+    choice!("bind", bind, "launch", "numa", bind = BIND),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
 

@@ -112,6 +112,7 @@ pub struct Settings {
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
     pub host_root: Option<PathBuf>,
+    pub bind: Sourced<Bind>,
     /// Things noticed while reading the settings.
     pub warnings: Vec<Warning>,
 }
@@ -278,6 +279,16 @@ pub enum ProbeMode {
     Memfd,
     NvidiaSmi,
     Off,
+}
+
+/// Which CPUs a rank may run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bind {
+    /// All that the container has, as under plain torchrun.
+    None,
+    /// Those of its GPU's NUMA node.
+    Numa,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

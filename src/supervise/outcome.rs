@@ -33,6 +33,12 @@ impl End {
     }
 }
 
+/// What a shell says of a program that it cannot execute: 127 when there is none
+/// of this name, else 126.
+pub fn exec_code(error: &std::io::Error) -> i32 {
+    if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
 /// One rank of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankEnd {
@@ -116,6 +122,9 @@ pub struct Outcome {
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
+    /// A stop was asked for from outside or the guard is gone, whatever came
+    /// first: no attempt may follow.
+    pub told: bool,
     /// The rank's program could not be executed: program and errno.
     pub not_executed: Option<(String, i32)>,
     pub survivors: Vec<Survivor>,

@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -22,6 +23,7 @@ use super::link::{AgentEar, GuardWord};
 use super::message::{FromRank, ToRank};
 use super::outcome::{End, Notice, Outcome, RankEnd, StopReason};
 use super::socket::{Connection, Listener};
+use super::terminal;
 use super::tree::{self, Process};
 
 /// Part of the grace, in tenths, in which the engine may end its ranks by itself.
@@ -31,6 +33,10 @@ const ENGINE_TENTHS: u32 = 6;
 const KILL_TENTHS: u32 = 9;
 /// After SIGKILL, how long until a process counts as unkillable.
 const UNKILLABLE: Duration = Duration::from_secs(5);
+/// How long an engine without a single rank may take to end once a stop has begun.
+/// torchrun's exit barrier waits for other nodes up to 300 s inside a call into
+/// C++, in which no Python signal handler runs.
+const ENGINE_ALONE: Duration = Duration::from_secs(2);
 /// Pause between two scans while something is being killed.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two scans while leftovers may end by themselves.
@@ -84,9 +90,13 @@ pub async fn run(
     streams.attach(Owner::Engine, Stream::Err, started.err);
     let mut state = Supervisor {
         grace: launch.grace,
+        interactive: launch.interactive,
         has_engine: matches!(launch.start, Start::Engine { .. }),
         children: started.children.iter().copied().collect(),
         shims: HashMap::new(),
+        mute: Vec::new(),
+        childless: false,
+        given_up: false,
         ranks: BTreeMap::new(),
         outcome: Outcome::default(),
         stop: None,
@@ -103,11 +113,13 @@ pub async fn run(
     let mut next_id = 0u64;
     let mut guard_gone = false;
     loop {
+        state.reap();
+        // After the reaping, so that the connection of a shim that has ended is known.
         while let Some(connection) = listener.accept_waiting() {
             next_id += 1;
             state.shims.insert(next_id, Shim::new(connection, next_id, sender.clone()));
         }
-        state.reap();
+        state.name_the_mute();
         if state.finished() {
             break;
         }
@@ -172,6 +184,8 @@ struct Stopping {
     term_tree: Option<Instant>,
     kill: Instant,
     killing: bool,
+    /// When an engine that has no rank any more is killed.
+    kill_engine: Option<Instant>,
 }
 
 /// After the engine and all shims: what is still below us.
@@ -184,10 +198,17 @@ struct Leftovers {
 
 struct Supervisor<'a> {
     grace: Duration,
+    interactive: bool,
     has_engine: bool,
     /// The engine, or our shims: pid → rank, until reaped.
     children: HashMap<i32, Option<u32>>,
     shims: HashMap<u64, Shim>,
+    /// Shims of ours that ended, until their connections were looked through: (pid, rank, end).
+    mute: Vec<(i32, u32, End)>,
+    /// Nothing is below us any more, zombies included.
+    childless: bool,
+    /// What is left cannot be ended by anybody.
+    given_up: bool,
     ranks: BTreeMap<u32, RankEnd>,
     outcome: Outcome,
     stop: Option<Stopping>,
@@ -206,18 +227,31 @@ impl Supervisor<'_> {
             (FromRank::Hello { rank, local_rank, session, .. }, None) => {
                 if let Some(shim) = self.shims.get_mut(&id) {
                     shim.identity = Some(Identity { rank, session });
+                    if self.interactive {
+                        give_terminal(&shim.connection);
+                    }
                 }
                 for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
                     self.streams.attach(Owner::Rank(rank), stream, pipe);
                 }
                 let at = SystemTime::now();
                 self.ranks.insert(rank, RankEnd { rank, local_rank, pid: None, end: None, at });
+                if let Some(end) = self.outcome.engine {
+                    // The engine died while it was starting this rank.
+                    self.engine_gone(end);
+                }
             }
             (FromRank::Started { pid }, Some(Identity { rank, .. })) => {
                 if let Some(seen) = self.ranks.get_mut(&rank) {
                     seen.pid = Some(pid);
                 }
                 (self.notice)(Notice::RankStarted { rank, pid });
+                if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none())
+                    && let Some(rank) = tree::process(pid)
+                {
+                    // It was not there yet when the tree had its TERM.
+                    tree::signal(&rank, Signal::TERM);
+                }
             }
             (FromRank::NotExecuted { program, errno }, Some(_)) => {
                 self.outcome.not_executed = Some((program, errno));
@@ -237,10 +271,17 @@ impl Supervisor<'_> {
     fn shim_gone(&mut self, id: u64) {
         let Some(shim) = self.shims.remove(&id) else { return };
         let Some(Identity { rank, session }) = shim.identity else { return };
-        // It died without a report: nobody watches this rank any more.
-        for process in tree::snapshot().iter().filter(|process| process.session == session) {
-            // deepspeed's ranks share the launcher's session: there the tree's sweep must do.
-            if session > 1 && !self.children.contains_key(&session) {
+        // It died without a report: nobody watches this rank any more. Where ranks
+        // share a session (deepspeed's is the launcher's own, and a rank that has
+        // the terminal is in the user's) it must not be hit.
+        let engines = self.has_engine && self.children.contains_key(&session);
+        let users = nix::unistd::getsid(None).is_ok_and(|own| own.as_raw() == session);
+        let shared = self
+            .shims
+            .values()
+            .any(|other| other.identity.is_some_and(|other| other.session == session));
+        if session > 1 && !engines && !users && !shared {
+            for process in tree::snapshot().iter().filter(|process| process.session == session) {
                 tree::signal(process, Signal::KILL);
             }
         }
@@ -263,13 +304,19 @@ impl Supervisor<'_> {
     }
 
     fn guard_said(&mut self, word: GuardWord) {
+        self.outcome.told |= !matches!(word, GuardWord::Pass(_));
         match word {
             GuardWord::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
             GuardWord::KillNow => self.kill_now(),
             GuardWord::Pass(number) => {
+                let mut taken = false;
                 for shim in self.shims.values().filter(|shim| shim.identity.is_some()) {
                     // A shim that does not read is stopped or dying: nothing to pass on to.
-                    let _ = shim.connection.send(&ToRank::Signal { number });
+                    taken |= shim.connection.send(&ToRank::Signal { number }, &[]).is_ok();
+                }
+                // A Ctrl-C before the rank began or after its end is meant for us.
+                if !taken && number == Signal::INT.as_raw() {
+                    self.begin_stop(StopReason::Signal(number));
                 }
             }
             GuardWord::Gone => {
@@ -281,21 +328,42 @@ impl Supervisor<'_> {
 
     /// Reaps our children, adopted ones included.
     fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let Some(end) = End::from_wait(status) else { continue };
-            let Some(rank) = self.children.remove(&pid.as_raw_nonzero().get()) else { continue };
-            match rank {
-                None => self.engine_ended(end),
-                // A shim of ours that never said Hello: its rank never began.
-                Some(rank) if !self.ranks.contains_key(&rank) && self.shims.is_empty() => {
-                    let local_rank = rank;
-                    let at = SystemTime::now();
-                    self.ranks
-                        .insert(rank, RankEnd { rank, local_rank, pid: None, end: Some(end), at });
-                    self.rank_ended(rank, Some(end));
+        loop {
+            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(ended)) => ended,
+                Err(Errno::INTR) => continue,
+                Ok(None) => return,
+                Err(_no_child) => {
+                    self.childless = true;
+                    return;
                 }
-                Some(_) => {}
+            };
+            let Some(end) = End::from_wait(status) else { continue };
+            let pid = pid.as_raw_nonzero().get();
+            match self.children.remove(&pid) {
+                Some(None) => self.engine_ended(end),
+                Some(Some(rank)) => self.mute.push((pid, rank, end)),
+                None => {}
             }
+        }
+    }
+
+    /// A shim of ours that ended and never said Hello: its rank never began. Asked
+    /// once every connection that it may have made has been accepted.
+    fn name_the_mute(&mut self) {
+        for (pid, rank, end) in std::mem::take(&mut self.mute) {
+            if self.ranks.contains_key(&rank) {
+                continue;
+            }
+            if self.shims.values().any(|shim| shim.connection.peer() == pid) {
+                // Its last words are under way.
+                self.mute.push((pid, rank, end));
+                continue;
+            }
+            let at = SystemTime::now();
+            self.ranks
+                .insert(rank, RankEnd { rank, local_rank: rank, pid: None, end: Some(end), at });
+            self.rank_ended(rank, Some(end));
         }
     }
 
@@ -304,13 +372,17 @@ impl Supervisor<'_> {
         (self.notice)(Notice::EngineEnded { end });
         let alive = self.shims.values().any(|shim| shim.identity.is_some());
         if alive {
-            self.begin_stop(StopReason::EngineGone(end));
-            // Its share of the grace is of no use to anybody now.
-            if let Some(stop) = &mut self.stop
-                && stop.term_tree.is_some()
-            {
-                stop.term_tree = Some(Instant::now());
-            }
+            self.engine_gone(end);
+        }
+    }
+
+    fn engine_gone(&mut self, end: End) {
+        self.begin_stop(StopReason::EngineGone(end));
+        // Its share of the grace is of no use to anybody now.
+        if let Some(stop) = &mut self.stop
+            && stop.term_tree.is_some()
+        {
+            stop.term_tree = Some(Instant::now());
         }
     }
 
@@ -336,6 +408,7 @@ impl Supervisor<'_> {
             term_tree: Some(now + share),
             kill: now + self.grace * KILL_TENTHS / 10,
             killing: false,
+            kill_engine: None,
         });
     }
 
@@ -350,6 +423,16 @@ impl Supervisor<'_> {
     fn advance(&mut self) {
         let now = Instant::now();
         let Some(stop) = &mut self.stop else { return };
+        if self.has_engine && !self.children.is_empty() && self.shims.is_empty() {
+            let at = *stop.kill_engine.get_or_insert(now + ENGINE_ALONE);
+            for engine in self.children.keys().filter(|_| now >= at) {
+                if let Some(engine) = tree::process(*engine) {
+                    tree::signal(&engine, Signal::KILL);
+                }
+            }
+        } else {
+            stop.kill_engine = None;
+        }
         if stop.term_tree.is_some_and(|at| now >= at) {
             stop.term_tree = None;
             let all = tree::snapshot();
@@ -372,6 +455,7 @@ impl Supervisor<'_> {
             for process in left {
                 tree::signal(process, Signal::KILL);
             }
+            tree::kill_children();
         }
     }
 
@@ -379,7 +463,9 @@ impl Supervisor<'_> {
     fn give_up(&mut self) {
         self.children.clear();
         self.shims.clear();
+        self.mute.clear();
         self.leftovers = None;
+        self.given_up = true;
     }
 
     fn next_deadline(&self) -> Instant {
@@ -387,10 +473,11 @@ impl Supervisor<'_> {
         let far = now + Duration::from_secs(3600);
         let stop = self.stop.as_ref().map(|stop| {
             if stop.killing {
-                now + KILL_PAUSE
-            } else {
-                stop.term_tree.map_or(stop.kill, |at| at.min(stop.kill))
+                return now + KILL_PAUSE;
             }
+            // Never earlier than a pause from now: an engine that was killed may take a while.
+            let engine = stop.kill_engine.map(|at| at.max(now + KILL_PAUSE));
+            [stop.term_tree, engine].into_iter().flatten().fold(stop.kill, Instant::min)
         });
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.next);
         [stop, leftovers].into_iter().flatten().min().unwrap_or(far)
@@ -398,18 +485,16 @@ impl Supervisor<'_> {
 
     /// True when nothing of the job is left, or nothing that can be ended.
     fn finished(&mut self) -> bool {
-        if !self.children.is_empty() || !self.shims.is_empty() {
+        if !self.children.is_empty() || !self.shims.is_empty() || !self.mute.is_empty() {
             return false;
         }
-        if !self.outcome.survivors.is_empty() {
+        // Every orphan below us becomes our child, so without one nothing is left.
+        // A scan would overlook what forks and exits faster than it reads.
+        if self.childless || self.given_up {
             return true;
         }
         let all = tree::snapshot();
-        let left = tree::descendants(&all, own_pid());
-        if left.is_empty() {
-            return true;
-        }
-        self.end_leftovers(&left);
+        self.end_leftovers(&tree::descendants(&all, own_pid()));
         false
     }
 
@@ -425,14 +510,18 @@ impl Supervisor<'_> {
             next: now,
             announced: false,
         });
-        if !leftovers.announced {
+        if !leftovers.announced && !left.is_empty() {
             leftovers.announced = true;
             (self.notice)(Notice::Leftovers { count: left.len() });
         }
         let kill = now >= leftovers.kill;
         if kill && now >= leftovers.kill + UNKILLABLE {
             self.outcome.survivors = tree::survivors(left.iter().copied());
+            self.given_up = true;
             return;
+        }
+        if kill {
+            tree::kill_children();
         }
         for process in left {
             if kill {
@@ -447,6 +536,14 @@ impl Supervisor<'_> {
     fn into_outcome(self) -> Outcome {
         Outcome { ranks: self.ranks.into_values().collect(), ..self.outcome }
     }
+}
+
+/// Hands our own streams on. A shim that is gone meanwhile is noticed by its end of file.
+fn give_terminal(connection: &Connection) {
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let owner = terminal::guards_group().unwrap_or(0);
+    let _ = connection.send(&ToRank::Terminal { owner }, &streams);
 }
 
 fn own_pid() -> i32 {

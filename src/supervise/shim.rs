@@ -4,7 +4,8 @@
 //! read ends and its identity to the agent, starts the program, and stays, since
 //! nobody else can know how a rank ended: an engine is its parent and reports
 //! only that something failed. It ends what the rank leaves behind and then ends
-//! as the rank did: same code, or same signal.
+//! as the rank did: same code, or same signal. A rank that people talk to gets
+//! the launcher's own streams instead of pipes, and its terminal with them.
 //!
 //! One thread, no runtime. It ignores every catchable signal, because engines
 //! signal the whole group while the rank may be writing a checkpoint.
@@ -13,21 +14,29 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use rustix::io::Errno;
 use rustix::process::{Signal as Send, WaitOptions};
 
-use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
-use super::outcome::End;
+use super::bind::{self, Placement};
+use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
+use super::outcome::{End, exec_code};
+use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::sys::{self, Dispositions};
 
 /// After SIGKILL, how long a leftover may take to go.
 const UNKILLABLE: Duration = Duration::from_secs(5);
+/// Milliseconds between two scans while something is being killed.
+const KILL_PAUSE: u8 = 10;
+/// Milliseconds between two looks while leftovers may end by themselves.
+const LEFTOVER_PAUSE: u8 = 100;
 
 /// Runs the program named by `argv` as a rank; never returns to the caller's work.
 ///
@@ -46,13 +55,13 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         return 64;
     };
     let mut command = Command::new(program);
-    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT);
-    let Some((agent, grace)) = find_agent() else {
+    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
+    let Some(agent) = Agent::find() else {
         let error = command.exec();
         eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
         return exec_code(&error);
     };
-    match Shim::start(agent, grace, command, &program.to_string_lossy()) {
+    match Shim::start(agent, command, &program.to_string_lossy()) {
         Ok(mut shim) => shim.stay(),
         Err(error) => {
             eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
@@ -61,15 +70,24 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
     }
 }
 
-/// 127 when there is no such program, 126 when it cannot be executed: as shells say.
-fn exec_code(error: &io::Error) -> i32 {
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+struct Agent {
+    socket: OwnedFd,
+    /// For what the rank leaves behind.
+    grace: Duration,
+    /// The rank keeps the launcher's streams.
+    interactive: bool,
 }
 
-fn find_agent() -> Option<(OwnedFd, Duration)> {
-    let value = std::env::var(AGENT_SOCKET).ok()?;
-    let (name, grace) = value.split_once(' ')?;
-    Some((socket::dial(name).ok()?, Duration::from_millis(grace.parse().ok()?)))
+impl Agent {
+    fn find() -> Option<Agent> {
+        let value = std::env::var(AGENT_SOCKET).ok()?;
+        let mut words = value.split(' ');
+        Some(Agent {
+            socket: socket::dial(words.next()?).ok()?,
+            grace: Duration::from_millis(words.next()?.parse().ok()?),
+            interactive: words.next() == Some(TERMINAL),
+        })
+    }
 }
 
 /// (rank, local rank): from the slot that the agent gave, else from the engine's variables.
@@ -87,21 +105,52 @@ fn slot() -> (u32, u32) {
         })
 }
 
+/// The agent's answer to a Hello without pipes: its streams become the rank's.
+fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Lent>> {
+    let Some((ToRank::Terminal { owner }, streams)) = socket::receive(agent)? else {
+        return Err(io::ErrorKind::ConnectionAborted.into());
+    };
+    let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(streams) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let owner = Pid::from_raw(owner);
+    // An engine that gave the rank a session has cut it off from job control: it
+    // reads the terminal all the same, and the guard passes a Ctrl-C on.
+    let terminal = Terminal::of(stdin.as_fd(), owner);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    Ok(terminal.map(|terminal| Lent { terminal, owner }))
+}
+
+impl Lent {
+    /// The launcher's group stops as well: its shell waits for that. It is told
+    /// by SIGCONT when the rank may go on.
+    fn stopped(&self, rank: Pid, signal: i32) {
+        if self.terminal.stopped(rank, signal, false) == Then::StopOwner {
+            let _ = killpg(self.owner, Signal::SIGTSTP);
+        }
+    }
+}
+
 struct Shim {
     agent: Option<OwnedFd>,
     signals: SignalFd,
     /// The user's process.
     child: i32,
     grace: Duration,
+    /// Nothing is below us any more.
+    childless: bool,
+    /// The rank's for now, in the launcher's session only.
+    terminal: Option<Lent>,
+}
+
+struct Lent {
+    terminal: Terminal,
+    /// The launcher's group, which a shell above it waits for.
+    owner: Pid,
 }
 
 impl Shim {
-    fn start(
-        agent: OwnedFd,
-        grace: Duration,
-        mut command: Command,
-        program: &str,
-    ) -> io::Result<Shim> {
+    fn start(agent: Agent, mut command: Command, program: &str) -> io::Result<Shim> {
         let inherited = Dispositions::inherited();
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
@@ -112,18 +161,28 @@ impl Shim {
         let signals =
             SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
 
-        let (out_read, out_write) = io::pipe()?;
-        let (err_read, err_write) = io::pipe()?;
+        let Agent { socket: agent, grace, interactive } = agent;
         let (rank, local_rank) = slot();
-        let session = nix::unistd::getsid(None).map_or(0, nix::unistd::Pid::as_raw);
+        let session = nix::unistd::getsid(None).map_or(0, Pid::as_raw);
         let hello = FromRank::Hello { rank, local_rank, shim: me.as_raw_nonzero().get(), session };
-        socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
-        drop((out_read, err_read));
-
-        command
-            .stdout(Stdio::from(OwnedFd::from(out_write)))
-            .stderr(Stdio::from(OwnedFd::from(err_write)));
-        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+        let terminal = if interactive {
+            socket::send(&agent, &hello, &[])?;
+            take_streams(&agent, &mut command)?
+        } else {
+            let (out_read, out_write) = io::pipe()?;
+            let (err_read, err_write) = io::pipe()?;
+            socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
+            command.stdout(OwnedFd::from(out_write)).stderr(OwnedFd::from(err_write));
+            None
+        };
+        if let Some(lent) = &terminal {
+            sys::in_child(&mut command, lent.terminal.lend_in_child()?);
+        }
+        let placement = Placement::of(local_rank);
+        sys::in_child(&mut command, move || {
+            placement.take();
+            sys::restore_in_child(&inherited)
+        });
         let spawned = command.spawn();
         // The command holds the write ends: without this the agent never sees their end of file.
         drop(command);
@@ -131,7 +190,14 @@ impl Shim {
             Ok(child) => {
                 let pid = i32::try_from(child.id()).unwrap_or(0);
                 let _ = socket::send(&agent, &FromRank::Started { pid }, &[]);
-                Ok(Shim { agent: Some(agent), signals, child: pid, grace })
+                Ok(Shim {
+                    agent: Some(agent),
+                    signals,
+                    child: pid,
+                    grace,
+                    childless: false,
+                    terminal,
+                })
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
@@ -153,8 +219,19 @@ impl Shim {
             if let Some(end) = self.reap() {
                 break end;
             }
-            self.wait(PollTimeout::NONE);
+            if self.agent.is_none() {
+                // Once may not be enough: the rank may be forking.
+                self.signal_descendants(Send::KILL);
+                tree::kill_children();
+            }
+            self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
         };
+        if let Some(lent) = &self.terminal {
+            lent.terminal.take_back(Pid::from_raw(self.child));
+            if matches!(end, End::Signal(_)) {
+                lent.terminal.restore_modes();
+            }
+        }
         if let Some(agent) = &self.agent {
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
@@ -166,14 +243,26 @@ impl Shim {
     }
 
     /// Reaps all that ended; the end of the rank itself when it is among them.
-    fn reap(&self) -> Option<End> {
+    fn reap(&mut self) -> Option<End> {
         let mut found = None;
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if pid.as_raw_nonzero().get() == self.child {
-                found = End::from_wait(status);
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) => {
+                    if pid.as_raw_nonzero().get() == self.child {
+                        found = End::from_wait(status);
+                        if let (Some(by), Some(lent)) = (status.stopping_signal(), &self.terminal) {
+                            lent.stopped(Pid::from_raw(self.child), by);
+                        }
+                    }
+                }
+                Ok(None) => return found,
+                Err(Errno::INTR) => {}
+                Err(_no_child) => {
+                    self.childless = true;
+                    return found;
+                }
             }
         }
-        found
     }
 
     /// Sleeps until a child ended, the agent spoke, or the time is over.
@@ -194,17 +283,21 @@ impl Shim {
         let Some(agent) = &self.agent else { return };
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {
+                // A shell continued the launcher's group.
+                if let (Ok(Signal::SIGCONT), Some(lent)) =
+                    (Signal::try_from(number), &self.terminal)
+                {
+                    return lent.terminal.go_on(Pid::from_raw(self.child));
+                }
                 let signal = Send::from_named_raw(number);
                 if let (Some(signal), Some(child)) = (signal, tree::process(self.child)) {
                     tree::signal(&child, signal);
                 }
             }
+            Ok(Some((ToRank::Terminal { .. }, _))) => {}
             // The agent is gone, and with it whoever would read our pipes: the
             // guard ends the job, and so do we, should the guard be gone too.
-            Ok(None) | Err(_) => {
-                self.agent = None;
-                self.signal_descendants(Send::KILL);
-            }
+            Ok(None) | Err(_) => self.agent = None,
         }
     }
 
@@ -216,31 +309,28 @@ impl Shim {
         let mut signalled = false;
         loop {
             self.reap();
-            let kill = Instant::now() >= deadline || self.agent.is_none();
-            let left = if kill {
-                self.signal_descendants(Send::KILL)
-            } else if signalled {
-                self.count_descendants()
-            } else {
-                signalled = true;
-                self.signal_descendants(Send::TERM)
-            };
+            // Every orphan below us becomes our child, so without one nothing is left.
             // What outlives SIGKILL sleeps in the kernel; the agent will name it.
-            if left == 0 || Instant::now() >= give_up {
+            if self.childless || Instant::now() >= give_up {
                 return;
             }
-            let pause: u8 = if kill { 10 } else { 100 };
+            let kill = Instant::now() >= deadline || self.agent.is_none();
+            if kill {
+                self.signal_descendants(Send::KILL);
+                tree::kill_children();
+            } else if !signalled {
+                signalled = true;
+                self.signal_descendants(Send::TERM);
+            }
+            let pause = if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
             self.wait(PollTimeout::from(pause));
         }
     }
 
-    fn count_descendants(&self) -> usize {
-        tree::descendants(&tree::snapshot(), rustix::process::getpid().as_raw_nonzero().get()).len()
-    }
-
-    fn signal_descendants(&self, signal: Send) -> usize {
+    fn signal_descendants(&self, signal: Send) {
         let all = tree::snapshot();
-        let left = tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get());
-        left.iter().filter(|process| tree::signal(process, signal)).count()
+        for process in tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get()) {
+            tree::signal(process, signal);
+        }
     }
 }

@@ -21,10 +21,11 @@ fn packet_socket() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-fn same_user(fd: &impl AsFd) -> io::Result<()> {
+/// The pid of a peer that is one of ours.
+fn same_user(fd: &impl AsFd) -> io::Result<i32> {
     let peer = getsockopt(fd, sockopt::PeerCredentials)?;
     if peer.uid() == rustix::process::geteuid().as_raw() {
-        Ok(())
+        Ok(peer.pid())
     } else {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
     }
@@ -115,8 +116,8 @@ impl Listener {
     pub(super) fn accept_waiting(&self) -> Option<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = crate::sys::own_received(accept4(self.fd.as_raw_fd(), flags).ok()?);
-        same_user(&fd).ok()?;
-        Some(Connection { fd: crate::sys::watch(fd).ok()? })
+        let peer = same_user(&fd).ok()?;
+        Some(Connection { fd: crate::sys::watch(fd).ok()?, peer })
     }
 
     /// The next shim. Cancel-safe.
@@ -128,10 +129,12 @@ impl Listener {
                 Ok(crate::sys::own_received(accept4(fd.as_raw_fd(), flags)?))
             });
             match accepted {
-                Ok(Ok(fd)) if same_user(&fd).is_ok() => {
-                    return Ok(Connection { fd: crate::sys::watch(fd)? });
+                Ok(Ok(fd)) => {
+                    // A stranger's connection is dropped.
+                    if let Ok(peer) = same_user(&fd) {
+                        return Ok(Connection { fd: crate::sys::watch(fd)?, peer });
+                    }
                 }
-                Ok(Ok(_stranger)) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
             }
@@ -143,9 +146,15 @@ impl Listener {
 #[derive(Debug)]
 pub(super) struct Connection {
     fd: AsyncFd<OwnedFd>,
+    peer: i32,
 }
 
 impl Connection {
+    /// The shim's pid, as it was when it connected.
+    pub(super) fn peer(&self) -> i32 {
+        self.peer
+    }
+
     pub(super) async fn receive<M: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
@@ -160,7 +169,7 @@ impl Connection {
     }
 
     /// A packet is small and the peer reads: a full buffer means a peer that is stopped.
-    pub(super) fn send(&self, message: &impl Serialize) -> io::Result<()> {
-        send(self.fd.get_ref(), message, &[])
+    pub(super) fn send(&self, message: &impl Serialize, pass: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.fd.get_ref(), message, pass)
     }
 }

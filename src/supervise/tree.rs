@@ -20,13 +20,17 @@ pub(super) struct Process {
     /// Clock ticks after boot; with the pid it names a process for ever.
     pub(super) start: u64,
     pub(super) state: char,
+    /// Threads that are left, the first one included until it is reaped.
+    pub(super) threads: u32,
     pub(super) comm: String,
 }
 
 impl Process {
-    /// A zombie holds nothing any more.
+    /// A zombie holds nothing any more. The state is that of the first thread
+    /// alone: one that ended by pthread_exit looks like a zombie while the others
+    /// run on and hold memory and devices.
     pub(super) fn gone(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 }
 
@@ -41,8 +45,9 @@ pub(super) fn process(pid: i32) -> Option<Process> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    let start = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, session, start, state, comm })
+    let threads = fields.nth(13)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    Some(Process { pid, parent, session, start, state, threads, comm })
 }
 
 /// All processes that can be seen.
@@ -87,6 +92,44 @@ pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     same && pidfd_send_signal(&fd, signal).is_ok()
 }
 
+/// How many processes one call of [`kill_children`] may meet.
+const GENERATIONS: usize = 5_000;
+
+/// SIGKILL to our own children, and at once to those that appear in their place.
+///
+/// A process that forks and exits, over and over, has gone before a pass over
+/// /proc is through: only killing each link as soon as it is ours catches the
+/// chain. No pidfd is needed: a child keeps its pid until it is reaped, and only
+/// the calling thread reaps. Without CONFIG_PROC_CHILDREN this does nothing, and
+/// the scans have to do.
+pub(super) fn kill_children() {
+    let mut met = HashSet::new();
+    while met.len() < GENERATIONS {
+        let fresh: Vec<i32> = children().into_iter().filter(|pid| met.insert(*pid)).collect();
+        if fresh.is_empty() {
+            return;
+        }
+        for pid in fresh {
+            if let Some(pid) = Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// The pids of our own children, zombies included; of all threads, since any may
+/// have forked or adopted them.
+fn children() -> Vec<i32> {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+        })
+        .collect()
+}
+
 /// The processes that are still there, described for people.
 pub(super) fn survivors<'a>(left: impl IntoIterator<Item = &'a Process>) -> Vec<Survivor> {
     left.into_iter()
@@ -106,7 +149,7 @@ mod tests {
     use super::*;
 
     fn fake(pid: i32, parent: i32, state: char) -> Process {
-        Process { pid, parent, session: pid, start: 1, state, comm: "x".into() }
+        Process { pid, parent, session: pid, start: 1, state, threads: 1, comm: "x".into() }
     }
 
     #[test]
@@ -120,6 +163,25 @@ mod tests {
         ];
         let pids: Vec<i32> = descendants(&all, 10).iter().map(|found| found.pid).collect();
         assert_eq!(pids, [12]);
+    }
+
+    #[test]
+    fn a_process_is_there_as_long_as_one_of_its_threads_is() {
+        let dead = fake(10, 1, 'Z');
+        assert!(dead.gone());
+        assert!(!Process { threads: 2, ..dead }.gone());
+        assert!(process(std::process::id().cast_signed()).is_some_and(|own| own.threads > 1));
+    }
+
+    #[test]
+    fn children_are_listed() {
+        let mut child =
+            std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = child.id().cast_signed();
+        assert!(children().contains(&pid));
+        child.kill().expect("it can be killed");
+        child.wait().expect("it is reaped");
+        assert!(!children().contains(&pid));
     }
 
     #[test]

@@ -9,6 +9,9 @@
     reason = "each test file uses its own part of this module"
 )]
 
+pub mod faults;
+pub mod pty;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -63,6 +66,19 @@ pub fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
+/// Runs a tool of the machine; fails with what it said unless it succeeds.
+pub fn run_tool(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// An executable file. Written by another process, since a file that the fork of
+/// any thread still holds open for writing cannot be executed.
+pub fn write_program(file: &Path, text: &str) {
+    let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
+}
+
 /// A port that nobody listens on now.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -100,8 +116,7 @@ impl Launcher {
         args: impl IntoIterator<Item = I>,
     ) -> Launcher {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // The dot ends it: t7x1 would else be found in t7x10.
-        let token = format!("t{}x{}.", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let token = format!("t{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().unwrap();
         for name in PLATFORM {
             command.env_remove(name);
@@ -130,6 +145,11 @@ impl Launcher {
 
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    pub fn stdin(mut self, from: impl Into<Stdio>) -> Launcher {
+        self.command.stdin(from);
+        self
     }
 
     pub fn start(mut self) -> Running {
@@ -170,6 +190,10 @@ pub struct Ended {
 impl Running {
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub fn out(&self) -> String {

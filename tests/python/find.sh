@@ -9,46 +9,61 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ranklaunch
 venv=$cache/venv
+# A copy of what was asked for, written last: without it, or with another one,
+# the environment was left half-made or is of an earlier version.
+stamp=$venv/installed.txt
 
 say() { printf '%s\n' "$*" >&2; }
 
 # Modules are looked up, not imported: importing torch costs seconds.
 has() {
     python=$1; shift
-    "$python" - "$@" <<'PY' 2>/dev/null
+    "$python" - "$@" 2>/dev/null <<'PY'
 import importlib.util, sys
 sys.exit(any(importlib.util.find_spec(name) is None for name in sys.argv[1:]))
 PY
 }
 
-for python in "${RANKLAUNCH_TEST_PYTHON:-}" "$(command -v python3 || true)" "$venv/bin/python"; do
+# The interpreter itself, not a shim that chooses one.
+itself() { "$1" -c 'import sys; print(sys.executable)'; }
+
+complete() { [ -x "$venv/bin/python" ] && cmp -s "$here/requirements.txt" "$stamp"; }
+
+for python in "${RANKLAUNCH_TEST_PYTHON:-}" "$(command -v python3 || true)"; do
     if [ -n "$python" ] && [ -x "$python" ] && has "$python" "$@"; then
-        # The interpreter itself, not a shim that chooses one.
-        "$python" -c 'import sys; print(sys.executable)'
+        itself "$python"
         exit 0
     fi
 done
 
-command -v python3 >/dev/null || { say "python3 is missing: install it first"; exit 1; }
-mkdir -p "$cache"
-# One installer at a time; the loser of the race finds everything in place.
-exec 9>"$cache/venv.lock"
-flock 9
-if [ -x "$venv/bin/python" ] && has "$venv/bin/python" "$@"; then
-    echo "$venv/bin/python"
-    exit 0
+if ! complete; then
+    mkdir -p "$cache"
+    # One installer at a time; the loser of the race finds everything in place.
+    exec 9>"$cache/venv.lock"
+    flock 9
 fi
-say "installing $* into $venv (torch is large: about 5 GB on disk, once)"
-if ! [ -x "$venv/bin/pip" ] && ! python3 -m venv "$venv" >&2; then
-    # Debian and Ubuntu keep the module in a package of its own.
-    say "python3 cannot make virtual environments; installing python3-venv"
-    root=; [ "$(id -u)" = 0 ] || root="sudo -n"
-    if ! { $root apt-get update -qq && $root apt-get install -y -qq python3-venv; } >&2; then
-        say "hint: apt-get install python3-venv, then run this again"
+if ! complete; then
+    say "installing torch, numpy and accelerate into $venv (about 5 GB on disk, once)"
+    command -v python3 >/dev/null || "$here/../packages.sh" python3 python3-venv
+    # Debian and Ubuntu keep two of the modules that this needs in a package of its own.
+    if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+        say "this python3 cannot make virtual environments"
+        "$here/../packages.sh" python3-venv
+    fi
+    # From nothing: what an interrupted installer left may look whole to pip.
+    if ! python3 -m venv --clear "$venv" >&2; then
+        say "hint: $(command -v python3) needs the modules venv and ensurepip;" \
+            "or name a python that has torch: RANKLAUNCH_TEST_PYTHON=/path/to/python"
         exit 1
     fi
-    python3 -m venv --clear "$venv" >&2
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
+        -r "$here/requirements.txt" >&2; then
+        say "hint: it starts from nothing the next time;" \
+            "or name a python that has torch: RANKLAUNCH_TEST_PYTHON=/path/to/python"
+        exit 1
+    fi
+    cp "$here/requirements.txt" "$stamp.new"
+    mv "$stamp.new" "$stamp"
 fi
-"$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" >&2
-has "$venv/bin/python" "$@" || { say "$venv still lacks one of: $*"; exit 1; }
-echo "$venv/bin/python"
+has "$venv/bin/python" "$@" || { say "$venv lacks one of: $*"; exit 1; }
+itself "$venv/bin/python"

@@ -80,6 +80,7 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
             faults.push(fault);
         }
     }
+    faults.extend(fabric(&en, &zh, gpu.fabric));
     // Draining peer links (3) still computes; the others do not.
     let wanted = match gpu.recovery_action {
         Some(1) => Some(("a GPU reset", "重置 GPU")),
@@ -100,6 +101,30 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
         ));
     }
     faults
+}
+
+/// A GPU behind NVSwitches that the fabric manager has not registered gives CUDA
+/// error 802 to every program, a single-GPU one included, while nvidia-smi lists it.
+fn fabric(en: &str, zh: &str, state: Option<(u32, u32)>) -> Option<Warning> {
+    let (how, how_zh) = match state? {
+        (1, _) => ("has not started".to_owned(), "尚未开始".to_owned()),
+        (2, _) => ("is still in progress".to_owned(), "仍在进行".to_owned()),
+        (3, status) if status != 0 => {
+            (format!("failed with code {status}"), format!("失败，代码 {status}"))
+        }
+        _ => return None,
+    };
+    Some(Warning::new(
+        "gpu.fabric",
+        text!(
+            "{en}: its registration with the NVSwitch fabric {how}, so CUDA gives error 802",
+            "{zh}：向 NVSwitch fabric 的注册{how_zh}，CUDA 会报错误 802"
+        ),
+        text!(
+            "check nvidia-fabricmanager on the host, whose version must be the driver's; --severity gpu.fabric=warn starts all the same",
+            "请检查宿主机上的 nvidia-fabricmanager，其版本须与驱动一致；--severity gpu.fabric=warn 可照常启动"
+        ),
+    ))
 }
 
 /// Whether a call's code means that the GPU cannot be computed on.

@@ -1,0 +1,154 @@
+//! What a rank's process gets between fork and exec: its CPUs, and its place in
+//! the order in which the kernel kills when memory runs out.
+//!
+//! Takes the plan's CPU lists through one variable for all ranks of a node, since
+//! engines give every rank the same environment; the shim picks by local rank and
+//! removes it. Neither step may keep a rank from starting: a failure is a line in
+//! its standard error.
+
+use std::ffi::OsString;
+use std::io;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::CpuSet;
+
+use crate::cpus::CpuList;
+use crate::lang::Lang;
+use crate::text;
+
+/// `0-31;0-31;;32-63`: CPU lists by local rank, an empty one binds nothing.
+pub(super) const CPUS: &str = "RANKLAUNCH_CPUS";
+
+/// How much sooner than us a rank is killed, in thousandths of the memory that
+/// the kernel weighs by (the cgroup's limit, or the machine's memory).
+///
+/// Guard, agent and shims must outlive the rank, or nobody can say what happened.
+/// One hundredth outweighs them, and torchrun too from 64 GB on; more would change
+/// how the pod stands against its neighbours, which the kubelet has settled
+/// (-997 guaranteed, 2 to 999 burstable, 1000 best effort). At 1000 nothing can be
+/// added, and size decides, which is the rank's as soon as it has imported torch.
+const SOONER: i32 = 10;
+
+const OOM_SCORE: &std::ffi::CStr = c"/proc/self/oom_score_adj";
+
+pub(super) fn encode(bindings: &[Option<CpuList>]) -> OsString {
+    let lists: Vec<String> = bindings
+        .iter()
+        .map(|cpus| cpus.as_ref().map_or_else(String::new, CpuList::to_string))
+        .collect();
+    lists.join(";").into()
+}
+
+fn decode(value: &str, local_rank: u32) -> Option<CpuList> {
+    let list = value.split(';').nth(usize::try_from(local_rank).ok()?)?;
+    Some(CpuList::read(list)).filter(|cpus| !cpus.is_empty())
+}
+
+/// Everything is made before the fork: the child may only make system calls.
+pub(super) struct Placement {
+    /// With what to say when they cannot be had.
+    cpus: Option<(CpuSet, String)>,
+    oom_score: Option<String>,
+}
+
+impl Placement {
+    /// That of the rank which this shim starts.
+    pub(super) fn of(local_rank: u32) -> Placement {
+        let asked = std::env::var(CPUS).ok().and_then(|value| decode(&value, local_rank));
+        let ours = std::fs::read_to_string("/proc/self/oom_score_adj");
+        let ours = ours.ok().and_then(|text| text.trim().parse::<i32>().ok());
+        Placement {
+            cpus: asked.map(|cpus| (cpus.as_set(), refusal(&cpus))),
+            oom_score: ours.map(|ours| ours.saturating_add(SOONER).min(1000).to_string()),
+        }
+    }
+
+    /// Runs in the child.
+    pub(super) fn take(&self) {
+        if let Some((cpus, refusal)) = &self.cpus
+            && rustix::thread::sched_setaffinity(None, cpus).is_err()
+        {
+            // Standard error is the rank's by now.
+            let _ = nix::unistd::write(io::stderr(), refusal.as_bytes());
+        }
+        // Raising one's own score needs no privilege; where /proc is read-only the
+        // rank starts all the same.
+        if let Some(score) = &self.oom_score
+            && let Ok(file) = rustix::fs::open(OOM_SCORE, OFlags::WRONLY, Mode::empty())
+        {
+            let _ = rustix::io::write(&file, score.as_bytes());
+        }
+    }
+}
+
+fn refusal(cpus: &CpuList) -> String {
+    let text = text!(
+        "ranklaunch: this rank cannot be bound to CPUs {cpus}: it runs on all that the container has\n  hint: --bind none does not try\n",
+        "ranklaunch：无法将该 rank 绑定到 CPU {cpus}：将使用容器的全部 CPU\n  提示：--bind none 不进行绑定\n"
+    );
+    let lang = Lang::from_environment(|name| std::env::var(name).ok());
+    text.get(lang).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys;
+
+    #[test]
+    fn each_local_rank_finds_its_own_list() {
+        let bindings = [Some(CpuList::read("0-31,64")), None, Some(CpuList::read("7"))];
+        let value = encode(&bindings);
+        let value = value.to_str().expect("plain text");
+        assert_eq!(value, "0-31,64;;7");
+        for (rank, expected) in bindings.into_iter().chain([None]).enumerate() {
+            assert_eq!(decode(value, u32::try_from(rank).expect("small")), expected, "{rank}");
+        }
+    }
+
+    /// Starts `cat` with `placement`: its standard output and standard error.
+    fn child(placement: Placement, file: &str) -> (String, String) {
+        let mut command = Command::new("cat");
+        command.arg(file);
+        sys::in_child(&mut command, move || {
+            placement.take();
+            Ok(())
+        });
+        let output = command.output().expect("cat runs");
+        assert!(output.status.success());
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (text(output.stdout), text(output.stderr))
+    }
+
+    fn bound_to(cpus: &CpuList) -> Placement {
+        Placement { cpus: Some((cpus.as_set(), refusal(cpus))), oom_score: None }
+    }
+
+    #[test]
+    fn a_child_runs_on_its_cpus_alone() {
+        let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let allowed = allowed.expect("a list").trim();
+        let last = allowed.rsplit([',', '-']).next().expect("a CPU");
+        let (status, complaint) = child(bound_to(&CpuList::read(last)), "/proc/self/status");
+        assert!(status.contains(&format!("Cpus_allowed_list:\t{last}\n")), "{status}");
+        assert_eq!(complaint, "");
+    }
+
+    #[test]
+    fn cpus_that_do_not_exist_are_said_and_stop_nothing() {
+        let (status, complaint) = child(bound_to(&CpuList::read("1023")), "/proc/self/status");
+        assert!(status.contains("Cpus_allowed_list:"));
+        assert!(complaint.contains("1023") && complaint.ends_with('\n'), "{complaint}");
+    }
+
+    #[test]
+    fn a_child_is_killed_sooner_than_we() {
+        let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("a score");
+        let own: i32 = own.trim().parse().expect("a number");
+        let (score, _) = child(Placement::of(0), "/proc/self/oom_score_adj");
+        assert_eq!(score.trim().parse(), Ok((own + SOONER).min(1000)));
+    }
+}

@@ -1,0 +1,25 @@
+"""Ranks that meet at MASTER_ADDR:MASTER_PORT, as torch's store does, without torch."""
+
+import os
+import socket
+import time
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+here = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    server = socket.create_server(here)
+    seen = set()
+    while len(seen) < world - 1:
+        # Whoever only knocks says nothing.
+        seen.update(server.accept()[0].makefile().read())
+else:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with socket.create_connection(here) as connection:
+                connection.sendall(chr(rank + 64).encode())
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+print("rank", rank, "of", world, "met")

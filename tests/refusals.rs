@@ -1,0 +1,364 @@
+//! A refusal names what was read, where, its value, what is allowed and the one
+//! thing to do, in both languages; and nothing was started before it.
+
+mod common;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::Command;
+
+use common::{Launcher, executable};
+
+/// One mistake: arguments, variables, the profile in the working folder.
+#[derive(Default)]
+struct Mistake {
+    args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+    profile: &'static str,
+    code: i32,
+    /// Words of the refusal, and words of the hint.
+    names: &'static [&'static str],
+    hint: &'static [&'static str],
+}
+
+const SCRIPT: &[&str] = &["run", "--", "a.py"];
+const PROFILE: &[&str] = &["run"];
+
+/// Flags and profiles.
+const USAGE: &[Mistake] = &[
+    Mistake {
+        args: &["run", "--nnodes", "zwei", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--nnodes", "`zwei`"],
+        hint: &["--nnodes 2"],
+    },
+    Mistake {
+        args: &["run", "--engine", "torch", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--engine", "`torch`", "torchrun", "accelerate", "deepspeed", "direct", "command"],
+        hint: &["--engine torchrun"],
+    },
+    Mistake {
+        args: &["run", "--master-port", "70000", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--master-port", "`70000`", "1", "65535"],
+        hint: &["--master-port 29500"],
+    },
+    Mistake {
+        args: &["run", "--wait-timeout", "5x", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--wait-timeout", "`5x`", "1h30m"],
+        hint: &["30m"],
+    },
+    Mistake {
+        args: &["run", "--severity", "shm=fail", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--severity", "`shm=fail`"],
+        hint: &["shm.size=warn"],
+    },
+    Mistake {
+        args: &["run", "--env", "HF_TOKEN abc", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--env", "NAME=VALUE"],
+        hint: &["--env"],
+    },
+    Mistake {
+        args: &["run", "--profile", "wan23"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--profile", "`wan23`", "wan22, taehv, zimdb"],
+        hint: &["--profile wan22"],
+    },
+    Mistake {
+        args: &["run", "--node-rnak", "1", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--node-rnak"],
+        hint: &["--node-rank"],
+    },
+    Mistake {
+        args: &["run", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["a.py"],
+        hint: &["--"],
+    },
+    Mistake { args: &["run"], env: &[], profile: "", code: 64, names: &[], hint: &["--"] },
+    Mistake {
+        args: &["run", "--", ""],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--"],
+        hint: &[],
+    },
+    Mistake {
+        args: &["wait", "job-master-0"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["`job-master-0`", "HOST:PORT", "65535"],
+        hint: &["job-master-0:29500"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("RANKLAUNCH_NNODES", "0")],
+        profile: "",
+        code: 64,
+        names: &["RANKLAUNCH_NNODES", "`0`"],
+        hint: &["RANKLAUNCH_NNODES=2", "--nnodes 2"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500")],
+        profile: "",
+        code: 64,
+        names: &["RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500"],
+        hint: &["enableServiceLinks", "--master-port"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\nnnodes = \"two\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:3", "nnodes", "`two`"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscirpt = \"a.py\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:2", "scirpt"],
+        hint: &["script"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\n[layout]\nrule = \"ring\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:4", "`ring`", "ulysses-ring"],
+        hint: &["--layout"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\n[exit]\n64 = 300\n",
+        code: 64,
+        names: &["ranklaunch.toml:4", "300", "255"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job\n",
+        code: 64,
+        names: &["ranklaunch.toml:1", "TOML"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\ncommand = [\"b\"]\n",
+        code: 64,
+        names: &["ranklaunch.toml:3", "ranklaunch.toml:2", "command"],
+        hint: &["script"],
+    },
+];
+
+/// What the platform says, and what the node is.
+const JOB: &[Mistake] = &[
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "2"), ("RANK", "5"), ("MASTER_ADDR", "127.0.0.1")],
+        profile: "",
+        code: 65,
+        names: &["RANK=5", "WORLD_SIZE=2", "0", "1"],
+        hint: &["--nnodes", "--node-rank"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "two"), ("RANK", "0")],
+        profile: "",
+        code: 65,
+        names: &["WORLD_SIZE=two"],
+        hint: &["--nnodes"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "None")],
+        profile: "",
+        code: 65,
+        names: &["MASTER_ADDR=None"],
+        hint: &["--master-addr"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("PET_NNODES", "1"), ("PET_NPROC_PER_NODE", "xpu")],
+        profile: "",
+        code: 65,
+        names: &["PET_NPROC_PER_NODE=xpu", "auto", "gpu"],
+        hint: &["--nproc-per-node"],
+    },
+    Mistake {
+        args: &[
+            "run",
+            "--device",
+            "cpu",
+            "--nproc-per-node",
+            "3",
+            "--layout",
+            "ulysses-world",
+            "--heads",
+            "40",
+            "--",
+            "a.py",
+        ],
+        env: &[],
+        profile: "",
+        code: 66,
+        names: &["3", "40"],
+        hint: &["--layout none"],
+    },
+    Mistake {
+        args: &["run", "--device", "cpu", "--python", "/no/such", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 67,
+        names: &["--python", "/no/such"],
+        hint: &["--python PATH", "--conda-env NAME"],
+    },
+    Mistake {
+        args: &["run", "--device", "cpu", "--conda-env", "nope", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 67,
+        names: &["nope"],
+        hint: &["--conda-env NAME"],
+    },
+    Mistake {
+        args: &["run", "--probe", "off", "--", "a.py"],
+        env: &[("GPU_COUNT", "8"), ("PATH", "/nowhere")],
+        profile: "",
+        code: 80,
+        names: &["GPU_COUNT=8", "--probe"],
+        hint: &["--device cpu"],
+    },
+];
+
+/// The launcher with these variables and no others, so that the machine says nothing.
+fn launcher(mistake: &Mistake, lang: &str) -> Launcher {
+    let mut command = Command::new(executable());
+    command.env_clear();
+    let mut launcher = Launcher::of(command, mistake.args)
+        .env("PATH", "/usr/bin:/bin")
+        .env("RUST_BACKTRACE", "1")
+        .env("LANG", lang);
+    for (name, value) in mistake.env {
+        launcher = launcher.env(name, value);
+    }
+    if !mistake.profile.is_empty() {
+        let file = launcher.folder().join("ranklaunch.toml");
+        std::fs::write(file, mistake.profile).expect("a profile");
+    }
+    launcher
+}
+
+fn check(mistakes: &[Mistake]) {
+    for mistake in mistakes {
+        let mut texts = Vec::new();
+        for (lang, mark) in [("C.UTF-8", "hint: "), ("zh_CN.UTF-8", "提示: ")] {
+            let ended =
+                launcher(mistake, lang).run().expect_code(mistake.code).expect_nothing_left();
+            let what = format!("{:?} {:?}\n{}", mistake.args, mistake.env, ended.err);
+            assert_eq!(ended.out, "", "a refusal is no output of the job: {what}");
+            for bad in ["panicked", "backtrace", "── ranklaunch"] {
+                assert!(!ended.err.contains(bad), "{bad}: {what}");
+            }
+            let (problem, hint) = ended.err.split_once(mark).expect(&what);
+            for name in mistake.names {
+                assert!(problem.contains(name), "{name} is not named: {what}");
+            }
+            for name in mistake.hint {
+                assert!(hint.contains(name), "the hint does not say {name}: {what}");
+            }
+            let files = std::fs::read_dir(ended.folder.path()).expect("a folder").flatten();
+            let made: Vec<OsString> = files
+                .map(|file| file.file_name())
+                .filter(|name| name != "ranklaunch.toml")
+                .filter(|name| name != "console.out" && name != "console.err")
+                .collect();
+            assert!(made.is_empty(), "{made:?} was made: {what}");
+            texts.push(ended.err);
+        }
+        assert_ne!(texts[0], texts[1], "one language only");
+    }
+}
+
+#[test]
+fn flags_variables_and_profiles() {
+    check(USAGE);
+}
+
+#[test]
+fn platforms_layouts_and_nodes() {
+    check(JOB);
+}
+
+/// A secret on a wrong line is not repeated.
+#[test]
+fn a_refusal_keeps_secrets() {
+    for args in [
+        &["run", "--env", "HF_TOKEN hunter2", "--", "a.py"][..],
+        &["run", "--env", "HF_TOKEN=hunter2", "--nnodes", "x", "--", "a.py"],
+    ] {
+        let ended = Launcher::new(args).run().expect_code(64);
+        assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused_as_such() {
+    let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
+    let ended = Launcher::new([OsString::from("run"), "--nnodes".into(), bytes(), "--".into()])
+        .run()
+        .expect_code(64);
+    assert!(ended.err.contains("--nnodes") && ended.err.contains(r"\xff\xfe"), "{}", ended.err);
+    let ended = Launcher::new(["run", "--", "a.py"])
+        .env("RANKLAUNCH_MASTER_ADDR", bytes())
+        .run()
+        .expect_code(64);
+    assert!(ended.err.contains("RANKLAUNCH_MASTER_ADDR"), "{}", ended.err);
+    let launcher = Launcher::new(["run"]);
+    std::fs::write(launcher.folder().join("ranklaunch.toml"), b"[job]\n# \xff\n").expect("a file");
+    let ended = launcher.run().expect_code(64);
+    assert!(ended.err.contains("ranklaunch.toml: line 2 is not UTF-8"), "{}", ended.err);
+}
+
+/// The profile's `[exit]` turns a verdict's code into another, here for a refusal.
+#[test]
+fn a_refusal_ends_with_the_code_that_the_profile_gives_it() {
+    let launcher = Launcher::new(["run"])
+        .env("WORLD_SIZE", "2")
+        .env("RANK", "5")
+        .env("MASTER_ADDR", "127.0.0.1");
+    let profile = "[job]\nscript = \"a.py\"\n[exit]\n65 = 137\n";
+    std::fs::write(launcher.folder().join("ranklaunch.toml"), profile).expect("a profile");
+    let ended = launcher.run().expect_code(137);
+    assert!(ended.err.contains("137 (membership.rank)"), "{}", ended.err);
+}
