@@ -2,6 +2,7 @@
 # make test   the whole suite
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
+# make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make size   the release executable is static and small
@@ -20,7 +21,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo test lint bench soak soak-torchrun size audit bench-check linker
+.PHONY: build demo test lint bench bench-muster soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -62,6 +63,9 @@ bench-check: build
 bench: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --bench budgets -- $(ONLY)
+
+bench-muster: linker
+	$(CARGO) bench --locked --bench muster
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

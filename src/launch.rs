@@ -5,9 +5,12 @@
 //! call them. Every phase before the start ends at once when a stop is asked for.
 
 mod attempt;
+mod card;
 mod check;
 mod commands;
 mod node;
+mod shared;
+mod together;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -167,7 +170,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         }
     };
 
-    let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
+    let (ending, node) = match until_stop(&ear, node::prepare(&scene, None)).await {
         Ok(Ok(ready)) => {
             let node = Some(ready.plan.membership.node_rank);
             (attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await, node)

@@ -9,11 +9,14 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::Scene;
+use super::shared::Together;
+use super::together::{self, Met};
 use crate::check::{self, Check, Evidence, Tried};
 use crate::clear::{self, Request};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
+use crate::muster::Restarts;
 use crate::names;
 use crate::observe::{self, Contract, Facts, GpuFacts, Late, LogFolder, NodeState, PythonFacts};
 use crate::plan::{self, Plan, RunIdentity};
@@ -46,33 +49,57 @@ pub(super) struct Ready {
     pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.
     pub(super) executable: PathBuf,
+    /// The tie to the other nodes, where they hold a muster.
+    pub(super) together: Option<Box<Together>>,
+    /// 0, unless this node takes part in a later attempt of the job.
+    pub(super) attempt: u32,
 }
 
-/// The phases before the start, in order.
-pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
-    supported(&scene.settings)?;
+/// What a further attempt of all nodes takes from the one before.
+pub(super) struct Next {
+    pub(super) attempt: u32,
+    pub(super) identity: RunIdentity,
+    pub(super) restarts: Restarts,
+}
+
+/// The phases before the start, in order; `next` where an attempt went before.
+pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready, Refusal> {
     let executable = executable()?;
     let mut facts = observe(&scene.host, &scene.settings).await;
     wait_for_fabric(scene, &mut facts).await;
-    let mut plan = planned(&scene.settings, &facts, Stage::BeforeClearing)?;
-    plan.runnable()?;
-    let interactive = interactive(&scene.settings, &plan)?;
-    scene.console.say(&start::block(&plan, &scene.settings));
-    if interactive {
-        scene.say(&text!(
-            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
-            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
-        ));
+    let alone = plan_alone(scene, &mut facts, next.is_none()).await;
+    if let Err(refusal) = &alone {
+        together::excuse(scene, &facts, refusal).await;
     }
+    let (mut plan, interactive) = alone?;
+    let log_candidates = log_candidates(&scene.host, &scene.settings);
 
-    if clear_stale(scene, &plan, &facts).await? {
-        (facts, plan) = drained(scene).await?;
+    match together::meet(scene, &mut facts, &plan, next).await? {
+        Met::Agreed { plan, identity, together } => {
+            let attempt = together.attempt;
+            let together = Some(together);
+            return Ok(Ready {
+                plan: *plan,
+                identity,
+                log_candidates,
+                interactive,
+                executable,
+                together,
+                attempt,
+            });
+        }
+        Met::Alone => {}
     }
-    planned(&scene.settings, &facts, Stage::BeforeStart)?;
+    // Without a muster some choices are others, such as the id of a c10d rendezvous.
+    let mut settings = Settings::clone(&scene.settings);
+    settings.muster.value = MusterMode::Off;
+    if plan.membership.nnodes > 1 {
+        plan = planned(&settings, &facts, Stage::BeforeStart)?;
+    }
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
     {
-        plan = planned(&scene.settings, &facts, Stage::BeforeStart)?;
+        plan = planned(&settings, &facts, Stage::BeforeStart)?;
         let interface = plan.network.socket_ifname.clone().unwrap_or_default();
         scene.say(&text!(
             "the connection to the master goes through {interface}: planned again with it",
@@ -80,25 +107,40 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
         ));
     }
     let identity = identity(&plan, &facts.contract)?;
-    let log_candidates = log_candidates(&scene.host, &scene.settings);
-    Ok(Ready { plan, identity, log_candidates, interactive, executable })
+    Ok(Ready {
+        plan,
+        identity,
+        log_candidates,
+        interactive,
+        executable,
+        together: None,
+        attempt: 0,
+    })
 }
 
-/// What can be asked for and this version cannot do is refused before anything starts.
-fn supported(settings: &Settings) -> Result<(), Refusal> {
-    if settings.muster.value == MusterMode::Required {
-        let source = &settings.muster.source;
-        return Err(Refusal::new(
-            Verdict::Muster,
-            "muster.unavailable",
-            text!(
-                "{source}: this version cannot hold a muster, so it cannot be required",
-                "{source}：此版本尚不支持节点集结，因此不能设为 required"
-            ),
-            text!("--muster auto starts without one", "使用 --muster auto 可在无集结的情况下启动"),
-        ));
+/// What this node would do by itself; the first time it also clears what is in the way.
+async fn plan_alone(
+    scene: &Scene,
+    facts: &mut Facts,
+    first: bool,
+) -> Result<(Plan, bool), Refusal> {
+    let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
+    plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
+    if first {
+        scene.console.say(&start::block(&plan, &scene.settings));
+        if interactive {
+            scene.say(&text!(
+                "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+                "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+            ));
+        }
+        if clear_stale(scene, &plan, facts).await? {
+            (*facts, plan) = drained(scene).await?;
+        }
     }
-    Ok(())
+    planned(&scene.settings, facts, Stage::BeforeStart)?;
+    Ok((plan, interactive))
 }
 
 /// Whether the rank is left the terminal: on request, or because a person sits
@@ -336,7 +378,9 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
-fn last_resort(mode: ProbeMode) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
+pub(super) fn last_resort(
+    mode: ProbeMode,
+) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
     move |name, patience| {
         let answer =
             probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
@@ -384,6 +428,17 @@ fn busy(plan: &Plan) -> Option<&Warning> {
     plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
 }
 
+/// The check `port.free` of node 0, of the severity that it has.
+pub(super) fn own_port(scene: &Scene, port: u16) -> Result<(), Refusal> {
+    let Err(refusal) = prepare::check_port(&scene.host, port) else { return Ok(()) };
+    match plan::severity(&scene.settings, "port.free", Severity::Fail) {
+        Severity::Fail => return Err(refusal),
+        Severity::Warn => scene.say(&refusal.text),
+        Severity::Off => {}
+    }
+    Ok(())
+}
+
 /// When a launch is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -394,7 +449,17 @@ pub(super) enum Stage {
 
 /// The plan, unless it or a check refuses; the checks' warnings stand in it.
 pub(super) fn planned(settings: &Settings, facts: &Facts, stage: Stage) -> Result<Plan, Refusal> {
-    let survey = plan::survey(settings, facts);
+    planned_with(settings, facts, None, stage)
+}
+
+/// [`planned`] where the least that another node can carry is known.
+pub(super) fn planned_with(
+    settings: &Settings,
+    facts: &Facts,
+    fewest: Option<u32>,
+    stage: Stage,
+) -> Result<Plan, Refusal> {
+    let survey = plan::survey_with(settings, facts, fewest);
     let mut plan = survey.plan.clone()?;
     let tried = Tried::default();
     let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
@@ -465,14 +530,7 @@ async fn meet_master(
         return Ok(None);
     }
     if member.is_master() {
-        let severity = plan::severity(&scene.settings, "port.free", Severity::Fail);
-        if let Err(refusal) = prepare::check_port(&scene.host, member.master_port) {
-            match severity {
-                Severity::Fail => return Err(refusal),
-                Severity::Warn => scene.say(&refusal.text),
-                Severity::Off => {}
-            }
-        }
+        own_port(scene, member.master_port)?;
         return Ok(None);
     }
     let last = last_resort(scene.settings.probe.value);
@@ -492,7 +550,7 @@ async fn meet_master(
 
 /// Notes which interface the connection to the master really uses; true when
 /// the facts said otherwise.
-fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
+pub(super) fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
     let proven = facts
         .network
         .interfaces
@@ -511,7 +569,7 @@ fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
 
 /// `<job>-<UTC time>-<4 hex>`; alike on all nodes only where the platform names
 /// the job, until nodes agree on one.
-fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
+pub(super) fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
     getrandom::fill(&mut random).map_err(|error| internal(&format!("getrandom: {error}")))?;
     let now = OffsetDateTime::now_utc();

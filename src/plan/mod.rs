@@ -36,5 +36,5 @@ pub use environment::rank_env;
 pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
 pub use notes::{Notes, severity};
 pub use solve::{node_capacity, plan, plan_for, plan_with};
-pub use survey::{Survey, survey};
+pub use survey::{Survey, survey, survey_with};
 pub use types::*;

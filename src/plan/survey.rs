@@ -8,7 +8,7 @@ use crate::observe::{Facts, Gpu};
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
-use crate::plan::{Plan, hcas, nccl, plan, python};
+use crate::plan::{Plan, hcas, nccl, plan_with, python};
 use crate::settings::{Program, Rdma, Settings, Sourced};
 use crate::verdict::{Refusal, Severity, Warning};
 
@@ -27,7 +27,12 @@ pub struct Survey {
 
 /// Plans until no check refuses any more.
 pub fn survey(settings: &Settings, facts: &Facts) -> Survey {
-    let first = plan(settings, facts);
+    survey_with(settings, facts, None)
+}
+
+/// The same where `fewest`, the least that another node can carry, is known.
+pub fn survey_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Survey {
+    let first = plan_with(settings, facts, fewest);
     let mut found =
         Survey { plan: first.clone(), refusals: Vec::new(), warnings: Vec::new(), outline: None };
     let mut lenient = settings.clone();
@@ -48,7 +53,7 @@ pub fn survey(settings: &Settings, facts: &Facts) -> Survey {
                 }
             }
         }
-        planned = plan(&lenient, facts);
+        planned = plan_with(&lenient, facts, fewest);
     }
     found.warnings = apart(&lenient, facts);
     found
