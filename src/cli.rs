@@ -48,6 +48,13 @@ pub enum Command {
     /// the first, is KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
+    /// Find in Kubernetes manifests the mistakes that fail at run time
+    ///
+    /// Reads Pod, Job, PyTorchJob, TrainJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet,
+    /// LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
+    /// something was found (what could not be read is said and does not count), 64 when a
+    /// manifest is no YAML.
+    Lint(Lint),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -106,6 +113,29 @@ pub struct Init {
     /// The command and its arguments, after --
     #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Lint {
+    /// Manifests to read; - is standard input
+    #[arg(value_name = "MANIFEST", required = true)]
+    pub manifests: Vec<OsString>,
+    /// How findings are printed: for people, as JSON, or as annotations of a GitHub workflow
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LintFormat::Text)]
+    pub format: LintFormat,
+    /// Memory that a node can give to pods, such as 256Gi; pods that ask for more are found
+    #[arg(long, value_name = "SIZE")]
+    pub node_memory: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LintFormat {
+    Text,
+    Json,
+    Github,
 }
 
 const JOB: &str = "The job";
@@ -269,7 +299,7 @@ pub struct Options {
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\

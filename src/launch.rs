@@ -57,6 +57,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Clean(clean) => commands::clean(&clean),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
+        Command::Lint(lint) => commands::lint(&lint),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
     }

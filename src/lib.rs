@@ -17,6 +17,7 @@ pub mod cpus;
 pub mod host;
 pub mod lang;
 pub mod launch;
+pub mod lint;
 pub mod logs;
 pub mod mask;
 pub mod muster;

@@ -242,6 +242,30 @@ const TABLE: &[Row] = &[
     ),
 ];
 
+/// What a setting does that was not meant, and what to do instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misuse {
+    /// Follows `NAME=value`.
+    pub effect: Text,
+    pub advice: Text,
+}
+
+/// The row of the table that `name=value` falls under; `has_hcas`: RDMA devices can be opened.
+pub fn misuse(name: &str, value: &str, has_hcas: bool) -> Option<Misuse> {
+    let row = TABLE.iter().filter(|row| row.name == name).find(|row| match &row.when {
+        When::Always => true,
+        When::Is(bad) => value == *bad,
+        When::IsWithHcas(bad) => value == *bad && has_hcas,
+        When::Number => value.parse::<u32>().is_ok(),
+        When::OtherThan(good) => !value.is_empty() && !good.contains(&value),
+        When::InnerMark => has_inner_mark(value),
+    })?;
+    Some(Misuse {
+        effect: Text::new(row.effect.0, row.effect.1),
+        advice: Text::new(row.advice.0, row.advice.1),
+    })
+}
+
 /// Warns of variables that do nothing or do harm (check `env.nccl`).
 pub fn lint(
     settings: &Settings,
@@ -250,32 +274,18 @@ pub fn lint(
     notes: &mut Notes,
 ) -> Result<(), Refusal> {
     let has_hcas = facts.hcas.iter().any(|hca| hca.openable);
-    for Row { name, when, effect, advice } in TABLE {
+    for Row { name, .. } in TABLE {
         let Some(found) = variables.get(name) else { continue };
-        let value = &found.value;
-        let applies = match when {
-            When::Always => true,
-            When::Is(bad) => value == bad,
-            When::IsWithHcas(bad) => value == bad && has_hcas,
-            When::Number => value.parse::<u32>().is_ok(),
-            When::OtherThan(good) => !value.is_empty() && !good.contains(&value.as_str()),
-            When::InnerMark => has_inner_mark(value),
-        };
-        if !applies {
-            continue;
-        }
-        let source = &found.source;
-        let (effect_en, effect_zh) = effect;
+        let (value, source) = (&found.value, &found.source);
+        let Some(Misuse { effect, advice }) = misuse(name, value, has_hcas) else { continue };
+        let Text { en, zh } = effect;
         notes.raise(
             severity(settings, "env.nccl", Severity::Warn),
             Verdict::Usage,
             Warning::new(
                 "env.nccl",
-                text!(
-                    "{name}={value} ({source}) {effect_en}",
-                    "{name}={value}（{source}）{effect_zh}"
-                ),
-                Text::new(advice.0, advice.1),
+                text!("{name}={value} ({source}) {en}", "{name}={value}（{source}）{zh}"),
+                advice,
             ),
         )?;
     }

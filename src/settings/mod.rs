@@ -37,6 +37,7 @@ pub use places::EMBEDDED;
 use profile::Profile;
 use table::{Row, TABLE, Take, row};
 pub use types::*;
+pub(crate) use value::duration;
 use variables::Variables;
 
 /// Flags, variables and profile as one checked type.
@@ -272,7 +273,7 @@ fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<D
     let Some(raw) = variables.get(VARIABLE) else {
         return Sourced::default_value(within(KUBERNETES_DEFAULT));
     };
-    match raw.to_str().and_then(|text| value::duration(text.trim())).filter(|p| !p.is_zero()) {
+    match raw.to_str().and_then(|text| duration(text.trim())).filter(|p| !p.is_zero()) {
         Some(period) => Sourced::new(within(period), Source::Environment(VARIABLE.to_owned())),
         None => {
             let value = refuse::quoted(raw);

@@ -53,7 +53,7 @@ pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
 
 /// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that
 /// every deadline can be computed from it.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     const YEAR: u64 = 366 * 24 * 3600;
     let seconds = match whole(text) {
         Some(seconds) => u64::from(seconds),

@@ -1,0 +1,561 @@
+//! What a container starts: the launcher in its command line, and the sizes stated there.
+//!
+//! Takes the words of `command` and `args`; gives [`Launch`]es, and for what
+//! cannot be read without running it an [`Unread`]. Launchers are the rows of
+//! [`LAUNCHERS`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::shell::{self, Word};
+use super::yaml::Node;
+use crate::cli;
+use crate::lang::Text;
+use crate::text;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launcher {
+    Torchrun,
+    Accelerate,
+    Deepspeed,
+    Ranklaunch,
+    /// A Python script without any launcher.
+    Python,
+}
+
+/// What a launcher's flag states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Field {
+    Nproc,
+    Nnodes,
+    NodeRank,
+    MasterAddr,
+    MasterPort,
+    Endpoint,
+    /// Processes of the whole job.
+    Processes,
+    Standalone,
+    /// A file that holds the rest of the settings.
+    ConfigFile,
+    Grace,
+    Heads,
+    Profile,
+}
+
+/// One launcher and its flags, spelled with dashes.
+struct Row {
+    launcher: Launcher,
+    name: &'static str,
+    fields: &'static [(&'static str, Field)],
+    /// Flags that take no value; a flag that is in no list takes one unless a script or a flag follows.
+    switches: &'static [&'static str],
+}
+
+const LAUNCHERS: &[Row] = &[
+    Row {
+        launcher: Launcher::Torchrun,
+        name: "torchrun",
+        fields: &[
+            ("--nproc-per-node", Field::Nproc),
+            ("--nnodes", Field::Nnodes),
+            ("--node-rank", Field::NodeRank),
+            ("--master-addr", Field::MasterAddr),
+            ("--master-port", Field::MasterPort),
+            ("--rdzv-endpoint", Field::Endpoint),
+            ("--standalone", Field::Standalone),
+        ],
+        switches: &["--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"],
+    },
+    Row {
+        launcher: Launcher::Accelerate,
+        name: "accelerate",
+        fields: &[
+            ("--num-processes", Field::Processes),
+            ("--num-machines", Field::Nnodes),
+            ("--machine-rank", Field::NodeRank),
+            ("--main-process-ip", Field::MasterAddr),
+            ("--main-process-port", Field::MasterPort),
+            ("--config-file", Field::ConfigFile),
+        ],
+        switches: &[
+            "--multi-gpu",
+            "--cpu",
+            "--use-deepspeed",
+            "--use-fsdp",
+            "--use-megatron-lm",
+            "--same-network",
+            "--no-python",
+            "-m",
+            "--module",
+            "--debug",
+            "-q",
+            "--quiet",
+        ],
+    },
+    Row {
+        launcher: Launcher::Deepspeed,
+        name: "deepspeed",
+        fields: &[
+            ("--num-gpus", Field::Nproc),
+            ("--num-nodes", Field::Nnodes),
+            ("--node-rank", Field::NodeRank),
+            ("--master-addr", Field::MasterAddr),
+            ("--master-port", Field::MasterPort),
+            ("--hostfile", Field::ConfigFile),
+        ],
+        switches: &[
+            "--no-python",
+            "--no-local-rank",
+            "--module",
+            "-m",
+            "--no-ssh",
+            "--force-multi",
+        ],
+    },
+];
+
+/// A launcher's command.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    pub(super) launcher: Launcher,
+    pub(super) line: usize,
+    pub(super) stated: BTreeMap<Field, Word>,
+    pub(super) script: Option<Word>,
+    /// The script's own arguments.
+    pub(super) args: Vec<Word>,
+}
+
+impl Launch {
+    pub(super) fn get(&self, field: Field) -> Option<&Word> {
+        self.stated.get(&field)
+    }
+
+    /// The script's file name.
+    pub(super) fn script_name(&self) -> Option<&str> {
+        self.script.as_ref().map(|script| base(script.text()))
+    }
+
+    /// The value of one of the script's own arguments; `-` and `_` count as equal.
+    pub(super) fn argument(&self, name: &str) -> Option<Word> {
+        value_of(&self.args, name)
+    }
+}
+
+/// Something that is decided at run time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unread {
+    pub(super) line: usize,
+    pub(super) text: Text,
+}
+
+/// All that a container starts.
+#[derive(Debug, Default)]
+pub(super) struct Started {
+    pub(super) launches: Vec<Launch>,
+    pub(super) unread: Vec<Unread>,
+    /// Variables that a script sets: name, value, line.
+    pub(super) exports: Vec<(String, Word)>,
+    /// Arguments that ranklaunch itself refuses, as it says it.
+    pub(super) refused: Vec<Unread>,
+}
+
+/// The command line of a container: its `command` and `args`, and its literal variables.
+pub(super) fn of_container(words: &[(&str, &Node)], known: &BTreeMap<String, String>) -> Started {
+    let mut reader = Reader::new(known);
+    reader.blocks =
+        words.iter().filter(|(_, node)| node.is_block()).map(|(_, node)| node.line).collect();
+    let words: Vec<Word> = words
+        .iter()
+        .map(|(text, node)| reader.filled(&Word::of_container(text, node.line)))
+        .collect();
+    reader.command(&words, false, 0);
+    reader.started
+}
+
+/// An entry point that is handed to a shell as one text.
+pub(super) fn of_script(script: &Node, known: &BTreeMap<String, String>) -> Started {
+    let mut reader = Reader::new(known);
+    reader.script(script.text().unwrap_or_default(), &|offset| script.line_of(offset), 0);
+    reader.started
+}
+
+/// Shells in shells that are followed.
+const DEEPEST: usize = 3;
+
+struct Reader {
+    known: BTreeMap<String, String>,
+    /// Lines at which a literal block begins, whose text keeps its lines.
+    blocks: BTreeSet<usize>,
+    started: Started,
+}
+
+impl Reader {
+    fn new(known: &BTreeMap<String, String>) -> Reader {
+        Reader { known: known.clone(), blocks: BTreeSet::new(), started: Started::default() }
+    }
+
+    fn filled(&self, word: &Word) -> Word {
+        word.filled(|name| self.known.get(name).cloned())
+    }
+
+    fn unread(&mut self, line: usize, text: Text) {
+        self.started.unread.push(Unread { line, text });
+    }
+
+    fn script(&mut self, script: &str, line: &dyn Fn(usize) -> usize, depth: usize) {
+        let commands = match shell::commands(script) {
+            Ok(commands) => commands,
+            Err(unclosed) => {
+                self.unread(
+                    line(unclosed.line),
+                    text!(
+                        "a quote or an expansion is never closed, so the script is not read",
+                        "引号或展开没有闭合，因此未读取该脚本"
+                    ),
+                );
+                return;
+            }
+        };
+        for command in commands {
+            let words: Vec<Word> = command
+                .words
+                .iter()
+                .map(|word| {
+                    let mut word = self.filled(word);
+                    word.line = line(word.line);
+                    word
+                })
+                .collect();
+            self.command(&words, command.may_not_run, depth);
+        }
+    }
+
+    fn command(&mut self, words: &[Word], may_not_run: bool, depth: usize) {
+        let words = self.without_prefixes(words, may_not_run);
+        let Some((first, rest)) = words.split_first() else { return };
+        if !first.is_plain() {
+            let shown = first.shown();
+            self.unread(
+                first.line,
+                text!(
+                    "{shown} names the program at run time; what it starts is not checked",
+                    "{shown} 在运行时才确定程序，未检查它启动的内容"
+                ),
+            );
+            return;
+        }
+        match base(first.text()) {
+            "bash" | "sh" | "dash" | "ash" | "zsh" => self.shell(first, rest, depth),
+            "eval" | "source" | "." => {
+                let shown = rest.first().map(Word::shown).unwrap_or_default();
+                // An environment script of conda or CUDA sets paths, and starts nothing.
+                if base(first.text()) == "eval" {
+                    self.unread(
+                        first.line,
+                        text!("eval {shown} is not read", "未读取 eval {shown}"),
+                    );
+                }
+            }
+            "torchrun" => self.launch(first, "torchrun", rest, may_not_run),
+            "deepspeed" => self.launch(first, "deepspeed", rest, may_not_run),
+            "accelerate" => match rest.split_first() {
+                Some((word, rest)) if word.text() == "launch" => {
+                    self.launch(first, "accelerate", rest, may_not_run);
+                }
+                _ => {}
+            },
+            "ranklaunch" => self.ranklaunch(first, rest, may_not_run, depth),
+            name if is_python(name) => self.python(first, rest, may_not_run),
+            name if name.ends_with(".sh") => self.file(first),
+            "mpirun" | "srun" | "ray" | "xtorchrun" | "dlrover-run" | "ft_launcher" | "make"
+            | "python-distributed" => {
+                let shown = first.shown();
+                self.unread(
+                    first.line,
+                    text!("what {shown} starts is not checked", "未检查 {shown} 启动的内容"),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Words after assignments and programs that only run another one; assignments are kept.
+    fn without_prefixes<'a>(&mut self, words: &'a [Word], may_not_run: bool) -> &'a [Word] {
+        let mut rest = words;
+        let mut exports = false;
+        while let Some((first, after)) = rest.split_first() {
+            if let Some((name, value)) = first.text().split_once('=')
+                && shell::is_name(name)
+            {
+                let value = first.part(value);
+                if value.is_plain() && !may_not_run {
+                    self.known.insert(name.to_owned(), value.text().to_owned());
+                } else {
+                    self.known.remove(name);
+                }
+                self.started.exports.push((name.to_owned(), value));
+                rest = after;
+                continue;
+            }
+            match base(first.text()) {
+                "export" | "declare" | "readonly" => exports = true,
+                "exec" | "nohup" | "command" | "env" | "sudo" | "stdbuf" | "nice" | "setsid"
+                | "tini" | "dumb-init" | "catatonit" | "numactl" | "--" => {}
+                "timeout" => {
+                    rest = after;
+                    while let Some((flag, more)) = rest.split_first()
+                        && (flag.text().starts_with('-')
+                            || flag.text().starts_with(|c: char| c.is_ascii_digit()))
+                    {
+                        rest = more;
+                    }
+                    continue;
+                }
+                // Flags of these programs; the flags of a launcher stand after its name.
+                word if word.starts_with('-') => {}
+                _ if exports => {}
+                _ => return rest,
+            }
+            rest = after;
+        }
+        rest
+    }
+
+    fn shell(&mut self, first: &Word, rest: &[Word], depth: usize) {
+        let mut words = rest.iter();
+        while let Some(word) = words.next() {
+            let text = word.text();
+            if text.starts_with('-') && !text.starts_with("--") && text.ends_with('c') {
+                let Some(script) = words.next() else { return };
+                if depth >= DEEPEST {
+                    self.unread(script.line, text!("shells in shells", "shell 嵌套过深"));
+                    return;
+                }
+                let (from, raw) = (script.line, script.text().to_owned());
+                let marked = !script.is_plain() && depth > 0;
+                if marked {
+                    self.unread(
+                        script.line,
+                        text!("a script that is put together at run time", "脚本在运行时才拼出"),
+                    );
+                    return;
+                }
+                let several = self.blocks.contains(&from);
+                self.script(&raw, &|offset| if several { from + offset } else { from }, depth + 1);
+                return;
+            }
+            if text == "-o" || text == "+o" {
+                words.next();
+            } else if !text.starts_with(['-', '+']) {
+                self.file(word);
+                return;
+            }
+        }
+        self.unread(first.line, text!("a shell without a script", "没有脚本的 shell"));
+    }
+
+    fn file(&mut self, file: &Word) {
+        let shown = file.shown();
+        self.unread(
+            file.line,
+            text!(
+                "{shown} is not in the manifest; what it starts is not checked",
+                "{shown} 不在清单中，未检查它启动的内容"
+            ),
+        );
+    }
+
+    fn python(&mut self, first: &Word, rest: &[Word], may_not_run: bool) {
+        let mut words = rest;
+        while let Some((word, after)) = words.split_first() {
+            match word.text() {
+                "-m" => {
+                    let Some((module, after)) = after.split_first() else { return };
+                    match module.text() {
+                        "torch.distributed.run" | "torch.distributed.launch" => {
+                            self.launch(first, "torchrun", after, may_not_run);
+                        }
+                        "accelerate.commands.launch" => {
+                            self.launch(first, "accelerate", after, may_not_run);
+                        }
+                        "deepspeed.launcher.runner" => {
+                            self.launch(first, "deepspeed", after, may_not_run);
+                        }
+                        _ => self.plain(first, module, after, may_not_run),
+                    }
+                    return;
+                }
+                "-c" | "-" => return,
+                "-W" | "-X" => words = after.get(1..).unwrap_or_default(),
+                text if text.starts_with('-') => words = after,
+                _ => return self.plain(first, word, after, may_not_run),
+            }
+        }
+    }
+
+    fn plain(&mut self, first: &Word, script: &Word, args: &[Word], may_not_run: bool) {
+        if !may_not_run {
+            self.started.launches.push(Launch {
+                launcher: Launcher::Python,
+                line: first.line,
+                stated: BTreeMap::new(),
+                script: Some(script.clone()),
+                args: args.to_vec(),
+            });
+        }
+    }
+
+    fn launch(&mut self, first: &Word, name: &str, rest: &[Word], may_not_run: bool) {
+        let Some(row) = LAUNCHERS.iter().find(|row| row.name == name) else { return };
+        if may_not_run {
+            self.unread(
+                first.line,
+                text!(
+                    "this {name} stands in a branch, a loop or a function; it is not checked",
+                    "该 {name} 位于分支、循环或函数中，未检查"
+                ),
+            );
+            return;
+        }
+        let mut launch = Launch {
+            launcher: row.launcher,
+            line: first.line,
+            stated: BTreeMap::new(),
+            script: None,
+            args: Vec::new(),
+        };
+        let mut words = rest;
+        while let Some((word, after)) = words.split_first() {
+            words = after;
+            let text = word.text();
+            if !text.starts_with('-') || text == "-" {
+                launch.script = Some(word.clone());
+                launch.args = after.to_vec();
+                break;
+            }
+            if text == "--" {
+                continue;
+            }
+            let (flag, value) = match text.split_once('=') {
+                Some((flag, value)) => (dashed(flag), Some(word.part(value))),
+                None => (dashed(text), None),
+            };
+            let value = match value {
+                Some(value) => Some(value),
+                None if row.switches.contains(&flag.as_str()) => None,
+                None => match after.split_first() {
+                    Some((next, more))
+                        if !next.text().starts_with('-') && !next.text().ends_with(".py") =>
+                    {
+                        words = more;
+                        Some(next.clone())
+                    }
+                    _ => None,
+                },
+            };
+            if let Some((_, field)) = row.fields.iter().find(|(known, _)| *known == flag) {
+                let stated = value.unwrap_or_else(|| word.part(""));
+                launch.stated.insert(*field, stated);
+            }
+        }
+        self.started.launches.push(launch);
+    }
+
+    /// Our own command line is read by our own parser.
+    fn ranklaunch(&mut self, first: &Word, rest: &[Word], may_not_run: bool, depth: usize) {
+        if may_not_run {
+            self.unread(
+                first.line,
+                text!(
+                    "this ranklaunch stands in a branch, a loop or a function; it is not checked",
+                    "该 ranklaunch 位于分支、循环或函数中，未检查"
+                ),
+            );
+            return;
+        }
+        if rest.first().is_some_and(|word| word.text() == "init") {
+            let command = rest.iter().position(|word| word.text() == "--");
+            let command = command.and_then(|at| rest.get(at + 1..)).unwrap_or_default();
+            if depth < DEEPEST {
+                self.command(command, may_not_run, depth + 1);
+            }
+            return;
+        }
+        let line_of = |text: &str| {
+            rest.iter().find(|word| word.text().contains(text)).map_or(first.line, |word| word.line)
+        };
+        let words = std::iter::once(first).chain(rest).map(|word| word.text().into());
+        let options = match cli::parse(words) {
+            Ok(cli::Cli { command: cli::Command::Run(options) }) => options,
+            Ok(_) => return,
+            Err(stop) => {
+                let problem = |text: &str| {
+                    let text = text.strip_prefix("ranklaunch: ").unwrap_or(text);
+                    text.lines().next().unwrap_or_default().to_owned()
+                };
+                let (en, zh) = (problem(&stop.text.en), problem(&stop.text.zh));
+                let named = en.split('\'').nth(1).unwrap_or_default().to_owned();
+                let line = if named.is_empty() { first.line } else { line_of(&named) };
+                self.started.refused.push(Unread { line, text: Text::new(en, zh) });
+                return;
+            }
+        };
+        let mut stated = BTreeMap::new();
+        for (field, flag, value) in [
+            (Field::Nproc, "--nproc-per-node", &options.nproc_per_node),
+            (Field::Nnodes, "--nnodes", &options.nnodes),
+            (Field::NodeRank, "--node-rank", &options.node_rank),
+            (Field::MasterAddr, "--master-addr", &options.master_addr),
+            (Field::MasterPort, "--master-port", &options.master_port),
+            (Field::Grace, "--grace", &options.grace),
+            (Field::Heads, "--heads", &options.heads),
+            (Field::Profile, "--profile", &options.profile),
+        ] {
+            let value = value.as_ref().and_then(|value| value.to_str()).map(str::to_owned);
+            let variable = format!("RANKLAUNCH_{}", flag.trim_start_matches('-').replace('-', "_"))
+                .to_ascii_uppercase();
+            let value = match value {
+                Some(value) => Some((value, line_of(flag))),
+                None => self.known.get(&variable).map(|value| (value.clone(), first.line)),
+            };
+            if let Some((value, line)) = value {
+                stated.insert(field, first.part(&value).at(line));
+            }
+        }
+        let program = rest.iter().position(|word| word.text() == "--");
+        let program = program.and_then(|at| rest.get(at + 1..)).unwrap_or_default();
+        let (script, args) = match program.split_first() {
+            Some((word, args)) if !word.text().starts_with('-') => (Some(word.clone()), args),
+            _ => (None, program),
+        };
+        self.started.launches.push(Launch {
+            launcher: Launcher::Ranklaunch,
+            line: first.line,
+            stated,
+            script,
+            args: args.to_vec(),
+        });
+    }
+}
+
+/// The value after `--name` or in `--name=value`, the last one as argparse has it.
+fn value_of(args: &[Word], name: &str) -> Option<Word> {
+    let name = dashed(name);
+    args.iter().enumerate().rev().find_map(|(at, word)| match word.text().split_once('=') {
+        Some((flag, value)) if dashed(flag) == name => Some(word.part(value)),
+        None if dashed(word.text()) == name => args.get(at + 1).cloned(),
+        _ => None,
+    })
+}
+
+fn dashed(flag: &str) -> String {
+    flag.replace('_', "-")
+}
+
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_python(name: &str) -> bool {
+    name.strip_prefix("python")
+        .is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}

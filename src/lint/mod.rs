@@ -1,0 +1,240 @@
+//! The mistakes in Kubernetes manifests that show only when the job runs.
+//!
+//! Owns the rules ([`RULES`]) and the reading of manifests. Takes the text of
+//! files and what other rooms know as data ([`Knowledge`]); gives [`Finding`]s
+//! with their lines, or why a file cannot be read. Pure functions: no file, no
+//! environment, no clock. Nothing is guessed: what only a running shell or an
+//! operator knows is an info finding or no finding at all.
+
+mod command;
+mod findings;
+mod print;
+mod profiles;
+mod quantity;
+mod rules;
+mod shell;
+mod workload;
+mod yaml;
+
+pub use findings::{Finding, Importance};
+pub use print::{github, json, text};
+pub use rules::RULES;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::lang::Text;
+use crate::plan::nccl::Misuse;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+use findings::Findings;
+use workload::{Objects, Role, Workload};
+use yaml::{Kind, Node};
+
+/// One file of the command line.
+#[derive(Debug)]
+pub struct Manifest {
+    /// As it is shown.
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+/// What other rooms know, handed over by the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct Knowledge {
+    /// The table of NCCL settings that do nothing or do harm.
+    pub misuse: fn(&str, &str, bool) -> Option<Misuse>,
+    /// Profiles by name: which script follows which layout rule, with how many heads.
+    pub profiles: &'static [(&'static str, &'static str)],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Bytes of memory that a node can give to pods.
+    pub node_memory: Option<u64>,
+}
+
+/// What was found in all files.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// By file and line.
+    pub findings: Vec<Finding>,
+    /// Files that cannot be read, in the order of the command line.
+    pub refused: Vec<Refusal>,
+}
+
+impl Report {
+    /// 64 for an unreadable file, 1 when something was found, else 0.
+    pub fn exit_code(&self) -> i32 {
+        if let Some(refused) = self.refused.first() {
+            return refused.verdict.code();
+        }
+        i32::from(self.findings.iter().any(|found| found.importance != Importance::Info))
+    }
+}
+
+/// Bytes of a size such as `256Gi`, as Kubernetes writes them.
+pub fn size(text: &str) -> Option<u64> {
+    quantity::whole(text).filter(|bytes| *bytes > 0)
+}
+
+/// All that the rules see of one job.
+struct Scene<'a, 'b> {
+    job: &'b Workload<'a>,
+    /// Jobs on the host's network, by port.
+    host_ports: &'b BTreeMap<String, Vec<&'b Workload<'a>>>,
+    services: &'b [(usize, &'a Node)],
+    layouts: &'b [profiles::Layout],
+    knowledge: Knowledge,
+    limits: Limits,
+}
+
+/// Reads all files as one input, since a TrainJob and its runtime may stand in two.
+pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Report {
+    let mut report = Report::default();
+    let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
+    let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
+    for (file, manifest) in manifests.iter().enumerate() {
+        match read(file, manifest, &mut findings) {
+            Ok(documents) => roots.extend(documents.into_iter().map(|root| (file, root))),
+            Err(refusal) => report.refused.push(refusal),
+        }
+    }
+    let mut objects = Objects::default();
+    for (file, root) in &roots {
+        if let Err((line, problem)) = collect(*file, root, &mut objects, 0) {
+            let name = manifests.get(*file).map_or("", |manifest| manifest.name.as_str());
+            report.refused.push(refusal(name, line, &problem));
+        }
+    }
+    let layouts = profiles::layouts(knowledge.profiles);
+    let mut jobs = Vec::new();
+    for (file, object) in &objects.all {
+        match workload::role(*file, object, &objects) {
+            Role::Workload(job) => jobs.push(job),
+            Role::Other => {}
+            Role::Unknown => {
+                let kind = object.get("kind").and_then(Node::text).unwrap_or_default();
+                findings.at(*file, "kind.unknown");
+                findings.info(
+                    object.line,
+                    text!(
+                        "{kind} is not checked: where its pods stand is not known",
+                        "未检查 {kind}：不知道其 Pod 定义的位置"
+                    ),
+                    text!("check the pods by hand", "请手动检查其中的 Pod"),
+                );
+            }
+        }
+    }
+    let mut host_ports: BTreeMap<String, Vec<&Workload<'_>>> = BTreeMap::new();
+    for job in &jobs {
+        if let Some(port) = rules::host_port_of(job) {
+            host_ports.entry(port).or_default().push(job);
+        }
+    }
+    let (host_ports, layouts) = (&host_ports, layouts.as_slice());
+    let services: Vec<(usize, &Node)> = objects
+        .all
+        .iter()
+        .copied()
+        .filter(|(_, object)| workload::is_kind(object, "Service"))
+        .collect();
+    let services = services.as_slice();
+    for job in &jobs {
+        let scene = Scene { job, host_ports, services, layouts, knowledge, limits };
+        for rule in RULES {
+            findings.at(job.file, rule.id);
+            (rule.check)(&scene, &mut findings);
+        }
+    }
+    report.findings = findings.sorted();
+    report
+}
+
+fn read(
+    file: usize,
+    manifest: &Manifest,
+    findings: &mut Findings,
+) -> Result<Vec<Rc<Node>>, Refusal> {
+    let name = &manifest.name;
+    if manifest.bytes.len() > yaml::LARGEST {
+        let most = quantity::shown(yaml::LARGEST as u64);
+        return Err(refusal(name, 1, &text!("larger than {most}", "大于 {most}")));
+    }
+    let text = std::str::from_utf8(&manifest.bytes).map_err(|error| {
+        let before = manifest.bytes.iter().take(error.valid_up_to());
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        refusal(name, line, &text!("not UTF-8", "不是 UTF-8"))
+    })?;
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let documents =
+        yaml::documents(text).map_err(|error| refusal(name, error.line, &error.text))?;
+    findings.at(file, "yaml.duplicate-key");
+    for duplicate in documents.duplicates {
+        let key = duplicate.key;
+        findings.error(
+            duplicate.line,
+            text!("{key} stands twice in one map; the API server refuses that, older ones drop the first", "{key} 在同一映射中出现两次；API 服务器会拒绝，旧版本则丢弃前一个"),
+            text!("keep one of them", "请只保留一个"),
+        );
+    }
+    let empty =
+        |node: &Rc<Node>| matches!(&node.kind, Kind::Scalar { .. }) && node.text().is_none();
+    let roots: Vec<Rc<Node>> = documents.roots.into_iter().filter(|root| !empty(root)).collect();
+    if roots.is_empty() {
+        return Err(refusal(
+            name,
+            1,
+            &text!("no Kubernetes object in it", "其中没有 Kubernetes 对象"),
+        ));
+    }
+    Ok(roots)
+}
+
+/// Objects, those inside Lists included.
+fn collect<'a>(
+    file: usize,
+    root: &'a Node,
+    objects: &mut Objects<'a>,
+    depth: usize,
+) -> Result<(), (usize, Text)> {
+    const DEEPEST_LIST: usize = 3;
+    // Some rules look at every pair.
+    const MOST_OBJECTS: usize = 2000;
+    let kind = root.get("kind").and_then(Node::text);
+    let Some(kind) = kind else {
+        return Err((
+            root.line,
+            text!("not a Kubernetes object: it has no kind", "不是 Kubernetes 对象：没有 kind"),
+        ));
+    };
+    let Some(items) = root.get("items").filter(|_| kind.ends_with("List")) else {
+        if objects.all.len() >= MOST_OBJECTS {
+            return Err((
+                root.line,
+                text!("more than {MOST_OBJECTS} objects", "对象超过 {MOST_OBJECTS} 个"),
+            ));
+        }
+        objects.all.push((file, root));
+        return Ok(());
+    };
+    if depth >= DEEPEST_LIST {
+        return Err((root.line, text!("Lists in Lists", "List 嵌套过深")));
+    }
+    items.list().iter().try_for_each(|item| collect(file, item, objects, depth + 1))
+}
+
+fn refusal(file: &str, line: usize, problem: &Text) -> Refusal {
+    let Text { en, zh } = problem;
+    Refusal::new(
+        Verdict::Usage,
+        "lint.unreadable",
+        text!("{file}:{line}: {en}", "{file}:{line}: {zh}"),
+        text!(
+            "give plain manifests; render templates first (helm template, kustomize build)",
+            "请提供普通清单；模板请先渲染（helm template、kustomize build）"
+        ),
+    )
+}

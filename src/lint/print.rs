@@ -1,0 +1,89 @@
+//! Findings as text, as JSON and as annotations of a GitHub workflow.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{Finding, Importance, Report};
+use crate::lang::Lang;
+use crate::text;
+
+/// For people: `file:line: importance: text (id)` and a hint.
+pub fn text(report: &Report, lang: Lang) -> String {
+    let mut out = String::new();
+    for Finding { id, importance, file, line, text, hint } in &report.findings {
+        let word = match importance {
+            Importance::Error => text!("error", "错误"),
+            Importance::Warning => text!("warning", "警告"),
+            Importance::Info => text!("info", "提示"),
+        };
+        let (word, text) = (word.get(lang), text.get(lang));
+        let _ = writeln!(out, "{file}:{line}: {word}: {text} ({id})");
+        let hint = hint.get(lang);
+        if !hint.is_empty() {
+            let _ = writeln!(out, "  {}: {hint}", text!("hint", "建议").get(lang));
+        }
+    }
+    out
+}
+
+/// `{"schema":1,"findings":[…]}`; files that cannot be read stand in `refused`.
+pub fn json(report: &Report, lang: Lang) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|found| {
+            json!({
+                "id": found.id,
+                "severity": found.importance,
+                "file": found.file,
+                "line": found.line,
+                "text": found.text.get(lang),
+                "hint": found.hint.get(lang),
+            })
+        })
+        .collect();
+    let mut out = json!({ "schema": 1, "findings": findings });
+    if !report.refused.is_empty() {
+        let refused: Vec<Value> = report
+            .refused
+            .iter()
+            .map(|refused| {
+                json!({
+                    "id": refused.id,
+                    "text": refused.text.get(lang),
+                    "hint": refused.hint.get(lang),
+                })
+            })
+            .collect();
+        if let Value::Object(map) = &mut out {
+            map.insert("refused".to_owned(), Value::Array(refused));
+        }
+    }
+    out
+}
+
+/// Workflow commands, escaped as the runner reads them (actions/toolkit, command.ts).
+pub fn github(report: &Report, lang: Lang) -> String {
+    let mut out = String::new();
+    for Finding { id, importance, file, line, text, hint } in &report.findings {
+        let command = match importance {
+            Importance::Error => "error",
+            Importance::Warning => "warning",
+            Importance::Info => "notice",
+        };
+        let (file, id) = (property(file), property(id));
+        let (text, hint) = (text.get(lang), hint.get(lang));
+        let message = if hint.is_empty() { text.to_owned() } else { format!("{text}\n{hint}") };
+        let _ = writeln!(out, "::{command} file={file},line={line},title={id}::{}", data(&message));
+    }
+    out
+}
+
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

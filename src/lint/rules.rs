@@ -1,0 +1,132 @@
+//! The rules, one row each.
+
+mod environment;
+mod kinds;
+mod layout;
+mod nodes;
+mod pods;
+mod sizes;
+
+pub(super) use pods::host_port_of;
+
+use super::Scene;
+use super::command::Launch;
+use super::findings::Findings;
+use super::workload::{Container, Group};
+
+/// One kind of mistake.
+#[expect(missing_debug_implementations, reason = "a row with a function over private types")]
+pub struct Rule {
+    /// Stable id, shown with each finding.
+    pub id: &'static str,
+    /// What it looks for.
+    pub what: &'static str,
+    pub(super) check: fn(&Scene<'_, '_>, &mut Findings),
+}
+
+const fn rule(
+    id: &'static str,
+    what: &'static str,
+    check: fn(&Scene<'_, '_>, &mut Findings),
+) -> Rule {
+    Rule { id, what, check }
+}
+
+/// Every rule. A new one is a row and a function.
+pub const RULES: &[Rule] = &[
+    rule("gpu.nproc", "processes per node differ from the GPU limit", sizes::nproc),
+    rule("gpu.requests", "GPU requests differ from limits", pods::gpu_requests),
+    rule("gpu.mem", "a GPU memory limit that is absurdly small or has a unit", pods::gpu_memory),
+    rule(
+        "gpu.visible",
+        "CUDA_VISIBLE_DEVICES names more GPUs than the limit",
+        environment::visible,
+    ),
+    rule("nodes.single", "several pods, each told that it is alone", nodes::single),
+    rule("nodes.count", "the number of nodes differs from the replicas", nodes::count),
+    rule(
+        "nodes.processes",
+        "the number of processes differs from replicas × GPUs",
+        nodes::processes,
+    ),
+    rule("nodes.world-size", "WORLD_SIZE is neither nodes nor processes", nodes::world_size),
+    rule("nodes.rank", "several pods with one and the same rank", nodes::rank),
+    rule("layout.world", "ulysses × ring differs from the number of processes", layout::world),
+    rule("layout.heads", "ulysses does not divide the attention heads", layout::heads),
+    rule("job.index", "a Job of several pods that do not know their index", kinds::job_index),
+    rule(
+        "job.completions",
+        "an Indexed Job whose pods do not run together",
+        kinds::job_completions,
+    ),
+    rule("job.subdomain", "an Indexed Job whose pods have no names", kinds::job_subdomain),
+    rule("pytorchjob.master", "a PyTorchJob with other than one master", kinds::master_replicas),
+    rule(
+        "pytorchjob.container",
+        "a PyTorchJob without a container named pytorch",
+        kinds::container,
+    ),
+    rule("pytorchjob.elastic", "elasticPolicy beside a Master, or standalone", kinds::elastic),
+    rule("trainjob.reserved", "variables that the Trainer keeps for itself", kinds::reserved),
+    rule("ray.nodes", "a RayJob's entry point that waits for other nodes", kinds::ray_nodes),
+    rule(
+        "launcher.none",
+        "a script without launcher where WORLD_SIZE counts nodes",
+        kinds::no_launcher,
+    ),
+    rule("shm.missing", "no volume at /dev/shm", pods::shm_missing),
+    rule("shm.medium", "a volume at /dev/shm that is not memory", pods::shm_medium),
+    rule(
+        "shm.size",
+        "a /dev/shm that is too small, or larger than the memory limit",
+        pods::shm_size,
+    ),
+    rule("memory.missing", "no memory stated", pods::memory_missing),
+    rule("memory.node", "more memory than a node has", pods::memory_node),
+    rule("cpu.missing", "no CPU stated", pods::cpu_missing),
+    rule("grace.short", "a grace period shorter than the stop needs", pods::grace),
+    rule("network.port", "hostNetwork without a port of its own", pods::host_port),
+    rule("network.dns", "hostNetwork without the cluster's DNS", pods::host_dns),
+    rule("env.nccl", "NCCL settings that do nothing or do harm", environment::nccl),
+    rule("master.self", "every node takes itself for the master", environment::master_self),
+    rule("service.links", "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
+    rule("command.refused", "arguments that ranklaunch refuses", kinds::refused),
+    rule("command.unread", "what is decided at run time", kinds::unread),
+];
+
+/// One launcher with the container that it runs in.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a, 'b> {
+    pub(super) group: &'b Group<'a>,
+    pub(super) container: &'b Container<'a>,
+    pub(super) launch: &'b Launch,
+}
+
+/// Every container that takes part, with its group.
+pub(super) fn containers<'a, 'b>(
+    scene: &Scene<'a, 'b>,
+) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>)> + use<'a, 'b> {
+    let job = scene.job;
+    job.groups
+        .iter()
+        .flat_map(|group| group.containers.iter().map(move |container| (group, container)))
+        .filter(|(_, container)| container.works())
+}
+
+/// Every launcher; an entry point runs in the first group that has GPUs.
+pub(super) fn places<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<Place<'a, 'b>> {
+    let mut places: Vec<Place<'a, 'b>> = Vec::new();
+    let job = scene.job;
+    for group in &job.groups {
+        for container in &group.containers {
+            let launches = container.started.launches.iter();
+            places.extend(launches.map(|launch| Place { group, container, launch }));
+        }
+    }
+    let first = containers(scene).next();
+    if let Some((group, container)) = first {
+        let launches = job.entrypoint.launches.iter();
+        places.extend(launches.map(|launch| Place { group, container, launch }));
+    }
+    places
+}

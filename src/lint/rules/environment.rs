@@ -1,0 +1,201 @@
+//! Variables that a container or a script sets.
+
+use super::super::Scene;
+use super::super::command::{Field, Launcher};
+use super::super::findings::Findings;
+use super::super::workload::{Container, name_of, namespace_of};
+use super::super::yaml::Node;
+use super::{containers, places};
+use crate::lang::Text;
+use crate::text;
+
+/// Literal variables of a container: its own, and what its script exports.
+fn literals<'b>(container: &'b Container<'_>) -> impl Iterator<Item = (&'b str, &'b str, usize)> {
+    let own = container.env.iter().filter_map(|(name, variable)| {
+        Some((name.as_str(), variable.value.as_deref()?, variable.line))
+    });
+    let exported = container
+        .started
+        .exports
+        .iter()
+        .filter(|(_, word)| word.is_plain())
+        .map(|(name, word)| (name.as_str(), word.text(), word.line));
+    own.chain(exported)
+}
+
+pub(super) fn nccl(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (_, container) in containers(scene) {
+        let has_hcas = asks_for_rdma(container);
+        for (name, value, line) in literals(container) {
+            if let Some(misuse) = (scene.knowledge.misuse)(name, value, has_hcas) {
+                let Text { en, zh } = misuse.effect;
+                findings.warning(
+                    line,
+                    text!("{name}={value} {en}", "{name}={value} {zh}"),
+                    misuse.advice,
+                );
+                continue;
+            }
+            let several = value.contains(',');
+            let marked = value.starts_with(['^', '=']);
+            match name {
+                "NCCL_SOCKET_IFNAME" if several && !marked => findings.warning(
+                    line,
+                    text!(
+                        "{name}={value} is a list of guesses: each matches by prefix, and nodes may pick different ones",
+                        "{name}={value} 是一串猜测：按前缀匹配，各节点可能选中不同网卡"
+                    ),
+                    text!(
+                        "name one interface (=eth0), or leave it to ranklaunch",
+                        "请只写一个网卡（=eth0），或交由 ranklaunch 决定"
+                    ),
+                ),
+                "NCCL_IB_HCA" if several && !marked => findings.warning(
+                    line,
+                    text!(
+                        "{name}={value} names the devices of one pod, and each also matches by prefix",
+                        "{name}={value} 是某个 Pod 的设备名，并且按前缀匹配"
+                    ),
+                    text!(
+                        "put = in front, or leave it to ranklaunch, which finds them on each node",
+                        "请在最前面加 =，或交由 ranklaunch 在各节点上查找"
+                    ),
+                ),
+                "GLOO_SOCKET_IFNAME" if marked => findings.error(
+                    line,
+                    text!(
+                        "{name}={value}: gloo knows neither ^ nor =, and finds no such interface",
+                        "{name}={value}：gloo 不识别 ^ 和 =，会找不到网卡"
+                    ),
+                    text!("name the interface alone", "请只写网卡名"),
+                ),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The container asks for RDMA devices.
+fn asks_for_rdma(container: &Container<'_>) -> bool {
+    let Some(limits) = container.node.at(&["resources", "limits"]) else { return false };
+    limits.entries().any(|(name, ..)| {
+        ["rdma", "hca", "/efa", "infiniband", "roce", "ib_shared"]
+            .iter()
+            .any(|mark| name.to_ascii_lowercase().contains(mark))
+    })
+}
+
+pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (_, container) in containers(scene) {
+        let Some((gpus, _)) = container.gpus() else { continue };
+        for (_, value, line) in literals(container).filter(|(n, ..)| *n == "CUDA_VISIBLE_DEVICES") {
+            let named: Vec<&str> =
+                value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+            let beyond = named.iter().any(|item| item.parse::<u64>().is_ok_and(|n| n >= gpus));
+            if named.len() as u64 > gpus || beyond {
+                findings.error(
+                    line,
+                    text!(
+                        "CUDA_VISIBLE_DEVICES={value} and a limit of {gpus} GPUs: in the pod they are 0 to {gpus} less one",
+                        "CUDA_VISIBLE_DEVICES={value}，而 GPU 限额为 {gpus}：Pod 内编号从 0 开始，共 {gpus} 个"
+                    ),
+                    text!("remove it: the pod has only its own GPUs", "请删除：Pod 中只有分配给它的 GPU"),
+                );
+            }
+        }
+    }
+}
+
+pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    if scene.job.nodes().is_none_or(|nodes| nodes < 2) {
+        return;
+    }
+    let mut say = |line: usize, name: &str, value: &str| {
+        findings.error(
+            line,
+            text!(
+                "{name} is {value} on every node: each waits for itself",
+                "{name} 在每个节点上都是 {value}：每个节点都在等自己"
+            ),
+            text!(
+                "name the pod of rank 0, or leave it to the platform",
+                "请填 rank 0 所在 Pod 的名称，或交由平台设置"
+            ),
+        );
+    };
+    let own = |value: &str| {
+        value == "localhost"
+            || value.starts_with("127.")
+            || value == "0.0.0.0"
+            || (value.contains('$') && value.to_ascii_lowercase().contains("hostname"))
+    };
+    for (_, container) in containers(scene) {
+        if let Some((value, line)) = container.literal("MASTER_ADDR")
+            && own(value)
+        {
+            say(line, "MASTER_ADDR", value);
+        }
+        for (name, word) in &container.started.exports {
+            if name == "MASTER_ADDR" && own(&word.shown()) {
+                say(word.line, "MASTER_ADDR", &word.shown());
+            }
+        }
+    }
+    for place in places(scene) {
+        // localhost is right where a torchrun works alone.
+        if let Some(word) = place.launch.get(Field::MasterAddr)
+            && own(&word.shown())
+            && place.launch.get(Field::Nnodes).is_some_and(|nodes| nodes.text() != "1")
+        {
+            say(word.line, "the master's address", &word.shown());
+        }
+    }
+}
+
+/// A Service named NAME sets NAME_PORT=tcp://… in every pod of its namespace
+/// (kubelet, envvars.FromServices; services without a cluster address are left out).
+pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let job = scene.job;
+    for (group, container) in containers(scene) {
+        if group.pod.get("enableServiceLinks").is_some_and(Node::is_false) {
+            continue;
+        }
+        let ours = container.started.launches.iter().any(|l| l.launcher == Launcher::Ranklaunch);
+        for (file, service) in scene.services {
+            if namespace_of(service) != job.namespace {
+                continue;
+            }
+            let address = service.at(&["spec", "clusterIP"]).and_then(Node::text);
+            let kind = service.at(&["spec", "type"]).and_then(Node::text);
+            if address == Some("None") || kind == Some("ExternalName") {
+                continue;
+            }
+            let name = name_of(service);
+            let variable = format!("{}_PORT", name.to_ascii_uppercase().replace('-', "_"));
+            let read = match variable.as_str() {
+                "MASTER_PORT" => !job.kind.gives_master,
+                "RANKLAUNCH_MASTER_PORT" | "RANKLAUNCH_MUSTER_PORT" => ours,
+                _ => false,
+            };
+            if !read || container.env.contains_key(&variable) {
+                continue;
+            }
+            let line = service.at(&["metadata", "name"]).map_or(service.line, |name| name.line);
+            findings.at(*file, "service.links");
+            let pod = &job.name;
+            findings.error(
+                line,
+                text!(
+                    "the Service {name} sets {variable}=tcp://… in the pods of {pod}, which is no port",
+                    "Service {name} 会在 {pod} 的 Pod 中设置 {variable}=tcp://…，这不是端口"
+                ),
+                text!(
+                    "set enableServiceLinks: false in the pod, or name the Service otherwise",
+                    "请在 Pod 中设置 enableServiceLinks: false，或给 Service 换个名称"
+                ),
+            );
+            findings.at(job.file, "service.links");
+            break;
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Nodes against replicas, and ranks.
+
+use super::super::Scene;
+use super::super::command::{Field, Launcher};
+use super::super::findings::Findings;
+use super::sizes::{Size, per_node, stated_nodes};
+use super::{containers, places};
+use crate::text;
+
+pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes().filter(|pods| *pods > 1) else { return };
+    for place in places(scene) {
+        if place.launch.launcher == Launcher::Python {
+            continue;
+        }
+        if let Size::Known(1, line) = stated_nodes(scene, &place) {
+            findings.error(
+                line,
+                text!(
+                    "{pods} pods, and each is told that it is the only node: {pods} separate jobs, each with rank 0",
+                    "共 {pods} 个 Pod，但每个都被告知只有一个节点：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
+                ),
+                text!(
+                    "state --nnodes={pods} with the pod's rank, or keep one pod",
+                    "请写明 --nnodes={pods} 及各 Pod 的 rank，或只保留一个 Pod"
+                ),
+            );
+        }
+    }
+}
+
+pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    if !scene.job.is_one_job() {
+        return;
+    }
+    for place in places(scene) {
+        if let Size::Known(nodes, line) = stated_nodes(scene, &place)
+            && nodes > 1
+            && nodes != pods
+        {
+            findings.error(
+                line,
+                text!(
+                    "{nodes} nodes are stated and the replicas make {pods} pods: {nodes} never meet",
+                    "声明了 {nodes} 个节点，而副本数合计为 {pods} 个 Pod：{nodes} 个节点永远无法汇合"
+                ),
+                text!("make both numbers equal", "请使两者相等"),
+            );
+        }
+    }
+}
+
+pub(super) fn processes(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    for place in places(scene) {
+        let Some(word) = place.launch.get(Field::Processes).filter(|word| word.is_plain()) else {
+            continue;
+        };
+        let (Ok(stated), Some((gpus, _))) = (word.text().parse::<u64>(), place.container.gpus())
+        else {
+            continue;
+        };
+        let all = pods.saturating_mul(gpus);
+        let hint = text!(
+            "state {all} processes, all nodes together",
+            "请写明总进程数 {all}（所有节点合计）"
+        );
+        if stated > all {
+            findings.error(
+                word.line,
+                text!(
+                    "{stated} processes, and {pods} pods of {gpus} GPUs have {all}",
+                    "声明了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 只有 {all}"
+                ),
+                hint,
+            );
+        } else if stated < all {
+            findings.warning(
+                word.line,
+                text!(
+                    "{stated} processes for {pods} pods of {gpus} GPUs, which have {all}",
+                    "声明了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 共有 {all}"
+                ),
+                hint,
+            );
+        }
+    }
+}
+
+pub(super) fn world_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    if !scene.job.is_one_job() {
+        return;
+    }
+    for (_, container) in containers(scene) {
+        let Some((value, line)) = container.literal("WORLD_SIZE") else { continue };
+        let Ok(stated) = value.parse::<u64>() else { continue };
+        let per_node = places(scene)
+            .iter()
+            .find(|place| std::ptr::eq(place.container, container))
+            .and_then(|place| per_node(scene, place).known())
+            .or_else(|| container.gpus().map(|(gpus, _)| gpus));
+        let all = per_node.map(|each| pods.saturating_mul(each));
+        if stated == pods || Some(stated) == all {
+            continue;
+        }
+        let or_en = all.map(|all| format!(" or {all} (processes)")).unwrap_or_default();
+        let or_zh = all.map(|all| format!("或 {all}（进程）")).unwrap_or_default();
+        findings.error(
+            line,
+            text!(
+                "WORLD_SIZE is {stated}, and the replicas make {pods} (nodes){or_en}",
+                "WORLD_SIZE 为 {stated}，而按副本数应为 {pods}（节点）{or_zh}"
+            ),
+            text!("set it to {pods}", "请设为 {pods}"),
+        );
+    }
+}
+
+pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let mut say = |line: usize, name: &str, value: &str, pods: u64| {
+        findings.error(
+            line,
+            text!(
+                "{name} is {value} in all {pods} pods of one template: they all take the same rank",
+                "{name} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
+            ),
+            text!(
+                "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
+                "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
+            ),
+        );
+    };
+    if !scene.job.is_one_job() {
+        return;
+    }
+    for place in places(scene) {
+        let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
+        if let Some(word) = place.launch.get(Field::NodeRank)
+            && word.is_plain()
+            && word.text().parse::<u64>().is_ok()
+        {
+            say(word.line, "the node rank", word.text(), pods);
+        }
+    }
+    for (group, container) in containers(scene) {
+        let Some(pods) = group.replicas.filter(|pods| *pods > 1) else { continue };
+        for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
+            if let Some((value, line)) = container.literal(name) {
+                say(line, name, value, pods);
+            }
+        }
+    }
+}

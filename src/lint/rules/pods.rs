@@ -1,0 +1,408 @@
+//! What a pod is given: shared memory, memory, CPU, time to end, ports.
+
+use std::time::Duration;
+
+use super::super::Scene;
+use super::super::command::{Field, Launcher};
+use super::super::findings::{Findings, Importance};
+use super::super::quantity;
+use super::super::workload::{Container, Group, Quantity, Workload};
+use super::super::yaml::Node;
+use super::{containers, places};
+use crate::settings;
+use crate::text;
+
+pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (_, container) in containers(scene) {
+        for name in Container::gpu_names() {
+            let Some(request) = container.in_resources("requests", name) else { continue };
+            let limit = container.in_resources("limits", name);
+            let (asked, limit) = (request.text, limit.map_or("nothing", |limit| limit.text));
+            if asked != limit {
+                findings.error(
+                    request.line,
+                    text!(
+                        "{name}: {asked} requested and a limit of {limit}; Kubernetes refuses what differs",
+                        "{name}：申请 {asked}，限额 {limit}；两者不同会被 Kubernetes 拒绝"
+                    ),
+                    text!("state it under limits only", "请只写在 limits 中"),
+                );
+            }
+        }
+    }
+}
+
+pub(super) fn gpu_memory(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    const NAME: &str = "nvidia.com/gpumem";
+    const LEAST_MIB: u64 = 1024;
+    for (_, container) in containers(scene) {
+        let Some(Quantity { text, line }) = container.resource(NAME) else { continue };
+        let small = quantity::whole(text).is_some_and(|mib| mib < LEAST_MIB);
+        let unit = quantity::split(text).map_or("", |(_, unit)| unit);
+        if !small && unit.is_empty() {
+            continue;
+        }
+        findings.error(
+            line,
+            text!(
+                "{NAME} is {text}: HAMi takes it as the GPU memory of each device, in MiB and without a unit",
+                "{NAME} 为 {text}：HAMi 把它当作每个设备的显存上限，单位为 MiB，不带后缀"
+            ),
+            text!("remove it to use whole GPUs, or state MiB: 81920", "使用整卡请删除；否则请写 MiB 数，例如 81920"),
+        );
+    }
+}
+
+/// The volume mounted at /dev/shm: its definition, or the mount where there is none.
+fn shm<'a>(group: &Group<'a>, container: &Container<'a>) -> Option<(&'a Node, Option<&'a Node>)> {
+    let mount = container.node.items("volumeMounts").find(|mount| {
+        let path = mount.get("mountPath").and_then(Node::text).unwrap_or_default();
+        path.trim_end_matches('/') == "/dev/shm"
+    })?;
+    let name = mount.get("name").and_then(Node::text);
+    let volume = group.pod.items("volumes").find(|v| v.get("name").and_then(Node::text) == name);
+    Some((mount, volume))
+}
+
+fn shares_host_ipc(group: &Group<'_>) -> bool {
+    group.pod.get("hostIPC").is_some_and(Node::is_true)
+}
+
+/// Containers with GPUs whose pod is all in the manifest.
+fn with_gpus<'a, 'b>(
+    scene: &Scene<'a, 'b>,
+) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>, u64)> {
+    containers(scene)
+        .filter(|(group, _)| group.whole)
+        .filter_map(|(group, container)| Some((group, container, container.gpus()?.0)))
+}
+
+pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (group, container, gpus) in with_gpus(scene) {
+        if shm(group, container).is_some() || shares_host_ipc(group) {
+            continue;
+        }
+        let alone = gpus == 1 && scene.job.nodes() == Some(1);
+        let importance = if alone { Importance::Warning } else { Importance::Error };
+        let name = &container.name;
+        findings.push(
+            importance,
+            container.line(),
+            text!(
+                "{name} has no volume at /dev/shm, so 64 MiB: NCCL and data loaders end with \"No space left on device\"",
+                "{name} 没有挂载 /dev/shm，只有 64 MiB：NCCL 和 DataLoader 会报 \"No space left on device\""
+            ),
+            text!(
+                "mount an emptyDir with medium: Memory and a sizeLimit of some GiB there",
+                "请在此挂载 medium: Memory、sizeLimit 为若干 GiB 的 emptyDir"
+            ),
+        );
+    }
+}
+
+pub(super) fn shm_medium(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (group, container, _) in with_gpus(scene) {
+        let Some((mount, volume)) = shm(group, container) else { continue };
+        let Some(volume) = volume else {
+            let name = mount.get("name").and_then(Node::text).unwrap_or_default();
+            findings.error(
+                mount.line,
+                text!(
+                    "the volume {name} at /dev/shm is not defined",
+                    "/dev/shm 处的卷 {name} 没有定义"
+                ),
+                text!("define it under volumes", "请在 volumes 中定义"),
+            );
+            continue;
+        };
+        let Some(empty) = volume.get("emptyDir") else { continue };
+        let medium = empty.get("medium");
+        if medium.and_then(Node::text) != Some("Memory") {
+            findings.error(
+                medium.map_or(empty.line, |medium| medium.line),
+                text!(
+                    "the emptyDir at /dev/shm is not in memory but on the node's disk",
+                    "/dev/shm 处的 emptyDir 不在内存中，而在节点磁盘上"
+                ),
+                text!("add medium: Memory", "请加上 medium: Memory"),
+            );
+        }
+    }
+}
+
+pub(super) fn shm_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    const LEAST: u64 = 1 << 30;
+    for (group, container, _) in with_gpus(scene) {
+        let Some((_, Some(volume))) = shm(group, container) else { continue };
+        let Some(limit) = volume.at(&["emptyDir", "sizeLimit"]) else { continue };
+        let Some(bytes) = limit.text().and_then(quantity::whole) else { continue };
+        let shown = quantity::shown(bytes);
+        if bytes < LEAST {
+            findings.error(
+                limit.line,
+                text!(
+                    "/dev/shm has {shown}, which NCCL and data loaders fill at once",
+                    "/dev/shm 只有 {shown}，NCCL 和 DataLoader 会很快占满"
+                ),
+                text!("give it 2Gi or more", "请设为 2Gi 或更大"),
+            );
+        }
+        let memory = container.in_resources("limits", "memory");
+        let Some(memory) = memory.and_then(|memory| quantity::whole(memory.text)) else { continue };
+        if bytes > memory {
+            let memory = quantity::shown(memory);
+            findings.error(
+                limit.line,
+                text!(
+                    "/dev/shm may take {shown} and the container {memory}; what lies in it counts as the container's memory",
+                    "/dev/shm 上限 {shown}，而容器内存限额 {memory}；其内容计入容器内存"
+                ),
+                text!("raise the memory limit above it", "请把内存限额设得更大"),
+            );
+        }
+    }
+}
+
+/// A request, or else a limit, which Kubernetes takes for the request.
+fn asked<'a>(container: &Container<'a>, name: &str) -> Option<Quantity<'a>> {
+    container.in_resources("requests", name).or_else(|| container.in_resources("limits", name))
+}
+
+pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (_, container, _) in with_gpus(scene) {
+        if asked(container, "memory").is_none() {
+            let name = &container.name;
+            findings.warning(
+                container.line(),
+                text!(
+                    "{name} states no memory: it may land on a node without room, and is among the first to be killed",
+                    "{name} 未声明内存：可能被调度到内存不足的节点，并会最先被终止"
+                ),
+                text!("state memory under requests and limits", "请在 requests 和 limits 中声明 memory"),
+            );
+        }
+    }
+}
+
+pub(super) fn cpu_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (_, container, gpus) in with_gpus(scene) {
+        if asked(container, "cpu").is_none() {
+            let (name, least) = (&container.name, gpus.saturating_mul(2));
+            findings.warning(
+                container.line(),
+                text!(
+                    "{name} states no CPU: beside others its data loaders starve the GPUs",
+                    "{name} 未声明 CPU：与其他 Pod 争用时数据加载会拖慢 GPU"
+                ),
+                text!(
+                    "state cpu under requests, {least} or more",
+                    "请在 requests 中声明 cpu，不少于 {least}"
+                ),
+            );
+        }
+    }
+}
+
+pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let Some(node) = scene.limits.node_memory else { return };
+    for group in &scene.job.groups {
+        let asked: Vec<(u64, usize)> = group
+            .containers
+            .iter()
+            .filter_map(|container| asked(container, "memory"))
+            .filter_map(|found| Some((quantity::whole(found.text)?, found.line)))
+            .collect();
+        let all = asked.iter().fold(0_u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let Some((_, line)) = asked.iter().max_by_key(|(bytes, _)| *bytes) else { continue };
+        if all > node {
+            let (all, node) = (quantity::shown(all), quantity::shown(node));
+            findings.error(
+                *line,
+                text!(
+                    "the pod asks for {all} and a node has {node}: Pending, Insufficient memory",
+                    "Pod 申请 {all}，而节点只有 {node}：会一直 Pending（Insufficient memory）"
+                ),
+                text!("ask for less than {node}", "请申请少于 {node} 的内存"),
+            );
+        }
+    }
+}
+
+/// What Kubernetes gives where a pod does not say.
+const DEFAULT_GRACE: u64 = 30;
+/// torchrun kills its ranks this long after TERM (torch.distributed.elastic, close(timeout=30)).
+const TORCHRUN: u64 = 30;
+/// ranklaunch's default is a little less than the default period.
+const RANKLAUNCH: u64 = 28;
+
+pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for place in places(scene).into_iter().filter(|place| place.group.whole) {
+        let period = place.group.pod.get("terminationGracePeriodSeconds");
+        let Some(seconds) =
+            period.map_or(Some(DEFAULT_GRACE), |node| node.text().and_then(|t| t.parse().ok()))
+        else {
+            continue;
+        };
+        let (budget, who) = match place.launch.launcher {
+            Launcher::Torchrun | Launcher::Accelerate => (TORCHRUN, "torchrun"),
+            Launcher::Ranklaunch => (ours(&place), "ranklaunch"),
+            Launcher::Deepspeed | Launcher::Python => continue,
+        };
+        let hook = pre_stop(place.container);
+        let needed = budget.saturating_add(hook);
+        if needed <= seconds {
+            continue;
+        }
+        let line = place
+            .launch
+            .get(Field::Grace)
+            .filter(|_| period.is_none())
+            .map_or(period.map_or(place.group.pod.line(), |node| node.line), |word| word.line);
+        let hook_en =
+            if hook > 0 { format!(" after a preStop hook of {hook} s") } else { String::new() };
+        let hook_zh =
+            if hook > 0 { format!("（另有 preStop {hook} 秒）") } else { String::new() };
+        findings.error(
+            line,
+            text!(
+                "the pod has {seconds} s to end, and {who} takes up to {budget} s{hook_en}: the kubelet kills it before",
+                "Pod 的终止宽限期为 {seconds} 秒，而 {who} 最多需要 {budget} 秒{hook_zh}：kubelet 会先将其杀死"
+            ),
+            text!(
+                "set terminationGracePeriodSeconds to {needed} or more, or a shorter --grace",
+                "请将 terminationGracePeriodSeconds 设为 {needed} 或更大，或缩短 --grace"
+            ),
+        );
+    }
+}
+
+fn ours(place: &super::Place<'_, '_>) -> u64 {
+    let seconds = |text: &str| settings::duration(text).map(|grace: Duration| grace.as_secs());
+    let stated = place.launch.get(Field::Grace).and_then(|word| seconds(word.text()));
+    let told = || {
+        let (value, _) = place.container.literal("TerminationGracePeriodSeconds")?;
+        Some(seconds(value)?.saturating_sub(2))
+    };
+    stated.or_else(told).unwrap_or(RANKLAUNCH)
+}
+
+/// Seconds that a preStop hook sleeps, where it says so.
+fn pre_stop(container: &Container<'_>) -> u64 {
+    let hook = ["lifecycle", "preStop"];
+    let Some(hook) = container.node.at(&hook) else { return 0 };
+    let number = |text: &str| text.trim_end_matches('s').parse::<u64>().ok();
+    if let Some(seconds) = hook.at(&["sleep", "seconds"]) {
+        return seconds.text().and_then(number).unwrap_or(0);
+    }
+    let words: Vec<&str> = hook
+        .at(&["exec", "command"])
+        .map(Node::list)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|word| word.text())
+        .flat_map(str::split_whitespace)
+        .collect();
+    words
+        .iter()
+        .zip(words.iter().skip(1))
+        .find(|(word, _)| word.ends_with("sleep"))
+        .and_then(|(_, seconds)| number(seconds.trim_end_matches(';')))
+        .unwrap_or(0)
+}
+
+fn uses_host_network(group: &Group<'_>) -> Option<usize> {
+    group.pod.get("hostNetwork").filter(|node| node.is_true()).map(|node| node.line)
+}
+
+/// The master port that a job states, and where.
+fn port(job: &Workload<'_>) -> Option<String> {
+    let mut ports = job.groups.iter().flat_map(|group| &group.containers).flat_map(|container| {
+        let of_launch = container.started.launches.iter().filter_map(|launch| {
+            let endpoint = launch.get(Field::Endpoint).map(|word| word.shown());
+            let port = endpoint.and_then(|text| Some(text.rsplit_once(':')?.1.to_owned()));
+            launch.get(Field::MasterPort).map(|word| word.shown()).or(port)
+        });
+        let of_variable = ["MASTER_PORT", "RANKLAUNCH_MASTER_PORT", "PET_MASTER_PORT"]
+            .into_iter()
+            .filter_map(|name| container.env.get(name))
+            .map(|variable| variable.value.clone().unwrap_or_default());
+        let of_pod = container.node.items("ports").filter_map(|port| {
+            let name = port.get("name").and_then(Node::text)?;
+            Some(port.get("containerPort")?.text()?.to_owned())
+                .filter(|_| name == "pytorchjob-port" || name == "master")
+        });
+        of_launch.chain(of_variable).chain(of_pod).collect::<Vec<_>>()
+    });
+    ports.next()
+}
+
+/// Where a job's working pods say hostNetwork.
+fn host_line(job: &Workload<'_>) -> Option<usize> {
+    job.groups.iter().filter(|group| group.works()).find_map(uses_host_network)
+}
+
+/// The port that a job on the host's network states.
+pub(in super::super) fn host_port_of(job: &Workload<'_>) -> Option<String> {
+    host_line(job)?;
+    port(job)
+}
+
+pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let job = scene.job;
+    // KubeBrain allots ports to pods on the host's network (PORT_0).
+    if job.kind.kind == "TrainingJob" {
+        return;
+    }
+    let Some(line) = host_line(job) else { return };
+    let Some(own) = port(job) else {
+        findings.error(
+            line,
+            text!(
+                "hostNetwork without a port of its own: a second job on the host meets the same default port",
+                "使用 hostNetwork 但没有自己的端口：同一主机上的第二个任务会用同样的默认端口"
+            ),
+            text!(
+                "state a MASTER_PORT of its own for each job",
+                "请为每个任务写明各自的 MASTER_PORT"
+            ),
+        );
+        return;
+    };
+    // `$MASTER_PORT` is whatever the platform gives.
+    let twins = scene.host_ports.get(&own).filter(|_| own.parse::<u16>().is_ok());
+    let twin = twins.into_iter().flatten().find(|twin| !std::ptr::eq(twin.object, job.object));
+    if let Some(twin) = twin {
+        let other = &twin.name;
+        findings.error(
+            line,
+            text!(
+                "port {own} on the host's network, as {other} has: two jobs on one host collide",
+                "在主机网络上使用端口 {own}，与 {other} 相同：两个任务在同一主机上会冲突"
+            ),
+            text!("state another MASTER_PORT", "请换一个 MASTER_PORT"),
+        );
+    }
+}
+
+pub(super) fn host_dns(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    if scene.job.nodes().is_none_or(|nodes| nodes < 2) {
+        return;
+    }
+    for group in scene.job.groups.iter().filter(|group| group.works()) {
+        let Some(line) = uses_host_network(group) else { continue };
+        let policy = group.pod.get("dnsPolicy").and_then(Node::text);
+        if !matches!(policy, Some("ClusterFirstWithHostNet" | "None")) {
+            findings.warning(
+                line,
+                text!(
+                    "hostNetwork takes the host's DNS, which does not know the master's name",
+                    "hostNetwork 会使用主机的 DNS，它解析不了 master 的名称"
+                ),
+                text!(
+                    "add dnsPolicy: ClusterFirstWithHostNet",
+                    "请加上 dnsPolicy: ClusterFirstWithHostNet"
+                ),
+            );
+        }
+    }
+}

@@ -1,0 +1,534 @@
+//! The commands in a shell script, as far as they can be read without running it.
+//!
+//! Takes the text that follows `bash -c`; gives simple commands word by word,
+//! each word with its line. Quotes are undone by `shlex`; what a shell would
+//! expand stays marked in the word ([`Word::is_plain`]), and a command that may
+//! not run (in a branch, a loop, a function, after `||`) says so.
+
+/// Stands for a `$` that the shell expands; from the private use area, so that no script has it.
+const EXPANDED: char = '\u{E000}';
+/// Stands for a space inside an expansion, which ends no word.
+const SPACE: char = '\u{E001}';
+
+/// One word after quotes are undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    text: String,
+    pub(super) line: usize,
+}
+
+impl Word {
+    /// Text that nothing expands.
+    pub(super) fn literal(text: &str, line: usize) -> Word {
+        Word { text: text.replace([EXPANDED, SPACE], "\u{FFFD}"), line }
+    }
+
+    /// An argument of a container, in which Kubernetes replaces `$(NAME)` and nothing else.
+    pub(super) fn of_container(text: &str, line: usize) -> Word {
+        let mut word = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            let (before, after) = rest.split_at(at);
+            word.push_str(before);
+            if let Some(escaped) = after.strip_prefix("$$") {
+                word.push('$');
+                rest = escaped;
+            } else if let Some((name, after)) =
+                after.strip_prefix("$(").and_then(|inside| inside.split_once(')'))
+                && is_name(name)
+            {
+                word.push(EXPANDED);
+                word.push('{');
+                word.push_str(name);
+                word.push('}');
+                rest = after;
+            } else {
+                word.push('$');
+                rest = after.strip_prefix('$').unwrap_or(after);
+            }
+        }
+        word.push_str(rest);
+        Word { text: word, line }
+    }
+
+    /// Nothing in it is expanded.
+    pub(super) fn is_plain(&self) -> bool {
+        !self.text.contains(EXPANDED)
+    }
+
+    /// As it stands in the script, near enough to be recognised.
+    pub(super) fn shown(&self) -> String {
+        self.text.replace(EXPANDED, "$").replace(SPACE, " ")
+    }
+
+    /// With the variables that `value` knows put in; the rest stays marked.
+    pub(super) fn filled(&self, value: impl Fn(&str) -> Option<String>) -> Word {
+        let mut text = String::new();
+        let mut rest = self.text.as_str();
+        while let Some(at) = rest.find(EXPANDED) {
+            let (before, marked) = rest.split_at(at);
+            text.push_str(before);
+            let inside = marked.strip_prefix(EXPANDED).unwrap_or_default();
+            let braced = inside.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+            let (name, after) = match braced {
+                Some(found) => found,
+                None => {
+                    let end = inside
+                        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+                        .unwrap_or(inside.len());
+                    inside.split_at(end)
+                }
+            };
+            match value(name).filter(|_| is_name(name)) {
+                Some(known) => {
+                    text.push_str(&Word::literal(&known, 0).text);
+                    rest = after;
+                }
+                None => {
+                    text.push(EXPANDED);
+                    rest = inside;
+                }
+            }
+        }
+        text.push_str(rest);
+        Word { text, line: self.line }
+    }
+
+    /// The text; what is expanded is still marked in it, so that it equals no name.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn at(self, line: usize) -> Word {
+        Word { line, ..self }
+    }
+
+    /// The same line, with a part of the text.
+    pub(super) fn part(&self, text: &str) -> Word {
+        Word { text: text.to_owned(), line: self.line }
+    }
+}
+
+pub(super) fn is_name(text: &str) -> bool {
+    text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// One simple command.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Command {
+    pub(super) words: Vec<Word>,
+    /// It stands where a shell may pass it by or come by more than once.
+    pub(super) may_not_run: bool,
+}
+
+/// A quote or an expansion that is never closed, at this line of the script (from 0).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unclosed {
+    pub(super) line: usize,
+}
+
+/// The commands of a script, in its order; lines count from 0.
+pub(super) fn commands(script: &str) -> Result<Vec<Command>, Unclosed> {
+    let mut reader = Reader {
+        chars: script.chars().collect(),
+        at: 0,
+        line: 0,
+        word: None,
+        command: Command::default(),
+        found: Vec::new(),
+        open: Vec::new(),
+        after_or: false,
+        documents: Vec::new(),
+    };
+    reader.read()?;
+    Ok(reader.found)
+}
+
+/// What a later word must close.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Branch,
+    /// Named, its brace still to come.
+    FunctionName,
+    Function,
+    Group,
+}
+
+struct Reader {
+    chars: Vec<char>,
+    at: usize,
+    line: usize,
+    /// The raw word and its line.
+    word: Option<(String, usize)>,
+    command: Command,
+    found: Vec<Command>,
+    open: Vec<Open>,
+    after_or: bool,
+    /// Ends of here-documents that begin after this line.
+    documents: Vec<String>,
+}
+
+impl Reader {
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.peek(0)?;
+        self.at += 1;
+        self.line += usize::from(c == '\n');
+        Some(c)
+    }
+
+    fn push(&mut self, c: char) {
+        let line = self.line;
+        self.word.get_or_insert_with(|| (String::new(), line)).0.push(match c {
+            EXPANDED | SPACE | '\0' => '\u{FFFD}',
+            c => c,
+        });
+    }
+
+    /// A mark, which `push` would take for a stray character of the script.
+    fn mark(&mut self, c: char) {
+        let line = self.line;
+        self.word.get_or_insert_with(|| (String::new(), line)).0.push(c);
+    }
+
+    fn read(&mut self) -> Result<(), Unclosed> {
+        while let Some(c) = self.peek(0) {
+            match c {
+                '\\' => {
+                    self.next();
+                    match self.next() {
+                        None | Some('\n') => {}
+                        Some(c) => {
+                            self.push('\\');
+                            self.push(c);
+                        }
+                    }
+                }
+                '\'' => self.single_quoted()?,
+                '"' => self.double_quoted()?,
+                '$' | '`' => self.expansion(false)?,
+                '#' if self.word.is_none() => {
+                    while self.peek(0).is_some_and(|c| c != '\n') {
+                        self.next();
+                    }
+                }
+                '<' if self.peek(1) == Some('<') && self.peek(2) != Some('<') => self.document(),
+                '&' if self.peek(1) == Some('>') || self.ends_in_redirection() => {
+                    self.next();
+                    self.push('&');
+                }
+                '\n' => {
+                    self.end_command()?;
+                    self.next();
+                    self.skip_documents();
+                }
+                '(' | ')' | ';' | '&' | '|' => {
+                    let or = c == '|' && self.peek(1) == Some('|');
+                    let function = c == '(' && self.peek(1) == Some(')') && self.word.is_some();
+                    self.end_command()?;
+                    if function {
+                        self.open.push(Open::FunctionName);
+                    }
+                    self.after_or = or;
+                    self.next();
+                    if or {
+                        self.next();
+                    }
+                }
+                c if c.is_whitespace() => {
+                    self.end_word()?;
+                    self.next();
+                }
+                c => {
+                    self.next();
+                    self.push(c);
+                }
+            }
+        }
+        self.end_command()
+    }
+
+    fn ends_in_redirection(&self) -> bool {
+        self.word.as_ref().is_some_and(|(word, _)| word.ends_with(['>', '<']))
+    }
+
+    fn single_quoted(&mut self) -> Result<(), Unclosed> {
+        let line = self.line;
+        let mut open = false;
+        while let Some(c) = self.next() {
+            self.push(c);
+            if c == '\'' && open {
+                return Ok(());
+            }
+            open = true;
+        }
+        Err(Unclosed { line })
+    }
+
+    fn double_quoted(&mut self) -> Result<(), Unclosed> {
+        let line = self.line;
+        self.next();
+        self.push('"');
+        while let Some(c) = self.peek(0) {
+            match c {
+                '"' => {
+                    self.next();
+                    self.push('"');
+                    return Ok(());
+                }
+                '\\' => {
+                    self.next();
+                    match self.next() {
+                        None => break,
+                        Some('\n') => {}
+                        Some(c) => {
+                            self.push('\\');
+                            self.push(c);
+                        }
+                    }
+                }
+                '$' | '`' => self.expansion(true)?,
+                c => {
+                    self.next();
+                    self.push(c);
+                }
+            }
+        }
+        Err(Unclosed { line })
+    }
+
+    /// `$NAME`, `${…}`, `$(…)` or `` `…` ``: marked, with its words kept together.
+    fn expansion(&mut self, quoted: bool) -> Result<(), Unclosed> {
+        let line = self.line;
+        let backtick = self.next() == Some('`');
+        let (open, close) = match self.peek(0) {
+            _ if backtick => ('`', '`'),
+            Some('(') => ('(', ')'),
+            Some('{') => ('{', '}'),
+            Some(c) if is_name_char(c) || "@*#?$!-".contains(c) => {
+                self.mark(EXPANDED);
+                return Ok(());
+            }
+            // $'…' and $"…" are strings; a `$` before anything else is one.
+            Some('\'' | '"') if !quoted => return Ok(()),
+            _ => {
+                self.push('\\');
+                self.push('$');
+                return Ok(());
+            }
+        };
+        self.mark(EXPANDED);
+        self.push(if backtick { '(' } else { open });
+        if !backtick {
+            self.next();
+        }
+        let mut depth = 1;
+        while let Some(c) = self.next() {
+            if c == close {
+                depth -= 1;
+                if depth == 0 {
+                    self.push(if backtick { ')' } else { close });
+                    return Ok(());
+                }
+            } else if c == open {
+                depth += 1;
+            }
+            match c {
+                c if c.is_whitespace() => self.mark(SPACE),
+                '\'' | '"' | '\\' => {}
+                c => self.push(c),
+            }
+        }
+        Err(Unclosed { line })
+    }
+
+    fn document(&mut self) {
+        self.next();
+        self.next();
+        if self.peek(0) == Some('-') {
+            self.next();
+        }
+        while self.peek(0).is_some_and(|c| c == ' ' || c == '\t') {
+            self.next();
+        }
+        let mut end = String::new();
+        while let Some(c) = self.peek(0)
+            && !c.is_whitespace()
+            && !";&|()<>".contains(c)
+        {
+            self.next();
+            if !"'\"\\".contains(c) {
+                end.push(c);
+            }
+        }
+        if !end.is_empty() {
+            self.documents.push(end);
+        }
+    }
+
+    fn skip_documents(&mut self) {
+        for end in std::mem::take(&mut self.documents) {
+            while self.peek(0).is_some() {
+                let mut line = String::new();
+                while let Some(c) = self.next()
+                    && c != '\n'
+                {
+                    line.push(c);
+                }
+                if line.trim() == end {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn end_word(&mut self) -> Result<(), Unclosed> {
+        let Some((raw, line)) = self.word.take() else { return Ok(()) };
+        let words = shlex::split(&raw).ok_or(Unclosed { line })?;
+        // A raw word has no blank outside quotes, so it is one word, or a lone comment sign.
+        for text in words {
+            if self.command.words.is_empty() {
+                match (text.as_str(), self.open.last()) {
+                    ("if" | "for" | "while" | "until" | "case" | "select", _) => {
+                        self.open.push(Open::Branch);
+                    }
+                    ("function", _) => self.open.push(Open::FunctionName),
+                    ("{", Some(Open::FunctionName)) => {
+                        self.open.pop();
+                        self.open.push(Open::Function);
+                    }
+                    ("{", _) => self.open.push(Open::Group),
+                    ("fi" | "done" | "esac", Some(Open::Branch))
+                    | ("}", Some(Open::Function | Open::Group)) => {
+                        self.open.pop();
+                    }
+                    _ => {}
+                }
+            }
+            if self.command.words.is_empty()
+                && matches!(
+                    text.as_str(),
+                    "then" | "do" | "else" | "elif" | "!" | "{" | "}" | "time"
+                )
+            {
+                continue;
+            }
+            self.command.words.push(Word { text, line });
+        }
+        Ok(())
+    }
+
+    fn end_command(&mut self) -> Result<(), Unclosed> {
+        self.end_word()?;
+        let mut command = std::mem::take(&mut self.command);
+        if !command.words.is_empty() {
+            let certain = self.open.iter().all(|open| *open == Open::Group);
+            command.may_not_run = !certain || self.after_or;
+            self.found.push(command);
+        }
+        self.after_or = false;
+        Ok(())
+    }
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(script: &str) -> Vec<Vec<String>> {
+        let read = commands(script).expect("a script");
+        read.iter().map(|c| c.words.iter().map(Word::shown).collect()).collect()
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_splits_them() {
+        for (script, expected) in [
+            (
+                "a b; c && d | e & f",
+                vec![vec!["a", "b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"]],
+            ),
+            ("torchrun \\\n  --nnodes=2 \\\n x.py", vec![vec!["torchrun", "--nnodes=2", "x.py"]]),
+            ("a 'x; y' \"p | $Q\" # c ; d\nb", vec![vec!["a", "x; y", "p | $Q"], vec!["b"]]),
+            (
+                "a --f $(date '+%Y %m') `hostname -I`",
+                vec![vec!["a", "--f", "$(date +%Y %m)", "$(hostname -I)"]],
+            ),
+            (
+                "a > x.log 2>&1 &\nb &> y",
+                vec![vec!["a", ">", "x.log", "2>&1"], vec!["b", "&>", "y"]],
+            ),
+            ("cat <<EOF > f\ntorchrun x\nEOF\nb", vec![vec!["cat", ">", "f"], vec!["b"]]),
+            ("(cd x; a)", vec![vec!["cd", "x"], vec!["a"]]),
+            ("echo \\$X a\\ b \"\"", vec![vec!["echo", "$X", "a b", ""]]),
+            ("--size 832*480 {u}", vec![vec!["--size", "832*480", "{u}"]]),
+        ] {
+            assert_eq!(shown(script), expected, "{script}");
+        }
+    }
+
+    #[test]
+    fn words_know_their_line_and_what_is_expanded() {
+        let read =
+            commands("export A=1\ntorchrun \\\n  --n $A \\\n  '$B' \"${C}\"").expect("a script");
+        let words = &read.get(1).expect("torchrun").words;
+        assert_eq!(words.iter().map(|w| w.line).collect::<Vec<_>>(), [1, 2, 2, 3, 3]);
+        assert_eq!(
+            words.iter().map(Word::is_plain).collect::<Vec<_>>(),
+            [true, true, false, true, false]
+        );
+        let filled = |word: &Word| word.filled(|n| (n == "A" || n == "C").then(|| "7".to_owned()));
+        assert_eq!(words.get(2).map(|w| filled(w).shown()).as_deref(), Some("7"));
+        assert_eq!(words.get(4).map(|w| filled(w).shown()).as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn what_may_not_run_says_so() {
+        let of = |script: &str| {
+            let read = commands(script).expect("a script");
+            read.iter()
+                .find(|c| c.words.first().is_some_and(|w| w.text() == "torchrun"))
+                .map(|c| c.may_not_run)
+        };
+        for (script, expected) in [
+            ("cd /w && torchrun x.py", false),
+            ("{ torchrun x.py; }", false),
+            ("if [ $A = 1 ]; then torchrun x.py; else b; fi", true),
+            ("for i in 1 2; do\n torchrun x.py\ndone", true),
+            ("run() {\n torchrun x.py\n}\nrun", true),
+            ("if a; then b; fi\ntorchrun x.py", false),
+            ("a || torchrun x.py", true),
+        ] {
+            assert_eq!(of(script), Some(expected), "{script}");
+        }
+    }
+
+    #[test]
+    fn containers_replace_only_their_own_form() {
+        for (text, shown, plain) in [
+            ("$(A)", "${A}", false),
+            ("$$(A)", "$(A)", true),
+            ("$A", "$A", true),
+            ("$(a b)", "$(a b)", true),
+            ("x$", "x$", true),
+        ] {
+            let word = Word::of_container(text, 1);
+            assert_eq!((word.shown().as_str(), word.is_plain()), (shown, plain), "{text}");
+        }
+    }
+
+    #[test]
+    fn unclosed_quotes_are_named() {
+        for script in ["a 'b", "a \"b", "\n a $(b", "a `b"] {
+            assert!(commands(script).is_err(), "{script}");
+        }
+        assert_eq!(commands("a\nb 'c\n"), Err(Unclosed { line: 1 }));
+    }
+}

@@ -1,0 +1,319 @@
+//! YAML text as a tree in which every value knows its line.
+//!
+//! Takes text; gives the documents, or the line at which it cannot be read.
+//! Bounded on any input: size, depth and what aliases expand to have limits
+//! (the tree shares what an alias points to, and whoever walks it does not).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
+
+use crate::lang::Text;
+use crate::text;
+
+/// More than any manifest: Kubernetes refuses objects above 1.5 MiB.
+pub(super) const LARGEST: usize = 8 << 20;
+/// Deeper than any manifest; the tree is walked and dropped by recursion.
+const DEEPEST: usize = 200;
+/// Values that one document may have after aliases are replaced by what they name.
+const MOST_NODES: usize = 1 << 18;
+
+/// One value.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Line in the file, from 1.
+    pub(super) line: usize,
+    pub(super) kind: Kind,
+    /// Values below and including this one, aliases expanded.
+    weight: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Scalar {
+        text: String,
+        /// Quoted or a block: always a string, never null or a number.
+        quoted: bool,
+        /// A literal block (`|`), which keeps its lines; its first one is the node's.
+        block: bool,
+    },
+    List(Vec<Rc<Node>>),
+    /// In the order of the file.
+    Map(Vec<(Rc<Node>, Rc<Node>)>),
+}
+
+/// Text that is not YAML, or more of it than is read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    pub(super) line: usize,
+    pub(super) text: Text,
+}
+
+/// A key that stands twice in one map.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Duplicate {
+    pub(super) line: usize,
+    pub(super) key: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Documents {
+    pub(super) roots: Vec<Rc<Node>>,
+    pub(super) duplicates: Vec<Duplicate>,
+}
+
+impl Node {
+    /// The value of a key; what a merge key (`<<`) brings in is read where the map itself is silent.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        let Kind::Map(entries) = &self.kind else { return None };
+        // The last of two equal keys counts, as it does for the parsers of Kubernetes.
+        let own = entries.iter().rev().find(|(name, _)| name.text() == Some(key));
+        if let Some((_, value)) = own {
+            return Some(value);
+        }
+        let (_, merged) = entries.iter().find(|(name, _)| name.text() == Some("<<"))?;
+        match &merged.kind {
+            Kind::Map(_) => merged.get(key),
+            Kind::List(maps) => maps.iter().find_map(|map| map.get(key)),
+            Kind::Scalar { .. } => None,
+        }
+    }
+
+    /// The value at the end of a path of keys.
+    pub(super) fn at(&self, path: &[&str]) -> Option<&Node> {
+        path.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// A scalar's text; None for null, lists and maps.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, quoted, .. }
+                if *quoted || !matches!(text.as_str(), "" | "~" | "null") =>
+            {
+                Some(text)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self) -> &[Rc<Node>] {
+        match &self.kind {
+            Kind::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// Keys and values of the map itself, in the order of the file.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Node, &Node)> {
+        let entries: &[_] = match &self.kind {
+            Kind::Map(entries) => entries,
+            _ => &[],
+        };
+        entries.iter().filter_map(|(key, value)| Some((key.text()?, &**key, &**value)))
+    }
+
+    /// Where the n-th line (from 0) of a scalar's text stands in the file.
+    pub(super) fn line_of(&self, offset: usize) -> usize {
+        match &self.kind {
+            Kind::Scalar { block: true, .. } => self.line + offset,
+            _ => self.line,
+        }
+    }
+
+    pub(super) fn is_block(&self) -> bool {
+        matches!(self.kind, Kind::Scalar { block: true, .. })
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        self.text().is_some_and(|text| matches!(text, "true" | "True" | "TRUE"))
+    }
+
+    pub(super) fn is_false(&self) -> bool {
+        self.text().is_some_and(|text| matches!(text, "false" | "False" | "FALSE"))
+    }
+}
+
+/// A list or map that is still open.
+struct Open {
+    line: usize,
+    anchor: usize,
+    /// None for a list.
+    seen: Option<BTreeSet<String>>,
+    items: Vec<Rc<Node>>,
+    weight: usize,
+}
+
+/// All documents of `text`.
+pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
+    let mut documents = Documents::default();
+    let mut anchors: BTreeMap<usize, Rc<Node>> = BTreeMap::new();
+    let mut open: Vec<Open> = Vec::new();
+    let mut total = 0usize;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| not_yaml(&error))?;
+        let line = span.start.line();
+        let mut cost = 1;
+        let (anchor, node) = match event {
+            Event::DocumentStart(_) => {
+                anchors.clear();
+                total = 0;
+                continue;
+            }
+            Event::Alias(id) => {
+                let named = anchors.get(&id).ok_or_else(|| Unreadable {
+                    line,
+                    text: text!("the alias refers to itself", "别名引用了自身"),
+                })?;
+                cost = named.weight;
+                (0, Rc::clone(named))
+            }
+            Event::Scalar(value, style, anchor, _) => {
+                let block = style == ScalarStyle::Literal;
+                let quoted = style != ScalarStyle::Plain;
+                let kind = Kind::Scalar { text: value.into_owned(), quoted, block };
+                (anchor, Rc::new(Node { line, kind, weight: 1 }))
+            }
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                if open.len() >= DEEPEST {
+                    return Err(Unreadable {
+                        line,
+                        text: text!("nested deeper than {DEEPEST} levels", "嵌套超过 {DEEPEST} 层"),
+                    });
+                }
+                let seen = matches!(event, Event::MappingStart(..)).then(BTreeSet::new);
+                open.push(Open { line, anchor, seen, items: Vec::new(), weight: 1 });
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(Open { line, anchor, seen, items, weight }) = open.pop() else { continue };
+                let kind = match seen {
+                    None => Kind::List(items),
+                    Some(_) => Kind::Map(pairs(items)),
+                };
+                (anchor, Rc::new(Node { line, kind, weight }))
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => continue,
+        };
+        if anchor > 0 {
+            anchors.insert(anchor, Rc::clone(&node));
+        }
+        // An alias costs what it expands to, so that doubling aliases end early.
+        total = total.saturating_add(cost);
+        if total > MOST_NODES {
+            return Err(Unreadable {
+                line,
+                text: text!(
+                    "more than {MOST_NODES} values, aliases included",
+                    "包含别名在内超过 {MOST_NODES} 个值"
+                ),
+            });
+        }
+        match open.last_mut() {
+            Some(parent) => {
+                let is_key = parent.seen.is_some() && parent.items.len() % 2 == 0;
+                if is_key && !matches!(node.kind, Kind::Scalar { .. }) {
+                    return Err(Unreadable {
+                        line,
+                        text: text!(
+                            "a map or a list where a key stands, as templates have it",
+                            "键的位置上是映射或列表，像是未渲染的模板"
+                        ),
+                    });
+                }
+                if let (true, Some(seen), Some(key)) = (is_key, &mut parent.seen, node.text())
+                    && !seen.insert(key.to_owned())
+                {
+                    documents.duplicates.push(Duplicate { line, key: key.to_owned() });
+                }
+                parent.weight = parent.weight.saturating_add(node.weight);
+                parent.items.push(node);
+            }
+            None => documents.roots.push(node),
+        }
+    }
+    Ok(documents)
+}
+
+fn pairs(items: Vec<Rc<Node>>) -> Vec<(Rc<Node>, Rc<Node>)> {
+    let mut items = items.into_iter();
+    let mut pairs = Vec::with_capacity(items.len() / 2);
+    while let (Some(key), Some(value)) = (items.next(), items.next()) {
+        pairs.push((key, value));
+    }
+    pairs
+}
+
+fn not_yaml(error: &ScanError) -> Unreadable {
+    let (line, problem) = (error.marker().line(), error.info());
+    Unreadable { line, text: text!("not YAML: {problem}", "不是合法的 YAML：{problem}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Rc<Node> {
+        documents(text).expect("yaml").roots.into_iter().next().expect("a document")
+    }
+
+    #[test]
+    fn every_value_knows_its_line() {
+        let root = one("a: 1\nb:\n  - x\n  - {c: [p, q]}\nscript: |\n  one\n  two\n");
+        assert_eq!(root.get("a").map(|n| n.line), Some(1));
+        let list = root.get("b").expect("b").list();
+        assert_eq!(list.iter().map(|n| n.line).collect::<Vec<_>>(), [3, 4]);
+        let script = root.get("script").expect("script");
+        assert_eq!((script.line_of(0), script.line_of(1)), (6, 7));
+    }
+
+    #[test]
+    fn null_is_no_text_and_quotes_make_one() {
+        let root = one("a:\nb: null\nc: \"\"\nd: 'null'\ne: ~\n");
+        let text = |key| root.get(key).and_then(Node::text);
+        assert_eq!(["a", "b", "c", "d", "e"].map(text), [None, None, Some(""), Some("null"), None]);
+    }
+
+    #[test]
+    fn merge_keys_fill_gaps() {
+        let root =
+            one("base: &b {x: 1, y: 2}\none: {<<: *b, x: 3}\ntwo: {<<: [{z: 5}, *b]}\nalias: *b\n");
+        let text = |path: &[&str]| root.at(path).and_then(Node::text).map(str::to_owned);
+        assert_eq!(text(&["one", "x"]).as_deref(), Some("3"));
+        assert_eq!(text(&["one", "y"]).as_deref(), Some("2"));
+        assert_eq!(text(&["two", "z"]).as_deref(), Some("5"));
+        assert_eq!(text(&["two", "y"]).as_deref(), Some("2"));
+        assert_eq!(text(&["alias", "y"]).as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn duplicate_keys_are_named() {
+        let read = documents("a: 1\nb: {c: 1}\na: 2\n").expect("yaml");
+        assert_eq!(read.duplicates, [Duplicate { line: 3, key: "a".into() }]);
+        assert_eq!(read.roots.first().and_then(|r| r.get("a")?.text()), Some("2"));
+    }
+
+    #[test]
+    fn bombs_and_depth_are_refused_with_a_line() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let below = format!("*a{}", level - 1);
+            laughs += &format!("a{level}: &a{level} [{}]\n", [below.as_str(); 10].join(", "));
+        }
+        let refused = documents(&laughs).expect_err("a bomb");
+        assert!(refused.text.en.contains("aliases") && refused.line < 12, "{refused:?}");
+
+        for deep in [
+            "[".repeat(100_000),
+            "- ".repeat(50_000),
+            "{a: ".repeat(50_000),
+            (0..3000).map(|n| format!("{}a:\n", " ".repeat(n))).collect(),
+        ] {
+            documents(&deep).expect_err("too deep");
+        }
+        let refused = documents("a: &a [*a]\n").expect_err("a circle");
+        assert!(refused.text.en.contains("itself"), "{refused:?}");
+        assert_eq!(documents("a: 1\nb: [\n").expect_err("open").line, 3);
+        assert_eq!(documents("a: *nobody\n").expect_err("unknown").line, 1);
+    }
+}

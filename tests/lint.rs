@@ -1,0 +1,764 @@
+//! `ranklaunch lint`: each mistake is found at its line, its repaired version is
+//! silent, and no input makes it panic or hang.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use ranklaunch::lang::Lang;
+use ranklaunch::lint::{self, Importance, Knowledge, Limits, Manifest, RULES, Report};
+
+fn check(text: &str, node_memory: Option<&str>) -> Report {
+    let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
+    let limits = Limits { node_memory: node_memory.and_then(lint::size) };
+    lint::lint(&[manifest], limits, knowledge())
+}
+
+fn knowledge() -> Knowledge {
+    Knowledge { misuse: ranklaunch::plan::nccl::misuse, profiles: ranklaunch::settings::EMBEDDED }
+}
+
+/// Two pods of 4 GPUs, torchrun, everything in its place.
+const PYTORCHJOB: &str = r#"apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: wan22
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: &pod
+        spec:
+          terminationGracePeriodSeconds: 60
+          containers:
+            - name: pytorch
+              image: wan2-2
+              command: [bash, -c]
+              args:
+                - |
+                  export PYTHONUNBUFFERED=1  # nothing to find
+                  cd /workspace && torchrun \
+                    --nproc_per_node=4 \
+                    --nnodes=$WORLD_SIZE --node_rank=$RANK \
+                    --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT \
+                    generate.py --task t2v-A14B --size 832*480 \
+                    --ulysses_size 8 --save_file "out-$(date '+%Y%m%d').mp4"
+              env:
+                - {name: OMP_NUM_THREADS, value: "8"}
+              resources:
+                requests: {cpu: "8"}
+                limits:
+                  nvidia.com/gpu: "4"
+                  memory: 128Gi
+              volumeMounts:
+                - {name: dshm, mountPath: /dev/shm}
+          volumes:
+            - name: dshm
+              emptyDir: {medium: Memory, sizeLimit: 2Gi}
+    Worker:
+      replicas: 1
+      template: *pod
+"#;
+
+/// Two pods of 8 GPUs of a Job, and the Service that names them.
+const INDEXED_JOB: &str = r#"apiVersion: v1
+kind: Service
+metadata:
+  name: taehv
+spec:
+  clusterIP: None
+  selector: {job-name: taehv}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: taehv
+spec:
+  completionMode: Indexed
+  parallelism: 2
+  completions: 2
+  template:
+    spec:
+      restartPolicy: Never
+      subdomain: taehv
+      containers:
+        - name: training
+          image: taehv
+          command:
+            - accelerate
+            - launch
+            - --num_processes=16
+            - --num_machines=2
+            - --machine_rank=$(JOB_COMPLETION_INDEX)
+            - --main_process_ip=taehv-0.taehv
+            - --main_process_port=29500
+            - train.py
+          resources:
+            limits:
+              nvidia.com/gpu: 8
+              memory: 512Gi
+              cpu: 32
+          volumeMounts:
+            - name: shm
+              mountPath: /dev/shm/
+      volumes:
+        - name: shm
+          emptyDir:
+            medium: Memory
+"#;
+
+const RANKLAUNCH: &str = include_str!("../packaging/kubernetes/wan22-pytorchjob.yaml");
+const TRAINJOB: &str = include_str!("../packaging/kubernetes/wan22-trainjob.yaml");
+const RAYJOB: &str = include_str!("../packaging/kubernetes/wan22-rayjob.yaml");
+
+/// One mistake: the rule, the sound manifest, what is replaced in it by what, and the line's
+/// beginning of the finding.
+struct Case {
+    id: &'static str,
+    sound: &'static str,
+    from: &'static str,
+    to: &'static str,
+    line: &'static str,
+    importance: Importance,
+}
+
+const fn case(
+    id: &'static str,
+    sound: &'static str,
+    from: &'static str,
+    to: &'static str,
+    line: &'static str,
+) -> Case {
+    Case { id, sound, from, to, line, importance: Importance::Error }
+}
+
+const fn warns(case: Case) -> Case {
+    Case { importance: Importance::Warning, ..case }
+}
+
+const fn tells(case: Case) -> Case {
+    Case { importance: Importance::Info, ..case }
+}
+
+const CASES: &[Case] = &[
+    case("gpu.nproc", PYTORCHJOB, "per_node=4", "per_node=5", "--nproc_per_node=5"),
+    case("gpu.nproc", PYTORCHJOB, "gpu: \"4\"", "gpu: \"1\"", "--nproc_per_node=4"),
+    warns(case("gpu.nproc", PYTORCHJOB, "per_node=4", "per_node=2", "--nproc_per_node=2")),
+    case(
+        "gpu.nproc",
+        PYTORCHJOB,
+        "                    --nproc_per_node=4 \\\n",
+        "                    --nproc_per_node $N \\\n",
+        "",
+    ),
+    case(
+        "gpu.requests",
+        PYTORCHJOB,
+        "requests: {cpu: \"8\"}",
+        "requests: {cpu: \"8\", nvidia.com/gpu: \"2\"}",
+        "requests: {",
+    ),
+    case(
+        "gpu.mem",
+        PYTORCHJOB,
+        "memory: 128Gi",
+        "memory: 128Gi\n                  nvidia.com/gpumem: 64k",
+        "nvidia.com/gpumem",
+    ),
+    case(
+        "gpu.visible",
+        PYTORCHJOB,
+        "OMP_NUM_THREADS, value: \"8\"",
+        "CUDA_VISIBLE_DEVICES, value: \"0,1,2,3,4,5,6,7\"",
+        "- {name: CUDA_VISIBLE",
+    ),
+    case(
+        "gpu.visible",
+        PYTORCHJOB,
+        "export PYTHONUNBUFFERED=1",
+        "export CUDA_VISIBLE_DEVICES=4,5",
+        "export CUDA_VISIBLE",
+    ),
+    case("nodes.single", PYTORCHJOB, "--nnodes=$WORLD_SIZE", "--nnodes=1", "--nnodes=1"),
+    case("nodes.single", PYTORCHJOB, "--nnodes=$WORLD_SIZE", "--standalone", "--standalone"),
+    case("nodes.count", PYTORCHJOB, "--nnodes=$WORLD_SIZE", "--nnodes=4", "--nnodes=4"),
+    case("nodes.count", INDEXED_JOB, "num_machines=2", "num_machines=4", "- --num_machines=4"),
+    case("nodes.processes", INDEXED_JOB, "processes=16", "processes=32", "- --num_processes=32"),
+    warns(case(
+        "nodes.processes",
+        INDEXED_JOB,
+        "processes=16",
+        "processes=8",
+        "- --num_processes=8",
+    )),
+    case(
+        "nodes.world-size",
+        PYTORCHJOB,
+        "OMP_NUM_THREADS, value: \"8\"",
+        "WORLD_SIZE, value: \"16\"",
+        "- {name: WORLD_SIZE",
+    ),
+    case("nodes.rank", INDEXED_JOB, "$(JOB_COMPLETION_INDEX)", "0", "- --machine_rank=0"),
+    case("layout.world", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 10", "--ulysses_size 10"),
+    case("layout.heads", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 14", "--ulysses_size 14"),
+    case(
+        "layout.heads",
+        RANKLAUNCH,
+        "    Worker:\n      replicas: 1",
+        "    Worker:\n      replicas: 2",
+        "replicas: 2",
+    ),
+    case("job.index", INDEXED_JOB, "  completionMode: Indexed\n", "", "parallelism: 2"),
+    case("job.completions", INDEXED_JOB, "completions: 2", "completions: 4", "completions: 4"),
+    warns(case(
+        "job.subdomain",
+        INDEXED_JOB,
+        "      subdomain: taehv\n",
+        "",
+        "restartPolicy: Never",
+    )),
+    case(
+        "pytorchjob.master",
+        PYTORCHJOB,
+        "    Master:\n      replicas: 1",
+        "    Master:\n      replicas: 2",
+        "replicas: 2",
+    ),
+    case(
+        "pytorchjob.container",
+        PYTORCHJOB,
+        "- name: pytorch",
+        "- name: training",
+        "- name: training",
+    ),
+    warns(case(
+        "pytorchjob.elastic",
+        PYTORCHJOB,
+        "spec:\n  pytorch",
+        "spec:\n  elasticPolicy:\n    minReplicas: 1\n  pytorch",
+        "minReplicas",
+    )),
+    case(
+        "pytorchjob.elastic",
+        PYTORCHJOB,
+        "spec:\n  pytorch",
+        "spec:\n  elasticPolicy:\n    standalone: true\n  pytorch",
+        "standalone: true",
+    ),
+    case(
+        "trainjob.reserved",
+        TRAINJOB,
+        "    numNodes: 2\n    # Not",
+        "    numNodes: 2\n    env: [{name: PET_NNODES, value: \"2\"}]\n    # Not",
+        "env: [{",
+    ),
+    case("ray.nodes", RAYJOB, "--nnodes 1", "--nnodes 2", "entrypoint:"),
+    case("launcher.none", PYTORCHJOB, "torchrun \\", "python \\", "cd /workspace"),
+    case("shm.missing", PYTORCHJOB, "/dev/shm", "/dev/shmem", "- name: pytorch"),
+    case("shm.medium", PYTORCHJOB, "{medium: Memory, ", "{", "emptyDir:"),
+    case("shm.medium", INDEXED_JOB, "medium: Memory", "medium: \"\"", "medium:"),
+    case(
+        "shm.medium",
+        INDEXED_JOB,
+        "- name: shm\n          emptyDir",
+        "- name: other\n          emptyDir",
+        "- name: shm",
+    ),
+    case("shm.size", PYTORCHJOB, "sizeLimit: 2Gi", "sizeLimit: 64Mi", "emptyDir:"),
+    case("shm.size", PYTORCHJOB, "sizeLimit: 2Gi", "sizeLimit: 256Gi", "emptyDir:"),
+    warns(case(
+        "memory.missing",
+        PYTORCHJOB,
+        "                  memory: 128Gi\n",
+        "",
+        "- name: pytorch",
+    )),
+    case("memory.node", PYTORCHJOB, "memory: 128Gi", "memory: 256Gi", "memory: 256Gi"),
+    warns(case("cpu.missing", INDEXED_JOB, "              cpu: 32\n", "", "- name: training")),
+    case(
+        "grace.short",
+        PYTORCHJOB,
+        "Seconds: 60",
+        "Seconds: 10",
+        "terminationGracePeriodSeconds: 10",
+    ),
+    case(
+        "grace.short",
+        PYTORCHJOB,
+        "image: wan2-2",
+        "lifecycle: {preStop: {exec: {command: [sh, -c, sleep 45]}}}",
+        "terminationGracePeriodSeconds: 60",
+    ),
+    case(
+        "grace.short",
+        RANKLAUNCH,
+        "value: \"120\"",
+        "value: \"600\"",
+        "terminationGracePeriodSeconds",
+    ),
+    case(
+        "network.port",
+        PYTORCHJOB,
+        "          terminationGracePeriodSeconds: 60\n",
+        "          terminationGracePeriodSeconds: 60\n          dnsPolicy: ClusterFirstWithHostNet\n          hostNetwork: true\n",
+        "",
+    ),
+    case(
+        "network.port",
+        RANKLAUNCH,
+        "          terminationGracePeriodSeconds: 120\n",
+        "          terminationGracePeriodSeconds: 120\n          dnsPolicy: ClusterFirstWithHostNet\n          hostNetwork: true\n",
+        "hostNetwork: true",
+    ),
+    warns(case(
+        "network.dns",
+        PYTORCHJOB,
+        "          terminationGracePeriodSeconds: 60\n",
+        "          terminationGracePeriodSeconds: 60\n          hostNetwork: true\n",
+        "hostNetwork: true",
+    )),
+    warns(case(
+        "env.nccl",
+        PYTORCHJOB,
+        "OMP_NUM_THREADS, value: \"8\"",
+        "NCCL_TIMEOUT, value: \"10800\"",
+        "- {name: NCCL_TIMEOUT",
+    )),
+    warns(case(
+        "env.nccl",
+        PYTORCHJOB,
+        "PYTHONUNBUFFERED=1",
+        "NCCL_SOCKET_IFNAME=eth0,eno1,ens,ib",
+        "export NCCL_SOCKET_IFNAME",
+    )),
+    case(
+        "master.self",
+        PYTORCHJOB,
+        "PYTHONUNBUFFERED=1",
+        "MASTER_ADDR=$(hostname -I | awk '{print $1}')",
+        "export MASTER_ADDR",
+    ),
+    case(
+        "service.links",
+        INDEXED_JOB,
+        "name: taehv\nspec:\n  clusterIP: None",
+        "name: master\nspec:\n  ports: [{port: 29500}]",
+        "name: master",
+    ),
+    case("command.refused", RANKLAUNCH, "[--profile, wan22]", "[--profil, wan22]", "args:"),
+    tells(case("command.unread", PYTORCHJOB, "per_node=4", "per_node=$N", "--nproc_per_node=$N")),
+    tells(case("command.unread", PYTORCHJOB, "[bash, -c]", "[bash, /start.sh]", "command:")),
+    tells(case(
+        "command.unread",
+        PYTORCHJOB,
+        "cd /workspace && torchrun",
+        "[ -n \"$A\" ] || torchrun",
+        "[ -n",
+    )),
+];
+
+#[test]
+fn sound_manifests_have_no_findings() {
+    for sound in [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB] {
+        let report = check(sound, Some("1Ti"));
+        assert!(
+            report.findings.is_empty() && report.refused.is_empty(),
+            "{}",
+            lint::text(&report, Lang::En)
+        );
+        assert_eq!(report.exit_code(), 0);
+    }
+}
+
+#[test]
+fn every_mistake_is_found_at_its_line() {
+    for Case { id, sound, from, to, line, importance } in CASES {
+        let broken = sound.replace(from, to);
+        assert_ne!(&broken, sound, "{id}: {from} is not in the manifest");
+        let report = check(&broken, Some("200Gi"));
+        let said = lint::text(&report, Lang::En);
+        let of_rule: Vec<_> = report.findings.iter().filter(|found| found.id == *id).collect();
+        if line.is_empty() {
+            assert!(of_rule.is_empty(), "{id} by mistake:\n{broken}\n{said}");
+            continue;
+        }
+        assert!(!of_rule.is_empty(), "{id} is not found:\n{broken}\n{said}");
+        let lines: Vec<&str> = broken.lines().collect();
+        for found in &of_rule {
+            let at = lines.get(found.line - 1).copied().unwrap_or_default().trim();
+            assert!(at.starts_with(line), "{id} at line {}: {at}\n{said}", found.line);
+            assert!(!found.hint.en.is_empty(), "{said}");
+            assert!(!found.text.zh.is_empty() && !found.hint.zh.is_empty());
+        }
+        // The gravest stands first.
+        assert_eq!(of_rule.first().map(|found| found.importance), Some(*importance), "{said}");
+        let counts = *importance != Importance::Info;
+        assert!(!counts || report.exit_code() == 1, "{said}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_mistake() {
+    let tested: BTreeSet<&str> =
+        CASES.iter().filter(|case| !case.line.is_empty()).map(|case| case.id).collect();
+    let rules: BTreeSet<&str> = RULES.iter().map(|rule| rule.id).collect();
+    assert_eq!(tested, rules);
+    assert_eq!(rules.len(), RULES.len(), "an id stands twice");
+}
+
+fn ids(report: &Report) -> Vec<(&'static str, usize)> {
+    report.findings.iter().map(|found| (found.id, found.line)).collect()
+}
+
+/// The job as it was before its first start: one GPU per pod, five processes.
+#[test]
+fn the_first_pytorchjob_shows_its_errors_at_once() {
+    let text = r#"apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: wan22-t2v-distributed, namespace: hu}
+spec:
+  pytorchReplicaSpecs:
+    Master: &replica
+      replicas: 1
+      template:
+        spec:
+          containers:
+          - name: pytorch
+            image: wan2-2:1014
+            command: ["torchrun", "--nproc_per_node=5", "--nnodes=2", "--node_rank=$(RANK)",
+              "--master_addr=$(MASTER_ADDR)", "--master_port=$(MASTER_PORT)",
+              "generate.py", "--task", "t2v-A14B", "--ulysses_size", "14"]
+            resources:
+              limits:
+                nvidia.com/gpu: "1"
+                nvidia.com/gpumem: 64k
+                memory: 256Gi
+    Worker: *replica
+"#;
+    let report = check(text, Some("200Gi"));
+    assert_eq!(
+        ids(&report),
+        [
+            ("shm.missing", 11),
+            ("cpu.missing", 11),
+            ("gpu.nproc", 13),
+            ("layout.world", 15),
+            ("layout.heads", 15),
+            ("gpu.mem", 19),
+            ("memory.node", 20),
+        ],
+        "{}",
+        lint::text(&report, Lang::En)
+    );
+}
+
+/// The multi-pod manifest whose every pod says `--nnodes=1`.
+#[test]
+fn four_pods_that_are_each_alone_are_named() {
+    let text = r#"apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: zimdb-training}
+spec:
+  pytorchReplicaSpecs:
+    Master: {replicas: 1, template: &t {spec: {containers: [{
+      name: pytorch, image: zimdb,
+      command: [torchrun, --nproc_per_node=4, --nnodes=1, train.py],
+      env: [{name: CUDA_VISIBLE_DEVICES, value: "0,1,2,3"}, {name: NCCL_P2P_DISABLE, value: "0"}],
+      resources: {limits: {nvidia.com/gpu: 1, memory: 64Gi, cpu: 16}},
+      volumeMounts: [{name: s, mountPath: /dev/shm}]}],
+      volumes: [{name: s, emptyDir: {medium: Memory}}]}}}
+    Worker: {replicas: 3, template: *t}
+"#;
+    let report = check(text, None);
+    assert_eq!(
+        ids(&report),
+        [("gpu.nproc", 8), ("nodes.single", 8), ("gpu.visible", 9)],
+        "{}",
+        lint::text(&report, Lang::En)
+    );
+}
+
+/// The plain Job of two pods that start a script.
+#[test]
+fn a_plain_job_of_two_pods_is_named() {
+    let text = r#"apiVersion: batch/v1
+kind: Job
+metadata:
+  name: taehv-training-16gpu
+spec:
+  parallelism: 2  # two nodes
+  template:
+    spec:
+      containers:
+      - name: training
+        image: your-training-image
+        command: ["/bin/bash"]
+        args: ["/workspace/my_taehv_training/start_multinode_platform.sh"]
+        resources:
+          limits:
+            nvidia.com/gpu: 8
+"#;
+    let report = check(text, None);
+    assert_eq!(
+        ids(&report),
+        [
+            ("job.index", 6),
+            ("shm.missing", 10),
+            ("memory.missing", 10),
+            ("cpu.missing", 10),
+            ("command.unread", 13)
+        ],
+        "{}",
+        lint::text(&report, Lang::En)
+    );
+}
+
+#[test]
+fn objects_without_training_are_left_alone() {
+    let text = r#"apiVersion: v1
+kind: List
+items:
+  - apiVersion: v1
+    kind: PersistentVolumeClaim
+    metadata: {name: zimdb-data-pvc}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Gi}}}
+  - apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: tensorboard}
+    spec:
+      replicas: 2
+      template:
+        spec:
+          containers:
+            - {name: tensorboard, image: tb, command: [tensorboard], args: [--logdir=/mnt]}
+---
+# nothing
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: training-config}
+data: {config.json: "{}"}
+"#;
+    let report = check(text, None);
+    assert_eq!((ids(&report), report.exit_code()), (vec![], 0));
+}
+
+#[test]
+fn kinds_keep_their_pods_where_we_look() {
+    // A kind, and how deep its pod template stands: the shm rule proves that it was found.
+    let pod = "{containers: [{name: pytorch, image: i, command: [torchrun, --nproc_per_node=2, --nnodes=1, t.py], resources: {limits: {nvidia.com/gpu: 2, memory: 8Gi, cpu: 4}}}]}";
+    for head in [
+        "apiVersion: v1\nkind: Pod\nspec: POD",
+        "apiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: {template: {spec: POD}}}}",
+        "apiVersion: kubebrain.io/v1\nkind: TrainingJob\nspec: {replicaSpecs: {Worker: {template: {spec: POD}}}}",
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {tasks: [{name: master, replicas: 1, template: {spec: POD}}]}",
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nspec: {replicatedJobs: [{name: w, template: {spec: {template: {spec: POD}}}}]}",
+        "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec: {leaderWorkerTemplate: {size: 1, workerTemplate: {spec: POD}}}",
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\nspec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: POD}}}}]}}}",
+        "apiVersion: ray.io/v1\nkind: RayCluster\nspec: {headGroupSpec: {template: {spec: POD}}}",
+        "apiVersion: apps/v1\nkind: StatefulSet\nspec: {replicas: 1, template: {spec: POD}}",
+        "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 3, template: {spec: POD}}",
+    ] {
+        let report = check(&head.replace("POD", pod), None);
+        assert_eq!(ids(&report), [("shm.missing", 3)], "{head}\n{}", lint::text(&report, Lang::En));
+    }
+    let report = check("apiVersion: a/v1\nkind: Stranger\nspec: {}", None);
+    assert_eq!((ids(&report), report.exit_code()), (vec![("kind.unknown", 1)], 0));
+}
+
+#[test]
+fn a_trainjob_without_its_runtime_is_judged_by_what_is_there() {
+    let alone = TRAINJOB.split_once("---\n").expect("two documents").1;
+    let report = check(alone, None);
+    assert!(report.findings.iter().all(|found| found.importance == Importance::Info), "{report:?}");
+}
+
+#[test]
+fn what_is_no_manifest_is_refused_with_its_line() {
+    for (text, line) in [
+        ("a: [1\nb: 2\n", "m.yaml:2: "),
+        ("kind: Job\nspec: {{ .Values.x }}\n", "m.yaml:"),
+        ("- 1\n- 2\n", "m.yaml:1: "),
+        ("kind: Job\n---\nfoo: bar\n", "m.yaml:3: "),
+        ("", "m.yaml:1: "),
+        ("# only words\n", "m.yaml:1: "),
+    ] {
+        let report = check(text, None);
+        let refused = report.refused.first().map(|r| r.text.en.to_string()).unwrap_or_default();
+        assert!(refused.starts_with(line), "{text}: {refused}");
+        assert_eq!(report.exit_code(), 64);
+    }
+    let bytes = b"kind: Job\nx: \xff\n".to_vec();
+    let manifest = Manifest { name: "m.yaml".into(), bytes };
+    let report = lint::lint(&[manifest], Limits::default(), knowledge());
+    assert!(report.refused.iter().any(|r| r.text.en.starts_with("m.yaml:2: not UTF-8")));
+}
+
+#[test]
+fn the_executable_prints_each_format() {
+    let broken = PYTORCHJOB.replace("per_node=4", "per_node=5");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a:b,c%.yaml");
+    std::fs::write(&path, &broken).expect("written");
+    let run = |args: &[&str], stdin: Option<&str>| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ranklaunch"))
+            .arg("lint")
+            .args(args)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut input = child.stdin.take().expect("stdin");
+        // It may end without reading.
+        let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
+        drop(input);
+        let output = child.wait_with_output().expect("it ends");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let path = path.to_str().expect("a name");
+    let line = 1 + broken.lines().take_while(|line| !line.contains("per_node=5")).count();
+
+    let (code, out, _) = run(&[path], None);
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains(&format!("{path}:{line}: error: ")) && out.contains("(gpu.nproc)"),
+        "{out}"
+    );
+
+    let (code, out, _) = run(&["--format", "github", path], None);
+    let escaped = path.replace('%', "%25").replace(':', "%3A").replace(',', "%2C");
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains(&format!("::error file={escaped},line={line},title=gpu.nproc::5 processes")),
+        "{out}"
+    );
+    assert!(out.lines().all(|line| line.starts_with("::")), "{out}");
+
+    let (code, out, _) = run(&["--format", "json", "--lang", "zh", "-"], Some(&broken));
+    assert_eq!(code, Some(1));
+    let json: serde_json::Value = serde_json::from_str(&out).expect("json");
+    assert_eq!(json["schema"], 1);
+    let found = json["findings"].as_array().expect("a list").iter();
+    let found: Vec<_> = found.filter(|found| found["id"] == "gpu.nproc").collect();
+    assert_eq!(
+        (found.len(), &found[0]["line"], &found[0]["severity"]),
+        (1, &line.into(), &"error".into())
+    );
+    assert!(found[0]["text"].as_str().is_some_and(|text| text.contains("个进程")));
+
+    let (code, out, err) = run(&["-"], Some(PYTORCHJOB));
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+    let (code, _, err) = run(&["-"], Some("a: [\n"));
+    assert!(code == Some(64) && err.contains("-:2: ") && err.contains("exit code 64"), "{err}");
+    let (code, _, err) = run(&["/nowhere.yaml"], None);
+    assert!(code == Some(64) && err.contains("/nowhere.yaml"), "{err}");
+    let (code, _, err) = run(&["--node-memory", "much", "-"], Some(PYTORCHJOB));
+    assert!(code == Some(64) && err.contains("256Gi"), "{err}");
+}
+
+/// Far more than any of these inputs needs on a busy machine, far less than a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn two_jobs_on_the_hosts_network_need_two_ports() {
+    let pod = |name: &str, port: u16| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  hostNetwork: true\n  containers: [{{name: a, command: [torchrun, --nproc_per_node=2, --master_port={port}, t.py]}}]\n"
+        )
+    };
+    let report = check(&(pod("a", 29500) + &pod("b", 29500)), None);
+    assert_eq!(
+        ids(&report),
+        [("network.port", 5), ("network.port", 11)],
+        "{}",
+        lint::text(&report, Lang::En)
+    );
+    assert!(ids(&check(&(pod("a", 29500) + &pod("b", 29501)), None)).is_empty());
+}
+
+fn bounded(bytes: Vec<u8>) {
+    let begun = Instant::now();
+    let shown = String::from_utf8_lossy(bytes.get(..60).unwrap_or_default()).into_owned();
+    let manifest = Manifest { name: "any".into(), bytes };
+    let report = lint::lint(&[manifest], Limits { node_memory: Some(1) }, knowledge());
+    for lang in [Lang::En, Lang::Zh] {
+        let _ = (lint::text(&report, lang), lint::json(&report, lang), lint::github(&report, lang));
+    }
+    let (took, count) = (begun.elapsed(), report.findings.len());
+    assert!(took < PATIENCE, "{took:?}, {count} findings, {shown}");
+}
+
+#[test]
+fn bombs_end_soon() {
+    let mut aliases = "kind: Pod\nx0: &x0 {name: a, <<: {}}\n".to_owned();
+    for level in 1..40 {
+        let below = level - 1;
+        aliases += &format!("x{level}: &x{level} {{<<: [*x{below}, *x{below}], y: *x{below}}}\n");
+    }
+    let chain: String =
+        (1..4000).map(|level| format!("x{level}: &x{level} [*x{}]\n", level - 1)).collect();
+    let containers = format!(
+        "kind: Pod\nspec: {{containers: [{}]}}",
+        (0..20_000)
+            .map(|n| format!("{{name: a{n}, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}, "))
+            .collect::<String>()
+    );
+    let services = "---\nkind: Service\nmetadata: {name: master}\n".repeat(900)
+        + &"---\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}\n".repeat(900);
+    for text in [
+        aliases,
+        format!("kind: Pod\nx0: &x0 []\n{chain}"),
+        containers,
+        services,
+        "kind: List\nitems:\n- ".repeat(2000),
+        "[".repeat(1 << 20),
+        "a: ".repeat(1 << 18),
+        "\"".repeat(1 << 20),
+        "&a ".repeat(1 << 18),
+        format!(
+            "kind: Pod\nspec: {{containers: [{{command: [bash, -c, \"{}\"]}}]}}",
+            "$(".repeat(100_000)
+        ),
+        format!(
+            "kind: Pod\nspec: {{containers: [{{command: [bash, -c, \"{}\"]}}]}}",
+            "if a; ".repeat(100_000)
+        ),
+    ] {
+        bounded(text.into_bytes());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_bytes_give_findings_or_a_refusal(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        bounded(bytes);
+    }
+
+    #[test]
+    fn a_damaged_manifest_gives_findings_or_a_refusal(
+        which in 0..5usize,
+        cuts in proptest::collection::vec((any::<prop::sample::Index>(), 0..6usize, "[-:\\[\\]{}&*|>'\"$`()<;# \na0é]{0,4}"), 1..8),
+    ) {
+        let mut text: Vec<char> =
+            [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB][which].chars().collect();
+        for (at, length, put) in cuts {
+            let at = at.index(text.len());
+            let end = (at + length).min(text.len());
+            text.splice(at..end, put.chars());
+            if text.is_empty() {
+                text.push(' ');
+            }
+        }
+        bounded(text.into_iter().collect::<String>().into_bytes());
+    }
+}
