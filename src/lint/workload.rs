@@ -79,7 +79,6 @@ const KINDS: &[Kind] = &[
         gives_pet: true,
         gives_master: true,
         pods: |object, _| replica_specs(object.at(&["spec", "pytorchReplicaSpecs"])),
-        ..PLAIN
     },
     Kind {
         kind: "TrainingJob",
@@ -96,7 +95,6 @@ const KINDS: &[Kind] = &[
         gives_pet: true,
         gives_master: true,
         pods: train_job,
-        ..PLAIN
     },
     Kind {
         kind: "TrainingRuntime",
@@ -105,7 +103,6 @@ const KINDS: &[Kind] = &[
         gives_pet: true,
         gives_master: true,
         pods: |object, _| runtime_groups(object),
-        ..PLAIN
     },
     Kind {
         kind: "ClusterTrainingRuntime",
@@ -114,7 +111,6 @@ const KINDS: &[Kind] = &[
         gives_pet: true,
         gives_master: true,
         pods: |object, _| runtime_groups(object),
-        ..PLAIN
     },
     Kind {
         kind: "RayJob",
