@@ -47,6 +47,14 @@ pub enum Command {
     /// something was found (what could not be read is said and does not count), 64 when a
     /// manifest is no YAML.
     Lint(Lint),
+    /// Run any command under the guard: a container's init that also leaves nothing behind
+    ///
+    /// Passes signals on, reaps orphans, hands the terminal over, and gives the command's exit
+    /// code (126 and 127 as shells do, 128 + n for signal n). What the command leaves behind gets
+    /// TERM, the grace, and KILL. No settings, no agent. A second interrupt, at least 1 s after
+    /// the first, is KILL.
+    #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
+    Init(Init),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -115,6 +123,19 @@ pub enum LintFormat {
     Text,
     Json,
     Github,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Init {
+    /// Time for what the command left behind, from TERM to KILL: 10s, 1m [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
 }
 
 const JOB: &str = "The job";
@@ -278,7 +299,7 @@ pub struct Options {
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch lint MANIFEST… [--format text|json|github]",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\
@@ -498,6 +519,11 @@ mod tests {
             Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
         ));
         assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
+        let Ok(Cli { command: Command::Init(init) }) = read("init --grace 2s -- sh -c --grace")
+        else {
+            panic!("no init")
+        };
+        assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
         assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
     }
 
@@ -512,6 +538,8 @@ mod tests {
             ("--nnodes 2 --nnodes 3", "--nnodes", "at most once"),
             ("plan --format yaml", "yaml", "write one of: text, json, shell"),
             ("wait", "<HOST:PORT> is missing", "--help"),
+            ("init", "is missing", "--help"),
+            ("init sleep 1", "sleep", "put -- before"),
             ("--ulysses_size 8", "--ulysses_size", "after --"),
             ("completions qqq", "qqq", "bash"),
         ] {

@@ -54,6 +54,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Clean(clean) => commands::clean(&clean),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Lint(lint) => commands::lint(&lint),
+        Command::Init(init) => commands::init(&init),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
     }
@@ -88,6 +89,13 @@ fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32
     // A phase that hangs in a thread (a dead mount, a driver) must not hold the verdict.
     runtime.shutdown_background();
     code
+}
+
+/// Both directions of the talk with the guard.
+#[derive(Clone, Copy)]
+pub(crate) struct Guard<'a> {
+    pub(crate) link: &'a AgentLink,
+    pub(crate) ear: &'a AgentEar,
 }
 
 /// What every phase needs.
@@ -158,7 +166,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
     let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
         Ok(Ok(ready)) => {
             let node = Some(ready.plan.membership.node_rank);
-            (attempt::all(&scene, ready, &ear, dispositions).await, node)
+            (attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await, node)
         }
         Ok(Err(refusal)) => {
             let ending = report::refused(&refusal);

@@ -125,7 +125,7 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
     for (code, written) in [("0", true), ("3", false)] {
         let job =
             Setup::new(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
-        let over = job.ends_within(SOON).code(code.parse().unwrap()).nothing_left();
+        let over = job.ends_within(SOON).code(code.parse().expect("a code")).nothing_left();
         let file = std::fs::read_to_string(over.job.folder().join("file"));
         assert_eq!(file.is_ok_and(|file| file == "whole\n"), written);
         assert_eq!(over.elapsed >= Duration::from_secs(1), written, "{:?}", over.elapsed);

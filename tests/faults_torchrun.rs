@@ -62,10 +62,10 @@ fn control_torchrun_alone_leaves_them() {
         .find(|seen| seen.argv.iter().any(|word| word == "torch.distributed.run"))
         .expect("torchrun");
     common::kill(engine.pid);
-    let over = job.ends_within(SOON).code(137);
+    let over = job.ends_within(common::PATIENCE).code(137);
     assert!(over.report().contains("\nafter 4 "), "{}", over.report());
 
-    let over = torchrun_alone(&["loader"]).ends_within(SOON).code(1);
+    let over = torchrun_alone(&["loader"]).ends_within(common::PATIENCE).code(1);
     assert!(!over.report().contains("\nafter 0 "), "{}", over.report());
 }
 

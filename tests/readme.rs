@@ -134,6 +134,13 @@ fn section<'a>(readme: &'a str, heading: &str) -> &'a str {
     rest.split("\n## ").next().unwrap_or(rest)
 }
 
+/// The subcommands that `--help` lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let (_, list) = help.split_once("\nCommands:\n").expect("they are listed");
+    let lines = list.lines().take_while(|line| line.starts_with("  "));
+    lines.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
 #[test]
 fn every_option_is_named_and_every_named_option_exists() {
     let help = |arguments: &[&str]| {
@@ -152,11 +159,17 @@ fn every_option_is_named_and_every_named_option_exists() {
     };
     let mut known = defined(help(&[]));
     assert!(known.len() > 30, "{known:?}");
-    for command in ["plan", "clean", "wait"] {
+    let commands = subcommands(&help(&[]));
+    assert!(commands.len() > 5, "{commands:?}");
+    for command in &commands {
         known.extend(defined(help(&[command])));
     }
     for (readme, heading) in [(ENGLISH, "Command line"), (CHINESE, "命令行")] {
-        assert_eq!(options(section(readme, heading)), known);
+        let section = section(readme, heading);
+        assert_eq!(options(section), known);
+        for command in &commands {
+            assert!(section.contains(command), "{command} is not named");
+        }
     }
 }
 

@@ -36,7 +36,7 @@ impl Chance {
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).unwrap()
+        usize::try_from(self.next() % limit as u64).expect("below a usize")
     }
 
     fn of<T: Copy>(&mut self, choice: &[T]) -> T {
@@ -76,7 +76,7 @@ fn start(engine: &str, nproc: u32, program: &[&str]) -> Job {
 fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     let mut chance = Chance(seed ^ round.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let program = chance.of(PROGRAMS);
-    let nproc = 2 + u32::try_from(chance.below(2)).unwrap();
+    let nproc = 2 + u32::try_from(chance.below(2)).expect("0 or 1");
     // By event, or by the clock: a direct job of these lives some 30 ms, torchrun starts in 2 s.
     let ready = chance.below(2) == 0;
     let span = if engine == "direct" { 120 } else { 4_000 };
@@ -97,7 +97,7 @@ fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     }
     let victims = job.roles();
     let victim = (!victims.is_empty() && !job.is_over())
-        .then(|| victims[usize::try_from(pick % victims.len() as u64).unwrap()].clone());
+        .then(|| victims[usize::try_from(pick % victims.len() as u64).expect("an index")].clone());
     let hit = victim.as_ref().and_then(|(role, seen)| {
         kill(Pid::from_raw(seen.pid), Signal::SIGKILL).is_ok().then_some(*role)
     });
@@ -143,7 +143,8 @@ fn soak(engine: &str, rounds: u64) {
 }
 
 fn nanos() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     u64::from(now.subsec_nanos()) << 20
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::Scene;
 use super::node::Ready;
+use super::{Guard, Scene};
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
@@ -19,9 +19,7 @@ use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
 use crate::report::{self, Ending, ending, ending::describe, ending::signal_name};
 use crate::settings::Engine;
-use crate::supervise::{
-    self, AgentEar, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams,
-};
+use crate::supervise::{self, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -35,7 +33,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) async fn all(
     scene: &Scene,
     ready: Ready,
-    ear: &AgentEar,
+    guard: Guard<'_>,
     dispositions: Dispositions,
 ) -> Ending {
     let restarts =
@@ -43,7 +41,7 @@ pub(super) async fn all(
     let mut journal = None;
     let mut attempt = 0;
     loop {
-        let (ending, told) = once(scene, &ready, attempt, ear, dispositions, &mut journal).await;
+        let (ending, told) = once(scene, &ready, attempt, guard, dispositions, &mut journal).await;
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
         if told || !worth_it || attempt >= restarts {
@@ -65,7 +63,7 @@ async fn once(
     scene: &Scene,
     ready: &Ready,
     attempt: u32,
-    ear: &AgentEar,
+    guard: Guard<'_>,
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
 ) -> (Ending, bool) {
@@ -107,7 +105,12 @@ async fn once(
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let mut pipes = Pipes(&logs);
     let mut notice = |notice: Notice| narrate(scene, &notice);
-    let outcome = supervise::run(&launch, ear, &mut pipes, &mut notice).await;
+    if ready.interactive {
+        guard.link.announce_interactive();
+        // What we say must not come between a prompt and its answer.
+        scene.console.flush(DRAIN);
+    }
+    let outcome = supervise::run(&launch, guard.ear, &mut pipes, &mut notice).await;
     let summary = logs.finish(DRAIN);
     for problem in &summary.problems {
         scene.say(problem);
@@ -256,6 +259,7 @@ fn launch(
         env,
         dispositions,
         grace,
+        interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
     }

@@ -19,7 +19,8 @@ use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
 use crate::report::start;
-use crate::settings::{MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
@@ -36,6 +37,8 @@ pub(super) struct Ready {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
     pub(super) log_candidates: Vec<PathBuf>,
+    /// The only rank keeps our stdin, stdout and stderr.
+    pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.
     pub(super) executable: PathBuf,
 }
@@ -47,7 +50,14 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     let mut facts = observe(&scene.host, &scene.settings).await;
     let mut plan = plan::plan(&scene.settings, &facts)?;
     plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
     scene.console.say(&start::block(&plan, &scene.settings));
+    if interactive {
+        scene.say(&text!(
+            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+        ));
+    }
 
     if clear_stale(scene, &plan, &facts).await? {
         (facts, plan) = drained(scene).await?;
@@ -67,7 +77,7 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
     let flag = scene.settings.log_dir.as_ref().map(|dir| dir.value.as_path());
     let tmpdir = scene.host.variable("TMPDIR");
     let log_candidates = logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref));
-    Ok(Ready { plan, identity, log_candidates, executable })
+    Ok(Ready { plan, identity, log_candidates, interactive, executable })
 }
 
 /// What can be asked for and this version cannot do is refused before anything starts.
@@ -84,18 +94,33 @@ fn supported(settings: &Settings) -> Result<(), Refusal> {
             text!("--muster auto starts without one", "使用 --muster auto 可在无集结的情况下启动"),
         ));
     }
-    if settings.interactive {
+    Ok(())
+}
+
+/// Whether the rank is left the terminal: on request, or because a person sits
+/// there and has only one.
+fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    let nproc = match plan.engine {
+        // One process per node, whatever it starts itself.
+        Engine::Command => 1,
+        _ => plan.nproc_per_node,
+    };
+    if settings.interactive && nproc > 1 {
+        let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
+        let source = source.unwrap_or_default();
         return Err(Refusal::new(
             Verdict::Usage,
-            "interactive.unavailable",
-            text!("--interactive is not available in this version", "此版本尚不支持 --interactive"),
+            "interactive.nproc",
             text!(
-                "run the script with plain python to use pdb",
-                "需要 pdb 时请直接用 python 运行脚本"
+                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                 [{source}]",
+                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
             ),
+            text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
         ));
     }
-    Ok(())
+    let alone = plan.membership.nnodes == 1 && plan.nproc_per_node == 1;
+    Ok(settings.interactive || (alone && supervise::at_terminal()))
 }
 
 fn executable() -> Result<PathBuf, Refusal> {

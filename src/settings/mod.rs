@@ -133,22 +133,7 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
         lang: wait.lang.clone(),
         ..cli::Options::default()
     };
-    let variables = Variables::read(host, &mut Vec::new());
-    let mut settings = defaults(host);
-    for name in ["wait-timeout", "lang"] {
-        let Some((row, raw)) = row(name).and_then(|row| strongest(row, &options, &variables))
-        else {
-            continue;
-        };
-        let Sourced { value, mut source } = checked(row, raw)?;
-        if name == "wait-timeout" && matches!(source, Source::Flag(_)) {
-            source = Source::Flag("--timeout".to_owned());
-        }
-        if let Take::One(put) = row.take {
-            put(&mut settings, &value, source.clone())
-                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
-        }
-    }
+    let settings = few(&[("wait-timeout", "--timeout"), ("lang", "--lang")], &options, host)?;
     let (master, port) = wait.target.to_str().and_then(value::endpoint).ok_or_else(|| {
         let target = refuse::quoted(&wait.target);
         refuse::usage(
@@ -164,6 +149,49 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
         )
     })?;
     Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
+}
+
+/// What `ranklaunch init` is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitSettings {
+    pub lang: Lang,
+    /// For what the command leaves behind.
+    pub grace: Duration,
+}
+
+/// What `ranklaunch init` may know: its flags and their variables, no profile.
+pub fn read_init(init: &cli::Init, host: &Host) -> Result<InitSettings, Refusal> {
+    let options = cli::Options {
+        grace: init.grace.clone(),
+        lang: init.lang.clone(),
+        ..cli::Options::default()
+    };
+    let settings = few(&[("grace", "--grace"), ("lang", "--lang")], &options, host)?;
+    let grace = match settings.grace.source {
+        Source::Default => Duration::from_secs(5),
+        _ => settings.grace.value,
+    };
+    Ok(InitSettings { lang: settings.lang, grace })
+}
+
+/// The defaults with these rows read, each under the name of its flag.
+fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
+    let variables = Variables::read(host, &mut Vec::new());
+    let mut settings = defaults(host);
+    for (name, flag) in names {
+        let Some((row, raw)) = row(name).and_then(|row| strongest(row, options, &variables)) else {
+            continue;
+        };
+        let Sourced { value, mut source } = checked(row, raw)?;
+        if matches!(source, Source::Flag(_)) {
+            source = Source::Flag((*flag).to_owned());
+        }
+        if let Take::One(put) = row.take {
+            put(&mut settings, &value, source.clone())
+                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+        }
+    }
+    Ok(settings)
 }
 
 /// The flag, else the variable, still unread.

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use super::bind;
-use super::message::{AGENT_SOCKET, JOB_MARK, SLOT};
+use super::message::{AGENT_SOCKET, JOB_MARK, SLOT, TERMINAL};
 use super::tree;
 use crate::cpus::CpuList;
 use crate::sys::{self, Dispositions};
@@ -24,6 +26,8 @@ pub struct Launch {
     pub dispositions: Dispositions,
     /// The stop budget, from the first TERM to the last KILL.
     pub grace: Duration,
+    /// The only rank keeps our stdin, stdout and stderr; nothing of it is captured.
+    pub interactive: bool,
     /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
     pub job: String,
     /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
@@ -63,7 +67,13 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
     let (err, err_write) = io::pipe().map_err(nowhere)?;
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let started_at = tree::process(me).map_or(0, |process| process.start);
-    let agent_socket = format!("{socket} {}", launch.grace.as_millis());
+    let mut agent_socket = format!("{socket} {}", launch.grace.as_millis());
+    if launch.interactive {
+        agent_socket = format!("{agent_socket} {TERMINAL}");
+    }
+    // A session of its own would cut a rank off from the terminal; an engine makes
+    // sessions itself, and has no business at the terminal.
+    let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
     let mark = format!("{}:{me}:{started_at}", launch.job);
 
     let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
@@ -87,7 +97,11 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
         };
         let dispositions = launch.dispositions;
         sys::in_child(&mut command, move || {
-            nix::unistd::setsid()?;
+            if own_session {
+                nix::unistd::setsid()?;
+            } else {
+                nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+            }
             sys::restore_in_child(&dispositions)
         });
         let child = command.spawn().map_err(named)?;

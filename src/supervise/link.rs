@@ -16,10 +16,38 @@ pub enum GuardWord {
     Stop(i32),
     /// Stop at once: a second Ctrl-C.
     KillNow,
-    /// USR1 or USR2, for every rank.
+    /// For every rank: USR1, USR2, and what belongs to a rank that has the terminal.
     Pass(i32),
     /// The guard is gone.
     Gone,
+}
+
+/// Agent → guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AgentWord {
+    /// The whole stop budget.
+    Grace(Duration),
+    /// A rank has the terminal from now on, and what is typed there is its own.
+    Interactive,
+}
+
+impl AgentWord {
+    fn encode(self) -> Vec<u8> {
+        match self {
+            AgentWord::Grace(grace) => {
+                u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes().to_vec()
+            }
+            AgentWord::Interactive => b"i".to_vec(),
+        }
+    }
+
+    pub(super) fn decode(packet: &[u8]) -> Option<AgentWord> {
+        if packet == b"i" {
+            return Some(AgentWord::Interactive);
+        }
+        let millis = u64::from_le_bytes(packet.try_into().ok()?);
+        Some(AgentWord::Grace(Duration::from_millis(millis)))
+    }
 }
 
 /// A pair of connected packet sockets: the guard's end, the agent's end.
@@ -60,9 +88,17 @@ impl AgentLink {
 
     /// Tells the guard the whole stop budget, after which it no longer waits for us.
     pub fn announce_grace(&self, grace: Duration) {
-        let millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.say(AgentWord::Grace(grace));
+    }
+
+    /// Tells the guard that a rank gets the terminal: Ctrl-C is no stop any more.
+    pub fn announce_interactive(&self) {
+        self.say(AgentWord::Interactive);
+    }
+
+    fn say(&self, word: AgentWord) {
         // A guard that is gone is noticed by the end of file.
-        let _ = send(self.fd.as_raw_fd(), &millis.to_le_bytes(), MsgFlags::MSG_NOSIGNAL);
+        let _ = send(self.fd.as_raw_fd(), &word.encode(), MsgFlags::MSG_NOSIGNAL);
     }
 
     /// Turns the socket into a stream of words. Call within the runtime.
@@ -112,6 +148,10 @@ mod tests {
         {
             assert_eq!(decode(&encode(word)), Some(word));
         }
+        for word in [AgentWord::Grace(Duration::from_millis(2500)), AgentWord::Interactive] {
+            assert_eq!(AgentWord::decode(&word.encode()), Some(word));
+        }
+        assert_eq!(AgentWord::decode(b""), None);
         assert_eq!(decode(b""), Some(GuardWord::Gone));
         assert_eq!(decode(b"zzz"), None);
     }

@@ -4,8 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::End;
 
-/// Name of the variable that tells a shim its agent's socket: `<abstract name> <grace in ms>`.
+/// Name of the variable that tells a shim its agent's socket: `<abstract name> <grace in ms>`,
+/// and [`TERMINAL`] where the rank keeps the launcher's own streams.
 pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
+/// The third word of [`AGENT_SOCKET`].
+pub(super) const TERMINAL: &str = "terminal";
 /// `<rank> <local rank>` where no engine sets RANK and LOCAL_RANK.
 pub(super) const SLOT: &str = "RANKLAUNCH_SLOT";
 /// Marks every process of a job: `<job>:<agent pid>:<agent start ticks>`.
@@ -15,7 +18,8 @@ pub const JOB_MARK: &str = "RANKLAUNCH_JOB";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub(super) enum FromRank {
-    /// First packet; carries the read ends of stdout and stderr, in this order.
+    /// First packet; carries the read ends of stdout and stderr, in this order,
+    /// unless the rank is to have the terminal.
     Hello {
         rank: u32,
         local_rank: u32,
@@ -38,6 +42,9 @@ pub(super) enum FromRank {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub(super) enum ToRank {
+    /// The answer to a Hello without pipes: stdin, stdout and stderr for the rank,
+    /// and the process group whose terminal it is.
+    Terminal { owner: i32 },
     /// Send this signal to the user's process.
     Signal { number: i32 },
 }

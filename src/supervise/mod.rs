@@ -1,7 +1,7 @@
 //! Starts the engine, keeps every process of the job in hand, ends all of them.
 //!
-//! Owns the guard (the process that outlives everything), the rank shim, the
-//! process tree and termination. Takes a [`Launch`] (command lines, environments,
+//! Owns the guard (the process that outlives everything), its use without a job
+//! (init), the rank shim, the process tree, the terminal and termination. Takes a [`Launch`] (command lines, environments,
 //! stop budget) and a place to hand pipes to; gives an [`Outcome`]: how each rank
 //! and the engine ended, and what could not be ended. Decides nothing about the
 //! job: what runs was fixed by the plan, what it meant is said by the report.
@@ -9,6 +9,8 @@
 mod bind;
 mod engine;
 pub mod guard;
+pub mod init;
+mod keeper;
 mod link;
 mod message;
 mod outcome;
@@ -16,10 +18,12 @@ mod outcome;
 mod run;
 pub mod shim;
 mod socket;
+mod terminal;
 mod tree;
 
 pub use engine::{Launch, RankStart, Start};
 pub use link::{AgentEar, AgentLink, GuardWord};
 pub use message::JOB_MARK;
-pub use outcome::{End, Notice, Outcome, RankEnd, StopReason, Survivor};
+pub use outcome::{End, Notice, Outcome, RankEnd, StopReason, Survivor, exec_code};
 pub use run::{Owner, Stream, Streams, run};
+pub use terminal::at_terminal;

@@ -33,6 +33,12 @@ impl End {
     }
 }
 
+/// What a shell says of a program that it cannot execute: 127 when there is none
+/// of this name, else 126.
+pub fn exec_code(error: &std::io::Error) -> i32 {
+    if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
 /// One rank of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankEnd {

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,6 +23,7 @@ use super::link::{AgentEar, GuardWord};
 use super::message::{FromRank, ToRank};
 use super::outcome::{End, Notice, Outcome, RankEnd, StopReason};
 use super::socket::{Connection, Listener};
+use super::terminal;
 use super::tree::{self, Process};
 
 /// Part of the grace, in tenths, in which the engine may end its ranks by itself.
@@ -84,6 +85,7 @@ pub async fn run(
     streams.attach(Owner::Engine, Stream::Err, started.err);
     let mut state = Supervisor {
         grace: launch.grace,
+        interactive: launch.interactive,
         has_engine: matches!(launch.start, Start::Engine { .. }),
         children: started.children.iter().copied().collect(),
         shims: HashMap::new(),
@@ -187,6 +189,7 @@ struct Leftovers {
 
 struct Supervisor<'a> {
     grace: Duration,
+    interactive: bool,
     has_engine: bool,
     /// The engine, or our shims: pid → rank, until reaped.
     children: HashMap<i32, Option<u32>>,
@@ -215,6 +218,9 @@ impl Supervisor<'_> {
             (FromRank::Hello { rank, local_rank, session, .. }, None) => {
                 if let Some(shim) = self.shims.get_mut(&id) {
                     shim.identity = Some(Identity { rank, session });
+                    if self.interactive {
+                        give_terminal(&shim.connection);
+                    }
                 }
                 for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
                     self.streams.attach(Owner::Rank(rank), stream, pipe);
@@ -257,13 +263,15 @@ impl Supervisor<'_> {
         let Some(shim) = self.shims.remove(&id) else { return };
         let Some(Identity { rank, session }) = shim.identity else { return };
         // It died without a report: nobody watches this rank any more. Where ranks
-        // share a session (deepspeed's is the launcher's own) it must not be hit.
+        // share a session (deepspeed's is the launcher's own, and a rank that has
+        // the terminal is in the user's) it must not be hit.
         let engines = self.has_engine && self.children.contains_key(&session);
+        let users = nix::unistd::getsid(None).is_ok_and(|own| own.as_raw() == session);
         let shared = self
             .shims
             .values()
             .any(|other| other.identity.is_some_and(|other| other.session == session));
-        if session > 1 && !engines && !shared {
+        if session > 1 && !engines && !users && !shared {
             for process in tree::snapshot().iter().filter(|process| process.session == session) {
                 tree::signal(process, Signal::KILL);
             }
@@ -292,9 +300,14 @@ impl Supervisor<'_> {
             GuardWord::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
             GuardWord::KillNow => self.kill_now(),
             GuardWord::Pass(number) => {
+                let mut taken = false;
                 for shim in self.shims.values().filter(|shim| shim.identity.is_some()) {
                     // A shim that does not read is stopped or dying: nothing to pass on to.
-                    let _ = shim.connection.send(&ToRank::Signal { number });
+                    taken |= shim.connection.send(&ToRank::Signal { number }, &[]).is_ok();
+                }
+                // A Ctrl-C before the rank began or after its end is meant for us.
+                if !taken && number == Signal::INT.as_raw() {
+                    self.begin_stop(StopReason::Signal(number));
                 }
             }
             GuardWord::Gone => {
@@ -514,6 +527,14 @@ impl Supervisor<'_> {
     fn into_outcome(self) -> Outcome {
         Outcome { ranks: self.ranks.into_values().collect(), ..self.outcome }
     }
+}
+
+/// Hands our own streams on. A shim that is gone meanwhile is noticed by its end of file.
+fn give_terminal(connection: &Connection) {
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let owner = terminal::guards_group().unwrap_or(0);
+    let _ = connection.send(&ToRank::Terminal { owner }, &streams);
 }
 
 fn own_pid() -> i32 {

@@ -4,7 +4,8 @@
 //! read ends and its identity to the agent, starts the program, and stays, since
 //! nobody else can know how a rank ended: an engine is its parent and reports
 //! only that something failed. It ends what the rank leaves behind and then ends
-//! as the rank did: same code, or same signal.
+//! as the rank did: same code, or same signal. A rank that people talk to gets
+//! the launcher's own streams instead of pipes, and its terminal with them.
 //!
 //! One thread, no runtime. It ignores every catchable signal, because engines
 //! signal the whole group while the rank may be writing a checkpoint.
@@ -13,18 +14,20 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 use rustix::io::Errno;
 use rustix::process::{Signal as Send, WaitOptions};
 
 use super::bind::{self, Placement};
-use super::message::{AGENT_SOCKET, FromRank, SLOT, ToRank};
-use super::outcome::End;
+use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
+use super::outcome::{End, exec_code};
+use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::sys::{self, Dispositions};
 
@@ -53,12 +56,12 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
     };
     let mut command = Command::new(program);
     command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
-    let Some((agent, grace)) = find_agent() else {
+    let Some(agent) = Agent::find() else {
         let error = command.exec();
         eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
         return exec_code(&error);
     };
-    match Shim::start(agent, grace, command, &program.to_string_lossy()) {
+    match Shim::start(agent, command, &program.to_string_lossy()) {
         Ok(mut shim) => shim.stay(),
         Err(error) => {
             eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
@@ -67,15 +70,24 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
     }
 }
 
-/// 127 when there is no such program, 126 when it cannot be executed: as shells say.
-fn exec_code(error: &io::Error) -> i32 {
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+struct Agent {
+    socket: OwnedFd,
+    /// For what the rank leaves behind.
+    grace: Duration,
+    /// The rank keeps the launcher's streams.
+    interactive: bool,
 }
 
-fn find_agent() -> Option<(OwnedFd, Duration)> {
-    let value = std::env::var(AGENT_SOCKET).ok()?;
-    let (name, grace) = value.split_once(' ')?;
-    Some((socket::dial(name).ok()?, Duration::from_millis(grace.parse().ok()?)))
+impl Agent {
+    fn find() -> Option<Agent> {
+        let value = std::env::var(AGENT_SOCKET).ok()?;
+        let mut words = value.split(' ');
+        Some(Agent {
+            socket: socket::dial(words.next()?).ok()?,
+            grace: Duration::from_millis(words.next()?.parse().ok()?),
+            interactive: words.next() == Some(TERMINAL),
+        })
+    }
 }
 
 /// (rank, local rank): from the slot that the agent gave, else from the engine's variables.
@@ -93,6 +105,32 @@ fn slot() -> (u32, u32) {
         })
 }
 
+/// The agent's answer to a Hello without pipes: its streams become the rank's.
+fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Lent>> {
+    let Some((ToRank::Terminal { owner }, streams)) = socket::receive(agent)? else {
+        return Err(io::ErrorKind::ConnectionAborted.into());
+    };
+    let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(streams) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let owner = Pid::from_raw(owner);
+    // An engine that gave the rank a session has cut it off from job control: it
+    // reads the terminal all the same, and the guard passes a Ctrl-C on.
+    let terminal = Terminal::of(stdin.as_fd(), owner);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    Ok(terminal.map(|terminal| Lent { terminal, owner }))
+}
+
+impl Lent {
+    /// The launcher's group stops as well: its shell waits for that. It is told
+    /// by SIGCONT when the rank may go on.
+    fn stopped(&self, rank: Pid, signal: i32) {
+        if self.terminal.stopped(rank, signal, false) == Then::StopOwner {
+            let _ = killpg(self.owner, Signal::SIGTSTP);
+        }
+    }
+}
+
 struct Shim {
     agent: Option<OwnedFd>,
     signals: SignalFd,
@@ -101,15 +139,18 @@ struct Shim {
     grace: Duration,
     /// Nothing is below us any more.
     childless: bool,
+    /// The rank's for now, in the launcher's session only.
+    terminal: Option<Lent>,
+}
+
+struct Lent {
+    terminal: Terminal,
+    /// The launcher's group, which a shell above it waits for.
+    owner: Pid,
 }
 
 impl Shim {
-    fn start(
-        agent: OwnedFd,
-        grace: Duration,
-        mut command: Command,
-        program: &str,
-    ) -> io::Result<Shim> {
+    fn start(agent: Agent, mut command: Command, program: &str) -> io::Result<Shim> {
         let inherited = Dispositions::inherited();
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
@@ -120,17 +161,23 @@ impl Shim {
         let signals =
             SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
 
-        let (out_read, out_write) = io::pipe()?;
-        let (err_read, err_write) = io::pipe()?;
+        let Agent { socket: agent, grace, interactive } = agent;
         let (rank, local_rank) = slot();
-        let session = nix::unistd::getsid(None).map_or(0, nix::unistd::Pid::as_raw);
+        let session = nix::unistd::getsid(None).map_or(0, Pid::as_raw);
         let hello = FromRank::Hello { rank, local_rank, shim: me.as_raw_nonzero().get(), session };
-        socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
-        drop((out_read, err_read));
-
-        command
-            .stdout(Stdio::from(OwnedFd::from(out_write)))
-            .stderr(Stdio::from(OwnedFd::from(err_write)));
+        let terminal = if interactive {
+            socket::send(&agent, &hello, &[])?;
+            take_streams(&agent, &mut command)?
+        } else {
+            let (out_read, out_write) = io::pipe()?;
+            let (err_read, err_write) = io::pipe()?;
+            socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
+            command.stdout(OwnedFd::from(out_write)).stderr(OwnedFd::from(err_write));
+            None
+        };
+        if let Some(lent) = &terminal {
+            sys::in_child(&mut command, lent.terminal.lend_in_child()?);
+        }
         let placement = Placement::of(local_rank);
         sys::in_child(&mut command, move || {
             placement.take();
@@ -143,7 +190,14 @@ impl Shim {
             Ok(child) => {
                 let pid = i32::try_from(child.id()).unwrap_or(0);
                 let _ = socket::send(&agent, &FromRank::Started { pid }, &[]);
-                Ok(Shim { agent: Some(agent), signals, child: pid, grace, childless: false })
+                Ok(Shim {
+                    agent: Some(agent),
+                    signals,
+                    child: pid,
+                    grace,
+                    childless: false,
+                    terminal,
+                })
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
@@ -172,6 +226,12 @@ impl Shim {
             }
             self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
         };
+        if let Some(lent) = &self.terminal {
+            lent.terminal.take_back(Pid::from_raw(self.child));
+            if matches!(end, End::Signal(_)) {
+                lent.terminal.restore_modes();
+            }
+        }
         if let Some(agent) = &self.agent {
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
@@ -186,10 +246,13 @@ impl Shim {
     fn reap(&mut self) -> Option<End> {
         let mut found = None;
         loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
                     if pid.as_raw_nonzero().get() == self.child {
                         found = End::from_wait(status);
+                        if let (Some(by), Some(lent)) = (status.stopping_signal(), &self.terminal) {
+                            lent.stopped(Pid::from_raw(self.child), by);
+                        }
                     }
                 }
                 Ok(None) => return found,
@@ -220,11 +283,18 @@ impl Shim {
         let Some(agent) = &self.agent else { return };
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {
+                // A shell continued the launcher's group.
+                if let (Ok(Signal::SIGCONT), Some(lent)) =
+                    (Signal::try_from(number), &self.terminal)
+                {
+                    return lent.terminal.go_on(Pid::from_raw(self.child));
+                }
                 let signal = Send::from_named_raw(number);
                 if let (Some(signal), Some(child)) = (signal, tree::process(self.child)) {
                     tree::signal(&child, signal);
                 }
             }
+            Ok(Some((ToRank::Terminal { .. }, _))) => {}
             // The agent is gone, and with it whoever would read our pipes: the
             // guard ends the job, and so do we, should the guard be gone too.
             Ok(None) | Err(_) => self.agent = None,

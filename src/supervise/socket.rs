@@ -169,7 +169,7 @@ impl Connection {
     }
 
     /// A packet is small and the peer reads: a full buffer means a peer that is stopped.
-    pub(super) fn send(&self, message: &impl Serialize) -> io::Result<()> {
-        send(self.fd.get_ref(), message, &[])
+    pub(super) fn send(&self, message: &impl Serialize, pass: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.fd.get_ref(), message, pass)
     }
 }

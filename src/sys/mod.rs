@@ -7,6 +7,9 @@ mod process;
 mod signals;
 
 pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
-pub use signals::{Dispositions, die_by, ignore_all, restore_in_child, unblock_in_this_thread};
+pub use signals::{
+    Dispositions, die_by, ignore, ignore_all, restore_in_child, send, stop_by,
+    unblock_in_this_thread,
+};
 pub mod execute;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! Signal dispositions and masks, which std keeps out of reach.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
@@ -14,15 +15,32 @@ pub struct Dispositions {
 }
 
 impl Dispositions {
-    /// Reads both. Rust's start-up ignores SIGPIPE; what it was before cannot be
-    /// known any more, and children get the default, as with std.
+    /// Reads both.
     pub fn inherited() -> Dispositions {
+        let mut ignored = ignored_signals();
+        if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+            ignored.add(Signal::SIGPIPE);
+        }
         Dispositions {
             mask: SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()),
-            ignored: ignored_signals(),
+            ignored,
         }
     }
 }
+
+/// Whether SIGPIPE was ignored before Rust's own start-up, which always ignores it.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_pipe() {
+    PIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+}
+
+// SAFETY: the C library calls the functions of this section, with arguments that
+// this one does not take, before main and after its own set-up; it makes one
+// system call and one atomic store.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static LOOK_BEFORE_MAIN: extern "C" fn() = look_at_pipe;
 
 /// The catchable signals whose disposition is "ignore", SIGPIPE left out.
 fn ignored_signals() -> SigSet {
@@ -31,17 +49,45 @@ fn ignored_signals() -> SigSet {
         if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGPIPE) {
             continue;
         }
-        // SAFETY: an all-zero sigaction is a valid value to be overwritten.
-        let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: a null new action only asks; `current` is valid for writes.
-        // nix's sigaction() cannot ask without setting.
-        let asked =
-            unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut current) };
-        if asked == 0 && current.sa_sigaction == libc::SIG_IGN {
+        if is_ignored(signal) {
             ignored.add(signal);
         }
     }
     ignored
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+    let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null new action only asks; `current` is valid for writes.
+    // nix's sigaction() cannot ask without setting.
+    let asked = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut current) };
+    asked == 0 && current.sa_sigaction == libc::SIG_IGN
+}
+
+/// Ignores these signals.
+pub fn ignore(signals: &[Signal]) {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in signals {
+        // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
+        let _ = unsafe { sigaction(*signal, &ignore) };
+    }
+}
+
+/// kill(2) with any number: real-time signals have no name in nix and rustix.
+/// `pid` must be a child that is not reaped yet, so that it is nobody else's.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: a plain system call on two numbers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Takes the default action of `signal` now, if it is pending and blocked in
+/// this thread; returns when the process was continued.
+pub fn stop_by(signal: Signal) {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    let _ = set.thread_unblock();
+    let _ = set.thread_block();
 }
 
 /// Ignores every signal that can be ignored but SIGCHLD, whose ignoring would

@@ -10,6 +10,7 @@
 )]
 
 pub mod faults;
+pub mod pty;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -146,6 +147,11 @@ impl Launcher {
         self.folder.path()
     }
 
+    pub fn stdin(mut self, from: impl Into<Stdio>) -> Launcher {
+        self.command.stdin(from);
+        self
+    }
+
     pub fn start(mut self) -> Running {
         let out = self.folder.path().join("console.out");
         let err = self.folder.path().join("console.err");
@@ -184,6 +190,10 @@ pub struct Ended {
 impl Running {
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub fn out(&self) -> String {

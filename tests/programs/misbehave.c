@@ -292,19 +292,28 @@ int main(int count, char **argv) {
     /* Owned by root with the set-user-ID bit: nobody but root may signal it. */
     if (!strcmp(mode, "become-root") || !strcmp(mode, "fail-beside-root")) {
         const char *rank = getenv("RANK");
-        if (rank && !strcmp(rank, "1") && mode[0] == 'f') { say("READY\n"); _exit(9); }
+        if (rank && !strcmp(rank, "1") && mode[0] == 'f') {
+            say("READY\n");
+            while (access("is-root", F_OK)) usleep(5000);
+            _exit(9);
+        }
         if (setresuid(0, 0, 0)) { say("NO-ROOT\n"); _exit(3); }
         prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
         say("READY\n");
+        close(open("is-root", O_WRONLY | O_CREAT, 0644));
         stay();
     }
-    /* Rank 1 fails at once, the others do not listen. */
+    /* Rank 1 fails as soon as rank 0 is there, which does not listen. */
     if (!strcmp(mode, "fail-rank-1")) {
         const char *rank = getenv("RANK");
         for (int number = 1; number < 32; number++) signal(number, SIG_IGN);
         say("READY\n");
-        if (rank && !strcmp(rank, "1")) _exit(9);
-        stay();
+        if (!rank || strcmp(rank, "1")) {
+            close(open("here", O_WRONLY | O_CREAT, 0644));
+            stay();
+        }
+        while (unlink("here")) usleep(5000);
+        _exit(9);
     }
     /* The first time: leaves escapees and fails once FILE 2 is there. Then it stays. */
     if (!strcmp(mode, "fail-once") && count > 3) {

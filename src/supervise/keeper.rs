@@ -1,0 +1,299 @@
+//! What guard and init have in common: one child, everything below it, and the
+//! signals of a process that must outlive both.
+//!
+//! Takes the signals to be told of and the child; gives one event after the
+//! other, and at the end a sweep after which nothing of the job is left. One
+//! thread, no runtime. Decides nothing about what a signal means, and never
+//! signals a process that merely came in from outside.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::libc::signalfd_siginfo;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{Signal as Send, WaitOptions};
+
+use super::outcome::{End, Survivor};
+use super::tree::{self, Process};
+use crate::sys::{self, Dispositions};
+
+/// After SIGKILL, how long to wait for processes to go before they are given up.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+/// Pause between two scans while something is being killed.
+const KILL_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two scans while leftovers may end by themselves.
+const GRACE_PAUSE: Duration = Duration::from_millis(100);
+/// Two interrupts closer than this are one key press seen twice.
+const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
+
+/// Everything that has to be in place before the child is made.
+pub(super) struct Watch {
+    /// As the program was started; the child gets it back.
+    pub(super) inherited: Dispositions,
+    signals: SignalFd,
+    strangers: HashSet<i32>,
+}
+
+impl Watch {
+    /// Becomes a subreaper and from now on takes `wanted` (and SIGCHLD) through a
+    /// descriptor. What was ignored when we were started (nohup) stays ignored.
+    pub(super) fn begin(wanted: SigSet) -> io::Result<Watch> {
+        let inherited = Dispositions::inherited();
+        // Children that an exec'ing shell left us are not the job's.
+        let strangers = children_of_self();
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // We write to terminals, and hand them over, from the background.
+        sys::ignore(&[Signal::SIGTTIN, Signal::SIGTTOU]);
+        let mut watched = wanted;
+        for signal in &inherited.ignored {
+            watched.remove(signal);
+        }
+        watched.add(Signal::SIGCHLD);
+        watched.thread_block()?;
+        let signals =
+            SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Watch { inherited, signals, strangers })
+    }
+
+    /// True when orphans of others come to us as well: PID 1 adopts what is
+    /// started in the container, and earlier children may leave orphans too. The
+    /// job's processes then need a mark.
+    pub(super) fn adopts_outsiders(&self) -> bool {
+        own_pid() == 1 || !self.strangers.is_empty()
+    }
+
+    pub(super) fn keep(self, child: i32, mark: Mark) -> Keeper {
+        Keeper {
+            child,
+            end: None,
+            stopped: None,
+            adopts_outsiders: self.adopts_outsiders(),
+            strangers: self.strangers,
+            mark,
+            signals: self.signals,
+            interrupted: None,
+        }
+    }
+}
+
+/// What the environment of the job's processes holds: this variable, with this in its value.
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) variable: &'static str,
+    pub(super) part: String,
+}
+
+impl Mark {
+    fn is_on(&self, pid: i32) -> bool {
+        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+            environ.split(|&byte| byte == 0).any(|entry| {
+                String::from_utf8_lossy(entry)
+                    .strip_prefix(self.variable)
+                    .and_then(|rest| rest.strip_prefix('='))
+                    .is_some_and(|value| value.contains(&self.part))
+            })
+        })
+    }
+}
+
+/// What can happen while the child is kept.
+pub(super) enum Event {
+    /// The child ended.
+    Ended(End),
+    /// The child was stopped by this signal.
+    Stopped(i32),
+    Signal(signalfd_siginfo),
+    /// The deadline has passed.
+    Deadline,
+    /// The other descriptor can be read.
+    Readable,
+}
+
+pub(super) struct Keeper {
+    child: i32,
+    end: Option<End>,
+    stopped: Option<i32>,
+    /// Children that were there before the child.
+    strangers: HashSet<i32>,
+    adopts_outsiders: bool,
+    mark: Mark,
+    signals: SignalFd,
+    interrupted: Option<Instant>,
+}
+
+impl Keeper {
+    pub(super) fn child(&self) -> i32 {
+        self.child
+    }
+
+    /// Sleeps until something happens. Reaps all the while; after the child's
+    /// end every call gives that end.
+    pub(super) fn next(
+        &mut self,
+        deadline: Option<Instant>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Event {
+        loop {
+            self.reap();
+            if let Some(end) = self.end {
+                return Event::Ended(end);
+            }
+            if let Some(signal) = self.stopped.take() {
+                return Event::Stopped(signal);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Event::Deadline;
+            }
+            match self.signals.read_signal() {
+                // Read after the last reaping, so it may tell of a newer end.
+                Ok(Some(info)) if number(&info) == Signal::SIGCHLD as i32 => {}
+                Ok(Some(info)) => return Event::Signal(info),
+                _ if self.sleep(deadline, other) => return Event::Readable,
+                _ => {}
+            }
+        }
+    }
+
+    /// Counts an interrupt; true from the second one on.
+    pub(super) fn interrupted_again(&mut self) -> bool {
+        let now = Instant::now();
+        let first = *self.interrupted.get_or_insert(now);
+        now - first >= SECOND_INTERRUPT
+    }
+
+    /// True when `other` can be read; a signal and the deadline wake as well.
+    fn sleep(&self, deadline: Option<Instant>, other: Option<BorrowedFd<'_>>) -> bool {
+        let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
+            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+            PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
+        });
+        let mut waits = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        waits.extend(other.map(|other| PollFd::new(other, PollFlags::POLLIN)));
+        let _ = poll(&mut waits, timeout);
+        waits.get(1).is_some_and(|wait| wait.any() == Some(true))
+    }
+
+    /// Reaps whatever is to be reaped; only the child's status matters. False
+    /// when no child is left at all.
+    fn reap(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) => {
+                    let pid = pid.as_raw_nonzero().get();
+                    match End::from_wait(status) {
+                        Some(end) if pid == self.child => self.end = Some(end),
+                        Some(_) => {
+                            self.strangers.remove(&pid);
+                        }
+                        None if pid == self.child => self.stopped = status.stopping_signal(),
+                        None => {}
+                    }
+                }
+                Ok(None) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_none) => return false,
+            }
+        }
+    }
+
+    /// Ends what is left of the job: TERM once for each process and the grace,
+    /// then KILL until a scan finds nothing. A second interrupt ends the grace.
+    pub(super) fn sweep(&mut self, grace: Duration) {
+        let mut kill = Instant::now() + grace;
+        let mut asked = HashSet::new();
+        loop {
+            if !self.reap() {
+                return;
+            }
+            let all = tree::snapshot();
+            let left = self.of_the_job(&all);
+            // A scan is not atomic: a process may fork and go while it runs. Where
+            // every child is the job's, only the kernel's "no child" is the end;
+            // PID 1 takes everything with it when it ends.
+            if self.adopts_outsiders && left.is_empty() {
+                return;
+            }
+            let now = Instant::now();
+            let killing = now >= kill;
+            if now >= kill + LAST_WAIT {
+                tree::survivors(left).iter().for_each(say_last);
+                return;
+            }
+            for process in left {
+                if killing {
+                    tree::signal(process, Send::KILL);
+                } else if asked.insert((process.pid, process.start)) {
+                    tree::signal(process, Send::TERM);
+                    // One that a shell had stopped cannot end before it goes on.
+                    tree::signal(process, Send::CONT);
+                }
+            }
+            if killing && !self.adopts_outsiders {
+                tree::kill_children();
+            }
+            let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
+            self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
+            while let Ok(Some(info)) = self.signals.read_signal() {
+                if number(&info) == Signal::SIGINT as i32 && self.interrupted_again() {
+                    kill = kill.min(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// What descends from the child. Where others' orphans come to us too, that
+    /// is who carries the job's mark, with its descendants.
+    fn of_the_job<'a>(&self, all: &'a [Process]) -> Vec<&'a Process> {
+        let mut job = Vec::new();
+        for child in all.iter().filter(|process| process.parent == own_pid()) {
+            let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
+            if self.strangers.contains(&child.pid) || !ours {
+                continue;
+            }
+            if !child.gone() {
+                job.push(child);
+            }
+            job.extend(tree::descendants(all, child.pid));
+        }
+        job
+    }
+
+    fn marked(&self, child: &Process, all: &[Process]) -> bool {
+        self.mark.is_on(child.pid)
+            || tree::descendants(all, child.pid).iter().any(|below| self.mark.is_on(below.pid))
+    }
+}
+
+/// The signal's number, or 0.
+pub(super) fn number(info: &signalfd_siginfo) -> i32 {
+    i32::try_from(info.ssi_signo).unwrap_or(0)
+}
+
+pub(super) fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Nobody else is left who could say it.
+fn say_last(survivor: &Survivor) {
+    use std::io::Write;
+    let _ = writeln!(
+        io::stderr(),
+        "ranklaunch: process {} ({}) outlived SIGKILL in state {}{}",
+        survivor.pid,
+        survivor.comm,
+        survivor.state,
+        survivor.wait_channel.as_deref().map(|name| format!(", in {name}")).unwrap_or_default(),
+    );
+}
+
+fn children_of_self() -> HashSet<i32> {
+    tree::snapshot()
+        .iter()
+        .filter(|process| process.parent == own_pid())
+        .map(|process| process.pid)
+        .collect()
+}
