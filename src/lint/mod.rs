@@ -8,6 +8,7 @@
 
 mod command;
 mod findings;
+mod kinds;
 mod print;
 mod profiles;
 mod quantity;
