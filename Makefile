@@ -1,6 +1,8 @@
 # make demo   build, then launch a real two-node job on this machine
 # make test   the whole suite
 # make lint   formatting and clippy, warnings denied
+# make bench  speed and memory against the budgets; ONLY="start memory" picks some
+# make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make size   the release executable is static and small
@@ -19,7 +21,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo test lint soak soak-torchrun size audit linker
+.PHONY: build demo test lint bench bench-muster soak soak-torchrun size audit linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,6 +54,14 @@ soak-torchrun: linker
 
 size: build
 	tests/size.sh "$(BINARY)"
+
+# Not for CI: it wants a quiet machine and takes a minute.
+bench: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --bench budgets -- $(ONLY)
+
+bench-muster: linker
+	$(CARGO) bench --locked --bench muster
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

@@ -40,13 +40,6 @@ pub enum Command {
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections, nothing else
     Wait(Wait),
-    /// Find in Kubernetes manifests the mistakes that fail at run time
-    ///
-    /// Reads Pod, Job, PyTorchJob, TrainJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet,
-    /// LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
-    /// something was found (what could not be read is said and does not count), 64 when a
-    /// manifest is no YAML.
-    Lint(Lint),
     /// Run any command under the guard: a container's init that also leaves nothing behind
     ///
     /// Passes signals on, reaps orphans, hands the terminal over, and gives the command's exit
@@ -55,6 +48,13 @@ pub enum Command {
     /// the first, is KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
+    /// Find in Kubernetes manifests the mistakes that fail at run time
+    ///
+    /// Reads Pod, Job, PyTorchJob, TrainJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet,
+    /// LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
+    /// something was found (what could not be read is said and does not count), 64 when a
+    /// manifest is no YAML.
+    Lint(Lint),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -103,6 +103,19 @@ pub struct Wait {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Init {
+    /// Time for what the command left behind, from TERM to KILL: 10s, 1m [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Lint {
     /// Manifests to read; - is standard input
     #[arg(value_name = "MANIFEST", required = true)]
@@ -123,19 +136,6 @@ pub enum LintFormat {
     Text,
     Json,
     Github,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct Init {
-    /// Time for what the command left behind, from TERM to KILL: 10s, 1m [default: 5s]
-    #[arg(long, value_name = "DURATION")]
-    pub grace: Option<OsString>,
-    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
-    #[arg(long, value_name = "LANG")]
-    pub lang: Option<OsString>,
-    /// The command and its arguments, after --
-    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
-    pub command: Vec<OsString>,
 }
 
 const JOB: &str = "The job";

@@ -5,8 +5,11 @@
 //! call them. Every phase before the start ends at once when a stop is asked for.
 
 mod attempt;
+mod card;
 mod commands;
 mod node;
+mod shared;
+mod together;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -53,8 +56,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Plan(plan) => commands::plan(&plan),
         Command::Clean(clean) => commands::clean(&clean),
         Command::Wait(wait) => commands::wait(&wait),
-        Command::Lint(lint) => commands::lint(&lint),
         Command::Init(init) => commands::init(&init),
+        Command::Lint(lint) => commands::lint(&lint),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
     }
@@ -163,7 +166,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         }
     };
 
-    let (ending, node) = match until_stop(&ear, node::prepare(&scene)).await {
+    let (ending, node) = match until_stop(&ear, node::prepare(&scene, None)).await {
         Ok(Ok(ready)) => {
             let node = Some(ready.plan.membership.node_rank);
             (attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await, node)

@@ -20,6 +20,7 @@ pub mod launch;
 pub mod lint;
 pub mod logs;
 pub mod mask;
+pub mod muster;
 pub mod names;
 pub mod nearest;
 pub mod observe;

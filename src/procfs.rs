@@ -306,8 +306,10 @@ fn bytes(host: &Host, pid: i32, name: &str) -> Option<Vec<u8>> {
     Some(content)
 }
 
+/// `take` keeps std from asking for the file's size and position, which in /proc
+/// say nothing: two system calls less for each of some hundred files.
 fn read_into(path: &Path, content: &mut Vec<u8>) -> Option<()> {
-    std::fs::File::open(path).ok()?.read_to_end(content).ok().map(drop)
+    std::fs::File::open(path).ok()?.take(u64::MAX).read_to_end(content).ok().map(drop)
 }
 
 fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {

@@ -344,7 +344,8 @@ fn as_pid_1_it_ends_what_the_command_left_and_no_outsider() {
 
     std::fs::write(running.folder().join("go"), "").expect("a file");
     running.says("ASKED", 1);
-    assert_eq!(state(outsider), Some('S'), "the sweep has been there, and passed it by");
+    let alive = state(outsider).is_some_and(|state| !matches!(state, 'Z' | 'X'));
+    assert!(alive, "the sweep has been there, and passed it by");
     std::fs::write(running.folder().join("end"), "").expect("a file");
     running.wait().expect_code(3).expect_nothing_left();
     assert_eq!(state(outsider), None, "the namespace ends with its PID 1");
@@ -498,8 +499,10 @@ fn below_a_shell_it_is_a_job_like_any_other() {
     // Continued in the background it may not read, and stops again.
     terminal.types(CTRL_Z);
     terminal.shows("prompt> ");
+    let job = *children(shell).last().expect("the job");
     terminal.types("bg\n");
     terminal.shows("prompt> ");
+    wait_until("the job's stop", || (state(job) == Some('T')).then_some(()));
     terminal.types("fg\n");
     terminal.shows("fg\r\n");
     wait_until("cat in the foreground", || (terminal.foreground() != shell).then_some(()));
@@ -518,7 +521,7 @@ fn below_a_shell_it_is_a_job_like_any_other() {
     terminal.types("echo piped $?\n");
     terminal.shows("piped 130");
     terminal.types(&format!("echo six | {init} init -- cat; echo code $?\n"));
-    terminal.shows("\nsix\r\ncode 0");
+    terminal.shows("six\r\ncode 0");
     terminal.types("exit 0\n");
     assert_eq!(terminal.ends(), 0);
 }

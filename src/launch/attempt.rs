@@ -2,7 +2,7 @@
 //! when a restart was asked for.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,9 +10,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value, json};
 
 use super::node::Ready;
+use super::shared::Together;
 use super::{Guard, Scene};
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
+use crate::muster::Again;
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::report::closing::{self, Closing};
 use crate::report::files::RunRecord;
@@ -36,25 +38,73 @@ pub(super) async fn all(
     guard: Guard<'_>,
     dispositions: Dispositions,
 ) -> Ending {
+    let mut ready = ready;
+    let mut journal = None;
+    let mut attempt = ready.attempt;
     let restarts =
         if ready.plan.membership.nnodes == 1 { scene.settings.max_restarts.value } else { 0 };
-    let mut journal = None;
-    let mut attempt = 0;
-    loop {
-        let (ending, told) = once(scene, &ready, attempt, guard, dispositions, &mut journal).await;
+    let ending = loop {
+        let mut together = ready.together.take();
+        let tie = together.as_deref_mut();
+        let (ending, again, told) =
+            once(scene, &ready, attempt, guard, dispositions, &mut journal, tie).await;
+        let next =
+            together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
+        if let Some(together) = together {
+            together.close().await;
+            // The nodes decided: all of them begin anew, or none. Whoever was told to
+            // stop does not take part.
+            let (false, Some(next), Some(again)) = (told, next, again) else { break ending };
+            match anew(scene, guard.ear, &next, again).await {
+                Ok(prepared) => ready = prepared,
+                Err(ending) => break ending,
+            }
+            attempt = ready.attempt.max(next.attempt);
+            continue;
+        }
         // Only what the script or its engine did can turn out better the next time.
         let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
         if told || !worth_it || attempt >= restarts {
-            if let Some(journal) = journal {
-                journal.close(DRAIN);
-            }
-            return ending;
+            break ending;
         }
         attempt += 1;
         scene.say(&text!(
             "restart {attempt} of {restarts}",
             "第 {attempt} 次重启（共 {restarts} 次）"
         ));
+    };
+    if let Some(journal) = journal {
+        journal.close(DRAIN);
+    }
+    ending
+}
+
+/// All nodes gather again after a pause.
+async fn anew(
+    scene: &Scene,
+    ear: &supervise::AgentEar,
+    next: &super::node::Next,
+    again: Again,
+) -> Result<Ready, Ending> {
+    let attempt = next.attempt;
+    let seconds = again.pause.div_ceil(1000);
+    scene.say(&text!(
+        "all nodes start again in {seconds} s: attempt {attempt}",
+        "所有节点将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
+    ));
+    let prepared = async {
+        tokio::time::sleep(Duration::from_millis(again.pause)).await;
+        super::node::prepare(scene, Some(next)).await
+    };
+    match super::until_stop(ear, prepared).await {
+        Ok(Ok(ready)) => Ok(ready),
+        Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
+        Err(signal) => {
+            let ending = ending::stopped(signal);
+            let code = super::remap(&scene.settings, ending.code);
+            scene.console.say(&closing::ended_early(&ending, code, scene.lang()));
+            Err(ending)
+        }
     }
 }
 
@@ -66,11 +116,12 @@ async fn once(
     guard: Guard<'_>,
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
-) -> (Ending, bool) {
+    mut together: Option<&mut Together>,
+) -> (Ending, Option<Again>, bool) {
     let started = SystemTime::now();
     let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
-        Err(refusal) => return (refuse(scene, &refusal), false),
+        Err(refusal) => return (refuse(scene, &refusal), None, false),
     };
     let identity = RunIdentity { master_port, ..ready.identity.clone() };
     let plan = ready.plan.finish(&identity);
@@ -110,8 +161,18 @@ async fn once(
         // What we say must not come between a prompt and its answer.
         scene.console.flush(DRAIN);
     }
-    let outcome = supervise::run(&launch, guard.ear, &mut pipes, &mut notice).await;
-    let summary = logs.finish(DRAIN);
+    let outcome = match &mut together {
+        None => {
+            let nowhere = std::future::pending();
+            supervise::run(&launch, guard.ear, &mut pipes, &mut notice, nowhere).await
+        }
+        Some(together) => {
+            together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice).await
+        }
+    };
+    // In a thread: the other nodes may wait for a word of this one meanwhile.
+    let finished = tokio::task::spawn_blocking(move || logs.finish(DRAIN));
+    let summary = finished.await.unwrap_or_default();
     for problem in &summary.problems {
         scene.say(problem);
     }
@@ -120,8 +181,7 @@ async fn once(
         Ok(outcome) => ending(outcome),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
-    let exit_code = super::remap(&scene.settings, ending.code);
-    let last_lines = ending
+    let mut last_lines: Vec<String> = ending
         .rank
         .and_then(|rank| summary.tails.get(&logs::Owner::Rank(rank)))
         .map(|tail| tail.iter().rev().take(LAST_LINES).rev())
@@ -129,6 +189,15 @@ async fn once(
         .flatten()
         .map(|line| line.text().into_owned())
         .collect();
+    let (ending, again) = match together {
+        None => (ending, None),
+        Some(together) => {
+            let judged = together.judge(scene, guard.ear, ending, last_lines.clone()).await;
+            last_lines = judged.lines.unwrap_or(last_lines);
+            (judged.ending, judged.again)
+        }
+    };
+    let exit_code = super::remap(&scene.settings, ending.code);
     scene.console.say(&closing::block(&Closing {
         ending: &ending,
         exit_code,
@@ -160,7 +229,7 @@ async fn once(
             ));
         }
     }
-    (ending, outcome.is_ok_and(|outcome| outcome.told))
+    (ending, again, outcome.is_ok_and(|outcome| outcome.told))
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -216,6 +285,10 @@ fn launch(
     let mut env = scene.host.environment().clone();
     for name in &plan.env_remove {
         env.remove(&OsString::from(name));
+    }
+    // The secret of the muster is none of the ranks' business.
+    for name in ["RANKLAUNCH_SECRET", "RANKLAUNCH_SECRET_FILE"] {
+        env.remove(OsStr::new(name));
     }
     env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
     let start = match plan.engine {

@@ -157,6 +157,37 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
     }
 }
 
+/// `ranklaunch init -- COMMAND…`: the guard, around any command.
+pub(super) fn init(asked: &cli::Init) -> i32 {
+    let host = Host::live();
+    let wanted = match settings::read_init(asked, &host) {
+        Ok(wanted) => wanted,
+        Err(refusal) => {
+            let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
+            return refuse(&refusal, settings::language(&options, &host));
+        }
+    };
+    match supervise::init::init(&asked.command, wanted.grace) {
+        Ok(code) => code,
+        Err(error) => {
+            let program = asked.command.first().map(|name| name.display().to_string());
+            let program = program.unwrap_or_default();
+            let refusal = Refusal::new(
+                Verdict::EngineStart,
+                "init.exec",
+                text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
+                text!(
+                    "check the name, PATH and the execute permission",
+                    "请检查名称、PATH 和执行权限"
+                ),
+            );
+            let code = supervise::exec_code(&error);
+            eprint!("{}", closing::refusal(&refusal, code, wanted.lang));
+            code
+        }
+    }
+}
+
 /// `ranklaunch lint MANIFEST…`: mistakes that fail at run time.
 pub(super) fn lint(asked: &cli::Lint) -> i32 {
     let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
@@ -222,37 +253,6 @@ fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
         std::fs::File::open(path)?.take(MOST).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
-}
-
-/// `ranklaunch init -- COMMAND…`: the guard, around any command.
-pub(super) fn init(asked: &cli::Init) -> i32 {
-    let host = Host::live();
-    let wanted = match settings::read_init(asked, &host) {
-        Ok(wanted) => wanted,
-        Err(refusal) => {
-            let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
-            return refuse(&refusal, settings::language(&options, &host));
-        }
-    };
-    match supervise::init::init(&asked.command, wanted.grace) {
-        Ok(code) => code,
-        Err(error) => {
-            let program = asked.command.first().map(|name| name.display().to_string());
-            let program = program.unwrap_or_default();
-            let refusal = Refusal::new(
-                Verdict::EngineStart,
-                "init.exec",
-                text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
-                text!(
-                    "check the name, PATH and the execute permission",
-                    "请检查名称、PATH 和执行权限"
-                ),
-            );
-            let code = supervise::exec_code(&error);
-            eprint!("{}", closing::refusal(&refusal, code, wanted.lang));
-            code
-        }
-    }
 }
 
 pub(super) fn completions(shell: clap_complete::Shell) -> i32 {

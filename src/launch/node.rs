@@ -9,17 +9,20 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::Scene;
+use super::shared::Together;
+use super::together::{self, Met};
 use crate::clear::{self, Request};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::logs;
+use crate::muster::Restarts;
 use crate::names;
 use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan::{self, Plan, RunIdentity};
 use crate::prepare::{self, Wait};
 use crate::probe::{self, Answer};
 use crate::report::start;
-use crate::settings::{Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
+use crate::settings::{Device, Engine, MusterMode, ProbeMode, Program, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
@@ -41,32 +44,58 @@ pub(super) struct Ready {
     pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.
     pub(super) executable: PathBuf,
+    /// The tie to the other nodes, where they hold a muster.
+    pub(super) together: Option<Box<Together>>,
+    /// 0, unless this node takes part in a later attempt of the job.
+    pub(super) attempt: u32,
 }
 
-/// The phases before the start, in order.
-pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
-    supported(&scene.settings)?;
+/// What a further attempt of all nodes takes from the one before.
+pub(super) struct Next {
+    pub(super) attempt: u32,
+    pub(super) identity: RunIdentity,
+    pub(super) restarts: Restarts,
+}
+
+/// The phases before the start, in order; `next` where an attempt went before.
+pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready, Refusal> {
     let executable = executable()?;
     let mut facts = observe(&scene.host, &scene.settings).await;
-    let mut plan = plan::plan(&scene.settings, &facts)?;
-    plan.runnable()?;
-    let interactive = interactive(&scene.settings, &plan)?;
-    scene.console.say(&start::block(&plan, &scene.settings));
-    if interactive {
-        scene.say(&text!(
-            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
-            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
-        ));
+    let planned = plan_alone(scene, &mut facts, next.is_none()).await;
+    if let Err(refusal) = &planned {
+        together::excuse(scene, &facts, refusal).await;
     }
+    let (mut plan, interactive) = planned?;
+    let flag = scene.settings.log_dir.as_ref().map(|dir| dir.value.as_path());
+    let tmpdir = scene.host.variable("TMPDIR");
+    let log_candidates = logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref));
 
-    if clear_stale(scene, &plan, &facts).await? {
-        (facts, plan) = drained(scene).await?;
+    match together::meet(scene, &mut facts, &plan, next).await? {
+        Met::Agreed { plan, identity, together } => {
+            let attempt = together.attempt;
+            let together = Some(together);
+            return Ok(Ready {
+                plan: *plan,
+                identity,
+                log_candidates,
+                interactive,
+                executable,
+                together,
+                attempt,
+            });
+        }
+        Met::Alone => {}
     }
-    refuse_busy(&scene.settings, &plan)?;
+    // Without a muster some choices are others, such as the id of a c10d rendezvous.
+    let mut settings = Settings::clone(&scene.settings);
+    settings.muster.value = MusterMode::Off;
+    if plan.membership.nnodes > 1 {
+        plan = plan::plan(&settings, &facts)?;
+    }
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
     {
-        plan = plan::plan(&scene.settings, &facts)?;
+        plan = plan::plan(&settings, &facts)?;
         let interface = plan.network.socket_ifname.clone().unwrap_or_default();
         scene.say(&text!(
             "the connection to the master goes through {interface}: planned again with it",
@@ -74,27 +103,40 @@ pub(super) async fn prepare(scene: &Scene) -> Result<Ready, Refusal> {
         ));
     }
     let identity = identity(&plan, &facts.contract)?;
-    let flag = scene.settings.log_dir.as_ref().map(|dir| dir.value.as_path());
-    let tmpdir = scene.host.variable("TMPDIR");
-    let log_candidates = logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref));
-    Ok(Ready { plan, identity, log_candidates, interactive, executable })
+    Ok(Ready {
+        plan,
+        identity,
+        log_candidates,
+        interactive,
+        executable,
+        together: None,
+        attempt: 0,
+    })
 }
 
-/// What can be asked for and this version cannot do is refused before anything starts.
-fn supported(settings: &Settings) -> Result<(), Refusal> {
-    if settings.muster.value == MusterMode::Required {
-        let source = &settings.muster.source;
-        return Err(Refusal::new(
-            Verdict::Muster,
-            "muster.unavailable",
-            text!(
-                "{source}: this version cannot hold a muster, so it cannot be required",
-                "{source}：此版本尚不支持节点集结，因此不能设为 required"
-            ),
-            text!("--muster auto starts without one", "使用 --muster auto 可在无集结的情况下启动"),
-        ));
+/// What this node would do by itself; the first time it also clears what is in the way.
+async fn plan_alone(
+    scene: &Scene,
+    facts: &mut Facts,
+    first: bool,
+) -> Result<(Plan, bool), Refusal> {
+    let mut plan = plan::plan(&scene.settings, facts)?;
+    plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
+    if first {
+        scene.console.say(&start::block(&plan, &scene.settings));
+        if interactive {
+            scene.say(&text!(
+                "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+                "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+            ));
+        }
+        if clear_stale(scene, &plan, facts).await? {
+            (*facts, plan) = drained(scene).await?;
+        }
     }
-    Ok(())
+    refuse_busy(&scene.settings, &plan)?;
+    Ok((plan, interactive))
 }
 
 /// Whether the rank is left the terminal: on request, or because a person sits
@@ -140,7 +182,13 @@ fn executable() -> Result<PathBuf, Refusal> {
 /// All facts; independent sources side by side, each with its own deadline.
 pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
     let contract = observe::contract(host);
-    let (gpu_host, mode) = (Arc::clone(host), settings.probe.value);
+    // Ranks on CPUs need no driver's answer, which costs half of a quick start;
+    // device nodes are still listed.
+    let mode = match settings.device.value {
+        Device::Cpu => ProbeMode::Off,
+        Device::Auto | Device::Gpu => settings.probe.value,
+    };
+    let gpu_host = Arc::clone(host);
     let gpus = tokio::task::spawn_blocking(move || observe::gpu::gpus(&gpu_host, mode));
     let (file_host, file_settings) = (Arc::clone(host), Arc::clone(settings));
     let files = tokio::task::spawn_blocking(move || {
@@ -196,7 +244,9 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
-fn last_resort(mode: ProbeMode) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
+pub(super) fn last_resort(
+    mode: ProbeMode,
+) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
     move |name, patience| {
         let answer =
             probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
@@ -308,7 +358,7 @@ async fn meet_master(
 
 /// Notes which interface the connection to the master really uses; true when
 /// the facts said otherwise.
-fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
+pub(super) fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
     let proven = facts
         .network
         .interfaces
@@ -327,7 +377,7 @@ fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
 
 /// `<job>-<UTC time>-<4 hex>`; alike on all nodes only where the platform names
 /// the job, until nodes agree on one.
-fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
+pub(super) fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
     getrandom::fill(&mut random).map_err(|error| internal(&format!("getrandom: {error}")))?;
     let now = OffsetDateTime::now_utc();

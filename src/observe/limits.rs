@@ -34,6 +34,12 @@ pub fn limits(host: &Host) -> Limits {
     }
 }
 
+/// Bytes in use and the limit of the tightest memory cgroup, page cache that can
+/// be dropped at once left out, as the kubelet counts it. None without a limit.
+pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
+    Groups::of_this_process(host).memory_in_use(host)
+}
+
 /// `Cpus_allowed_list` of our main thread, which a cpuset narrows as well.
 fn affinity(host: &Host) -> CpuList {
     let status = host.read("/proc/self/status").unwrap_or_default();
@@ -166,6 +172,31 @@ impl Groups {
         let unified = self.unified.iter().filter_map(|folder| read(folder, "memory.max"));
         let first = self.memory.iter().filter_map(|folder| read(folder, "memory.limit_in_bytes"));
         unified.chain(first).min()
+    }
+
+    fn memory_in_use(&self, host: &Host) -> Option<(u64, u64)> {
+        let number = |folder: &String, file: &str| -> Option<u64> {
+            host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+        };
+        let cache = |folder: &String, name: &str| -> u64 {
+            let text = host.read(format!("{folder}/memory.stat")).unwrap_or_default();
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            found.unwrap_or(0)
+        };
+        let look = |folders: &[String], files: [&str; 2], name: &str| {
+            folders
+                .iter()
+                .filter_map(|folder| {
+                    let [used, limit] = files;
+                    let limit = number(folder, limit).filter(|bytes| *bytes < NO_LIMIT)?;
+                    Some((number(folder, used)?.saturating_sub(cache(folder, name)), limit))
+                })
+                .min_by_key(|(_, limit)| *limit)
+        };
+        look(&self.unified, ["memory.current", "memory.max"], "inactive_file ").or_else(|| {
+            let files = ["memory.usage_in_bytes", "memory.limit_in_bytes"];
+            look(&self.memory, files, "total_inactive_file ")
+        })
     }
 }
 

@@ -20,12 +20,15 @@ pub struct Ending {
     pub id: String,
     /// Global rank that caused it.
     pub rank: Option<u32>,
+    /// Node that caused it, where the nodes share one verdict.
+    #[serde(default)]
+    pub node: Option<u32>,
     pub text: Text,
     pub hint: Text,
 }
 
 fn make(code: i32, class: &str, id: &str, rank: Option<u32>, text: Text, hint: Text) -> Ending {
-    Ending { code, class: class.into(), id: id.into(), rank, text, hint }
+    Ending { code, class: class.into(), id: id.into(), rank, node: None, text, hint }
 }
 
 /// A refusal as an ending.
@@ -62,8 +65,21 @@ pub fn ending(outcome: &Outcome) -> Ending {
         ),
         Some(StopReason::RankFailed(rank)) => rank_failed(outcome, rank),
         Some(StopReason::EngineGone(end)) => engine_gone(end),
+        Some(StopReason::OtherNode) => other_node(),
         None => by_itself(outcome),
     }
+}
+
+/// Stopped because of another node that could not say more.
+fn other_node() -> Ending {
+    make(
+        Verdict::OtherNode.code(),
+        "launcher",
+        "node.other",
+        None,
+        text!("stopped because another node failed", "因其他节点失败而停止"),
+        text!("read the report of the other nodes", "查看其他节点的报告"),
+    )
 }
 
 /// Stopped from outside by `signal`.

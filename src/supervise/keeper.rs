@@ -290,10 +290,30 @@ fn say_last(survivor: &Survivor) {
     );
 }
 
+/// Usually none. The kernel's own list, where it is built with one
+/// (CONFIG_PROC_CHILDREN), spares every launch a scan of /proc. It is of this
+/// thread, and no other exists yet.
 fn children_of_self() -> HashSet<i32> {
+    if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
+        return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    }
     tree::snapshot()
         .iter()
         .filter(|process| process.parent == own_pid())
         .map(|process| process.pid)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_that_were_there_before_are_known() {
+        let mut child = std::process::Command::new("sleep").arg("300").spawn().expect("it starts");
+        let known = children_of_self();
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        assert!(known.contains(&i32::try_from(child.id()).expect("a pid")), "{known:?}");
+    }
 }

@@ -70,6 +70,8 @@ pub enum StopReason {
     EngineGone(End),
     /// The guard is gone.
     GuardGone,
+    /// A rank of another node failed, or the node was lost.
+    OtherNode,
 }
 
 /// A process that outlived SIGKILL (uninterruptible sleep).

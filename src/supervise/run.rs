@@ -63,12 +63,17 @@ pub trait Streams {
 
 /// Runs one attempt. An error means that nothing of it is running: the program
 /// that could not be started and why.
+///
+/// `elsewhere` completes when another node of the job has failed.
 pub async fn run(
     launch: &Launch,
     ear: &AgentEar,
     streams: &mut (dyn Streams + Send),
     notice: &mut (dyn FnMut(Notice) + Send),
+    elsewhere: impl Future<Output = ()>,
 ) -> Result<Outcome, (PathBuf, io::Error)> {
+    tokio::pin!(elsewhere);
+    let mut stopped_elsewhere = false;
     let nowhere = |error| (PathBuf::new(), error);
     let listener = Listener::bind().map_err(nowhere)?;
     let mut ended =
@@ -128,6 +133,10 @@ pub async fn run(
             word = ear.hear(), if !guard_gone => {
                 guard_gone = word == GuardWord::Gone;
                 state.guard_said(word);
+            }
+            () = &mut elsewhere, if !stopped_elsewhere => {
+                stopped_elsewhere = true;
+                state.begin_stop(StopReason::OtherNode);
             }
             _ = ended.recv() => {}
             () = tokio::time::sleep_until(wake) => {}
@@ -386,7 +395,7 @@ impl Supervisor<'_> {
         (self.notice)(Notice::Stopping { reason });
         let now = Instant::now();
         let engine_alive = self.has_engine && !self.children.is_empty();
-        if engine_alive && matches!(reason, StopReason::Signal(_)) {
+        if engine_alive && matches!(reason, StopReason::Signal(_) | StopReason::OtherNode) {
             for pid in self.children.keys() {
                 if let Some(engine) = tree::process(*pid) {
                     tree::signal(&engine, Signal::TERM);

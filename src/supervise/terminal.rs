@@ -62,13 +62,15 @@ impl Terminal {
     /// us and passed on, so that somebody will also end it.
     pub(super) fn stopped(&self, borrower: Pid, signal: i32, told: bool) -> Then {
         let asked = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal);
+        // Before the look at the foreground, since it takes its time.
+        let can_be_continued = can_be_continued(self.owner);
         if asked && self.is_owners() {
             // It was moved to the foreground since (`fg`) and wants to use it.
             self.go_on(borrower);
             return Then::Nothing;
         }
         self.take_back(borrower);
-        if can_be_continued(self.owner) {
+        if can_be_continued {
             return Then::StopOwner;
         }
         if signal == Signal::SIGTSTP as i32 && !told {

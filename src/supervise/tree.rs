@@ -6,6 +6,7 @@
 //! descendants until none is left" converges.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -36,7 +37,11 @@ impl Process {
 
 /// /proc/PID/stat. None when the process vanished.
 pub(super) fn process(pid: i32) -> Option<Process> {
-    let bytes = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    // One read and one for the end of file. `take` keeps std from asking for size
+    // and position first, which would double the system calls of a scan.
+    let mut bytes = Vec::with_capacity(1024);
+    file.take(4096).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     // comm may hold spaces and parentheses: it ends at the last one.
     let (head, tail) = text.rsplit_once(')')?;

@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -60,18 +60,38 @@ impl Terminal {
         self.master().write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Presses `key` again each second until `text` is shown: an interrupt that
+    /// comes between a prompt and the reading is noticed only with the next one.
+    #[track_caller]
+    pub fn presses_until(&mut self, key: &str, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.types(key);
+            if self.shows_by(Instant::now() + Duration::from_secs(1), text).is_some() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "waited for {text:?}; all of it:\n{}", self.seen);
+        }
+    }
+
     /// Waits until `text` is shown; gives what was shown from the last wait to it.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        self.shows_by(Instant::now() + PATIENCE, text)
+            .unwrap_or_else(|| panic!("waited for {text:?}; all of it:\n{}", self.seen))
+    }
+
+    fn shows_by(&mut self, deadline: Instant, text: &str) -> Option<String> {
         loop {
             let new = &self.seen[self.passed..];
             if let Some(at) = new.find(text) {
                 let before = new[..at].to_owned();
                 self.passed += at + text.len();
-                return before;
+                return Some(before);
             }
-            assert!(Instant::now() < deadline, "waited for {text:?}; all of it:\n{}", self.seen);
+            if Instant::now() >= deadline {
+                return None;
+            }
             let mut waits = [PollFd::new(self.master().as_fd(), PollFlags::POLLIN)];
             poll(&mut waits, PollTimeout::from(100u8)).unwrap();
             if waits[0].any() == Some(true) {

@@ -1,0 +1,166 @@
+//! Capturing what two ranks write as fast as they can: into files, and to the
+//! console with the rank's prefix.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+use crate::harness::{Budget, Table, command, direct, median, now, torchrun};
+use crate::roles::STAMP;
+
+const RANKS: u32 = 2;
+const ROUNDS: usize = 3;
+/// Per rank, in MiB.
+const MUCH: usize = 256;
+/// For torchrun, which takes its time.
+const LITTLE: usize = 16;
+
+pub(crate) fn measure(table: &mut Table) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    let (mut ours, mut teed) = (Vec::new(), Vec::new());
+    let (mut cat, mut s6) = (Vec::new(), Vec::new());
+    let has_s6 = Command::new("s6-log").stdin(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    for _ in 0..ROUNDS {
+        ours.push(capture(root, MUCH, launcher(root)));
+        let kept = kept(&root.join("logs"));
+        if kept != (RANKS as u64) * ((MUCH as u64) << 20) {
+            println!(
+                "  {kept} of {} bytes are in the files",
+                (RANKS as u64) * ((MUCH as u64) << 20)
+            );
+        }
+        clear(root);
+        teed.push(capture(root, LITTLE, tee(root)));
+        clear(root);
+        cat.push(capture(root, MUCH, piped("cat > out-$rank", MUCH, root)));
+        clear(root);
+        if has_s6 {
+            let line = "mkdir s6-$rank && s6-log n20 s268435455 ./s6-$rank";
+            s6.push(capture(root, MUCH, piped(line, MUCH, root)));
+            clear(root);
+        }
+    }
+    let rate = |all: &[Capture]| median(all.iter().map(|one| one.rate).collect());
+    let cpu = |all: &[Capture]| median(all.iter().map(|one| one.cpu).collect());
+    let (speed, slow) = (rate(&ours), rate(&teed));
+    let shown = format!("{speed:.0} MB/s");
+    table.row(
+        "log capture, 2 ranks, files and console",
+        &shown,
+        &format!("torchrun --tee 3 {:.0} MB/s", slow),
+        speed / slow,
+        Budget::Within("25 x", speed >= 25.0 * slow),
+    );
+    if has_s6 {
+        let theirs = rate(&s6);
+        let rival = format!("s6-log, files alone {theirs:.0} MB/s");
+        table.row("the same", &shown, &rival, speed / theirs, Budget::None);
+    } else {
+        table.left_out("the same against s6-log", "s6 is not installed");
+    }
+    let (ours, theirs) = (cpu(&ours), cpu(&cat));
+    table.row(
+        "CPU time per GB captured",
+        &format!("{ours:.2} s"),
+        &format!("cat > file {theirs:.2} s"),
+        ours / theirs,
+        Budget::Within("3 x", ours <= 3.0 * theirs),
+    );
+}
+
+/// How fast it was, and what it cost apart from the writers themselves.
+struct Capture {
+    /// MB (10^6) per second, from the first writer's start to the end.
+    rate: f64,
+    /// Seconds of CPU per GB.
+    cpu: f64,
+}
+
+fn writer(megabytes: usize) -> [String; 3] {
+    let ourselves = std::env::current_exe().expect("our own path");
+    [ourselves.to_string_lossy().into_owned(), "role-write".into(), megabytes.to_string()]
+}
+
+fn launcher(root: &Path) -> Command {
+    let mut command = direct(RANKS, root);
+    command.args(["--log-dir", "logs", "--log-cap-rank", "16GiB", "--log-cap-node", "64GiB"]);
+    command.arg("--").args(writer(MUCH));
+    command
+}
+
+fn tee(root: &Path) -> Command {
+    let mut command = torchrun(RANKS, root);
+    command.args(["--tee", "3", "--log-dir", "tee", "--no-python"]).args(writer(LITTLE));
+    command
+}
+
+/// One pipeline per rank, all at once.
+fn piped(sink: &str, megabytes: usize, root: &Path) -> Command {
+    let mut shell = command("sh", root);
+    let [program, role, size] = writer(megabytes);
+    let line = format!("for rank in 0 1; do \"$1\" $2 $3 | ({sink}) & done; wait");
+    shell.args(["-c", &line, "sh", &program, &role, &size]);
+    shell
+}
+
+fn capture(root: &Path, megabytes: usize, mut command: Command) -> Capture {
+    let stamp = root.join("stamp");
+    let _ = std::fs::remove_file(&stamp);
+    let before = children();
+    let console = File::options().write(true).open("/dev/null").expect("/dev/null");
+    let status = command.env(STAMP, &stamp).stdout(console).status().expect("it runs");
+    let end = now();
+    assert!(status.success(), "{command:?}: {status}");
+    let spent = children() - before;
+    let text = std::fs::read_to_string(&stamp).expect("the writers ran");
+    let writers: Vec<(u128, f64)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(start, cpu)| Some((start.parse().ok()?, cpu.parse().ok()?)))
+        .collect();
+    assert_eq!(writers.len(), RANKS as usize, "{text}");
+    let start = writers.iter().map(|(start, _)| *start).min().unwrap_or(end);
+    let theirs: f64 = writers.iter().map(|(_, cpu)| *cpu).sum();
+    let bytes = (RANKS as usize * (megabytes << 20)) as f64;
+    let elapsed = end.saturating_sub(start) as f64 / 1e9;
+    Capture { rate: bytes / 1e6 / elapsed, cpu: (spent - theirs) / (bytes / 1e9) }
+}
+
+/// CPU seconds of all children that were waited for.
+fn children() -> f64 {
+    seconds(&getrusage(UsageWho::RUSAGE_CHILDREN).expect("the children's usage"))
+}
+
+pub(crate) fn seconds(usage: &Usage) -> f64 {
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    micros as f64 / 1e6
+}
+
+/// Bytes in the ranks' files of the newest run.
+fn kept(logs: &Path) -> u64 {
+    let attempt = logs.join("latest/node-0/attempt-0");
+    let entries = std::fs::read_dir(attempt).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".out"))
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("rank-"))
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum()
+}
+
+/// Empties the folder, so that no run pays for the pages of another.
+fn clear(root: &Path) {
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let removed = if path.is_dir() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        removed.expect("it can be removed");
+    }
+}

@@ -1,0 +1,34 @@
+//! Speed and memory against the budgets of the design, each beside a rival that
+//! is measured in the same run: only the ratio says something on another machine.
+//!
+//! `make bench` runs all; words pick some (`make bench ONLY="start memory"`).
+//! Fails when a budget is missed. Real processes, release build, medians.
+
+mod crowd;
+mod harness;
+mod logs;
+mod memory;
+mod roles;
+mod start;
+
+use harness::Table;
+
+fn main() {
+    if let Some(code) = roles::play() {
+        std::process::exit(code);
+    }
+    let asked: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let mut table = Table::new();
+    for (name, measure) in [
+        ("start", start::measure as fn(&mut Table)),
+        ("memory", memory::measure),
+        ("crowd", crowd::measure),
+        ("logs", logs::measure),
+    ] {
+        if asked.is_empty() || asked.iter().any(|word| word == name) {
+            measure(&mut table);
+        }
+    }
+    std::process::exit(table.verdict());
+}

@@ -1,0 +1,48 @@
+//! What watching eight ranks costs in memory: proportional set size, so that
+//! pages which guard, agent and shims share count once.
+
+use std::process::Command;
+
+use crate::harness::{Budget, Running, Table, descendants, direct, torchrun, wait_until};
+
+const RANKS: u32 = 8;
+const MIB: f64 = 1024.0 * 1024.0;
+
+pub(crate) fn measure(table: &mut Table) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = direct(RANKS, folder.path());
+    command.args(["--grace", "2s", "--", "sleep", "600"]);
+    let (ours, processes) = supervising(command);
+    let mut command = torchrun(RANKS, folder.path());
+    command.args(["--no-python", "sleep", "600"]);
+    let (theirs, _) = supervising(command);
+    table.row(
+        &format!("memory of {processes} processes for {RANKS} ranks, PSS"),
+        &format!("{:.1} MiB", ours / MIB),
+        &format!("torchrun {:.0} MiB", theirs / MIB),
+        ours / theirs,
+        Budget::Within("15 MB", ours <= 15e6),
+    );
+}
+
+/// Bytes of everything but the ranks, and how many processes that is, once all
+/// ranks run.
+fn supervising(mut command: Command) -> (f64, usize) {
+    let running = Running(command.spawn().expect("it starts"));
+    let root = running.pid();
+    let below = wait_until("all ranks", || {
+        let below = descendants(root);
+        let ranks = below.iter().filter(|(_, name)| name == "sleep").count();
+        (ranks == RANKS as usize).then_some(below)
+    });
+    let watchers = below.iter().filter(|(_, name)| name != "sleep").map(|(pid, _)| *pid);
+    let watchers: Vec<i32> = watchers.chain([root]).collect();
+    (watchers.iter().map(|pid| pss(*pid)).sum(), watchers.len())
+}
+
+fn pss(pid: i32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a Pss line");
+    let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number of kB");
+    kilobytes * 1024.0
+}

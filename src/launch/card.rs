@@ -1,0 +1,76 @@
+//! What a node tells the others about itself: plain values out of facts and plan.
+
+use std::collections::BTreeMap;
+
+use crate::muster::Card;
+use crate::observe::Facts;
+use crate::plan::{self, AskedNproc, Plan};
+use crate::settings::{Program, Settings};
+use crate::verdict::Refusal;
+
+/// Settings that name devices of one node, and so differ for good reasons.
+const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
+
+/// What this node tells the others about itself.
+pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Card, Refusal> {
+    let asked = plan::asked_nproc(settings, &facts.contract)?;
+    let capacity = plan::node_capacity(settings, facts, &asked)?;
+    let offered = plan::offered_nproc(&facts.contract).filter(|_| asked == AskedNproc::Auto);
+    let most = offered.map_or(capacity.most, |(offered, _)| capacity.most.min(offered));
+    let first_port = plan.network.hcas.first().and_then(|name| name.split(':').next());
+    let link_layer = facts
+        .hcas
+        .iter()
+        .find(|hca| Some(hca.name.as_str()) == first_port)
+        .and_then(|hca| hca.ports.first())
+        .map(|port| port.link_layer.clone());
+    Ok(Card {
+        node: plan.membership.node_rank,
+        nnodes: plan.membership.nnodes,
+        hostname: facts.hostname.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: plan.engine,
+        rule: plan.layout.rule,
+        heads: plan.layout.heads,
+        most,
+        exact: capacity.exact.map(|(exact, _)| exact),
+        gpus: u32::try_from(facts.gpus.visible.len()).unwrap_or(u32::MAX),
+        torch: plan.torch_version.clone(),
+        driver: facts.gpus.driver_version.clone(),
+        script: script_digest(&plan.program),
+        nccl: nccl_digest(facts),
+        rails: u32::try_from(plan.network.hcas.len()).unwrap_or(u32::MAX),
+        link_layer,
+        clock_offset: 0,
+    })
+}
+
+fn script_digest(program: &Program) -> Option<String> {
+    /// A program that is larger is no script.
+    const LARGEST: u64 = 16 << 20;
+    let Program::Script { path, .. } = program else { return None };
+    let size = std::fs::metadata(path).ok().filter(|file| file.is_file())?.len();
+    let bytes = if size <= LARGEST { std::fs::read(path).ok()? } else { return None };
+    Some(digest(&bytes))
+}
+
+fn nccl_digest(facts: &Facts) -> Option<String> {
+    let settings: BTreeMap<&str, &str> = facts
+        .network
+        .nccl
+        .iter()
+        .filter(|setting| !OF_ONE_NODE.contains(&setting.name.as_str()))
+        // The first source of a name is the one that holds.
+        .rev()
+        .map(|setting| (setting.name.as_str(), setting.value.as_str()))
+        .collect();
+    (!settings.is_empty()).then(|| digest(format!("{settings:?}").as_bytes()))
+}
+
+/// FNV-1a, 64 bits: tells files apart that nobody made alike on purpose.
+fn digest(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}

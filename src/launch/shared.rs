@@ -1,0 +1,269 @@
+//! While the job runs on several nodes: every node's failure reaches all, and all
+//! end with one verdict.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Scene;
+use super::node::Next;
+use crate::logs::{self, Logs};
+use crate::muster::{self, Again, Cause, Event, Restarts, Session};
+use crate::plan::RunIdentity;
+use crate::report::{self, Ending};
+use crate::supervise::{
+    self, AgentEar, End, GuardWord, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
+};
+use crate::text;
+use crate::verdict::Verdict;
+
+/// Lines of the failed rank that all nodes repeat.
+const LAST_LINES: usize = 20;
+/// After the first word of a failure: how long its last lines may take to be read.
+const SETTLE: Duration = Duration::from_millis(150);
+/// How long a node that failed waits for the verdict of node 0.
+const VERDICT: Duration = Duration::from_secs(5);
+/// Between two lines that say that others still run.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// 128 + SIGTERM: what operators read as "try again".
+const RETRYABLE: i32 = 143;
+
+/// One attempt's tie to the other nodes.
+#[derive(Debug)]
+pub(super) struct Together {
+    session: Session,
+    node: u32,
+    hostname: String,
+    pub(super) attempt: u32,
+    /// Node 0's; the others do not decide.
+    restarts: Restarts,
+    began: Instant,
+    /// What this node reported.
+    reported: Option<Cause>,
+    verdict: Option<(Cause, Option<Again>)>,
+    all_done: bool,
+}
+
+/// How this node ends, with the lines to show.
+pub(super) struct Judged {
+    pub(super) ending: Ending,
+    /// Where another node is to blame: its rank's last lines.
+    pub(super) lines: Option<Vec<String>>,
+    pub(super) again: Option<Again>,
+}
+
+impl Together {
+    pub(super) fn new(
+        session: Session,
+        node: u32,
+        hostname: String,
+        attempt: u32,
+        restarts: Restarts,
+    ) -> Together {
+        Together {
+            session,
+            node,
+            hostname,
+            attempt,
+            restarts,
+            began: Instant::now(),
+            reported: None,
+            verdict: None,
+            all_done: false,
+        }
+    }
+
+    /// Runs the attempt; the first failure of this node goes to all at once, and
+    /// one of another node stops it.
+    pub(super) async fn accompany(
+        &mut self,
+        launch: &Launch,
+        ear: &AgentEar,
+        logs: &Logs,
+        streams: &mut (dyn Streams + Send),
+        narrate: &mut (dyn FnMut(Notice) + Send),
+    ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
+        let (noticed, mut notices) = mpsc::unbounded_channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut stop = Some(stop);
+        let elsewhere = async {
+            if stopped.await.is_err() {
+                std::future::pending().await
+            }
+        };
+        let mut notice = |notice: Notice| {
+            let _ = noticed.send(notice.clone());
+            narrate(notice);
+        };
+        let run = supervise::run(launch, ear, streams, &mut notice, elsewhere);
+        tokio::pin!(run);
+        let mut seen = Outcome::default();
+        let mut lines_at: Option<Instant> = None;
+        loop {
+            let lines_due = lines_at.unwrap_or_else(Instant::now);
+            tokio::select! {
+                outcome = &mut run => return outcome,
+                Some(notice) = notices.recv() => match notice {
+                    Notice::RankEnded { rank, end } => seen.ranks.push(rank_end(rank, end)),
+                    Notice::Stopping { reason } if reason != StopReason::OtherNode => {
+                        seen.stop = Some(reason);
+                        self.report(&report::ending(&seen), Vec::new(), false);
+                        lines_at = Some(Instant::now() + SETTLE);
+                    }
+                    _ => {}
+                },
+                () = sleep_until(lines_due), if lines_at.is_some() => {
+                    lines_at = None;
+                    let ending = report::ending(&seen);
+                    let lines = ending.rank.map(|rank| last_lines(logs, rank));
+                    self.report(&ending, lines.unwrap_or_default(), true);
+                }
+                event = self.session.next_event() => {
+                    self.note(event);
+                    if !self.all_done && let Some(stop) = stop.take() {
+                        let _ = stop.send(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Stop => {}
+            Event::Verdict { cause, again } => {
+                self.restarts.after(&cause, self.began.elapsed());
+                self.verdict = Some((*cause, again));
+            }
+            Event::AllDone => self.all_done = true,
+        }
+    }
+
+    fn report(&mut self, ending: &Ending, lines: Vec<String>, whole: bool) {
+        let now = muster::millis(SystemTime::now());
+        let cause = Cause {
+            node: self.node,
+            hostname: self.hostname.clone(),
+            rank: ending.rank,
+            id: ending.id.clone(),
+            class: ending.class.clone(),
+            code: ending.code,
+            text: ending.text.clone(),
+            hint: ending.hint.clone(),
+            at: self.reported.as_ref().map_or(now, |reported| reported.at),
+            lines,
+            whole,
+            loss: None,
+        };
+        self.session.failed(cause.clone());
+        self.reported = Some(cause);
+    }
+
+    /// The verdict that this node shares with the others. `local` is its own.
+    pub(super) async fn judge(
+        &mut self,
+        scene: &Scene,
+        ear: &AgentEar,
+        local: Ending,
+        lines: Vec<String>,
+    ) -> Judged {
+        let mut local = local;
+        let well = local.class == "done";
+        // Stopped for another node: there is nothing of our own to report.
+        let other = local.id == "node.other";
+        if well {
+            self.session.done();
+            if let Some(stopped) = self.wait_for_others(scene, ear).await {
+                self.report(&stopped, Vec::new(), true);
+                local = stopped;
+            }
+        } else if !other && self.reported.as_ref().is_none_or(|reported| !reported.whole) {
+            self.report(&local, lines, true);
+        }
+        if !self.all_done && self.verdict.is_none() {
+            let _ = timeout(VERDICT, async {
+                while !self.all_done && self.verdict.is_none() {
+                    let event = self.session.next_event().await;
+                    self.note(event);
+                }
+            })
+            .await;
+        }
+        self.compose(local)
+    }
+
+    /// A node whose ranks are done stays until all are: the job has one end.
+    /// Some: it was stopped from outside meanwhile.
+    async fn wait_for_others(&mut self, scene: &Scene, ear: &AgentEar) -> Option<Ending> {
+        let mut next_line = Instant::now() + PROGRESS;
+        while !self.all_done && self.verdict.is_none() {
+            tokio::select! {
+                event = self.session.next_event() => self.note(event),
+                word = ear.hear() => match word {
+                    GuardWord::Stop(signal) => return Some(report::ending::stopped(signal)),
+                    GuardWord::KillNow | GuardWord::Gone => return Some(report::ending::stopped(9)),
+                    GuardWord::Pass(_) => {}
+                },
+                () = sleep_until(next_line) => {
+                    next_line = Instant::now() + PROGRESS;
+                    scene.say(&text!(
+                        "this node is done; waiting for the ranks of the other nodes",
+                        "本节点已完成；正在等待其他节点的 rank 结束"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    fn compose(&self, local: Ending) -> Judged {
+        let Some((cause, again)) = &self.verdict else {
+            return Judged { ending: local, lines: None, again: None };
+        };
+        let own = cause.node == self.node && cause.loss.is_none();
+        // Stopped from outside stays what it is, whoever was first.
+        let keeps_code = own || local.class == "stopped";
+        let (code, class) = match (keeps_code, cause.is_retryable()) {
+            (true, _) => (local.code, local.class.clone()),
+            (false, true) => (RETRYABLE, "launcher".to_owned()),
+            (false, false) => (Verdict::OtherNode.code(), "launcher".to_owned()),
+        };
+        let Cause { node, hostname, text: said, .. } = cause;
+        let (en, zh) = (&said.en, &said.zh);
+        let text = if cause.loss.is_some() {
+            said.clone()
+        } else {
+            text!("{en}, on node {node} ({hostname})", "{zh}，位于节点 {node}（{hostname}）")
+        };
+        let ending = Ending {
+            code,
+            class,
+            id: cause.id.clone(),
+            rank: cause.rank,
+            node: Some(*node),
+            text,
+            hint: cause.hint.clone(),
+        };
+        Judged { ending, lines: Some(cause.lines.clone()), again: *again }
+    }
+
+    /// What the coming attempt inherits.
+    pub(super) fn next(&self, again: Again, identity: &RunIdentity) -> Next {
+        Next { attempt: again.attempt, identity: identity.clone(), restarts: self.restarts.clone() }
+    }
+
+    pub(super) async fn close(self) {
+        self.session.close().await;
+    }
+}
+
+fn rank_end(rank: u32, end: Option<End>) -> RankEnd {
+    RankEnd { rank, local_rank: rank, pid: None, end, at: SystemTime::now() }
+}
+
+fn last_lines(logs: &Logs, rank: u32) -> Vec<String> {
+    let tail = logs.tail(logs::Owner::Rank(rank), LAST_LINES);
+    tail.iter().map(|line| line.text().into_owned()).collect()
+}

@@ -1,0 +1,348 @@
+//! Before the start: meets the other nodes, so that all run one plan.
+//!
+//! Node 0 plans for the worst node and proposes; the others plan with what was
+//! agreed and say whether they can follow. Where a node runs without a muster,
+//! all go on by themselves, unless `--muster required` forbids it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scene;
+use super::card::card;
+use super::node::{self, Next};
+use super::shared::Together;
+use crate::lang::Text;
+use crate::muster::{
+    self, Accepted, Agreement, Assembly, Card, Config, Difference, Gathered, Joined, Memory,
+    Restarts, Secret, Session, Settled,
+};
+use crate::observe::{self, Facts};
+use crate::plan::{self, Membership, Plan, RunIdentity};
+use crate::prepare;
+use crate::report::closing;
+use crate::settings::{MusterMode, Nproc, Settings, Source, Sourced};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// What came of it.
+pub(super) enum Met {
+    /// One plan for all nodes.
+    Agreed { plan: Box<Plan>, identity: RunIdentity, together: Box<Together> },
+    /// This node goes on by itself, as there is only one, or as a node has no muster.
+    Alone,
+}
+
+/// Whether this job is to have one.
+///
+/// # Errors
+/// When it is required and cannot be.
+fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
+    let mode = settings.muster.value;
+    if mode == MusterMode::Off || member.nnodes < 2 {
+        return Ok(false);
+    }
+    if member.elastic.is_none() {
+        return Ok(true);
+    }
+    if mode == MusterMode::Auto {
+        return Ok(false);
+    }
+    let source = &settings.muster.source;
+    Err(Refusal::new(
+        Verdict::Muster,
+        "muster.elastic",
+        text!(
+            "{source}: an elastic job changes its nodes, so they cannot agree on one plan",
+            "{source}：弹性任务的节点会变化，因此无法协商出统一的计划"
+        ),
+        text!("--muster auto starts it without one", "使用 --muster auto 可跳过集结启动"),
+    ))
+}
+
+fn config(
+    scene: &Scene,
+    facts: &Facts,
+    member: &Membership,
+    first: bool,
+) -> Result<Config, Refusal> {
+    let settings = &scene.settings;
+    let job = facts.contract.job_id.as_ref().filter(|job| !job.is_blank());
+    let host = Arc::clone(&scene.host);
+    Ok(Config {
+        node: member.node_rank,
+        nnodes: member.nnodes,
+        job: job.map(|job| job.value.clone()),
+        master_addr: member.master_addr.clone(),
+        port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
+        patience: settings.wait_timeout.value,
+        progress_every: Duration::from_secs(30),
+        peer_timeout: muster::PEER_TIMEOUT,
+        secret: Secret::read(&scene.host)?,
+        // In a later attempt a store on the port is that of the one before.
+        may_fall_back: settings.muster.value == MusterMode::Auto && first,
+        memory: Arc::new(move || {
+            let (used, limit) = observe::limits::memory_in_use(&host)?;
+            Some(Memory { used, limit })
+        }),
+    })
+}
+
+/// Meets the other nodes, where there are any.
+///
+/// # Errors
+/// When they do not fit together, one is missing at the deadline, or the port is taken.
+pub(super) async fn meet(
+    scene: &Scene,
+    facts: &mut Facts,
+    plan: &Plan,
+    next: Option<&Next>,
+) -> Result<Met, Refusal> {
+    let member = &plan.membership;
+    if !scene.host.is_live() || !is_wanted(&scene.settings, member)? {
+        return Ok(Met::Alone);
+    }
+    let config = config(scene, facts, member, next.is_none())?;
+    let own = card(&scene.settings, facts, plan)?;
+    if config.secret.is_none() && next.is_none() {
+        scene.say(&text!(
+            "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",
+            "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
+        ));
+    }
+    if member.is_master() {
+        prepare::check_port(&scene.host, member.master_port)?;
+        if config.port != member.master_port {
+            prepare::check_port(&scene.host, config.port)?;
+        }
+        lead(scene, facts, plan, &config, own, next).await
+    } else {
+        follow(scene, facts, &config, &own).await
+    }
+}
+
+/// Node 0: gathers, plans for all, proposes.
+async fn lead(
+    scene: &Scene,
+    facts: &Facts,
+    plan: &Plan,
+    config: &Config,
+    own: Card,
+    next: Option<&Next>,
+) -> Result<Met, Refusal> {
+    let restarts = next.map_or_else(
+        || Restarts::new(scene.settings.max_restarts.value),
+        |next| next.restarts.clone(),
+    );
+    let identity = match next {
+        Some(next) => next.identity.clone(),
+        None => node::identity(plan, &facts.contract)?,
+    };
+    raise_nofile(config.nnodes);
+    let mut say = |line: Text| scene.say(&line);
+    loop {
+        let gathered = match muster::gather(config, own.clone(), &mut say).await? {
+            Assembly::All(gathered) => gathered,
+            Assembly::Alone(why) => {
+                scene.say(&why);
+                return Ok(Met::Alone);
+            }
+        };
+        let differences = gathered.differences().to_vec();
+        let planned = plan_for_all(scene, facts, &gathered);
+        let plan = match planned {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                gathered.refuse(&refusal).await;
+                return Err(refusal);
+            }
+        };
+        let agreement = Agreement {
+            nnodes: plan.membership.nnodes,
+            nproc: plan.nproc_per_node,
+            world: plan.world_size,
+            ulysses: plan.layout.ulysses_size,
+            ring: plan.layout.ring_size,
+            heads: plan.layout.heads,
+            master_port: plan.membership.master_port,
+            run_id: identity.run_id.clone(),
+            timestamp: identity.timestamp.clone(),
+            attempt: next.map_or(0, |next| next.attempt),
+        };
+        match gathered.agree(agreement.clone(), restarts.clone(), &mut say).await? {
+            Settled::Session(session) => {
+                return Ok(agreed(scene, own, plan, &agreement, &differences, session, restarts));
+            }
+            Settled::Lost(why) => scene.say(&why),
+        }
+    }
+}
+
+fn plan_for_all(scene: &Scene, facts: &Facts, gathered: &Gathered) -> Result<Plan, Refusal> {
+    if scene.settings.muster.value == MusterMode::Required {
+        muster::refuse_differences(gathered.differences())?;
+    }
+    let settings = with_heads(&scene.settings, gathered.heads());
+    plan::plan_with(&settings, facts, Some(gathered.fewest()))
+}
+
+/// Any other node: joins, plans with what was agreed, says whether it can follow.
+async fn follow(
+    scene: &Scene,
+    facts: &mut Facts,
+    config: &Config,
+    own: &Card,
+) -> Result<Met, Refusal> {
+    let last = node::last_resort(scene.settings.probe.value);
+    let mut say = |line: Text| scene.say(&line);
+    loop {
+        let offer = match muster::join(&scene.host, config, own, Some(&last), &mut say).await? {
+            Joined::Offer(offer) => offer,
+            Joined::Alone(why) => {
+                scene.say(&why);
+                return Ok(Met::Alone);
+            }
+        };
+        // The connection proves which of our addresses talks to node 0.
+        if let Some(local) = offer.local {
+            node::prove_route(facts, local);
+        }
+        let (agreement, differences) = (offer.agreement.clone(), offer.differences.clone());
+        let mut plan = match plan_as_agreed(&scene.settings, facts, &agreement) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                offer.decline(&refusal).await;
+                return Err(refusal);
+            }
+        };
+        plan.membership.master_port = agreement.master_port;
+        match offer.accept().await? {
+            Accepted::Session(session) => {
+                let none = Restarts::new(0);
+                let own = own.clone();
+                return Ok(agreed(scene, own, plan, &agreement, &differences, session, none));
+            }
+            Accepted::Alone(why) => {
+                scene.say(&why);
+                return Ok(Met::Alone);
+            }
+            Accepted::Lost => scene.say(&text!(
+                "the connection to node 0 was lost during the agreement; joining again",
+                "协商过程中与节点 0 的连接断开；重新加入"
+            )),
+        }
+    }
+}
+
+/// The plan of this node with the agreed sizes.
+fn plan_as_agreed(
+    settings: &Settings,
+    facts: &Facts,
+    agreement: &Agreement,
+) -> Result<Plan, Refusal> {
+    let fits = |plan: &Plan| {
+        plan.nproc_per_node == agreement.nproc
+            && plan.world_size == agreement.world
+            && plan.layout.ulysses_size == agreement.ulysses
+            && plan.layout.ring_size == agreement.ring
+    };
+    let settings = with_heads(settings, agreement.heads);
+    let plan = plan::plan_with(&settings, facts, Some(agreement.nproc))?;
+    if fits(&plan) {
+        return Ok(plan);
+    }
+    let mut fixed = settings;
+    fixed.nproc_per_node = Sourced::new(Nproc::Count(agreement.nproc), by_muster());
+    let plan = plan::plan(&fixed, facts)?;
+    if fits(&plan) {
+        return Ok(plan);
+    }
+    let Agreement { nproc, ulysses, ring, .. } = agreement;
+    let (mine, layout) = (plan.nproc_per_node, &plan.layout);
+    let (my_ulysses, my_ring) = (layout.ulysses_size, layout.ring_size);
+    Err(Refusal::new(
+        Verdict::Layout,
+        "muster.layout",
+        text!(
+            "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, and this node comes to {mine}, {my_ulysses} and {my_ring}",
+            "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点得到 {mine}、{my_ulysses}、{my_ring}"
+        ),
+        text!(
+            "give all nodes the same arguments, profile and checkpoint",
+            "请为所有节点指定相同的参数、配置文件和检查点"
+        ),
+    ))
+}
+
+fn by_muster() -> Source {
+    Source::Flag("muster".to_owned())
+}
+
+fn with_heads(settings: &Settings, heads: Option<u32>) -> Settings {
+    let mut settings = settings.clone();
+    if let (None, Some(heads)) = (&settings.layout.heads, heads) {
+        settings.layout.heads = Some(Sourced::new(heads, by_muster()));
+    }
+    settings
+}
+
+fn agreed(
+    scene: &Scene,
+    own: Card,
+    mut plan: Plan,
+    agreement: &Agreement,
+    differences: &[Difference],
+    session: Session,
+    restarts: Restarts,
+) -> Met {
+    let Agreement { nnodes, nproc, world, run_id, .. } = agreement;
+    scene.say(&text!(
+        "all {nnodes} nodes agree: {nproc} processes each, {world} in all, run {run_id}",
+        "全部 {nnodes} 个节点达成一致：每节点 {nproc} 个进程，共 {world} 个，运行 {run_id}"
+    ));
+    for warning in differences.iter().map(Difference::warning) {
+        scene.console.say(&closing::warning(&warning, scene.lang()));
+        plan.warnings.push(warning);
+    }
+    let identity = RunIdentity {
+        run_id: agreement.run_id.clone(),
+        timestamp: agreement.timestamp.clone(),
+        master_port: agreement.master_port,
+    };
+    let together = Together::new(session, own.node, own.hostname, agreement.attempt, restarts);
+    Met::Agreed { plan: Box::new(plan), identity, together: Box::new(together) }
+}
+
+/// Every node is a descriptor on node 0; the soft limit is often 1024.
+fn raise_nofile(nnodes: u32) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let needed = u64::from(nnodes).saturating_mul(2).saturating_add(512);
+    if current.is_some_and(|current| current < needed) {
+        // Refused by nobody: a soft limit may be raised to the hard one.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// This node cannot take part: the others should not wait for it.
+pub(super) async fn excuse(scene: &Scene, facts: &Facts, refusal: &Refusal) {
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    let Ok(member) = plan::membership(
+        &scene.settings,
+        &facts.contract,
+        &facts.gpus,
+        &mut decisions,
+        &mut warnings,
+    ) else {
+        return;
+    };
+    let live = scene.host.is_live();
+    if !live || !is_wanted(&scene.settings, &member).unwrap_or(false) {
+        return;
+    }
+    let Ok(config) = config(scene, facts, &member, true) else { return };
+    if member.is_master() {
+        muster::turn_away(&config, &facts.hostname, refusal).await;
+    } else {
+        muster::excuse(&scene.host, &config, &facts.hostname, refusal).await;
+    }
+}

@@ -1,0 +1,267 @@
+//! The first bytes of a connection: who speaks, in which version, open or sealed.
+//!
+//! The dialer sends nine bytes: magic, lowest and highest version, mode. The
+//! listener answers with nine: magic, version, mode, status. With a secret both
+//! then do Noise NNpsk0, which the eighteen bytes are bound to. The first byte is
+//! no query of torch's TCPStore, so that a store closes the connection at once.
+
+use std::time::Duration;
+
+use snow::{Builder, HandshakeState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::channel::{Channel, ChannelError};
+use super::secret::Secret;
+use super::wire::{Frame, Hello};
+
+const MAGIC: &[u8; 6] = b"rkl/mu";
+const PREAMBLE: usize = 9;
+/// Versions that this program speaks.
+const LOWEST: u8 = 1;
+const HIGHEST: u8 = 1;
+
+const OPEN: u8 = 0;
+const SEALED: u8 = 1;
+
+const FINE: u8 = 0;
+const OTHER_VERSION: u8 = 1;
+const OTHER_MODE: u8 = 2;
+
+/// What each step with a stranger may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Node 0 may have thousands of handshakes before this one.
+const DIALERS_PATIENCE: Duration = Duration::from_secs(30);
+/// A message of no bytes: the secrets differ. Silence or an end of the connection
+/// is no such proof.
+const NO: u16 = 0;
+
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Longest handshake message: a key and a tag are 48 bytes.
+const NOISE_LONGEST: usize = 128;
+
+/// A client of torch's TCPStore begins with query VALIDATE (0) and this number
+/// in the host's byte order (TCPStoreBackend.hpp, validationMagicNumber).
+pub(super) const STORE_HELLO: [u8; 5] = [0x00, 0xCE, 0xF7, 0x85, 0x3C];
+
+/// Somebody who could not be let in, or would not let us in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stranger {
+    /// Speaks torch's TCPStore: torchrun without ranklaunch.
+    PlainTorchrun,
+    /// Speaks another version of this protocol.
+    Version,
+    /// One side has a secret and the other has none.
+    Mode {
+        /// Whether the other side has one.
+        theirs: bool,
+    },
+    /// The secrets differ.
+    Secret,
+    /// Something else: a port scan, a health check, a proxy.
+    Unknown(String),
+}
+
+impl From<std::io::Error> for Stranger {
+    fn from(error: std::io::Error) -> Stranger {
+        Stranger::Unknown(error.to_string())
+    }
+}
+
+impl From<ChannelError> for Stranger {
+    fn from(error: ChannelError) -> Stranger {
+        match error {
+            ChannelError::Cipher => Stranger::Secret,
+            other => Stranger::Unknown(other.to_string()),
+        }
+    }
+}
+
+fn state(secret: &Secret, prologue: &[u8], dialer: bool) -> Result<HandshakeState, Stranger> {
+    let unknown = |error: snow::Error| Stranger::Unknown(error.to_string());
+    let builder = Builder::new(NOISE.parse().map_err(unknown)?)
+        .psk(0, secret.key())
+        .map_err(unknown)?
+        .prologue(prologue)
+        .map_err(unknown)?;
+    if dialer { builder.build_initiator() } else { builder.build_responder() }.map_err(unknown)
+}
+
+/// Node 0's side, up to the node's first frame.
+pub(super) async fn admit(
+    mut stream: TcpStream,
+    secret: Option<&Secret>,
+) -> Result<(Channel, Hello), Stranger> {
+    let preamble = timeout(PATIENCE, first_bytes(&mut stream)).await.map_err(|_| silent())??;
+    let [.., lowest, highest, mode] = preamble;
+    let ours = if secret.is_some() { SEALED } else { OPEN };
+    let version = highest.min(HIGHEST);
+    let status = if version < lowest.max(LOWEST) {
+        OTHER_VERSION
+    } else if mode != ours {
+        OTHER_MODE
+    } else {
+        FINE
+    };
+    let answer = words(version, ours, status);
+    stream.write_all(&answer).await?;
+    match status {
+        OTHER_VERSION => return Err(Stranger::Version),
+        OTHER_MODE => return Err(Stranger::Mode { theirs: mode == SEALED }),
+        _ => {}
+    }
+    let cipher = match secret {
+        None => None,
+        Some(secret) => {
+            let mut noise = state(secret, &[preamble, answer].concat(), false)?;
+            let dialed =
+                timeout(PATIENCE, read_message(&mut stream)).await.map_err(|_| silent())??;
+            let mut nothing = [0u8; NOISE_LONGEST];
+            if noise.read_message(&dialed, &mut nothing).is_err() {
+                stream.write_u16(NO).await?;
+                return Err(Stranger::Secret);
+            }
+            write_message(&mut stream, &mut noise).await?;
+            Some(noise.into_transport_mode().map_err(|_| Stranger::Secret)?)
+        }
+    };
+    let mut channel = Channel::new(stream, cipher);
+    match timeout(PATIENCE, channel.receive()).await.map_err(|_| silent())?? {
+        Frame::Hello(hello) => {
+            channel.trust();
+            Ok((channel, hello))
+        }
+        _ => Err(Stranger::Unknown("no greeting".to_owned())),
+    }
+}
+
+/// The dialer's side, up to the point at which frames may be sent.
+pub(super) async fn dial(
+    mut stream: TcpStream,
+    secret: Option<&Secret>,
+) -> Result<Channel, Stranger> {
+    let ours = if secret.is_some() { SEALED } else { OPEN };
+    let preamble = words(LOWEST, HIGHEST, ours);
+    stream.write_all(&preamble).await?;
+    let mut answer = [0u8; PREAMBLE];
+    timeout(DIALERS_PATIENCE, stream.read_exact(&mut answer)).await.map_err(|_| silent())??;
+    let [magic @ .., version, mode, status] = answer;
+    if &magic != MAGIC {
+        return Err(Stranger::Unknown("the answer is not ranklaunch's".to_owned()));
+    }
+    if status == OTHER_VERSION || !(LOWEST..=HIGHEST).contains(&version) {
+        return Err(Stranger::Version);
+    }
+    if mode != ours || status != FINE {
+        return Err(Stranger::Mode { theirs: mode == SEALED });
+    }
+    let cipher = match secret {
+        None => None,
+        Some(secret) => {
+            let mut noise = state(secret, &[preamble, answer].concat(), true)?;
+            write_message(&mut stream, &mut noise).await?;
+            let answered = read_message(&mut stream);
+            let answered = timeout(DIALERS_PATIENCE, answered).await.map_err(|_| silent())??;
+            if answered.is_empty() {
+                return Err(Stranger::Secret);
+            }
+            let mut nothing = [0u8; NOISE_LONGEST];
+            noise.read_message(&answered, &mut nothing).map_err(|_| Stranger::Secret)?;
+            Some(noise.into_transport_mode().map_err(|_| Stranger::Secret)?)
+        }
+    };
+    let mut channel = Channel::new(stream, cipher);
+    channel.trust();
+    Ok(channel)
+}
+
+/// Nine bytes, unless the first five are those of a store's client, which may
+/// then wait for an answer.
+async fn first_bytes(stream: &mut TcpStream) -> Result<[u8; PREAMBLE], Stranger> {
+    let mut bytes = [0u8; PREAMBLE];
+    let (first, rest) = bytes.split_at_mut(STORE_HELLO.len());
+    stream.read_exact(first).await?;
+    if *first == STORE_HELLO {
+        return Err(if is_our_question(stream).await {
+            Stranger::Unknown("a node that asks whether this is a store".to_owned())
+        } else {
+            Stranger::PlainTorchrun
+        });
+    }
+    if !MAGIC.starts_with(first) {
+        return Err(Stranger::Unknown("not ranklaunch".to_owned()));
+    }
+    stream.read_exact(rest).await?;
+    if !bytes.starts_with(MAGIC) {
+        return Err(Stranger::Unknown("not ranklaunch".to_owned()));
+    }
+    Ok(bytes)
+}
+
+async fn read_message(stream: &mut TcpStream) -> Result<Vec<u8>, Stranger> {
+    let length = usize::from(stream.read_u16().await?);
+    if length > NOISE_LONGEST {
+        return Err(Stranger::Unknown("a handshake that is too long".to_owned()));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+async fn write_message(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), Stranger> {
+    let mut bytes = [0u8; NOISE_LONGEST];
+    let written = noise.write_message(&[], &mut bytes).map_err(|_| Stranger::Secret)?;
+    let mut message = u16::try_from(written).unwrap_or_default().to_be_bytes().to_vec();
+    message.extend(bytes.iter().take(written));
+    Ok(stream.write_all(&message).await?)
+}
+
+fn words(second: u8, third: u8, last: u8) -> [u8; PREAMBLE] {
+    let [a, b, c, d, e, f] = *MAGIC;
+    [a, b, c, d, e, f, second, third, last]
+}
+
+fn silent() -> Stranger {
+    Stranger::Unknown("it said nothing".to_owned())
+}
+
+/// Whether torch's TCPStore answers somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    /// It gave our ping back.
+    Proven,
+    /// It took the greeting of a store's client and holds the connection, as stores
+    /// before torch 2.4 do; so may a node 0 that is very busy.
+    Likely,
+    No,
+}
+
+/// Query PING and a number that comes back; a ranklaunch that gets it knows by
+/// the number that nobody is a client of a store.
+const PING: [u8; 5] = [13, b'r', b'k', b'l', b'?'];
+
+/// Asks whoever answers there whether it is a store.
+pub(super) async fn ask_store(mut stream: TcpStream) -> Store {
+    /// A proxy that has nobody behind it closes sooner.
+    const HOLD: Duration = Duration::from_millis(700);
+    let question: Vec<u8> = STORE_HELLO.into_iter().chain(PING).collect();
+    if stream.write_all(&question).await.is_err() {
+        return Store::No;
+    }
+    let mut echo = [0u8; 4];
+    match timeout(HOLD, stream.read_exact(&mut echo)).await {
+        Ok(Ok(_)) if PING.ends_with(&echo) => Store::Proven,
+        Ok(_) => Store::No,
+        Err(_) => Store::Likely,
+    }
+}
+
+/// What came after a store's greeting: our own question, or a client's.
+async fn is_our_question(stream: &mut TcpStream) -> bool {
+    let mut next = [0u8; PING.len()];
+    // Clients before torch 2.4 send no ping and wait for their turn.
+    let read = timeout(Duration::from_millis(500), stream.read_exact(&mut next)).await;
+    matches!(read, Ok(Ok(_))) && next == PING
+}

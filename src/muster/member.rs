@@ -1,0 +1,76 @@
+//! Any other node while the job runs: reports to node 0, hears its verdict.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::channel::Channel;
+use super::session::{Command, Ends, Event};
+use super::types::{BEAT, Cause, Config, Loss, now_millis};
+use super::wire::Frame;
+
+/// How long the end of a connection may take.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's.
+pub(super) async fn run(
+    config: Config,
+    master: String,
+    mut channel: Channel,
+    offset: i64,
+    ends: Ends,
+) {
+    let Ends { events, mut commands } = ends;
+    let mut tick = interval(BEAT.min(config.peer_timeout / 4));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
+    let mut own: Option<Cause> = None;
+    let loss = loop {
+        tokio::select! {
+            frame = channel.receive() => {
+                heard = Instant::now();
+                match frame {
+                    Ok(Frame::Stop) => drop(events.send(Event::Stop)),
+                    Ok(Frame::Verdict { cause, again }) => {
+                        let _ = events.send(Event::Verdict { cause: Box::new(cause), again });
+                        break None;
+                    }
+                    Ok(Frame::AllDone) => {
+                        let _ = events.send(Event::AllDone);
+                        break None;
+                    }
+                    Ok(Frame::Ping) => drop(timeout(config.peer_timeout, channel.send(&Frame::Pong)).await),
+                    Ok(_) => {}
+                    Err(_) => break Some(Loss::Died),
+                }
+            }
+            command = commands.recv() => {
+                let frame = match command {
+                    Some(Command::Failed(cause)) => {
+                        let cause = Cause { at: cause.at.saturating_add(offset), ..*cause };
+                        own = Some(cause.clone());
+                        Frame::Failed(cause)
+                    }
+                    Some(Command::Done) => Frame::Done,
+                    None => break None,
+                };
+                // A connection that does not take it ends by silence.
+                let _ = timeout(config.peer_timeout, channel.send(&frame)).await;
+            }
+            _ = tick.tick() => {
+                let memory = (config.memory)();
+                let _ = timeout(config.peer_timeout, channel.send(&Frame::Beat { memory })).await;
+            }
+            () = sleep_until(heard + config.peer_timeout) => break Some(Loss::Silent),
+        }
+    };
+    if let Some(loss) = loss {
+        let _ = events.send(Event::Stop);
+        // What we know ourselves came first.
+        let cause = own.unwrap_or_else(|| {
+            Cause::lost(0, &master, loss, None, config.peer_timeout, now_millis() + offset)
+        });
+        let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
+    }
+    let _ = timeout(DRAIN, channel.close()).await;
+}

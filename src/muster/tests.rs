@@ -1,0 +1,341 @@
+//! Whole musters over loopback: several members against one node 0.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::handshake::STORE_HELLO;
+use super::types::card;
+use super::*;
+use crate::host::Host;
+use crate::verdict::Refusal;
+
+fn port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|one| one.local_addr())
+        .expect("a port")
+        .port()
+}
+
+fn config(node: u32, nnodes: u32, port: u16) -> Config {
+    Config {
+        node,
+        nnodes,
+        job: None,
+        master_addr: "127.0.0.1".to_owned(),
+        port,
+        patience: Duration::from_secs(20),
+        progress_every: Duration::from_secs(30),
+        peer_timeout: Duration::from_secs(2),
+        secret: None,
+        may_fall_back: true,
+        memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
+    }
+}
+
+fn secret(words: &str) -> Option<Secret> {
+    let environment = BTreeMap::from([("RANKLAUNCH_SECRET".into(), words.into())]);
+    Secret::read(&Host::replayed("/", environment)).expect("long enough")
+}
+
+fn agreement(gathered: &Gathered, port: u16) -> Agreement {
+    let nproc = gathered.fewest();
+    let nnodes = u32::try_from(gathered.cards().len()).expect("few");
+    Agreement {
+        nnodes,
+        nproc,
+        world: nnodes * nproc,
+        ulysses: 1,
+        ring: 1,
+        heads: None,
+        master_port: port,
+        run_id: "run-1".to_owned(),
+        timestamp: "20250102-030405".to_owned(),
+        attempt: 0,
+    }
+}
+
+async fn node_0(config: Config, own: Card) -> Result<Option<Session>, Refusal> {
+    loop {
+        let Assembly::All(gathered) = gather(&config, own.clone(), &mut |_| {}).await? else {
+            return Ok(None);
+        };
+        let agreed = agreement(&gathered, config.port);
+        if let Settled::Session(session) =
+            gathered.agree(agreed, Restarts::new(0), &mut |_| {}).await?
+        {
+            return Ok(Some(session));
+        }
+    }
+}
+
+async fn other(config: Config, own: Card) -> Result<Option<(Session, Agreement)>, Refusal> {
+    let host = Host::replayed("/", BTreeMap::new());
+    loop {
+        let Joined::Offer(offer) = join(&host, &config, &own, None, &mut |_| {}).await? else {
+            return Ok(None);
+        };
+        let agreed = offer.agreement.clone();
+        match offer.accept().await? {
+            Accepted::Session(session) => return Ok(Some((session, agreed))),
+            Accepted::Alone(_) => return Ok(None),
+            Accepted::Lost => {}
+        }
+    }
+}
+
+/// Three sessions of one job; cards as given for nodes 1 and 2.
+async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
+    let port = port();
+    let of = |node| {
+        let mut config = config(node, 3, port);
+        change(&mut config);
+        config
+    };
+    let (zero, one, two) =
+        tokio::join!(node_0(of(0), card(0, 3)), other(of(1), card(1, 3)), other(of(2), card(2, 3)));
+    (
+        zero.expect("agreed").expect("a muster"),
+        one.expect("agreed").expect("a muster").0,
+        two.expect("agreed").expect("a muster").0,
+    )
+}
+
+async fn verdict(session: &mut Session) -> Event {
+    loop {
+        match timeout(Duration::from_secs(10), session.next_event()).await.expect("a verdict") {
+            Event::Stop => {}
+            event => return event,
+        }
+    }
+}
+
+fn failure(node: u32, at: i64, whole: bool) -> Cause {
+    Cause {
+        node,
+        hostname: format!("host-{node}"),
+        rank: Some(node),
+        id: "rank.exit".to_owned(),
+        class: "script".to_owned(),
+        code: 7,
+        text: crate::text!("rank {node} failed", "rank {node} 失败"),
+        hint: crate::lang::Text::same(""),
+        at,
+        lines: if whole { vec!["the last line".to_owned()] } else { Vec::new() },
+        whole,
+        loss: None,
+    }
+}
+
+#[tokio::test]
+async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
+    let port = port();
+    let seven = Card { most: 7, gpus: 7, ..card(2, 3) };
+    let (zero, one, two) = tokio::join!(
+        node_0(config(0, 3, port), card(0, 3)),
+        other(config(1, 3, port), card(1, 3)),
+        other(config(2, 3, port), seven)
+    );
+    let (session, agreed) = one.expect("agreed").expect("a muster");
+    assert_eq!((agreed.nproc, agreed.world), (7, 21));
+    assert_eq!(two.expect("agreed").expect("a muster").1, agreed);
+    // torchrun binds the port beside the living connections.
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port));
+    assert!(listener.is_ok(), "{listener:?}");
+    drop((zero, session));
+}
+
+#[tokio::test]
+async fn the_first_failure_reaches_all_with_its_last_lines() {
+    let (mut zero, mut one, mut two) = three(|_| {}).await;
+    let now = millis(std::time::SystemTime::now());
+    // The consequence is reported first, and happened later.
+    one.failed(failure(1, now, true));
+    two.failed(failure(2, now - 60, false));
+    two.failed(failure(2, now + 500, true));
+    let expected = failure(2, now - 60, true);
+    for session in [&mut zero, &mut one, &mut two] {
+        let Event::Verdict { cause, again } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!(again, None);
+        assert!((cause.at - expected.at).abs() < 20, "{cause:?}");
+        assert_eq!(Cause { at: expected.at, ..*cause }, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_success_stops_nobody_and_all_leave_together() {
+    let (mut zero, mut one, mut two) = three(|_| {}).await;
+    one.done();
+    zero.done();
+    let early = timeout(Duration::from_millis(300), one.next_event()).await;
+    assert!(early.is_err(), "{early:?}");
+    two.done();
+    for session in [&mut zero, &mut one, &mut two] {
+        assert_eq!(verdict(session).await, Event::AllDone);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_dies_is_named_at_once_with_its_memory() {
+    // Sealed, since a reset must be noticed there as well.
+    let (mut zero, mut one, two) = three(|config| config.secret = secret("0123456789abcdef")).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(two);
+    for session in [&mut zero, &mut one] {
+        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!((cause.node, cause.loss), (2, Some(Loss::Died)));
+        assert!(cause.text.en.contains("99 % of its memory limit"), "{}", cause.text.en);
+    }
+}
+
+#[tokio::test]
+async fn node_0_vanishing_ends_the_job_for_all() {
+    let (zero, mut one, mut two) = three(|_| {}).await;
+    drop(zero);
+    for session in [&mut one, &mut two] {
+        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!((cause.node, cause.id.as_str()), (0, "node.died"));
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_do_not_fit_are_refused_everywhere() {
+    let port = port();
+    let other_rule = Card { rule: crate::settings::LayoutRule::UlyssesWorld, ..card(1, 2) };
+    let (zero, one) =
+        tokio::join!(node_0(config(0, 2, port), card(0, 2)), other(config(1, 2, port), other_rule));
+    let (zero, one) = (zero.expect_err("refused"), one.expect_err("refused"));
+    assert_eq!(zero, one);
+    assert_eq!(zero.id, "muster.rule");
+
+    let (zero, one) =
+        tokio::join!(node_0(config(0, 2, port), card(0, 2)), other(config(1, 3, port), card(1, 3)));
+    assert_eq!(zero.expect_err("refused").id, "muster.nnodes");
+    assert_eq!(one.expect_err("refused").id, "muster.nnodes");
+}
+
+#[tokio::test]
+async fn a_living_rank_is_not_given_away_and_both_are_named() {
+    let port = port();
+    let (zero, first, second) = tokio::join!(
+        node_0(config(0, 3, port), card(0, 3)),
+        other(config(1, 3, port), card(1, 3)),
+        other(config(1, 3, port), Card { hostname: "twin".to_owned(), ..card(1, 3) }),
+    );
+    for refusal in [zero.err(), first.err(), second.err()] {
+        let refusal = refusal.expect("refused");
+        assert_eq!(refusal.id, "muster.duplicate");
+        assert!(refusal.text.en.contains("host-1") && refusal.text.en.contains("twin"));
+    }
+}
+
+#[tokio::test]
+async fn a_dead_rank_is_replaced_by_the_later_one() {
+    let port = port();
+    let mut patient = config(0, 3, port);
+    patient.peer_timeout = Duration::from_secs(15);
+    let zero = tokio::spawn(node_0(patient, card(0, 3)));
+    // Says hello, then never anything again.
+    let host = Host::replayed("/", BTreeMap::new());
+    let mute = config(1, 3, port);
+    let own = card(1, 3);
+    let mut silent = Box::pin(async { join(&host, &mute, &own, None, &mut |_| {}).await });
+    let _ = timeout(Duration::from_millis(400), &mut silent).await;
+    let (one, two) =
+        tokio::join!(other(config(1, 3, port), card(1, 3)), other(config(2, 3, port), card(2, 3)));
+    assert!(one.expect("agreed").is_some() && two.expect("agreed").is_some());
+    assert!(zero.await.expect("it ran").expect("agreed").is_some());
+}
+
+#[tokio::test]
+async fn a_missing_node_is_named_at_the_deadline() {
+    let port = port();
+    let short = |node| Config { patience: Duration::from_secs(2), ..config(node, 3, port) };
+    let lines = std::sync::Mutex::new(Vec::new());
+    let mut say =
+        |line: crate::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
+    let zero = Config { progress_every: Duration::from_millis(900), ..short(0) };
+    let (zero, one) =
+        tokio::join!(gather(&zero, card(0, 3), &mut say), other(short(1), card(1, 3)));
+    let refusal = zero.expect_err("one is missing");
+    assert_eq!(refusal.text.en, "2 of 3 nodes arrived in 2s; missing node 2 (never connected)");
+    assert!(refusal.hint.en.contains("WORLD_SIZE"));
+    assert_eq!(one.expect_err("told"), refusal);
+    let lines = lines.into_inner().expect("a lock");
+    assert_eq!(
+        lines.first().map(String::as_str),
+        Some("2 of 3 nodes have arrived; waiting for node 2")
+    );
+}
+
+#[tokio::test]
+async fn plain_torchrun_is_recognised_by_its_first_bytes() {
+    let plain = |port| async move {
+        loop {
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
+                stream.write_all(&STORE_HELLO).await.expect("sent");
+                let _ = stream.read(&mut [0u8; 16]).await;
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let one_port = port();
+    let (zero, one, ()) = tokio::join!(
+        node_0(config(0, 3, one_port), card(0, 3)),
+        other(Config { patience: Duration::from_secs(2), ..config(1, 3, one_port) }, card(1, 3)),
+        plain(one_port)
+    );
+    // Node 1 may come after the decision and must then find a store by itself.
+    assert!(zero.expect("goes on").is_none());
+    drop(one);
+
+    let required = Config { may_fall_back: false, ..config(0, 3, port()) };
+    let port = required.port;
+    let (zero, ()) = tokio::join!(node_0(required, card(0, 3)), plain(port));
+    assert_eq!(zero.expect_err("required").id, "muster.plain-torchrun");
+}
+
+#[tokio::test]
+async fn without_the_secret_nobody_gets_in() {
+    for (theirs, ours) in [
+        (secret("0123456789abcdef"), None),
+        (None, secret("0123456789abcdef")),
+        (secret("0123456789abcdef"), secret("fedcba9876543210")),
+    ] {
+        let port = port();
+        let zero = Config { secret: ours, patience: Duration::from_secs(2), ..config(0, 2, port) };
+        let one = Config { secret: theirs, ..config(1, 2, port) };
+        let (zero, one) = tokio::join!(node_0(zero, card(0, 2)), other(one, card(1, 2)));
+        assert_eq!(zero.expect_err("nobody came").id, "muster.missing");
+        assert_eq!(one.expect_err("shut out").id, "muster.secret");
+    }
+}
+
+#[tokio::test]
+async fn strangers_do_not_disturb() {
+    let port = port();
+    let noise = async {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"\x00\xCE\xF7\x85\x3C\x0Drkl?",
+            b"rkl/mu\x01\x01\x00\xff\xff\xff\xff",
+            b"rk",
+            b"",
+        ] {
+            for _ in 0..50 {
+                if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
+                    let _ = stream.write_all(bytes).await;
+                }
+            }
+        }
+        // Only then the node that all wait for.
+        other(config(1, 2, port), card(1, 2)).await
+    };
+    let (zero, one) = tokio::join!(node_0(config(0, 2, port), card(0, 2)), noise);
+    assert!(zero.expect("agreed").is_some() && one.expect("agreed").is_some());
+}

@@ -1,0 +1,297 @@
+//! What nodes tell each other, and how a muster is held.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::secret::Secret;
+use crate::lang::Text;
+use crate::settings::{Engine, LayoutRule};
+use crate::text;
+
+/// How one node takes part.
+#[derive(Clone)]
+pub struct Config {
+    pub node: u32,
+    pub nnodes: u32,
+    /// The platform's id of the job, where it has one; else port and node count tell jobs apart.
+    pub job: Option<String>,
+    pub master_addr: String,
+    /// Where node 0 listens: the master port, or `--muster-port`.
+    pub port: u16,
+    /// How long nodes wait for each other.
+    pub patience: Duration,
+    /// Between two lines that say who is missing.
+    pub progress_every: Duration,
+    /// After this silence a node counts as lost.
+    pub peer_timeout: Duration,
+    pub secret: Option<Secret>,
+    /// A node without ranklaunch ends the muster, not the job (`--muster auto`).
+    pub may_fall_back: bool,
+    /// This node's memory, read for every heartbeat.
+    pub memory: Arc<dyn Fn() -> Option<Memory> + Send + Sync>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Config")
+            .field("node", &self.node)
+            .field("nnodes", &self.nnodes)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The silence after which a node is given up; a shorter partition is survived,
+/// since TCP sends again what was lost.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Before the start a silence may be so many times longer: nothing runs that could
+/// hang, and node 0 may have thousands of handshakes to do.
+pub(super) const BEFORE_THE_START: u32 = 4;
+/// Between two heartbeats.
+pub(super) const BEAT: Duration = Duration::from_secs(3);
+
+/// What a node says about itself. Plain values, no variables and no paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    pub node: u32,
+    pub nnodes: u32,
+    pub hostname: String,
+    /// ranklaunch's version.
+    pub version: String,
+    pub engine: Engine,
+    pub rule: LayoutRule,
+    pub heads: Option<u32>,
+    /// Most processes that the node can carry.
+    pub most: u32,
+    /// A number of processes that somebody fixed on that node.
+    pub exact: Option<u32>,
+    pub gpus: u32,
+    pub torch: Option<String>,
+    pub driver: Option<String>,
+    /// Digest of the script's bytes.
+    pub script: Option<String>,
+    /// Digest of the NCCL settings that must be alike everywhere.
+    pub nccl: Option<String>,
+    /// RDMA ports that will be used.
+    pub rails: u32,
+    /// `InfiniBand`, `Ethernet`
+    pub link_layer: Option<String>,
+    /// Milliseconds by which the node's clock is behind node 0's. Filled in by the handshake.
+    pub clock_offset: i64,
+}
+
+/// What node 0 decided for all. Every node renders its own command line from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    pub nnodes: u32,
+    pub nproc: u32,
+    /// nnodes × nproc; also the key of the profile's `[[select]]` rows.
+    pub world: u32,
+    pub ulysses: u32,
+    pub ring: u32,
+    pub heads: Option<u32>,
+    pub master_port: u16,
+    /// `<job>-<UTC time>-<4 hex>`
+    pub run_id: String,
+    /// `20250102-030405`
+    pub timestamp: String,
+    /// 0 at first; the same on all nodes.
+    pub attempt: u32,
+}
+
+impl Agreement {
+    /// Run id and timestamp become folder names and arguments: only letters, digits, `.` and `-`.
+    pub(super) fn is_sound(&self) -> bool {
+        let plain = |word: &str| {
+            (1..=128).contains(&word.len())
+                && !word.starts_with('.')
+                && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+        };
+        plain(&self.run_id)
+            && plain(&self.timestamp)
+            && self.nproc > 0
+            && self.nnodes.checked_mul(self.nproc) == Some(self.world)
+    }
+}
+
+/// Bytes in use and the limit, as the tightest cgroup has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    pub used: u64,
+    pub limit: u64,
+}
+
+impl Memory {
+    /// Percent in use, rounded down.
+    pub fn percent(self) -> u64 {
+        u64::try_from(u128::from(self.used) * 100 / u128::from(self.limit.max(1))).unwrap_or(100)
+    }
+}
+
+/// The first failure of the job: the same on every node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    pub node: u32,
+    pub hostname: String,
+    /// Global rank.
+    pub rank: Option<u32>,
+    /// `rank.exit`, `node.died`…
+    pub id: String,
+    /// `script`, `engine`, `launcher`, `stopped`: as in the verdict of the node itself.
+    pub class: String,
+    /// Exit code of that node's launcher.
+    pub code: i32,
+    pub text: Text,
+    pub hint: Text,
+    /// Milliseconds since 1970 by node 0's clock.
+    pub at: i64,
+    /// Last lines of the rank that failed, oldest first.
+    pub lines: Vec<String>,
+    /// All that the node knows is in; before that only who failed and how.
+    pub whole: bool,
+    /// Set where the node itself could not speak any more.
+    pub loss: Option<Loss>,
+}
+
+/// Why a node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Its connection was closed without a farewell.
+    Died,
+    /// Nothing was heard from it for the peer timeout.
+    Silent,
+}
+
+impl Cause {
+    /// The cause when a node is lost.
+    pub(super) fn lost(
+        node: u32,
+        hostname: &str,
+        loss: Loss,
+        memory: Option<Memory>,
+        silence: Duration,
+        at: i64,
+    ) -> Cause {
+        let seconds = silence.as_secs();
+        let full = memory.map(Memory::percent).filter(|percent| *percent >= 90);
+        let (id, text, hint) = match (loss, full) {
+            (Loss::Died, Some(percent)) => (
+                "node.died",
+                text!(
+                    "the agent of node {node} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
+                    "节点 {node}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
+                ),
+                text!(
+                    "raise that pod's memory limit, or use less host memory (data loader workers, pinned memory, checkpoints in RAM)",
+                    "请提高该 Pod 的内存限制，或减少主机内存占用（数据加载进程、锁页内存、内存中的检查点）"
+                ),
+            ),
+            (Loss::Died, None) => (
+                "node.died",
+                text!(
+                    "the agent of node {node} ({hostname}) died",
+                    "节点 {node}（{hostname}）的 agent 已死亡"
+                ),
+                text!(
+                    "look at that node: its pod may have been deleted, evicted or killed for memory (kubectl describe pod)",
+                    "请检查该节点：其 Pod 可能被删除、驱逐或因内存不足被杀（kubectl describe pod）"
+                ),
+            ),
+            (Loss::Silent, _) => (
+                "node.silent",
+                text!(
+                    "nothing was heard from node {node} ({hostname}) for {seconds} s",
+                    "已有 {seconds} 秒未收到节点 {node}（{hostname}）的任何消息"
+                ),
+                text!(
+                    "that node lost power or its network, or this node lost the network to it",
+                    "该节点断电或断网，或本节点到它的网络中断"
+                ),
+            ),
+        };
+        Cause {
+            node,
+            hostname: hostname.to_owned(),
+            rank: None,
+            id: id.to_owned(),
+            class: "launcher".to_owned(),
+            code: 137,
+            text,
+            hint,
+            at,
+            lines: Vec::new(),
+            whole: true,
+            loss: Some(loss),
+        }
+    }
+
+    /// Sorts the first failure to the front. A dead agent is never a consequence of
+    /// a failing rank elsewhere, while its end reaches us after the errors that the
+    /// vanished ranks cause on other nodes.
+    pub(super) fn order(&self) -> (bool, i64, u32) {
+        (self.loss != Some(Loss::Died), self.at, self.node)
+    }
+
+    /// Whether a new start can turn out better.
+    pub fn retry_helps(&self) -> bool {
+        match self.class.as_str() {
+            // 2 is a usage error of nearly every program; 126 and 127: not executable, not found.
+            "script" => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != "rank.exec",
+            "engine" => self.id != "engine.exec",
+            "launcher" => self.loss.is_some() || self.code >= 128,
+            _ => false,
+        }
+    }
+
+    /// Whether operators should start the job again: by the convention that codes from 128 are retryable.
+    pub fn is_retryable(&self) -> bool {
+        self.code >= 128
+    }
+}
+
+/// All nodes begin anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// The number of the coming attempt.
+    pub attempt: u32,
+    /// Milliseconds until then.
+    pub pause: u64,
+}
+
+/// Milliseconds since 1970 by this node's clock.
+pub(super) fn now_millis() -> i64 {
+    millis(SystemTime::now())
+}
+
+/// Milliseconds since 1970.
+pub fn millis(at: SystemTime) -> i64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) fn card(node: u32, nnodes: u32) -> Card {
+    Card {
+        node,
+        nnodes,
+        hostname: format!("host-{node}"),
+        version: "1".to_owned(),
+        engine: Engine::Direct,
+        rule: LayoutRule::None,
+        heads: None,
+        most: 8,
+        exact: None,
+        gpus: 8,
+        torch: None,
+        driver: None,
+        script: None,
+        nccl: None,
+        rails: 0,
+        link_layer: None,
+        clock_offset: 0,
+    }
+}

@@ -1,0 +1,128 @@
+//! Refusals of node 0, and short words for nodes and times.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::hall::Member;
+use super::types::Config;
+use super::wire::Hello;
+use crate::lang::Text;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+pub(super) fn declined(node: u32, host: &str, refusal: &Refusal) -> Refusal {
+    let Text { en, zh } = &refusal.text;
+    Refusal::new(
+        Verdict::Muster,
+        "muster.declined",
+        text!("node {node} ({host}) cannot take part: {en}", "节点 {node}（{host}）无法参与：{zh}"),
+        refusal.hint.clone(),
+    )
+}
+
+/// `2, 5-9, 11`, at most a handful of ranges.
+pub(super) fn ranges(nodes: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let mut found: Vec<(u32, u32)> = Vec::new();
+    for node in nodes {
+        match found.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*node) => *last = *node,
+            _ => found.push((*node, *node)),
+        }
+    }
+    let mut words: Vec<String> = found
+        .iter()
+        .take(SHOWN)
+        .map(
+            |(first, last)| {
+                if first == last { first.to_string() } else { format!("{first}-{last}") }
+            },
+        )
+        .collect();
+    if found.len() > SHOWN {
+        words.push("…".to_owned());
+    }
+    words.join(", ")
+}
+
+/// `30m`, `1h30m`, `90s`, as the flag takes it.
+pub(super) fn spell(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, _) if seconds == 0 => format!("{}ms", duration.as_millis()),
+        (0, minutes, 0) => format!("{minutes}m"),
+        (hours, 0, 0) => format!("{hours}h"),
+        (hours, minutes, 0) => format!("{hours}h{minutes}m"),
+        _ => format!("{seconds}s"),
+    }
+}
+
+pub(super) fn duplicate(node: u32, earlier: &Member, later: &Hello, from: SocketAddr) -> Refusal {
+    let (first, first_from) = (&earlier.hostname, earlier.from);
+    let second = &later.hostname;
+    Refusal::new(
+        Verdict::Muster,
+        "muster.duplicate",
+        text!(
+            "two nodes say that they are node {node}: {first} ({first_from}) and {second} ({from})",
+            "有两个节点自称为节点 {node}：{first}（{first_from}）和 {second}（{from}）"
+        ),
+        text!(
+            "give each node its own RANK or --node-rank",
+            "请为每个节点设置不同的 RANK 或 --node-rank"
+        ),
+    )
+}
+
+pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
+    let of = |job: &Option<String>, port: u16| {
+        job.clone().unwrap_or_else(|| format!("the job on port {port}"))
+    };
+    let (ours, theirs) = (of(&config.job, config.port), of(&hello.job, hello.port));
+    Refusal::new(
+        Verdict::Muster,
+        "muster.job",
+        text!(
+            "node 0 there belongs to another job: {ours}, and this node to {theirs}",
+            "那里的节点 0 属于另一个任务 {ours}，而本节点属于 {theirs}"
+        ),
+        text!(
+            "end the earlier job, or give the jobs different master ports",
+            "请结束之前的任务，或为各任务指定不同的主端口"
+        ),
+    )
+}
+
+pub(super) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
+    Refusal::new(
+        Verdict::PortInUse,
+        "port.free",
+        text!(
+            "node 0 cannot listen on port {port} for the other nodes: {error}",
+            "节点 0 无法在端口 {port} 上监听其他节点：{error}"
+        ),
+        text!(
+            "end what holds the port, or choose another with --master-port, the same on every node",
+            "请结束占用该端口的进程，或在所有节点上用 --master-port 指定同一个其他端口"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_nodes_and_durations_are_short_words() {
+        assert_eq!(ranges(&[2]), "2");
+        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
+        let odd: Vec<u32> = (0..100).map(|n| 2 * n + 1).collect();
+        assert!(ranges(&odd).ends_with("15, …"), "{}", ranges(&odd));
+        for (seconds, words) in
+            [(1800, "30m"), (90, "90s"), (7200, "2h"), (5400, "1h30m"), (5, "5s")]
+        {
+            assert_eq!(spell(Duration::from_secs(seconds)), words);
+        }
+    }
+}
