@@ -73,8 +73,9 @@ fn stopped_processes_end_with_the_grace() {
             job.send(stopped, Signal::SIGSTOP);
             job.send(Role::Guard, Signal::SIGTERM);
             let over = job.ends_within(SOON).code(143).nothing_left();
+            // The grace, and what a loaded machine adds; far from the default grace.
             assert!(
-                over.elapsed < Duration::from_millis(3500),
+                over.elapsed < Duration::from_secs(8),
                 "{place:?} {stopped:?} {:?}",
                 over.elapsed
             );
@@ -166,17 +167,21 @@ fn what_forks_while_it_is_killed_is_caught() {
     }
 }
 
+/// One pass over what is there, as a script would do it: sooner or later a fork
+/// gets away, though not every time.
 #[test]
 fn control_a_shell_does_not_catch_it() {
-    let script = "./misbehave hydra & wait";
-    let mut job =
-        Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
-    job.says("READY", 1);
-    for seen in job.processes() {
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
-    }
-    let over = job.ends_within(SOON);
-    assert!(!over.report().starts_with("at-once 0 "), "{}", over.report());
+    let escaped = |_| {
+        let script = "./misbehave hydra & wait";
+        let mut job =
+            Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        job.says("READY", 1);
+        for seen in job.processes() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
+        }
+        !job.ends_within(SOON).report().starts_with("at-once 0 ")
+    };
+    assert!((0..20).any(escaped), "every pass caught all of it");
 }
 
 /// DeepSpeed's launcher keeps its ranks in its own session: one that dies there

@@ -2,7 +2,8 @@
 //! silent, and no input makes it panic or hang.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -701,7 +702,8 @@ fn bombs_end_soon() {
     let mut aliases = "kind: Pod\nx0: &x0 {name: a, <<: {}}\n".to_owned();
     for level in 1..40 {
         let below = level - 1;
-        aliases += &format!("x{level}: &x{level} {{<<: [*x{below}, *x{below}], y: *x{below}}}\n");
+        let _ =
+            writeln!(aliases, "x{level}: &x{level} {{<<: [*x{below}, *x{below}], y: *x{below}}}");
     }
     let chain: String =
         (1..4000).map(|level| format!("x{level}: &x{level} [*x{}]\n", level - 1)).collect();
@@ -713,8 +715,14 @@ fn bombs_end_soon() {
     );
     let services = "---\nkind: Service\nmetadata: {name: master}\n".repeat(900)
         + &"---\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}\n".repeat(900);
+    let long = format!(
+        "kind: Pod\nx: &x '{}'\nspec: {{containers: [{{command: [bash, -c, {}]}}]}}",
+        "y".repeat(1 << 20),
+        "*x, ".repeat(50_000)
+    );
     for text in [
         aliases,
+        long,
         format!("kind: Pod\nx0: &x0 []\n{chain}"),
         containers,
         services,

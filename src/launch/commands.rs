@@ -246,7 +246,7 @@ pub(super) fn lint(asked: &cli::Lint) -> i32 {
 
 /// One byte more than is read, so that a file too large is known as such.
 fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
-    const MOST: u64 = (8 << 20) + 1;
+    const MOST: u64 = lint::LARGEST as u64 + 1;
     let mut bytes = Vec::new();
     if path == "-" {
         std::io::stdin().lock().take(MOST).read_to_end(&mut bytes)?;

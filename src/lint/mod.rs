@@ -8,6 +8,7 @@
 
 mod command;
 mod findings;
+mod kinds;
 mod print;
 mod profiles;
 mod quantity;
@@ -19,6 +20,7 @@ mod yaml;
 pub use findings::{Finding, Importance};
 pub use print::{github, json, text};
 pub use rules::RULES;
+pub use yaml::LARGEST;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -159,8 +161,8 @@ fn read(
     findings: &mut Findings,
 ) -> Result<Vec<Rc<Node>>, Refusal> {
     let name = &manifest.name;
-    if manifest.bytes.len() > yaml::LARGEST {
-        let most = quantity::shown(yaml::LARGEST as u64);
+    if manifest.bytes.len() > LARGEST {
+        let most = quantity::shown(LARGEST as u64);
         return Err(refusal(name, 1, &text!("larger than {most}", "大于 {most}")));
     }
     let text = std::str::from_utf8(&manifest.bytes).map_err(|error| {

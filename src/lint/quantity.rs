@@ -56,7 +56,7 @@ pub(super) fn split(text: &str) -> Option<(&str, &str)> {
 pub(super) fn shown(bytes: u64) -> String {
     [(1_u64 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")]
         .into_iter()
-        .find(|(unit, _)| bytes >= *unit && bytes % unit == 0)
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))
         .map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 

@@ -33,8 +33,8 @@ impl Word {
             if let Some(escaped) = after.strip_prefix("$$") {
                 word.push('$');
                 rest = escaped;
-            } else if let Some((name, after)) =
-                after.strip_prefix("$(").and_then(|inside| inside.split_once(')'))
+            } else if let Some((name, after)) = after.strip_prefix("$(").map(name_before)
+                && let Some(after) = after.strip_prefix(')')
                 && is_name(name)
             {
                 word.push(EXPANDED);
@@ -69,15 +69,13 @@ impl Word {
             let (before, marked) = rest.split_at(at);
             text.push_str(before);
             let inside = marked.strip_prefix(EXPANDED).unwrap_or_default();
-            let braced = inside.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+            let braced = inside.strip_prefix('{').map(name_before);
             let (name, after) = match braced {
-                Some(found) => found,
-                None => {
-                    let end = inside
-                        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-                        .unwrap_or(inside.len());
-                    inside.split_at(end)
-                }
+                Some((name, after)) => match after.strip_prefix('}') {
+                    Some(after) => (name, after),
+                    None => ("", after),
+                },
+                None => name_before(inside),
             };
             match value(name).filter(|_| is_name(name)) {
                 Some(known) => {
@@ -107,6 +105,12 @@ impl Word {
     pub(super) fn part(&self, text: &str) -> Word {
         Word { text: text.to_owned(), line: self.line }
     }
+}
+
+/// The name at the begin of a text, perhaps empty, and the rest.
+fn name_before(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
+    text.split_at(end)
 }
 
 pub(super) fn is_name(text: &str) -> bool {

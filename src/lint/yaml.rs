@@ -13,11 +13,13 @@ use crate::lang::Text;
 use crate::text;
 
 /// More than any manifest: Kubernetes refuses objects above 1.5 MiB.
-pub(super) const LARGEST: usize = 8 << 20;
+pub const LARGEST: usize = 4 << 20;
 /// Deeper than any manifest; the tree is walked and dropped by recursion.
 const DEEPEST: usize = 200;
-/// Values that one document may have after aliases are replaced by what they name.
+/// Values that one document may have after aliases are replaced by what they name; a long text
+/// counts once more for every [`PIECE`] bytes.
 const MOST_NODES: usize = 1 << 18;
+const PIECE: usize = 32;
 
 /// One value.
 #[derive(Debug)]
@@ -171,8 +173,9 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
             Event::Scalar(value, style, anchor, _) => {
                 let block = style == ScalarStyle::Literal;
                 let quoted = style != ScalarStyle::Plain;
+                cost = 1 + value.len() / PIECE;
                 let kind = Kind::Scalar { text: value.into_owned(), quoted, block };
-                (anchor, Rc::new(Node { line, kind, weight: 1 }))
+                (anchor, Rc::new(Node { line, kind, weight: cost }))
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 if open.len() >= DEEPEST {
@@ -251,6 +254,8 @@ fn not_yaml(error: &ScanError) -> Unreadable {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     fn one(text: &str) -> Rc<Node> {
@@ -298,7 +303,8 @@ mod tests {
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let below = format!("*a{}", level - 1);
-            laughs += &format!("a{level}: &a{level} [{}]\n", [below.as_str(); 10].join(", "));
+            let ten = [below.as_str(); 10].join(", ");
+            let _ = writeln!(laughs, "a{level}: &a{level} [{ten}]");
         }
         let refused = documents(&laughs).expect_err("a bomb");
         assert!(refused.text.en.contains("aliases") && refused.line < 12, "{refused:?}");

@@ -320,6 +320,6 @@ fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
         && started.launches.is_empty()
         && started.unread.is_empty()
         && started.refused.is_empty()
-        && !(ours && !container.has_command)
+        && (container.has_command || !ours)
         && !scene.job.kind.kind.starts_with("Ray")
 }

@@ -140,6 +140,6 @@ pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 fn divisors(heads: u64) -> String {
     let all: Vec<String> =
-        (1..=heads.min(4096)).filter(|n| heads % n == 0).map(|n| n.to_string()).collect();
+        (1..=heads.min(4096)).filter(|n| heads.is_multiple_of(*n)).map(|n| n.to_string()).collect();
     all.join(", ")
 }

@@ -1,0 +1,384 @@
+//! Where each kind of object keeps its pods, and how many of them there are.
+//!
+//! Takes an object; gives its [`Group`]s. [`KINDS`] is the table: whoever knows
+//! another kind adds one row.
+
+use super::workload::{Group, Layers, Objects, is_kind, name_of};
+use super::yaml::Node;
+
+/// How the pods of a kind belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Together {
+    /// One distributed job.
+    Job,
+    /// One distributed job, if its pods use GPUs or a launcher at all.
+    Perhaps,
+    /// Each pod is on its own.
+    No,
+}
+
+/// One kind of object that has pods.
+pub(super) struct Kind {
+    pub(super) kind: &'static str,
+    /// Begin of apiVersion; "" for any.
+    pub(super) group: &'static str,
+    pub(super) together: Together,
+    /// The operator gives torchrun its sizes through PET_ variables.
+    pub(super) gives_pet: bool,
+    /// The operator sets MASTER_ADDR and MASTER_PORT.
+    pub(super) gives_master: bool,
+    pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
+}
+
+/// A kind whose pods are on their own and are told nothing.
+const PLAIN: Kind = Kind {
+    kind: "",
+    group: "",
+    together: Together::No,
+    gives_pet: false,
+    gives_master: false,
+    pods: |_, _| Vec::new(),
+};
+
+pub(super) const KINDS: &[Kind] = &[
+    Kind {
+        kind: "Pod",
+        group: "v1",
+        pods: |object, _| {
+            object.get("spec").map(|spec| Group::of("pod", spec)).into_iter().collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "Job",
+        group: "batch/",
+        together: Together::Perhaps,
+        pods: |object, _| batch_job(object.get("spec")),
+        ..PLAIN
+    },
+    Kind {
+        kind: "CronJob",
+        group: "batch/",
+        together: Together::Perhaps,
+        pods: |object, _| batch_job(object.at(&["spec", "jobTemplate", "spec"])),
+        ..PLAIN
+    },
+    Kind {
+        kind: "PyTorchJob",
+        group: "kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        pods: |object, _| replica_specs(object.at(&["spec", "pytorchReplicaSpecs"])),
+    },
+    Kind {
+        kind: "TrainingJob",
+        group: "kubebrain.io/",
+        together: Together::Job,
+        gives_master: true,
+        pods: |object, _| replica_specs(object.at(&["spec", "replicaSpecs"])),
+        ..PLAIN
+    },
+    Kind {
+        kind: "TrainJob",
+        group: "trainer.kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        pods: train_job,
+    },
+    Kind {
+        kind: "TrainingRuntime",
+        group: "trainer.kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        pods: |object, _| runtime_groups(object),
+    },
+    Kind {
+        kind: "ClusterTrainingRuntime",
+        group: "trainer.kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        pods: |object, _| runtime_groups(object),
+    },
+    Kind {
+        kind: "RayJob",
+        group: "ray.io/",
+        pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterSpec"])),
+        ..PLAIN
+    },
+    Kind {
+        kind: "RayCluster",
+        group: "ray.io/",
+        pods: |object, _| ray_cluster(object.get("spec")),
+        ..PLAIN
+    },
+    Kind {
+        kind: "Job",
+        group: "batch.volcano.sh/",
+        together: Together::Perhaps,
+        gives_master: true,
+        pods: |object, _| {
+            let tasks = object.at(&["spec", "tasks"]).map(Node::list).unwrap_or_default();
+            tasks.iter().filter_map(|task| replicated(task, "replicas", "template")).collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "JobSet",
+        group: "jobset.x-k8s.io/",
+        together: Together::Perhaps,
+        pods: |object, _| {
+            let jobs = object.at(&["spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
+            jobs.iter().flat_map(|job| replicated_job(job)).collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "LeaderWorkerSet",
+        group: "leaderworkerset.x-k8s.io/",
+        together: Together::Job,
+        pods: leader_worker_set,
+        ..PLAIN
+    },
+    Kind {
+        kind: "StatefulSet",
+        group: "apps/",
+        together: Together::Perhaps,
+        pods: |object, _| {
+            object
+                .get("spec")
+                .and_then(|s| replicated(s, "replicas", "template"))
+                .into_iter()
+                .collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "Deployment",
+        group: "apps/",
+        pods: |object, _| {
+            object
+                .get("spec")
+                .and_then(|s| replicated(s, "replicas", "template"))
+                .into_iter()
+                .collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "ReplicaSet",
+        group: "apps/",
+        pods: |object, _| {
+            object
+                .get("spec")
+                .and_then(|s| replicated(s, "replicas", "template"))
+                .into_iter()
+                .collect()
+        },
+        ..PLAIN
+    },
+    Kind {
+        kind: "DaemonSet",
+        group: "apps/",
+        pods: |object, _| {
+            object
+                .get("spec")
+                .and_then(|s| replicated(s, "replicas", "template"))
+                .into_iter()
+                .collect()
+        },
+        ..PLAIN
+    },
+];
+
+/// Kinds of Kubernetes and of the operators that have no pods of a job.
+pub(super) const WITHOUT_PODS: &[&str] = &[
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "Namespace",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "NetworkPolicy",
+    "ResourceQuota",
+    "LimitRange",
+    "PriorityClass",
+    "StorageClass",
+    "PodGroup",
+    "Queue",
+    "LocalQueue",
+    "ClusterQueue",
+    "ResourceFlavor",
+    "PodDisruptionBudget",
+    "Ingress",
+    "CustomResourceDefinition",
+    "ResourceClaimTemplate",
+    "ResourceClaim",
+    "DeviceClass",
+];
+
+fn number(node: Option<&Node>, missing: u64) -> Option<u64> {
+    match node {
+        None => Some(missing),
+        Some(node) => match node.text() {
+            None => Some(missing),
+            Some(text) => text.parse().ok(),
+        },
+    }
+}
+
+/// A map with a number of replicas and a pod template.
+fn replicated<'a>(node: &'a Node, replicas: &str, template: &str) -> Option<Group<'a>> {
+    let pod = node.at(&[template, "spec"])?;
+    let count = node.get(replicas);
+    let role = node.get("name").and_then(Node::text).unwrap_or("replicas");
+    Some(Group {
+        replicas: number(count, 1),
+        replicas_line: count.map_or(node.line, |count| count.line),
+        ..Group::of(role, pod)
+    })
+}
+
+fn replica_specs<'a>(specs: Option<&'a Node>) -> Vec<Group<'a>> {
+    let Some(specs) = specs else { return Vec::new() };
+    specs
+        .entries()
+        .filter_map(|(role, key, spec)| {
+            let group = replicated(spec, "replicas", "template")?;
+            let line = if spec.get("replicas").is_some() { group.replicas_line } else { key.line };
+            Some(Group { role: role.to_owned(), replicas_line: line, ..group })
+        })
+        .collect()
+}
+
+fn batch_job<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
+    spec.and_then(|spec| replicated(spec, "parallelism", "template"))
+        .map(|group| Group { role: "pod".to_owned(), ..group })
+        .into_iter()
+        .collect()
+}
+
+fn replicated_job<'a>(job: &'a Node) -> Option<Group<'a>> {
+    let group = replicated(job.at(&["template", "spec"])?, "parallelism", "template")?;
+    let copies = number(job.get("replicas"), 1)?;
+    let role = job.get("name").and_then(Node::text).unwrap_or("job").to_owned();
+    Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(copies)), ..group })
+}
+
+fn ray_cluster<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
+    let Some(spec) = spec else { return Vec::new() };
+    let head = spec.at(&["headGroupSpec", "template", "spec"]).map(|pod| Group::of("head", pod));
+    let workers = spec.get("workerGroupSpecs").map(Node::list).unwrap_or_default();
+    let workers = workers.iter().filter_map(|worker| {
+        let group = replicated(worker, "replicas", "template")?;
+        let hosts = number(worker.get("numOfHosts"), 1)?;
+        let role = worker.get("groupName").and_then(Node::text).unwrap_or("worker").to_owned();
+        Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(hosts)), ..group })
+    });
+    head.into_iter().chain(workers).collect()
+}
+
+/// Groups are jobs of their own; one group is one leader and its workers.
+fn leader_worker_set<'a>(object: &'a Node, _: &Objects<'a>) -> Vec<Group<'a>> {
+    let Some(template) = object.at(&["spec", "leaderWorkerTemplate"]) else { return Vec::new() };
+    let size = template.get("size");
+    let line = size.map_or(template.line, |size| size.line);
+    let nodes = number(size, 1);
+    let leader = template.at(&["leaderTemplate", "spec"]);
+    let worker = template.at(&["workerTemplate", "spec"]);
+    let sized =
+        |pod, role: &str, replicas| Group { replicas, replicas_line: line, ..Group::of(role, pod) };
+    match (leader, worker) {
+        (Some(leader), Some(worker)) => vec![
+            sized(leader, "leader", Some(1)),
+            sized(worker, "worker", nodes.map(|n| n.saturating_sub(1))),
+        ],
+        (Some(pod), None) | (None, Some(pod)) => vec![sized(pod, "worker", nodes)],
+        (None, None) => Vec::new(),
+    }
+}
+
+pub(super) fn is_runtime(object: &Node) -> bool {
+    is_kind(object, "TrainingRuntime") || is_kind(object, "ClusterTrainingRuntime")
+}
+
+pub(super) fn refers_to(job: &Node, runtime: &Node) -> bool {
+    let reference = |key| job.at(&["spec", "runtimeRef", key]).and_then(Node::text);
+    let kind = reference("kind").unwrap_or("ClusterTrainingRuntime");
+    is_kind(job, "TrainJob")
+        && is_kind(runtime, kind)
+        && reference("name") == Some(name_of(runtime).as_str())
+}
+
+const TRAINER: &str = "node";
+
+/// The replicated jobs of a runtime, or of a patch of one.
+fn runtime_pods(spec: &Node) -> impl Iterator<Item = (&str, &Node)> {
+    let jobs = spec.at(&["template", "spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
+    jobs.iter().filter_map(|job| {
+        let pod = job.at(&["template", "spec", "template", "spec"])?;
+        Some((job.get("name").and_then(Node::text).unwrap_or_default(), pod))
+    })
+}
+
+fn runtime_groups<'a>(object: &'a Node) -> Vec<Group<'a>> {
+    let Some(spec) = object.get("spec") else { return Vec::new() };
+    let count = spec.at(&["mlPolicy", "numNodes"]);
+    runtime_pods(spec)
+        .filter(|(name, _)| *name == TRAINER)
+        .map(|(_, pod)| Group {
+            replicas: number(count, 1),
+            replicas_line: count.map_or(pod.line, |count| count.line),
+            ..Group::of(TRAINER, pod)
+        })
+        .collect()
+}
+
+/// The trainer of a TrainJob over the patches over the runtime, where that is in the input.
+fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
+    let Some(spec) = object.get("spec") else { return Vec::new() };
+    let runtime = objects
+        .all
+        .iter()
+        .map(|(_, other)| *other)
+        .find(|other| is_runtime(other) && refers_to(object, other));
+    let mut pods: Vec<&'a Node> = Vec::new();
+    for patch in spec.get("runtimePatches").map(Node::list).unwrap_or_default() {
+        if let Some(runtime_spec) = patch.get("trainingRuntimeSpec") {
+            pods.extend(
+                runtime_pods(runtime_spec).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod),
+            );
+        }
+    }
+    for patch in spec.get("podTemplateOverrides").map(Node::list).unwrap_or_default() {
+        pods.extend(patch.get("spec"));
+    }
+    let base = runtime.and_then(|runtime| runtime.get("spec"));
+    if let Some(base) = base {
+        pods.extend(runtime_pods(base).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod));
+    }
+    let trainer = spec.get("trainer");
+    let count = trainer
+        .and_then(|trainer| trainer.get("numNodes"))
+        .or_else(|| base.and_then(|base| base.at(&["mlPolicy", "numNodes"])));
+    vec![Group {
+        role: TRAINER.to_owned(),
+        replicas: match (count, base) {
+            (None, None) => None,
+            _ => number(count, 1),
+        },
+        replicas_line: count.map_or(spec.line, |count| count.line),
+        pod: Layers { layers: pods },
+        whole: base.is_some(),
+        over: Some((TRAINER, trainer.into_iter().collect())),
+        containers: Vec::new(),
+    }]
+}
