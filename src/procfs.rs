@@ -30,16 +30,19 @@ pub struct Process {
     pub terminal: i32,
     /// Clock ticks since boot. Together with the pid it names a process for good.
     pub start_ticks: u64,
-    /// `R`, `S`, `D`, `Z`…
+    /// `R`, `S`, `D`, `Z`… of the first thread.
     pub state: u8,
+    /// Threads that are left, the first one included until it is reaped.
+    pub threads: u32,
     /// At most 15 bytes, any bytes: it may hold spaces and parentheses.
     pub comm: Vec<u8>,
 }
 
 impl Process {
-    /// Dead: a zombie waits for its parent and holds nothing but its pid.
+    /// Dead: a zombie waits for its parent and holds nothing but its pid. One whose
+    /// first thread ended by pthread_exit looks like it while its other threads run.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, b'Z' | b'X' | b'x')
+        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
 
     pub fn is_kernel_thread(&self) -> bool {
@@ -61,15 +64,17 @@ pub fn parse_stat(line: &[u8]) -> Option<Process> {
     let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
     let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
     let comm = line.get(open + 1..close)?.to_vec();
-    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; starttime is field 22.
+    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; num_threads
+    // is field 20, starttime field 22.
     let mut fields = words(line.get(close + 1..)?);
     let state = *fields.next()?.first()?;
     let ppid = number(fields.next())?;
     let pgid = number(fields.next())?;
     let session = number(fields.next())?;
     let terminal = number(fields.next())?;
-    let start_ticks = fields.nth(14)?.to_str().ok()?.parse().ok()?;
-    Some(Process { pid, ppid, pgid, session, terminal, start_ticks, state, comm })
+    let threads = fields.nth(12)?.to_str().ok()?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+    Some(Process { pid, ppid, pgid, session, terminal, start_ticks, state, threads, comm })
 }
 
 /// Every pid of /proc, in the kernel's (ascending) order.
