@@ -4,10 +4,11 @@
 //! The modules are rooms along a corridor that only [`launch`] walks:
 //!
 //! ```text
-//! settings → clear → observe → plan → prepare → supervise + logs → report
+//! settings → observe → (muster) → plan → check → clear → prepare → supervise + logs → report
 //! ```
 //!
-//! A room takes and gives data types and never calls another room.
+//! A room takes and gives data types and never calls another room. `lint` stands
+//! beside the corridor: it reads manifests and starts nothing.
 
 #![deny(unsafe_code)]
 

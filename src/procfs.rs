@@ -19,6 +19,10 @@ use bstr::ByteSlice;
 
 use crate::host::Host;
 
+/// The variable that marks every process of a job: `<job>:<agent pid>:<agent start
+/// ticks>`. Supervision sets it, and the stale scan of a later run looks for it.
+pub const JOB_MARK: &str = "RANKLAUNCH_JOB";
+
 /// One line of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {

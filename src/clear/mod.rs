@@ -25,8 +25,7 @@ use crate::lang::Text;
 use crate::settings::StaleMode;
 use crate::text;
 
-/// The variable by which the processes of a job know it: `<id>:<agent pid>:<agent start ticks>`.
-pub const MARKER: &str = "RANKLAUNCH_JOB";
+pub use crate::procfs::JOB_MARK as MARKER;
 
 /// What the coming launch needs to be free.
 #[derive(Debug, Clone)]

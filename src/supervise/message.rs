@@ -11,8 +11,7 @@ pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
 pub(super) const TERMINAL: &str = "terminal";
 /// `<rank> <local rank>` where no engine sets RANK and LOCAL_RANK.
 pub(super) const SLOT: &str = "RANKLAUNCH_SLOT";
-/// Marks every process of a job: `<job>:<agent pid>:<agent start ticks>`.
-pub const JOB_MARK: &str = "RANKLAUNCH_JOB";
+pub use crate::procfs::JOB_MARK;
 
 /// Shim → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
