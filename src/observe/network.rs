@@ -42,6 +42,11 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -
     }
 }
 
+/// What is known where [`links`] does not come back.
+pub fn unanswered(host: &Host) -> NetworkFacts {
+    NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
+}
+
 /// In the kernel's order, which is NCCL's. Of a copied root only the names are known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {

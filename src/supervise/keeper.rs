@@ -74,6 +74,7 @@ impl Watch {
             adopts_outsiders: self.adopts_outsiders(),
             strangers: self.strangers,
             mark,
+            given_up: false,
             signals: self.signals,
             interrupted: None,
         }
@@ -120,6 +121,8 @@ pub(super) struct Keeper {
     /// Children that were there before the child.
     strangers: HashSet<i32>,
     adopts_outsiders: bool,
+    /// The child has done its work and cannot end; nobody waits for it.
+    given_up: bool,
     mark: Mark,
     signals: SignalFd,
     interrupted: Option<Instant>,
@@ -128,6 +131,12 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn child(&self) -> i32 {
         self.child
+    }
+
+    /// The child itself is no longer waited for: it has done its work, and a thread of
+    /// it is where no signal reaches. What it started is swept as ever.
+    pub(super) fn give_up_child(&mut self) {
+        self.given_up = true;
     }
 
     /// Sleeps until something happens. Reaps all the while; after the child's
@@ -214,7 +223,7 @@ impl Keeper {
             // A scan is not atomic: a process may fork and go while it runs. Where
             // every child is the job's, only the kernel's "no child" is the end;
             // PID 1 takes everything with it when it ends.
-            if self.adopts_outsiders && left.is_empty() {
+            if (self.adopts_outsiders || self.given_up) && left.is_empty() {
                 return;
             }
             let now = Instant::now();
@@ -254,7 +263,8 @@ impl Keeper {
             if self.strangers.contains(&child.pid) || !ours {
                 continue;
             }
-            if !child.gone() {
+            let done = child.gone() || (self.given_up && child.pid == self.child);
+            if !done {
                 job.push(child);
             }
             job.extend(tree::descendants(all, child.pid));

@@ -296,6 +296,11 @@ impl Ended {
         self
     }
 
+    /// What marks the processes of the launch.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// The newest run's folder of this node, from `ranklaunch-logs/latest`.
     pub fn node_folder(&self, node: u32) -> PathBuf {
         self.folder.path().join("ranklaunch-logs/latest").join(format!("node-{node}"))
