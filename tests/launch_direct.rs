@@ -7,9 +7,7 @@ use common::{Launcher, free_port, kill, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 
 fn direct(nproc: u32, what: &str) -> Launcher {
-    let mut args = run_args("direct", nproc);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
-    Launcher::new(args)
+    Launcher::ranks("direct", nproc, &[what])
 }
 
 #[test]
@@ -138,17 +136,7 @@ fn ranks_that_ignore_term_are_killed_within_the_grace() {
 
 #[test]
 fn a_checkpoint_after_term_is_finished() {
-    let launcher = {
-        let mut args = run_args("direct", 2);
-        args.extend([
-            "--".into(),
-            program("rank.sh").into_os_string(),
-            "checkpoint".into(),
-            ".".into(),
-        ]);
-        Launcher::new(args)
-    };
-    let mut running = launcher.start();
+    let mut running = Launcher::ranks("direct", 2, &["checkpoint", "."]).start();
     running.says("READY", 2);
     running.signal(Signal::SIGTERM);
     // Repeating it must not shorten the grace.

@@ -10,6 +10,7 @@
 )]
 
 pub mod faults;
+pub mod inside;
 pub mod pty;
 
 use std::collections::BTreeSet;
@@ -128,6 +129,12 @@ impl Launcher {
         }
         command.args(args).env(TOKEN, &token).current_dir(folder.path()).stdin(Stdio::null());
         Launcher { command, folder, token }
+    }
+
+    /// One node of an `engine` job on CPUs whose ranks are `tests/programs/rank.sh ARGS…`.
+    pub fn ranks(engine: &str, nproc: u32, args: &[&str]) -> Launcher {
+        let script = ["--".into(), program("rank.sh").into_os_string()];
+        Launcher::new(run_args(engine, nproc)).args(script).args(args)
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launcher {
