@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use common::inside::{self, READY};
-use common::{Ended, Launcher, PATIENCE, Running, program, python, wait_until};
+use common::{Ended, Launcher, PATIENCE, Running, program, python, skipped, wait_until};
 
 fn in_a_namespace(inside: &str) {
     // Root, since one of the neighbours belongs to another user.
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root may plant another user's process");
+        skipped("only root may plant another user's process");
         return;
     }
     let mut unshare = Command::new("unshare");

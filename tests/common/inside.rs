@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use super::skipped;
+
 /// Printed within the namespace: what fails after it is a failure.
 pub const READY: &str = "the namespace is ready";
 
@@ -18,14 +20,14 @@ pub fn run(mut way_in: Command, inside: &str) {
     let output = match output {
         Ok(output) => output,
         Err(error) => {
-            println!("skipped, {:?}: {error}", way_in.get_program());
+            skipped(format_args!("{:?}: {error}", way_in.get_program()));
             return;
         }
     };
     let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     let said = String::from_utf8_lossy(&said);
     if !said.contains(READY) {
-        println!("skipped, this machine does not allow the namespace: {said}");
+        skipped(format_args!("this machine does not allow the namespace: {said}"));
         return;
     }
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

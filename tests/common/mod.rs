@@ -12,6 +12,8 @@
 pub mod faults;
 pub mod inside;
 pub mod pty;
+#[path = "../../src/skipped.rs"]
+mod skipped;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+pub(crate) use skipped::skipped;
 
 /// How long anything here may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
