@@ -8,6 +8,7 @@ mod attempt;
 mod card;
 mod check;
 mod commands;
+mod look;
 mod node;
 mod shared;
 mod together;

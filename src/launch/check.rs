@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::commands::{block_on, print, refuse};
-use super::node::{self, Patience};
+use super::look::{self, Patience};
 use super::open;
 use crate::check::{self, Check, Evidence, Reach, Tried};
 use crate::cli;
@@ -100,7 +100,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     };
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let (facts, survey, mut tried) = block_on(async {
-        let facts = node::observe_within(&host, &settings, patience).await;
+        let facts = look::observe_within(&host, &settings, patience).await;
         let survey = plan::survey(&settings, &facts);
         let tried = attempts(&host, &survey, &facts, patience).await;
         (facts, survey, tried)
