@@ -84,13 +84,24 @@ pub fn parse_stat(line: &[u8]) -> Option<Process> {
 
 /// Every pid of /proc, in the kernel's (ascending) order.
 pub fn pids(host: &Host) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir(host.path("/proc")) else { return Vec::new() };
+    pids_in(&host.path("/proc"))
+}
+
+fn pids_in(proc: &Path) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The process now, or None when there is none with this pid.
 pub fn stat(host: &Host, pid: i32) -> Option<Process> {
-    parse_stat(&bytes(host, pid, "stat")?)
+    process(&host.path("/proc"), pid)
+}
+
+/// The same, for whoever has no [`Host`]; `proc` is where procfs is mounted.
+pub fn process(proc: &Path, pid: i32) -> Option<Process> {
+    let mut line = Vec::with_capacity(512);
+    read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
+    parse_stat(&line)
 }
 
 /// Ourselves in the numbering of this /proc, which may be another PID namespace's.
@@ -105,13 +116,17 @@ pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
 
 /// Every process, by pid.
 pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
-    let proc = host.path("/proc");
+    scan(&host.path("/proc"))
+}
+
+/// The same, for whoever has no [`Host`]; `proc` is where procfs is mounted.
+pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
     let mut path = proc.as_os_str().as_bytes().to_vec();
     path.push(b'/');
     let stem = path.len();
     let mut line = Vec::with_capacity(512);
     let mut all = BTreeMap::new();
-    for pid in pids(host) {
+    for pid in pids_in(proc) {
         path.truncate(stem);
         path.extend_from_slice(pid.to_string().as_bytes());
         path.extend_from_slice(b"/stat");

@@ -6,7 +6,7 @@
 //! thread, no runtime. Decides nothing about what a signal means, and never
 //! signals a process that merely came in from outside.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -226,7 +226,7 @@ impl Keeper {
             for process in left {
                 if killing {
                     tree::signal(process, Send::KILL);
-                } else if asked.insert((process.pid, process.start)) {
+                } else if asked.insert((process.pid, process.start_ticks)) {
                     tree::signal(process, Send::TERM);
                     // One that a shell had stopped cannot end before it goes on.
                     tree::signal(process, Send::CONT);
@@ -247,14 +247,14 @@ impl Keeper {
 
     /// What descends from the child. Where others' orphans come to us too, that
     /// is who carries the job's mark, with its descendants.
-    fn of_the_job<'a>(&self, all: &'a [Process]) -> Vec<&'a Process> {
+    fn of_the_job<'a>(&self, all: &'a BTreeMap<i32, Process>) -> Vec<&'a Process> {
         let mut job = Vec::new();
-        for child in all.iter().filter(|process| process.parent == own_pid()) {
+        for child in all.values().filter(|process| process.ppid == own_pid()) {
             let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
             if self.strangers.contains(&child.pid) || !ours {
                 continue;
             }
-            if !child.gone() {
+            if !child.is_dead() {
                 job.push(child);
             }
             job.extend(tree::descendants(all, child.pid));
@@ -262,7 +262,7 @@ impl Keeper {
         job
     }
 
-    fn marked(&self, child: &Process, all: &[Process]) -> bool {
+    fn marked(&self, child: &Process, all: &BTreeMap<i32, Process>) -> bool {
         self.mark.is_on(child.pid)
             || tree::descendants(all, child.pid).iter().any(|below| self.mark.is_on(below.pid))
     }
@@ -298,8 +298,8 @@ fn children_of_self() -> HashSet<i32> {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     }
     tree::snapshot()
-        .iter()
-        .filter(|process| process.parent == own_pid())
+        .values()
+        .filter(|process| process.ppid == own_pid())
         .map(|process| process.pid)
         .collect()
 }

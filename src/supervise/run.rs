@@ -281,7 +281,7 @@ impl Supervisor<'_> {
             .values()
             .any(|other| other.identity.is_some_and(|other| other.session == session));
         if session > 1 && !engines && !users && !shared {
-            for process in tree::snapshot().iter().filter(|process| process.session == session) {
+            for process in tree::snapshot().values().filter(|process| process.session == session) {
                 tree::signal(process, Signal::KILL);
             }
         }
@@ -526,7 +526,7 @@ impl Supervisor<'_> {
         for process in left {
             if kill {
                 tree::signal(process, Signal::KILL);
-            } else if leftovers.termed.insert((process.pid, process.start)) {
+            } else if leftovers.termed.insert((process.pid, process.start_ticks)) {
                 tree::signal(process, Signal::TERM);
             }
         }
