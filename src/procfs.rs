@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use bstr::ByteSlice;
 
 use crate::host::Host;
+use crate::mask;
 
 /// The variable that marks every process of a job: `<job>:<agent pid>:<agent start
 /// ticks>`. Supervision sets it, and the stale scan of a later run looks for it.
@@ -354,29 +355,13 @@ pub fn as_path(argument: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(argument.to_vec()))
 }
 
-/// Names of arguments whose values are never shown.
-const SECRET: [&str; 4] = ["token", "key", "secret", "password"];
-
 /// The command line as it may be printed: secrets masked, cut to some 200 characters.
 pub fn shown(argv: &[Vec<u8>]) -> String {
-    let mut words: Vec<String> = Vec::new();
-    let mut hide_next = false;
-    for argument in argv {
-        let argument = String::from_utf8_lossy(argument).into_owned();
-        let (name, value) = match argument.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value)),
-            None => (argument.clone(), None),
-        };
-        let secret = SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word));
-        words.push(if hide_next && !argument.starts_with("--") {
-            "***".to_owned()
-        } else if secret && value.is_some() {
-            format!("{name}=***")
-        } else {
-            argument.escape_debug().to_string()
-        });
-        hide_next = secret && value.is_none() && name.starts_with('-');
-    }
+    let words: Vec<OsString> = argv.iter().cloned().map(OsString::from_vec).collect();
+    let words: Vec<String> = mask::mask_args(&words)
+        .iter()
+        .map(|word| word.to_string_lossy().escape_debug().to_string())
+        .collect();
     let line = words.join(" ");
     match line.char_indices().nth(200) {
         Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),

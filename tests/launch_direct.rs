@@ -24,6 +24,21 @@ fn one_node_runs_and_says_who_it_is() {
 }
 
 #[test]
+fn a_secret_in_a_shell_line_is_in_no_file() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), "bash".into(), "-c".into()]);
+    args.push("HF_TOKEN=hunter2 sh -c 'echo ${#HF_TOKEN} letters'".into());
+    let ended = Launcher::new(args).run().expect_code(0);
+    assert!(ended.out.contains("7 letters"), "{}", ended.out);
+    assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+    let mut grep = std::process::Command::new("grep");
+    let found = grep.args(["-rl", "hunter2"]).arg(ended.folder.path()).output().expect("grep runs");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json");
+    assert!(run.contains("HF_TOKEN=*** sh -c"), "{run}");
+}
+
+#[test]
 fn two_nodes_run_one_job() {
     let port = free_port();
     // Node 1 waits for the master port, which the job's own rank 0 opens.
