@@ -33,6 +33,8 @@ pub mod probe;
 pub mod procfs;
 pub mod report;
 pub mod settings;
+#[cfg(test)]
+mod skipped;
 pub mod supervise;
 #[allow(
     unsafe_code,

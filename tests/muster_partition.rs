@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Launcher, Running, executable, program, run_args};
+use common::{Ended, Launcher, Running, executable, program, run_args, skipped};
 
 const PORT: u16 = 29_517;
 
@@ -28,7 +28,7 @@ impl Cluster {
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("rl{}x{count}", std::process::id());
         if !ip(&format!("netns add {name}-sw")) {
-            eprintln!("skipped: no right to make network namespaces");
+            skipped("no right to make network namespaces");
             return None;
         }
         let cluster = Cluster { name, nodes };

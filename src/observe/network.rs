@@ -331,6 +331,7 @@ fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skipped::skipped;
     use std::collections::BTreeMap;
 
     fn live_with(name: &str, address: &str) -> NetworkFacts {
@@ -355,7 +356,7 @@ mod tests {
             Some((one.name.clone(), *v4))
         });
         let Some((name, address)) = own else {
-            println!("skipped: no interface but the loopback");
+            skipped("no interface but the loopback");
             return;
         };
         let master = live_with("me", &address.to_string()).master.expect("a master");

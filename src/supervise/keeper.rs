@@ -6,7 +6,7 @@
 //! thread, no runtime. Decides nothing about what a signal means, and never
 //! signals a process that merely came in from outside.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -235,7 +235,7 @@ impl Keeper {
             for process in left {
                 if killing {
                     tree::signal(process, Send::KILL);
-                } else if asked.insert((process.pid, process.start)) {
+                } else if asked.insert((process.pid, process.start_ticks)) {
                     tree::signal(process, Send::TERM);
                     // One that a shell had stopped cannot end before it goes on.
                     tree::signal(process, Send::CONT);
@@ -256,14 +256,14 @@ impl Keeper {
 
     /// What descends from the child. Where others' orphans come to us too, that
     /// is who carries the job's mark, with its descendants.
-    fn of_the_job<'a>(&self, all: &'a [Process]) -> Vec<&'a Process> {
+    fn of_the_job<'a>(&self, all: &'a BTreeMap<i32, Process>) -> Vec<&'a Process> {
         let mut job = Vec::new();
-        for child in all.iter().filter(|process| process.parent == own_pid()) {
+        for child in all.values().filter(|process| process.ppid == own_pid()) {
             let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
             if self.strangers.contains(&child.pid) || !ours {
                 continue;
             }
-            let done = child.gone() || (self.given_up && child.pid == self.child);
+            let done = child.is_dead() || (self.given_up && child.pid == self.child);
             if !done {
                 job.push(child);
             }
@@ -272,7 +272,7 @@ impl Keeper {
         job
     }
 
-    fn marked(&self, child: &Process, all: &[Process]) -> bool {
+    fn marked(&self, child: &Process, all: &BTreeMap<i32, Process>) -> bool {
         self.mark.is_on(child.pid)
             || tree::descendants(all, child.pid).iter().any(|below| self.mark.is_on(below.pid))
     }
@@ -308,8 +308,8 @@ fn children_of_self() -> HashSet<i32> {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     }
     tree::snapshot()
-        .iter()
-        .filter(|process| process.parent == own_pid())
+        .values()
+        .filter(|process| process.ppid == own_pid())
         .map(|process| process.pid)
         .collect()
 }

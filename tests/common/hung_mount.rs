@@ -16,6 +16,8 @@ use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 
+use crate::common::skipped;
+
 /// Calls `work` with a folder on a dead mount, in a mount namespace of its own that
 /// children inherit. False, with a word why, where there is no FUSE or no right to it.
 pub(crate) fn with_hung_mount(work: impl FnOnce(&Path) + Send) -> bool {
@@ -26,7 +28,7 @@ pub(crate) fn with_hung_mount(work: impl FnOnce(&Path) + Send) -> bool {
             let device = match mounted(folder.path()) {
                 Ok(device) => device,
                 Err(error) => {
-                    println!("skipped: no FUSE mount can be made here: {error}");
+                    skipped(format_args!("no FUSE mount can be made here: {error}"));
                     return false;
                 }
             };
