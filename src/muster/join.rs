@@ -76,7 +76,7 @@ pub async fn join(
     host: &Host,
     config: &Config,
     card: &Card,
-    last_resort: Option<LastResort<'_>>,
+    last_resort: Option<&LastResort>,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Joined, Refusal> {
     let start = Instant::now();

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-use crate::common::{Ended, Launcher, Running, executable, kill, program, run_args, wait_until};
+use crate::common::{
+    Ended, Launcher, Running, executable, kill, program, run_args, skipped, wait_until,
+};
 
 /// The master port of every cluster: each has addresses of its own.
 pub(crate) const PORT: u16 = 29_517;
@@ -40,7 +42,7 @@ impl Cluster {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rl{}x{count}", std::process::id());
         if !ip(&format!("netns add {name}-sw")) {
-            eprintln!("skipped: no right to make network namespaces, or no `ip`");
+            skipped("no right to make network namespaces, or no `ip`");
             return None;
         }
         let mut cluster =

@@ -115,6 +115,7 @@ fn leading_number(token: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skipped::skipped;
     use std::process::Command;
 
     const UUIDS: [&str; 4] = ["GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44"];
@@ -209,7 +210,7 @@ mod tests {
             Into::into,
         );
         if !python.exists() {
-            println!("skipped: no python with torch at {}", python.display());
+            skipped(format_args!("no python with torch at {}", python.display()));
             return;
         }
         let script = "
@@ -236,7 +237,7 @@ print(json.dumps(out))
             .output()
             .expect("python runs");
         if !output.status.success() {
-            println!("skipped: no torch there: {}", String::from_utf8_lossy(&output.stderr));
+            skipped(format_args!("no torch there: {}", String::from_utf8_lossy(&output.stderr)));
             return;
         }
         let torch: Vec<Vec<usize>> =
