@@ -32,6 +32,19 @@ pub(super) fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
             }
         });
     }
+    if let Some(element) = &gpus.unreadable_device {
+        let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
+        found.push(Finding::doubtful(
+            text!(
+                "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot read or reads as another number",
+                "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法读取它或读作其他数字"
+            ),
+            text!(
+                "write plain numbers or UUIDs (GPU-…), separated by commas",
+                "请写成以逗号分隔的普通数字或 UUID（GPU-…）"
+            ),
+        ));
+    }
     found
 }
 

@@ -236,6 +236,9 @@ pub struct GpuFacts {
     pub visible: Vec<VisibleGpu>,
     /// Value of CUDA_VISIBLE_DEVICES, when set.
     pub cuda_visible_devices: Option<String>,
+    /// An element of it that torch cannot read, or reads otherwise than CUDA.
+    #[serde(default)]
+    pub unreadable_device: Option<String>,
     pub source: GpuSource,
     /// Each source that was tried before, and what it said.
     pub attempts: Vec<(GpuSource, Text)>,

@@ -48,7 +48,9 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
         gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
         gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
     }
-    facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
+    let chosen = facts.cuda_visible_devices.as_deref();
+    facts.visible = visible(chosen, &facts.gpus);
+    facts.unreadable_device = chosen.and_then(visible::unreadable).map(str::to_owned);
     facts
 }
 
