@@ -88,8 +88,13 @@ fn by_uuid(tokens: &[&str], gpus: &[Gpu]) -> Vec<VisibleGpu> {
 /// MIG UUID does not: then the first GPU in MIG mode, or the first of all.
 fn parent_of_mig(token: &str, gpus: &[Gpu]) -> Option<usize> {
     let named = token.strip_prefix("MIG-").and_then(|rest| rest.split('/').next());
+    let has = |gpu: &Gpu| {
+        let instances = gpu.health.mig_devices.iter().flat_map(|all| &all.devices);
+        instances.filter_map(|one| one.uuid.as_deref()).any(|uuid| uuid == token)
+    };
     gpus.iter()
-        .position(|gpu| gpu.uuid.is_some() && gpu.uuid.as_deref() == named)
+        .position(has)
+        .or_else(|| gpus.iter().position(|gpu| gpu.uuid.is_some() && gpu.uuid.as_deref() == named))
         .or_else(|| gpus.iter().position(|gpu| gpu.mig))
         .or(if gpus.is_empty() { None } else { Some(0) })
 }
