@@ -312,7 +312,7 @@ fn what_preloaded_libraries_print_reaches_nobody() {
     shell.args(["-m", "sh", "-c", script]).arg(common::executable()).env("NOISE", &noise);
     let allowed = Command::new("unshare").args(["-m", "true"]).status();
     if !allowed.is_ok_and(|status| status.success()) {
-        println!("skipped: no mount namespace for an /etc/ld.so.preload of our own");
+        common::skipped("no mount namespace for an /etc/ld.so.preload of our own");
         return;
     }
     let ended = check(shell);

@@ -160,7 +160,8 @@ fn thousands_of_lists_leave_what_torch_leaves() {
         Into::into,
     );
     if !python.exists() {
-        println!("skipped: no python with torch at {} (make test installs one)", python.display());
+        let shown = python.display();
+        common::skipped(format_args!("no python with torch at {shown} (make test installs one)"));
         return;
     }
     println!("VISIBLE_SEED={seed}");

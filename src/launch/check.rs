@@ -22,7 +22,7 @@ use crate::observe::{self, Facts};
 use crate::plan::{self, Plan, Survey};
 use crate::prepare;
 use crate::report::check_view;
-use crate::settings::{self, Settings};
+use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -83,10 +83,7 @@ fn has_colour() -> bool {
 }
 
 fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
-    let mut patience = Patience::LAUNCH;
-    if let Some(deadline) = &asked.deadline {
-        patience = patience.at_most(settings::read_deadline(deadline)?);
-    }
+    let patience = Patience::of(&settings);
     let capture = asked.capture.as_ref().map(PathBuf::from);
     if let Some(folder) = &capture {
         is_new(folder)?;

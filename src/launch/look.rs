@@ -1,18 +1,20 @@
 //! The look at this node: every source of facts beside the others, each with its own deadline.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::host::Host;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::host::{Host, Trail};
 use crate::lang::Text;
 use crate::logs;
-use crate::names;
+use crate::names::{self, LastResort};
 use crate::observe::{self, Contract, Facts, GpuFacts, Late, LogFolder, NodeState, PythonFacts};
 use crate::plan;
 use crate::probe::{self, Answer};
-use crate::settings::{Device, ProbeMode, Settings};
+use crate::settings::{Device, ProbeMode, Settings, Sourced};
 use crate::text;
 
 /// How long the facts may wait for the master's name; one that resolves later is
@@ -30,68 +32,73 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) const LAUNCH: Patience = Patience {
+    const LAUNCH: Patience = Patience {
         driver: observe::gpu::DRIVER_PATIENCE,
         // A cold conda environment on a busy file server takes seconds, a dead one for ever.
         files: Duration::from_secs(30),
         name: NAME,
     };
 
-    /// No source may take longer than `most`.
-    pub(super) fn at_most(self, most: Duration) -> Patience {
-        Patience {
-            driver: self.driver.min(most),
-            files: self.files.min(most),
-            name: self.name.min(most),
+    /// That of a launch, unless `--deadline` says how long one source may take.
+    pub(super) fn of(settings: &Settings) -> Patience {
+        match &settings.deadline {
+            None => Patience::LAUNCH,
+            Some(Sourced { value: most, .. }) => {
+                Patience { driver: *most, files: *most, name: NAME.min(*most) }
+            }
         }
     }
 }
 
-/// All facts, with the patience of a launch.
+/// All facts, with the patience that the settings leave.
 pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
-    observe_within(host, settings, Patience::LAUNCH).await
+    observe_within(host, settings, Patience::of(settings)).await
 }
 
 /// A blocking read in a thread of its own, which is left behind when it is late.
 struct Reading<T> {
     source: Text,
+    trail: Trail,
     patience: Duration,
-    started: tokio::time::Instant,
-    task: tokio::task::JoinHandle<T>,
+    started: Instant,
+    task: JoinHandle<T>,
 }
 
 fn read<T: Send + 'static>(
+    host: &Host,
     source: Text,
     patience: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce(&Host) -> T + Send + 'static,
 ) -> Reading<T> {
-    let started = tokio::time::Instant::now();
-    Reading { source, patience, started, task: tokio::task::spawn_blocking(work) }
+    let started = Instant::now();
+    let (host, trail) = host.traced();
+    let task = tokio::task::spawn_blocking(move || work(&host));
+    Reading { source, trail, patience, started, task }
 }
 
 impl<T> Reading<T> {
-    /// None when it is late, which is noted, or broke down.
+    /// None when it is late, which is noted with the place where it stands, or broke down.
     async fn answer(self, late: &mut Vec<Late>) -> Option<T> {
         match tokio::time::timeout_at(self.started + self.patience, self.task).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
                 let after_millis = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-                late.push(Late { source: self.source, after_millis });
+                late.push(Late { source: self.source, path: self.trail.last(), after_millis });
                 None
             }
         }
     }
 }
 
-/// All facts; independent sources side by side, each with its own deadline.
+/// All facts; independent sources side by side, each with its own deadline. Nothing
+/// is read in the thread of the runtime, so that nothing can hold it.
 pub(super) async fn observe_within(
     host: &Arc<Host>,
     settings: &Arc<Settings>,
     patience: Patience,
 ) -> Facts {
     let Patience { driver, files, name: for_name } = patience;
-    let contract = observe::contract(host);
-    let both = || (Arc::clone(host), Arc::clone(settings));
+    let ours = || Arc::clone(settings);
     // Ranks on CPUs need no driver's answer, which costs half of a quick start;
     // device nodes are still listed.
     let mode = match settings.device.value {
@@ -99,56 +106,63 @@ pub(super) async fn observe_within(
         Device::Auto | Device::Gpu => settings.probe.value,
     };
     // The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
-    let (its, _) = both();
     let gpus = read(
+        host,
         text!("GPU driver and device nodes", "GPU 驱动与设备节点"),
         driver + Duration::from_secs(2),
-        move || observe::gpu::gpus_within(&its, mode, driver),
+        move |host| observe::gpu::gpus_within(host, mode, driver),
     );
-    let (its, ours) = both();
-    let python = read(text!("python and torch", "Python 与 torch"), files, move || {
-        observe::python(&its, &ours)
+    let its = ours();
+    let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
+        observe::python(host, &its)
     });
-    let (its, ours) = both();
+    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
+        observe::torchrun_above(host)
+    });
+    let its = ours();
     let heads = read(
+        host,
         text!("the checkpoint's config.json", "权重目录的 config.json"),
         files,
-        move || observe::checkpoint_heads(&its, &ours),
+        move |host| observe::checkpoint_heads(host, &its),
     );
-    let (its, _) = both();
-    let hcas = read(text!("RDMA devices", "RDMA 设备"), files, move || observe::rdma::hcas(&its));
-    let (its, _) = both();
-    let limits = read(text!("limits and cgroups", "资源限制与 cgroup"), files, move || {
-        observe::limits::limits(&its)
-    });
-    let (its, _) = both();
-    let nccl = read(text!("NCCL's configuration files", "NCCL 配置文件"), files, move || {
-        let all = observe::network::nccl_settings(&its);
-        let absent = observe::network::absent_files(&its, &all);
+    let hcas = read(host, text!("RDMA devices", "RDMA 设备"), files, observe::rdma::hcas);
+    let limits = read(
+        host,
+        text!("limits and cgroups", "资源限制与 cgroup"),
+        files,
+        observe::limits::limits,
+    );
+    let nccl = read(host, text!("NCCL's configuration files", "NCCL 配置文件"), files, |host| {
+        let all = observe::network::nccl_settings(host);
+        let absent = observe::network::absent_files(host, &all);
         (all, absent)
     });
-    let (its, ours) = both();
-    let logs = read(text!("the folder for logs", "日志目录"), files, move || {
-        let candidates = log_candidates(&its, &ours);
-        observe::state::log_folder(&its, candidates.first()?)
+    let its = ours();
+    let logs = read(host, text!("the folder for logs", "日志目录"), files, move |host| {
+        let candidates = log_candidates(host, &its);
+        observe::state::log_folder(host, candidates.first()?)
     });
-    let (its, _) = both();
-    let marks = read(text!("marks of HAMi", "HAMi 标记"), files, move || {
-        (observe::state::hami(&its), observe::state::clock(&its))
+    let marks = read(host, text!("marks of HAMi", "HAMi 标记"), files, |host| {
+        (observe::state::hami(host), observe::state::clock(host))
     });
 
+    let mut late = Vec::new();
+    let contract = observe::contract(host, above.answer(&mut late).await.flatten());
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => {
-            let last = last_resort(mode);
-            let found = names::resolve(host, name, for_name, Some(&last)).await;
+            let found = names::resolve(host, name, for_name, Some(&last_resort(mode))).await;
             Some(found.map_err(|error| error.to_string()))
         }
         None => None,
     };
-    let mut network = observe::network::links(host, master.as_deref().zip(addresses));
+    let links = read(host, text!("interfaces and routes", "网卡与路由"), files, move |host| {
+        observe::network::links(host, master.as_deref().zip(addresses))
+    });
+    let links = links.answer(&mut late).await;
+    let mut network = links.unwrap_or_else(|| observe::network::unanswered(host));
 
-    let mut late = Vec::new();
     // A reader that broke down knows nothing; the fallbacks of `plan` then speak.
     let mut absent = Vec::new();
     if let Some(found) = nccl.answer(&mut late).await {
@@ -214,10 +228,8 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 }
 
 /// getaddrinfo in the probe, for names that only the C library's plugins know.
-pub(super) fn last_resort(
-    mode: ProbeMode,
-) -> impl Fn(&str, Duration) -> Result<Vec<IpAddr>, String> {
-    move |name, patience| {
+pub(super) fn last_resort(mode: ProbeMode) -> LastResort {
+    Arc::new(move |name, patience| {
         let answer =
             probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
         match answer {
@@ -225,5 +237,5 @@ pub(super) fn last_resort(
             Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
             _ => Err("the probe answered something else".to_owned()),
         }
-    }
+    })
 }

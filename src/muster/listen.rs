@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::channel::Channel;
 use super::handshake::{self, Stranger};
 use super::secret::Secret;
+use super::silence;
 use super::wire::{Frame, Hello};
 
 /// Connections that have not said who they are, beside one per node.
@@ -135,7 +136,7 @@ async fn pump(
     id: Id,
     said: mpsc::Sender<(Id, Said)>,
 ) {
-    let _ = channel.stream().set_nodelay(true);
+    silence::prepare(channel.stream());
     loop {
         tokio::select! {
             biased;
@@ -168,6 +169,6 @@ pub(super) async fn connect(peer: SocketAddr, patience: Duration) -> io::Result<
     let stream = timeout(patience, TcpStream::connect(peer))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    let _ = stream.set_nodelay(true);
+    silence::prepare(&stream);
     Ok(stream)
 }

@@ -23,6 +23,7 @@ mod obstacle;
 mod restart;
 mod secret;
 mod session;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod types;

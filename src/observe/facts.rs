@@ -83,6 +83,9 @@ pub struct Hami {
 pub struct Late {
     /// What was asked.
     pub source: Text,
+    /// Where it stood, as far as that is known.
+    #[serde(default)]
+    pub path: Option<PathBuf>,
     pub after_millis: u64,
 }
 
