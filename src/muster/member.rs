@@ -68,7 +68,14 @@ pub(super) async fn run(
         let _ = events.send(Event::Stop);
         // What we know ourselves came first.
         let cause = own.unwrap_or_else(|| {
-            Cause::lost(0, &master, loss, None, config.peer_timeout, now_millis() + offset)
+            Cause::lost(
+                0,
+                &master,
+                loss,
+                None,
+                config.peer_timeout,
+                now_millis().saturating_add(offset),
+            )
         });
         let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
     }
