@@ -1,5 +1,5 @@
 # make demo   build, then launch a real two-node job on this machine
-# make test   the whole suite
+# make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some

@@ -100,10 +100,6 @@ pub struct Check {
     /// others can replay. Secrets are masked
     #[arg(long, value_name = "DIR")]
     pub capture: Option<OsString>,
-    /// Wait for no single source longer than this: 10s, 2m [default: 60s for the driver, 30s for
-    /// files]
-    #[arg(long, value_name = "DURATION")]
-    pub deadline: Option<OsString>,
     #[command(flatten)]
     pub options: Options,
 }
@@ -272,6 +268,10 @@ pub struct Options {
     /// How the driver is asked about GPUs: auto, file, memfd, nvidia-smi or off [default: auto]
     #[arg(long, value_name = "HOW", help_heading = START)]
     pub probe: Option<OsString>,
+    /// Wait for no single source of facts longer than this: 10s, 2m [default: 60s for the driver,
+    /// 30s for files]
+    #[arg(long, value_name = "DURATION", help_heading = START)]
+    pub deadline: Option<OsString>,
     /// What a finding of a check does: fail, warn or off, such as shm.size=fail; repeatable
     #[arg(long, value_name = "ID=WHAT", help_heading = START)]
     pub severity: Vec<OsString>,

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use recorder::Recorder;
 
@@ -24,19 +24,37 @@ pub const ENVIRONMENT: &str = "/proc/self/environ";
 #[derive(Debug, Clone)]
 pub struct Host {
     root: Option<PathBuf>,
-    environment: BTreeMap<OsString, OsString>,
+    environment: Arc<BTreeMap<OsString, OsString>>,
     recorder: Option<Arc<Recorder>>,
+    trail: Option<Trail>,
+}
+
+/// The path that is being looked at, so that a look which never ends can be named.
+#[derive(Debug, Clone, Default)]
+pub struct Trail(Arc<Mutex<Option<PathBuf>>>);
+
+impl Trail {
+    /// The last path that was begun, as a path of the host.
+    pub fn last(&self) -> Option<PathBuf> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    fn at(&self, path: &Path) {
+        *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
+    }
 }
 
 impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
-        Host { root: None, environment: std::env::vars_os().collect(), recorder: None }
+        let environment = Arc::new(std::env::vars_os().collect());
+        Host { root: None, environment, recorder: None, trail: None }
     }
 
     /// A node whose files lie below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
-        Host { root: Some(root.into()), environment, recorder: None }
+        let (root, environment) = (Some(root.into()), Arc::new(environment));
+        Host { root, environment, recorder: None, trail: None }
     }
 
     /// The same environment with the files below `root`. A capture brings its own
@@ -45,13 +63,14 @@ impl Host {
         let mut host = Host { root: Some(root.into()), ..self };
         if let Ok(block) = std::fs::read(host.path(ENVIRONMENT)) {
             let ours = |name: &OsString| name.as_bytes().starts_with(b"RANKLAUNCH_");
-            host.environment.retain(|name, _| ours(name));
+            let environment = Arc::make_mut(&mut host.environment);
+            environment.retain(|name, _| ours(name));
             let captured = block.split(|byte| *byte == 0).filter_map(|entry| {
                 let at = entry.iter().position(|byte| *byte == b'=')?;
                 let (name, value) = (entry.get(..at)?, entry.get(at + 1..)?);
                 Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec())))
             });
-            host.environment.extend(captured.filter(|(name, _)| !ours(name)));
+            environment.extend(captured.filter(|(name, _)| !ours(name)));
         }
         host
     }
@@ -62,14 +81,29 @@ impl Host {
         (Host { recorder: Some(Arc::clone(&recorder)), ..self }, recorder)
     }
 
+    /// The same host, with what it looks at noted: a source that does not come back
+    /// is asked where it stands.
+    pub fn traced(&self) -> (Host, Trail) {
+        let trail = Trail::default();
+        (Host { trail: Some(trail.clone()), ..self.clone() }, trail)
+    }
+
+    /// Notes what is looked at now; for looks that do not go through this type.
+    pub fn at(&self, path: impl AsRef<Path>) {
+        if let Some(trail) = &self.trail {
+            trail.at(path.as_ref());
+        }
+    }
+
     /// Whether facts that only the kernel can give (routes, open devices) may be asked for.
     pub fn is_live(&self) -> bool {
         self.root.is_none()
     }
 
-    /// Where the absolute path `path` lies on this host.
+    /// Where the absolute path `path` lies on this host; whoever asks looks there next.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
+        self.at(path);
         match &self.root {
             None => path.to_owned(),
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),

@@ -8,6 +8,7 @@ mod attempt;
 mod card;
 mod check;
 mod commands;
+mod look;
 mod node;
 mod shared;
 mod together;
@@ -18,11 +19,13 @@ use std::time::{Duration, Instant};
 
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
+use crate::in_time::in_time;
 use crate::lang::Lang;
 use crate::logs::Console;
 use crate::report;
 use crate::report::closing;
 use crate::settings::{self, Settings};
+use crate::supervise::apart::apart;
 use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
 use crate::sys::Dispositions;
 use crate::verdict::{Refusal, Verdict};
@@ -54,9 +57,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     };
     match cli.command {
         Command::Run(options) => run(&options),
-        Command::Plan(plan) => commands::plan(&plan),
-        Command::Check(asked) => check::check(&asked),
-        Command::Clean(clean) => commands::clean(&clean),
+        Command::Plan(plan) => apart(|| commands::plan(&plan)),
+        Command::Check(asked) => apart(|| check::check(&asked)),
+        Command::Clean(clean) => apart(|| commands::clean(&clean)),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
         Command::Lint(lint) => commands::lint(&lint),
@@ -74,7 +77,7 @@ fn run(options: &Options) -> i32 {
             );
             crate::sys::exit_now(Verdict::Internal.code());
         }));
-        agent(options, &link, dispositions)
+        agent(options, link, dispositions)
     });
     guarded.unwrap_or_else(|error| {
         eprintln!("ranklaunch: cannot start the guard process: {error}");
@@ -121,16 +124,44 @@ impl Scene {
     }
 }
 
+/// How long a profile and the places where one may lie may take to answer, without
+/// a `--deadline`.
+const PROFILE: Duration = Duration::from_secs(30);
+
 /// The host and the settings, or the refusal and the language to say it in.
 pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang)> {
     let host = Host::live();
-    let settings = settings::read(options, &host)
-        .map_err(|refusal| (refusal, settings::language(options, &host)))?;
+    let lang = settings::language(options, &host);
+    let patience = settings::deadline(options, &host).unwrap_or(PROFILE);
+    let (reader, trail) = host.traced();
+    let asked = options.clone();
+    let read = in_time(patience, move || settings::read(&asked, &reader));
+    let settings = match read {
+        Some(read) => read.map_err(|refusal| (refusal, lang))?,
+        None => return Err((unread(trail.last(), patience), lang)),
+    };
     let host = match &settings.host_root {
         Some(root) => host.with_root(root),
         None => host,
     };
     Ok((host, settings))
+}
+
+fn unread(path: Option<std::path::PathBuf>, patience: Duration) -> Refusal {
+    let path = path.unwrap_or_default();
+    let (path, seconds) = (path.display(), patience.as_secs_f64());
+    Refusal::new(
+        Verdict::Usage,
+        "settings.hung",
+        crate::text!(
+            "{path} does not answer within {seconds} s, and profile and program are looked for there: is its mount dead?",
+            "{path} 在 {seconds} 秒内无应答，而配置与程序需在此处查找：其挂载点是否失效？"
+        ),
+        crate::text!(
+            "name another profile with --profile, start in another folder, or take the folder out of PATH",
+            "请用 --profile 指定其他配置、在其他目录中启动，或从 PATH 中去掉该目录"
+        ),
+    )
 }
 
 async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {

@@ -17,6 +17,7 @@ pub mod clear;
 pub mod cli;
 pub mod cpus;
 pub mod host;
+mod in_time;
 pub mod lang;
 pub mod launch;
 pub mod lint;
@@ -32,6 +33,8 @@ pub mod probe;
 pub mod procfs;
 pub mod report;
 pub mod settings;
+#[cfg(test)]
+mod skipped;
 pub mod supervise;
 #[allow(
     unsafe_code,

@@ -66,65 +66,132 @@ pub fn is_secret_name(name: &str) -> bool {
     })
 }
 
-/// The value as it may be shown under this name.
-pub fn mask_value(name: &str, value: &OsStr) -> String {
-    if is_secret_name(name) { MASK.to_owned() } else { mask_text(&value.to_string_lossy()) }
+/// The value as it may be shown under this name. What a variable holds may be a
+/// command line, and is read as one.
+pub fn mask_value(name: &str, value: &OsStr) -> OsString {
+    if is_secret_name(name) {
+        return MASK.into();
+    }
+    let text = value.to_string_lossy();
+    let shown = Reader::default().first(&text);
+    // Bytes that are no UTF-8 stay what they are where nothing is hidden.
+    if shown == text { value.to_owned() } else { shown.into() }
 }
 
 /// An argument list as it may be shown: `--token X`, `--api-key=X`, `HF_TOKEN=X`, and the same
 /// inside an argument that is a command line itself (`bash -c "HF_TOKEN=X python …"`).
-pub fn mask_args(args: &[OsString]) -> Vec<String> {
-    let mut value_is_secret = false;
+///
+/// Any other argument with spaces is a sentence, such as a prompt, and passes through.
+pub fn mask_args(args: &[OsString]) -> Vec<OsString> {
+    let mut reader = Reader::default();
     args.iter()
-        .map(|arg| {
-            let arg = arg.to_string_lossy();
-            // A flag after a flag: the first one was a switch (`--use-token --lr 3`).
-            if std::mem::take(&mut value_is_secret) && !arg.starts_with("--") {
-                return MASK.to_owned();
-            }
-            value_is_secret = names_a_secret_value(&arg);
-            mask_text(&arg)
+        .enumerate()
+        .map(|(at, arg)| {
+            let text = arg.to_string_lossy();
+            // A process that wrote itself a title has its whole command line in one word.
+            let shown = if at == 0 { reader.first(&text) } else { reader.next(&text) };
+            if shown == text { arg.clone() } else { shown.into() }
         })
         .collect()
 }
 
-/// `--token`, whose value is the next word.
-fn names_a_secret_value(word: &str) -> bool {
-    word.starts_with('-') && is_name(word) && is_secret_name(word)
-}
-
-/// `HF_TOKEN=X` as a whole, or each such word of a longer text.
-fn mask_text(text: &str) -> String {
-    if let Some((name, _)) = secret_assignment(text) {
-        return format!("{name}={MASK}");
-    }
-    if !text.contains(char::is_whitespace) {
-        return text.to_owned();
-    }
+/// A command line as it may be shown, spaces and quotes as they are.
+fn mask_command_line(text: &str) -> String {
+    let mut reader = Reader::default();
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
-    let mut value_is_secret = false;
     while !rest.is_empty() {
         let word_at = rest.find(|c: char| !c.is_whitespace()).unwrap_or(rest.len());
         let (space, after) = rest.split_at(word_at);
         shown.push_str(space);
         let (word, left) = after.split_at(word_end(after));
         rest = left;
-        if word.is_empty() {
-            continue;
-        }
-        if std::mem::take(&mut value_is_secret) && !word.starts_with("--") {
-            shown.push_str(MASK);
-        } else if let Some((name, _)) = secret_assignment(word) {
-            shown.push_str(name);
-            shown.push('=');
-            shown.push_str(MASK);
-        } else {
-            value_is_secret = names_a_secret_value(word);
-            shown.push_str(word);
-        }
+        shown.push_str(&reader.next(word));
     }
     shown
+}
+
+/// Reads the words of a command one by one.
+#[derive(Debug, Default)]
+struct Reader {
+    /// The word before was `--token`.
+    value_is_secret: bool,
+    /// A shell was named: what follows its `-c` is a command line.
+    in_shell: bool,
+    command_is_next: bool,
+}
+
+impl Reader {
+    /// A word that is no sentence: one assignment as a whole, or a command line.
+    fn first(&mut self, word: &str) -> String {
+        match mask_assignment(word) {
+            Some(shown) => shown,
+            None if word.contains(char::is_whitespace) => mask_command_line(word),
+            None => self.next(word),
+        }
+    }
+
+    fn next(&mut self, word: &str) -> String {
+        if std::mem::take(&mut self.command_is_next) {
+            return mask_quoted(word);
+        }
+        // A flag after a flag: the first one was a switch (`--use-token --lr 3`).
+        if std::mem::take(&mut self.value_is_secret) && !word.starts_with("--") {
+            return MASK.to_owned();
+        }
+        if let Some(shown) = mask_assignment(word) {
+            return shown;
+        }
+        self.value_is_secret = word.starts_with('-') && is_name(word) && is_secret_name(word);
+        self.in_shell |= is_shell(word);
+        self.command_is_next = self.in_shell && takes_a_command(word);
+        word.to_owned()
+    }
+}
+
+/// What follows `-c` inside another command line, with its quotes.
+fn mask_quoted(word: &str) -> String {
+    for quote in ['"', '\''] {
+        let inside = word.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+        if let Some(inside) = inside {
+            return format!("{quote}{}{quote}", mask_command_line(inside));
+        }
+    }
+    mask_command_line(word)
+}
+
+/// Programs that take a command line, or code, behind `-c`.
+fn is_shell(word: &str) -> bool {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    let name =
+        name.trim_start_matches('-').trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    matches!(
+        name,
+        "sh" | "bash"
+            | "dash"
+            | "ash"
+            | "zsh"
+            | "ksh"
+            | "mksh"
+            | "fish"
+            | "csh"
+            | "tcsh"
+            | "busybox"
+            | "su"
+            | "runuser"
+            | "script"
+            | "flock"
+            | "python"
+            | "pypy"
+    )
+}
+
+/// `-c`, `-lc`, `-ec`, `--command`
+fn takes_a_command(word: &str) -> bool {
+    word == "--command"
+        || word.strip_prefix('-').is_some_and(|flags| {
+            flags.ends_with('c') && flags.chars().all(|flag| flag.is_ascii_alphabetic())
+        })
 }
 
 /// Where the first word ends: at white space that no quote of an assignment's value encloses.
@@ -146,8 +213,12 @@ fn word_end(text: &str) -> usize {
     if quote.is_some() { text.find(char::is_whitespace).unwrap_or(text.len()) } else { text.len() }
 }
 
-fn secret_assignment(word: &str) -> Option<(&str, &str)> {
-    word.split_once('=').filter(|(name, _)| is_name(name) && is_secret_name(name))
+/// `HF_TOKEN=X`, `--api-key=X` and `--env=HF_TOKEN=X` without the value; None where
+/// nothing is hidden.
+fn mask_assignment(word: &str) -> Option<String> {
+    let (name, value) = word.split_once('=').filter(|(name, _)| is_name(name))?;
+    let shown = if is_secret_name(name) { MASK.to_owned() } else { mask_assignment(value)? };
+    Some(format!("{name}={shown}"))
 }
 
 /// Whether this can be the name of an option, a variable or a configuration key.
@@ -177,6 +248,8 @@ fn words(name: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -234,18 +307,64 @@ mod tests {
             (vec!["--token", "a b c"], vec!["--token", "***"]),
             (vec!["--tokenizer", "t5"], vec!["--tokenizer", "t5"]),
             (vec!["--prompt", "the key = love, don't"], vec!["--prompt", "the key = love, don't"]),
-            (
-                vec!["bash", "-c", "env HF_TOKEN='a b'  python x.py --password abc"],
-                vec!["bash", "-c", "env HF_TOKEN=***  python x.py --password ***"],
-            ),
             (vec!["export  A_KEY=\"x y"], vec!["export  A_KEY=*** y"]),
             (vec!["--token"], vec!["--token"]),
+            (vec!["--env=HF_TOKEN=abc"], vec!["--env=HF_TOKEN=***"]),
+            (vec!["python train.py --token abc"], vec!["python train.py --token ***"]),
         ] {
             let args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
             assert_eq!(mask_args(&args), shown);
         }
-        assert_eq!(mask_value("HF_TOKEN", "abc".as_ref()), "***");
+        for (name, value, shown) in
+            [("HF_TOKEN", "abc", "***"), ("EXTRA_ARGS", "--lr 1 --token abc", "--lr 1 --token ***")]
+        {
+            assert_eq!(mask_value(name, value.as_ref()), shown);
+        }
         assert_eq!(mask_value("HOME", "/root".as_ref()), "/root");
+    }
+
+    #[test]
+    fn a_command_line_is_told_from_a_sentence() {
+        for (before, text, shown) in [
+            // Behind the -c of a shell, also inside another one.
+            (
+                "bash -c",
+                "env HF_TOKEN='a b'  python x.py --password abc",
+                "env HF_TOKEN=***  python x.py --password ***",
+            ),
+            ("/bin/sh -lc", "HF_TOKEN=abc python x.py", "HF_TOKEN=*** python x.py"),
+            ("timeout 5 bash -o pipefail -ec", "export A_KEY=abc; x", "export A_KEY=*** x"),
+            ("su - me --command", "x --api-key abc", "x --api-key ***"),
+            (
+                "bash -c",
+                "cd /x && sh -c 'env HF_TOKEN=abc python'",
+                "cd /x && sh -c 'env HF_TOKEN=*** python'",
+            ),
+            (
+                "bash -c",
+                "python x.py --prompt 'the key=is here' --token abc",
+                "python x.py --prompt 'the key=is here' --token ***",
+            ),
+            ("python3.11 -c", "token = f(); api_key='abc'", "token = f(); api_key=***"),
+            // A sentence, wherever it stands.
+            ("generate.py --prompt", "the key=is here", "the key=is here"),
+            ("generate.py -c", "the key=is here", "the key=is here"),
+            ("bash run.sh --prompt", "the key=is here", "the key=is here"),
+            ("bash -c x", "the --token is here", "the --token is here"),
+            ("x", "--prompt=the key=is here", "--prompt=the key=is here"),
+        ] {
+            let mut args: Vec<OsString> = before.split(' ').map(OsString::from).collect();
+            args.push(text.into());
+            assert_eq!(mask_args(&args).pop(), Some(shown.into()), "{before}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stay_what_they_are() {
+        let odd = OsString::from_vec(b"\xff mixed \x80".to_vec());
+        assert_eq!(mask_value("X", &odd), odd);
+        let odd = [odd];
+        assert_eq!(mask_args(&odd), odd);
     }
 
     proptest! {
@@ -255,7 +374,8 @@ mod tests {
             let shown = mask_args(&given);
             prop_assert_eq!(shown.len(), args.len());
             for (shown, arg) in shown.iter().zip(&args) {
-                prop_assert!(shown == arg || shown.contains(MASK));
+                let shown = shown.to_string_lossy();
+                prop_assert!(shown == arg.as_str() || shown.contains(MASK));
             }
         }
     }

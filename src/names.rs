@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
@@ -25,12 +26,16 @@ use crate::host::Host;
 /// The silence after which a question counts as unanswered.
 const QUESTION: Duration = Duration::from_secs(2);
 
+/// What a last resort may take beyond its time, to end its helper.
+const KILL: Duration = Duration::from_millis(500);
+
 /// The silence after which the next name of the search list is asked as well.
 const STAGGER: Duration = Duration::from_millis(300);
 
 /// A last resort that knows more than files and DNS: NSS, by a helper program
-/// that may be killed. It must return within the time that it is given.
-pub type LastResort<'a> = &'a dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String>;
+/// that may be killed. It is called in a thread of its own, and should return
+/// within the time that it is given.
+pub type LastResort = Arc<dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String> + Send + Sync>;
 
 /// Why a name has no address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +72,7 @@ pub async fn resolve(
     host: &Host,
     name: &str,
     deadline: Duration,
-    last_resort: Option<LastResort<'_>>,
+    last_resort: Option<&LastResort>,
 ) -> Result<Vec<IpAddr>, NameError> {
     let end = Instant::now() + deadline;
     if let Some(address) = literal(name) {
@@ -76,7 +81,7 @@ pub async fn resolve(
     let mut error = NameError { name: name.to_owned(), attempts: Vec::new() };
     let mut note = |asked: String, answer: String| error.attempts.push(Attempt { asked, answer });
 
-    match host.read("/etc/hosts") {
+    match file(host, "/etc/hosts", end).await {
         Ok(hosts) => {
             let found = in_hosts(&hosts, name);
             if !found.is_empty() {
@@ -90,7 +95,7 @@ pub async fn resolve(
         return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
 
-    let configuration = match host.read("/etc/resolv.conf") {
+    let configuration = match file(host, "/etc/resolv.conf", end).await {
         Ok(text) => Configuration::parse(&text),
         Err(cause) => {
             note("/etc/resolv.conf".to_owned(), cause.to_string());
@@ -106,13 +111,30 @@ pub async fn resolve(
 
     let left = end.saturating_duration_since(Instant::now());
     if let Some(last_resort) = last_resort.filter(|_| !left.is_zero()) {
-        match last_resort(name, left) {
-            Ok(found) if !found.is_empty() => return Ok(distinct(found)),
-            Ok(_) => note("getaddrinfo".to_owned(), "no address".to_owned()),
-            Err(cause) => note("getaddrinfo".to_owned(), cause),
+        let (last_resort, asked) = (Arc::clone(last_resort), name.to_owned());
+        let answer = tokio::task::spawn_blocking(move || last_resort(&asked, left));
+        match timeout_at(end + KILL, answer).await.unwrap_or(Ok(Err("no answer".to_owned()))) {
+            Err(broken) => note("getaddrinfo".to_owned(), broken.to_string()),
+            Ok(answer) => match answer {
+                Ok(found) if !found.is_empty() => return Ok(distinct(found)),
+                Ok(_) => note("getaddrinfo".to_owned(), "no address".to_owned()),
+                Err(cause) => note("getaddrinfo".to_owned(), cause),
+            },
         }
     }
     Err(error)
+}
+
+/// A file's text, read in a thread that is left behind when its mount is dead. It
+/// may take half of the time, so that something is left for asking elsewhere.
+async fn file(host: &Host, path: &'static str, end: Instant) -> std::io::Result<String> {
+    let host = host.clone();
+    let half = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+    let reading = tokio::task::spawn_blocking(move || host.read(path));
+    match timeout_at(half, reading).await {
+        Ok(read) => read.unwrap_or_else(|broken| Err(std::io::Error::other(broken))),
+        Err(_) => Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer")),
+    }
 }
 
 /// An address as people write it: `10.0.0.1`, `fd00::1`, `[fd00::1]`, `fe80::1%eth0`.

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use bstr::ByteSlice;
 
 use crate::host::Host;
+use crate::mask;
 
 /// The variable that marks every process of a job: `<job>:<agent pid>:<agent start
 /// ticks>`. Supervision sets it, and the stale scan of a later run looks for it.
@@ -83,13 +84,24 @@ pub fn parse_stat(line: &[u8]) -> Option<Process> {
 
 /// Every pid of /proc, in the kernel's (ascending) order.
 pub fn pids(host: &Host) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir(host.path("/proc")) else { return Vec::new() };
+    pids_in(&host.path("/proc"))
+}
+
+fn pids_in(proc: &Path) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The process now, or None when there is none with this pid.
 pub fn stat(host: &Host, pid: i32) -> Option<Process> {
-    parse_stat(&bytes(host, pid, "stat")?)
+    process(&host.path("/proc"), pid)
+}
+
+/// The same, for whoever has no [`Host`]; `proc` is where procfs is mounted.
+pub fn process(proc: &Path, pid: i32) -> Option<Process> {
+    let mut line = Vec::with_capacity(512);
+    read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
+    parse_stat(&line)
 }
 
 /// Ourselves in the numbering of this /proc, which may be another PID namespace's.
@@ -104,13 +116,17 @@ pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
 
 /// Every process, by pid.
 pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
-    let proc = host.path("/proc");
+    scan(&host.path("/proc"))
+}
+
+/// The same, for whoever has no [`Host`]; `proc` is where procfs is mounted.
+pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
     let mut path = proc.as_os_str().as_bytes().to_vec();
     path.push(b'/');
     let stem = path.len();
     let mut line = Vec::with_capacity(512);
     let mut all = BTreeMap::new();
-    for pid in pids(host) {
+    for pid in pids_in(proc) {
         path.truncate(stem);
         path.extend_from_slice(pid.to_string().as_bytes());
         path.extend_from_slice(b"/stat");
@@ -339,29 +355,13 @@ pub fn as_path(argument: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(argument.to_vec()))
 }
 
-/// Names of arguments whose values are never shown.
-const SECRET: [&str; 4] = ["token", "key", "secret", "password"];
-
 /// The command line as it may be printed: secrets masked, cut to some 200 characters.
 pub fn shown(argv: &[Vec<u8>]) -> String {
-    let mut words: Vec<String> = Vec::new();
-    let mut hide_next = false;
-    for argument in argv {
-        let argument = String::from_utf8_lossy(argument).into_owned();
-        let (name, value) = match argument.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value)),
-            None => (argument.clone(), None),
-        };
-        let secret = SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word));
-        words.push(if hide_next && !argument.starts_with("--") {
-            "***".to_owned()
-        } else if secret && value.is_some() {
-            format!("{name}=***")
-        } else {
-            argument.escape_debug().to_string()
-        });
-        hide_next = secret && value.is_none() && name.starts_with('-');
-    }
+    let words: Vec<OsString> = argv.iter().cloned().map(OsString::from_vec).collect();
+    let words: Vec<String> = mask::mask_args(&words)
+        .iter()
+        .map(|word| word.to_string_lossy().escape_debug().to_string())
+        .collect();
     let line = words.join(" ");
     match line.char_indices().nth(200) {
         Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),

@@ -269,7 +269,7 @@ fn planned(
     let host = Host::replayed(root, environment);
     let settings = settings::read(&options, &host)?;
     let facts = Facts {
-        contract: observe::contract(&host),
+        contract: observe::contract(&host, None),
         gpus: observe::gpu::gpus(&host, ProbeMode::Off),
         network: observe::network::network(&host, None),
         hcas: observe::rdma::hcas(&host),

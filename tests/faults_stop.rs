@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::faults::{Job, PLACES, Place, Role, Setup};
+use common::skipped;
 use nix::sys::signal::Signal;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -227,7 +228,7 @@ fn ranks_of_one_session_die_one_by_one() {
 #[test]
 fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can make a process that its launcher may not signal");
+        skipped("only root can make a process that its launcher may not signal");
         return;
     }
     for (mode, nproc, stop, code) in

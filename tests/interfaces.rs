@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Launcher, executable};
+use common::{Launcher, executable, skipped};
 use serde_json::Value;
 
 /// Runs its command line in a fresh network (and mount) namespace.
@@ -54,7 +54,7 @@ fn plan(setup: &str, rank: u32, master: &str) -> Option<Value> {
         .args(["--node-rank", &rank.to_string(), "--", "true"])
         .run();
     if ended.err.contains("Unknown device type") || ended.err.contains("not supported") {
-        println!("skipped: {}", ended.err);
+        skipped(format_args!("{}", ended.err));
         return None;
     }
     let ended = ended.expect_code(0);
@@ -178,7 +178,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn the_kernels_route_decides_in_every_network() {
     if let Some(why) = missing() {
-        println!("skipped: no network namespace can be made here: {why}");
+        skipped(format_args!("no network namespace can be made here: {why}"));
         return;
     }
     let mut seen = 0;

@@ -7,9 +7,7 @@ use common::{Launcher, free_port, kill, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 
 fn direct(nproc: u32, what: &str) -> Launcher {
-    let mut args = run_args("direct", nproc);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
-    Launcher::new(args)
+    Launcher::ranks("direct", nproc, &[what])
 }
 
 #[test]
@@ -23,6 +21,21 @@ fn one_node_runs_and_says_who_it_is() {
     assert_eq!((&run["exit_code"], &run["plan"]["world_size"]), (&0.into(), &2.into()), "{run:#}");
     let log = ended.node_folder(0).join("attempt-0/rank-00001.out");
     assert!(std::fs::read_to_string(log).expect("the log is there").starts_with("rank 1 of 2"));
+}
+
+#[test]
+fn a_secret_in_a_shell_line_is_in_no_file() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), "bash".into(), "-c".into()]);
+    args.push("HF_TOKEN=hunter2 sh -c 'echo ${#HF_TOKEN} letters'".into());
+    let ended = Launcher::new(args).run().expect_code(0);
+    assert!(ended.out.contains("7 letters"), "{}", ended.out);
+    assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+    let mut grep = std::process::Command::new("grep");
+    let found = grep.args(["-rl", "hunter2"]).arg(ended.folder.path()).output().expect("grep runs");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json");
+    assert!(run.contains("HF_TOKEN=*** sh -c"), "{run}");
 }
 
 #[test]
@@ -138,17 +151,7 @@ fn ranks_that_ignore_term_are_killed_within_the_grace() {
 
 #[test]
 fn a_checkpoint_after_term_is_finished() {
-    let launcher = {
-        let mut args = run_args("direct", 2);
-        args.extend([
-            "--".into(),
-            program("rank.sh").into_os_string(),
-            "checkpoint".into(),
-            ".".into(),
-        ]);
-        Launcher::new(args)
-    };
-    let mut running = launcher.start();
+    let mut running = Launcher::ranks("direct", 2, &["checkpoint", "."]).start();
     running.says("READY", 2);
     running.signal(Signal::SIGTERM);
     // Repeating it must not shorten the grace.

@@ -3,13 +3,11 @@
 
 mod common;
 
-use common::{Ended, Launcher, Running, free_port, kill, program, run_args, wait_until};
+use common::{Ended, Launcher, Running, free_port, kill, run_args, wait_until};
 use nix::sys::signal::Signal;
 
 fn torchrun(nproc: u32, what: &str) -> Launcher {
-    let mut args = run_args("torchrun", nproc);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
-    Launcher::new(args)
+    Launcher::ranks("torchrun", nproc, &[what])
 }
 
 #[test]
@@ -42,14 +40,7 @@ fn a_segfault_gives_139() {
 
 #[test]
 fn term_gives_143_and_a_checkpoint_its_time() {
-    let mut args = run_args("torchrun", 2);
-    args.extend([
-        "--".into(),
-        program("rank.sh").into_os_string(),
-        "checkpoint".into(),
-        ".".into(),
-    ]);
-    let mut running = Launcher::new(args).start();
+    let mut running = Launcher::ranks("torchrun", 2, &["checkpoint", "."]).start();
     running.says("READY", 2);
     running.signal(Signal::SIGTERM);
     let ended = running.wait().expect_code(143).expect_nothing_left();
@@ -109,8 +100,9 @@ fn hup_is_a_stop_and_nohup_is_not() {
 /// accelerate starts torchrun's machinery itself; the shim and the codes are the same.
 #[test]
 fn accelerate_runs_two_ranks_and_gives_their_code() {
-    let mut args = run_args("accelerate", 2);
-    args.extend(["--".into(), program("rank.sh").into_os_string(), "exit-7-on-rank-1".into()]);
-    let ended = Launcher::new(args).run().expect_code(7).expect_nothing_left();
+    let ended = Launcher::ranks("accelerate", 2, &["exit-7-on-rank-1"])
+        .run()
+        .expect_code(7)
+        .expect_nothing_left();
     assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
 }

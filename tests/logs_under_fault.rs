@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Ended, Launcher, executable, run_args, wait_until};
+use common::{Ended, Launcher, executable, run_args, skipped, wait_until};
 
 fn shell(nproc: u32, options: &[&str], script: &str) -> Launcher {
     let mut args = run_args("direct", nproc);
@@ -130,7 +130,7 @@ fn a_full_disk_holds_no_rank_and_is_said() {
     let allowed =
         Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|it| it.success());
     if !allowed {
-        eprintln!("skipped: no mount namespace can be made here");
+        skipped("no mount namespace can be made here");
         return;
     }
     let mut args: Vec<std::ffi::OsString> =

@@ -10,7 +10,7 @@ mod node;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::executable;
+use common::{executable, skipped};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
 use node::{Node, PYTHON};
@@ -156,7 +156,7 @@ fn problems(schema: &Value, object: &Value) -> Vec<String> {
 fn custom_resources_fit_their_schemas() {
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/crds");
     if !crds.is_dir() {
-        eprintln!("skipped: {} is missing", crds.display());
+        skipped(format_args!("{} is missing", crds.display()));
         return;
     }
     let mut checked = 0;
@@ -368,7 +368,7 @@ fn docker(args: &[&str]) -> Option<std::process::Output> {
 fn the_image_runs_from_scratch() {
     let reachable = docker(&["version", "--format", "{{.Server.Version}}"]);
     if !reachable.is_some_and(|output| output.status.success()) {
-        eprintln!("skipped: docker is not reachable");
+        skipped("docker is not reachable");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

@@ -8,7 +8,7 @@ mod fake_nvml;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Launcher, executable};
+use common::{Launcher, executable, skipped};
 use fake_nvml::FakeNvml;
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ fn it_asks_for_no_loader_and_no_library() {
 /// `ranklaunch ARGS…` in a root that holds it alone; None where chroot is not allowed.
 fn in_an_empty_root(args: &[&str]) -> Option<(Output, Vec<String>)> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root may change its root");
+        skipped("only root may change its root");
         return None;
     }
     let root = tempfile::tempdir().expect("a folder");
@@ -66,7 +66,7 @@ fn in_an_empty_root(args: &[&str]) -> Option<(Output, Vec<String>)> {
         .output()
         .expect("chroot runs");
     if output.status.code() == Some(125) {
-        println!("skipped, this machine does not allow chroot: {output:?}");
+        skipped(format_args!("this machine does not allow chroot: {output:?}"));
         return None;
     }
     let files = std::fs::read_dir(root.path()).expect("a folder").flatten();
@@ -125,7 +125,7 @@ fn the_driver_is_asked_from_a_file_from_memory_or_not_at_all() {
         assert_eq!((code, gpus, device.as_str()), (0, Some(4), Some(NVML)), "{how}: {json:#}");
     }
     if Path::new("/dev/nvidiactl").exists() {
-        println!("the rest is skipped: this node has GPUs of its own");
+        skipped("this node has GPUs of its own");
         return;
     }
     let (code, json) = with("off");

@@ -5,12 +5,16 @@
 //! same test program, which then runs one of the `inside_…` functions in it.
 //! Where the machine does not allow such a place, the test says that it is skipped.
 
+#[path = "../src/skipped.rs"]
+mod skipped;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use ranklaunch::probe::{self, Answer, ProbeError};
 use ranklaunch::settings::ProbeMode;
+use skipped::skipped;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Printed by a place once it is built: what fails after it is a failure.
@@ -45,7 +49,7 @@ fn judge(output: &Output) {
     let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     let said = String::from_utf8_lossy(&said);
     if !said.contains(READY) {
-        println!("skipped, this machine does not allow it: {said}");
+        skipped(format_args!("this machine does not allow it: {said}"));
         return;
     }
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
@@ -134,7 +138,7 @@ fn inside_no_proc() {
 #[test]
 fn a_root_without_a_loader_is_named() {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root may change its root");
+        skipped("only root may change its root");
         return;
     }
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -179,7 +183,7 @@ fn preloads_are_not_handed_on() {
         .output()
         .expect("the program runs");
     if output.status.code() == Some(9) {
-        println!("skipped: this test program is not static and was ended by the preload itself");
+        skipped("this test program is not static and was ended by the preload itself");
         return;
     }
     assert!(output.status.success(), "{output:?}");

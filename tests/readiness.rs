@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use common::inside::{self, READY};
 use common::{Launcher, Running, free_port, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 
@@ -166,9 +167,6 @@ fn stop(running: Running, signal: Signal, code: i32) {
     assert!(took < Duration::from_secs(3), "{took:?}\n{}", ended.err);
 }
 
-/// Printed inside: what fails after it is a failure.
-const READY: &str = "the place is ready";
-
 /// Runs `inside` of this program with a network, a hosts file and name servers of its own.
 fn in_a_network(inside: &str) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -180,30 +178,14 @@ fn in_a_network(inside: &str) {
          mount --bind \"$1/hosts\" /etc/hosts && mount --bind \"$1/resolv.conf\" /etc/resolv.conf \
          && ip link set lo up && echo '{READY}' && shift && exec \"$@\""
     );
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--mount"]);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--mount"]);
     if !nix::unistd::geteuid().is_root() {
-        command.arg("--map-root-user");
+        unshare.arg("--map-root-user");
     }
-    let output = command
-        .args(["sh", "-c", &set_up, "sh"])
-        .arg(folder.path())
-        .arg(std::env::current_exe().expect("our own path"))
-        .args(["--exact", inside, "--ignored", "--nocapture", "--test-threads=1"])
-        .env("RUST_BACKTRACE", "0")
-        .env("HOSTS", folder.path().join("hosts"))
-        .output();
-    let Ok(output) = output else {
-        println!("skipped: there is no unshare(1)");
-        return;
-    };
-    let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-    let said = String::from_utf8_lossy(&said);
-    if !said.contains(READY) {
-        println!("skipped, this machine does not allow a network namespace: {said}");
-        return;
-    }
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    unshare.args(["sh", "-c", &set_up, "sh"]).arg(folder.path());
+    unshare.env("HOSTS", folder.path().join("hosts"));
+    inside::run(unshare, inside);
 }
 
 /// A name server on loopback that knows `name` once it is told so; says each question.

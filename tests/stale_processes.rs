@@ -12,35 +12,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use common::{Ended, Launcher, PATIENCE, Running, program, python, wait_until};
-
-/// Printed inside: what fails after it is a failure.
-const READY: &str = "the namespace is ready";
+use common::inside::{self, READY};
+use common::{Ended, Launcher, PATIENCE, Running, program, python, skipped, wait_until};
 
 fn in_a_namespace(inside: &str) {
     // Root, since one of the neighbours belongs to another user.
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root may plant another user's process");
+        skipped("only root may plant another user's process");
         return;
     }
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    let output = command
-        .arg(std::env::current_exe().expect("our own path"))
-        .args(["--exact", inside, "--ignored", "--nocapture", "--test-threads=1"])
-        .env("RUST_BACKTRACE", "0")
-        .output();
-    let Ok(output) = output else {
-        println!("skipped: there is no unshare(1)");
-        return;
-    };
-    let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-    let said = String::from_utf8_lossy(&said);
-    if !said.contains(READY) {
-        println!("skipped, this machine does not allow a PID namespace: {said}");
-        return;
-    }
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    inside::run(unshare, inside);
 }
 
 /// The job's folder and the processes that were planted, by name.

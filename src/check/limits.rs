@@ -248,12 +248,14 @@ pub(super) fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     late.iter()
         .map(|late| {
+            let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
+            let path = path.unwrap_or_default();
             let (en, zh) = (&late.source.en, &late.source.zh);
             let seconds = super::seconds(std::time::Duration::from_millis(late.after_millis));
             Finding::bad(
                 text!(
-                    "no answer within {seconds} s: {en}; is a mount dead?",
-                    "{seconds} 秒内无应答：{zh}；是否有挂载点失效？"
+                    "no answer within {seconds} s: {en}{path}; is a mount dead?",
+                    "{seconds} 秒内无应答：{zh}{path}；是否有挂载点失效？"
                 ),
                 text!(
                     "look for processes in state D and for \"not responding\" in the host's dmesg",

@@ -5,6 +5,7 @@
 //! severity and a hint. Pure: what has to be tried, others try before. `run`
 //! refuses by the same checks that `check` shows.
 
+mod gpu_health;
 mod gpus;
 mod limits;
 mod network;
@@ -167,9 +168,10 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// Whether a GPU waits for its NVSwitch fabric.
+/// Whether a GPU waits for its NVSwitch fabric; a registration that has failed
+/// is waited for no longer.
 pub fn fabric_is_pending(facts: &Facts) -> bool {
-    facts.gpus.faults.iter().any(gpus::is_fabric)
+    facts.gpus.gpus.iter().any(|gpu| matches!(gpu.fabric, Some((1 | 2, _))))
 }
 
 fn level(kind: Kind, severity: Severity) -> Option<Level> {

@@ -205,7 +205,8 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "storage.alive",
         |node| {
             let source = Text::same("the checkpoint's config.json");
-            node.facts.state.late = vec![Late { source, after_millis: 1500 }];
+            node.facts.state.late =
+                vec![Late { source, path: Some("/x".into()), after_millis: 1500 }];
         },
         Level::Warn,
         "within 1.5 s: the checkpoint's",

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::host::Host;
 use crate::procfs;
+use crate::skipped::skipped;
 
 /// One planted process; the defaults are an orphan of ours that is older than we are.
 #[derive(Clone)]
@@ -241,7 +242,7 @@ fn again(program: &mut Command, stage: &str, folder: &Path) -> std::process::Out
 fn outside() {
     let works = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: unshare --pid --mount-proc is not allowed here");
+        skipped("unshare --pid --mount-proc is not allowed here");
         return;
     }
     let folder = tempfile::tempdir().expect("folder");

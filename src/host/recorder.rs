@@ -211,9 +211,9 @@ fn is_executable(path: &Path) -> bool {
 fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
     let in_proc = path.starts_with("/proc");
     let name = path.file_name().map(OsStr::as_bytes);
-    let each = |change: &dyn Fn(Vec<OsString>) -> Vec<String>| -> Vec<u8> {
+    let each = |change: &dyn Fn(Vec<OsString>) -> Vec<OsString>| -> Vec<u8> {
         let words = bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
-        change(words.collect()).join("\0").into_bytes()
+        change(words.collect()).join(OsStr::new("\0")).into_vec()
     };
     match name {
         Some(b"cmdline") if in_proc => each(&|words| mask_args(&words)),
@@ -237,12 +237,13 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// `NAME=value` as it may be kept.
-fn masked_variable(entry: &OsStr) -> String {
-    let text = entry.to_string_lossy();
-    match text.split_once('=') {
-        Some((name, value)) => format!("{name}={}", mask_value(name, OsStr::new(value))),
-        None => text.into_owned(),
-    }
+fn masked_variable(entry: &OsStr) -> OsString {
+    let mut halves = entry.as_bytes().splitn(2, |byte| *byte == b'=');
+    let (Some(name), Some(value)) = (halves.next(), halves.next()) else {
+        return entry.to_owned();
+    };
+    let shown = mask_value(&String::from_utf8_lossy(name), OsStr::from_bytes(value));
+    [OsStr::from_bytes(name), &shown].join(OsStr::new("="))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::node::Ready;
 use super::shared::Together;
 use super::{Guard, Scene};
+use crate::in_time::io_in_time;
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
@@ -30,6 +31,8 @@ use crate::verdict::{Refusal, Verdict};
 const LAST_LINES: usize = 20;
 /// How long pipes may still carry data after every process of the job is gone.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How long a folder may take to answer.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Attempts until one ends well, is stopped, or no restart is left.
 pub(super) async fn all(
@@ -138,7 +141,8 @@ async fn once(
     // agent.jsonl and run.json are of all attempts.
     let node_folder = attempt_folder.as_deref().and_then(Path::parent);
     if let (Some(folder), None) = (node_folder, &journal) {
-        *journal = Journal::open(&folder.join("agent.jsonl")).ok();
+        let file = folder.join("agent.jsonl");
+        *journal = io_in_time(ANSWER, move || Journal::open(&file)).ok();
     }
     let logs = Logs::start(
         LogsConfig {
@@ -410,14 +414,15 @@ impl Scratch {
     fn new(run_id: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("ranklaunch-{run_id}-{}", std::process::id()));
         // Without one the engine makes its own and leaves it behind.
-        Scratch { path: std::fs::create_dir(&path).is_ok().then_some(path) }
+        let made = io_in_time(ANSWER, move || std::fs::create_dir(&path).map(|()| path));
+        Scratch { path: made.ok() }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_dir_all(path);
+        if let Some(path) = self.path.take() {
+            let _ = io_in_time(ANSWER, || std::fs::remove_dir_all(path));
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::commands::{block_on, print, refuse};
-use super::node::{self, Patience};
+use super::look::{self, Patience};
 use super::open;
 use crate::check::{self, Check, Evidence, Reach, Tried};
 use crate::cli;
@@ -22,7 +22,7 @@ use crate::observe::{self, Facts};
 use crate::plan::{self, Plan, Survey};
 use crate::prepare;
 use crate::report::check_view;
-use crate::settings::{self, Settings};
+use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -83,10 +83,7 @@ fn has_colour() -> bool {
 }
 
 fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
-    let mut patience = Patience::LAUNCH;
-    if let Some(deadline) = &asked.deadline {
-        patience = patience.at_most(settings::read_deadline(deadline)?);
-    }
+    let patience = Patience::of(&settings);
     let capture = asked.capture.as_ref().map(PathBuf::from);
     if let Some(folder) = &capture {
         is_new(folder)?;
@@ -100,7 +97,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     };
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let (facts, survey, mut tried) = block_on(async {
-        let facts = node::observe_within(&host, &settings, patience).await;
+        let facts = look::observe_within(&host, &settings, patience).await;
         let survey = plan::survey(&settings, &facts);
         let tried = attempts(&host, &survey, &facts, patience).await;
         (facts, survey, tried)

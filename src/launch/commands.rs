@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use super::look;
 use super::node::{self, Stage};
 use super::open;
 use crate::clear;
@@ -57,7 +58,7 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
             let lang = settings.lang;
             let (host, settings) = (Arc::new(host), Arc::new(settings));
             let planned = block_on(async {
-                let facts = node::observe(&host, &settings).await;
+                let facts = look::observe(&host, &settings).await;
                 node::planned(&settings, &facts, Stage::BeforeClearing)
             });
             (planned.and_then(|plan| plan), lang)
@@ -91,7 +92,7 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
     }
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let cleaned = block_on(async {
-        let facts = node::observe(&host, &settings).await;
+        let facts = look::observe(&host, &settings).await;
         let plan = plan::plan(&settings, &facts)?;
         let request = node::request(&settings, &plan, &facts);
         clear::clear(&host, &request, &mut |line| eprint!("{}", closing::line(&line, lang)))

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Scene;
 use super::card::card;
+use super::look;
 use super::node::{self, Next, Stage};
 use super::shared::Together;
 use crate::lang::Text;
@@ -191,7 +192,7 @@ async fn follow(
     config: &Config,
     own: &Card,
 ) -> Result<Met, Refusal> {
-    let last = node::last_resort(scene.settings.probe.value);
+    let last = look::last_resort(scene.settings.probe.value);
     let mut say = |line: Text| scene.say(&line);
     loop {
         let offer = match muster::join(&scene.host, config, own, Some(&last), &mut say).await? {

@@ -10,9 +10,9 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::in_time::in_time;
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::Warning;
@@ -65,7 +65,7 @@ fn choose(
         Path::new(&run).join(format!("node-{node_rank}")).join(format!("attempt-{attempt}"));
     let mut refused: Vec<(PathBuf, Text)> = Vec::new();
     for base in candidates {
-        match in_time({
+        match in_time(ANSWER, {
             let (base, below) = (base.clone(), below.clone());
             move || try_folder(&base, &below)
         }) {
@@ -135,7 +135,7 @@ fn try_folder(base: &Path, below: &Path) -> io::Result<PathBuf> {
 /// Points `<log-dir>/latest` at the run. Best effort: where links are not
 /// supported, or `latest` is a folder of somebody's, nothing is lost.
 fn point_latest(base: PathBuf, run: String) {
-    in_time(move || {
+    in_time(ANSWER, move || {
         // Renamed into place, as the nodes of a job may share the folder.
         let fresh = base.join(format!(".latest-{run}-{}", std::process::id()));
         let placed = std::os::unix::fs::symlink(&run, &fresh)
@@ -144,20 +144,6 @@ fn point_latest(base: PathBuf, run: String) {
             let _ = fs::remove_file(&fresh);
         }
     });
-}
-
-/// The result of `work`, or None when it takes longer than a living folder does.
-/// The thread is then left behind: nothing can end a wait in a dead mount.
-fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, result) = mpsc::sync_channel(1);
-    std::thread::Builder::new()
-        .name("log-folder".to_owned())
-        .stack_size(super::STACK)
-        .spawn(move || {
-            let _ = done.send(work());
-        })
-        .ok()?;
-    result.recv_timeout(ANSWER).ok()
 }
 
 /// The run id as one folder name: job names come from platforms and may hold anything.

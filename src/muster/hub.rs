@@ -11,7 +11,7 @@ use super::hall::Member;
 use super::listen::{Ear, Id, Said};
 use super::restart::Restarts;
 use super::session::{Command, Ends, Event};
-use super::types::{BEAT, Cause, Config, Loss, now_millis};
+use super::types::{Cause, Config, Loss, now_millis};
 use super::wire::{self, Frame};
 
 /// After the first report: how long an earlier failure may take to be reported.
@@ -81,7 +81,8 @@ pub(super) async fn run(
         }
         let now = Instant::now();
         if now >= next_beat {
-            next_beat = now + BEAT.min(hub.config.peer_timeout / 4);
+            hub.forgive(now - next_beat);
+            next_beat = now + hub.config.beat();
             hub.beat();
         }
         hub.decide_if_due();
@@ -177,13 +178,18 @@ impl Hub {
         }
     }
 
+    /// While we did not run ourselves we heard nobody: that is no one's silence.
+    fn forgive(&mut self, late: Duration) {
+        self.members.values_mut().for_each(|member| member.heard += late);
+    }
+
     fn beat(&mut self) {
-        self.broadcast(&Frame::Beat { memory: None });
-        let peer_timeout = self.config.peer_timeout;
+        self.broadcast(&Frame::Beat { memory: (self.config.memory)() });
+        let longest = self.config.longest_silence();
         let silent: Vec<u32> = self
             .members
             .iter()
-            .filter(|(_, member)| member.heard.elapsed() > peer_timeout)
+            .filter(|(_, member)| member.heard.elapsed() > longest)
             .map(|(node, _)| *node)
             .collect();
         for node in silent {

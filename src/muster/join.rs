@@ -12,7 +12,8 @@ use super::listen::connect;
 use super::member;
 use super::obstacle::{Obstacle, progress, refuse, shut_out};
 use super::session::Session;
-use super::types::{Agreement, BEAT, BEFORE_THE_START, Card, Config, now_millis};
+use super::silence::BEAT;
+use super::types::{Agreement, BEFORE_THE_START, Card, Config, now_millis};
 use super::wire::{Frame, Hello};
 use crate::host::Host;
 use crate::lang::Text;
@@ -75,7 +76,7 @@ pub async fn join(
     host: &Host,
     config: &Config,
     card: &Card,
-    last_resort: Option<LastResort<'_>>,
+    last_resort: Option<&LastResort>,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Joined, Refusal> {
     let start = Instant::now();
@@ -204,9 +205,12 @@ async fn once(
                         let answered = now_millis();
                         let way = answered.saturating_sub(asked);
                         offset = at.saturating_sub(asked.saturating_add(way / 2));
-                        // Within the time of the journey nothing can be said of the clocks.
-                        let known = if offset.unsigned_abs() > way.unsigned_abs() { offset } else { 0 };
-                        let card = Card { clock_offset: known, ..card.clone() };
+                        // Within the time of the journey nothing can be said of the clocks,
+                        // and a slow one must not turn the order of two failures around.
+                        if offset.unsigned_abs() <= way.unsigned_abs() {
+                            offset = 0;
+                        }
+                        let card = Card { clock_offset: offset, ..card.clone() };
                         channel.send(&Frame::Card(card)).await
                     }
                     Ok(Frame::Agreed { agreement, differences }) => {

@@ -14,6 +14,7 @@ use super::channel::Channel;
 use super::handshake::{self, Stranger};
 use super::porch::Porch;
 use super::secret::Secret;
+use super::silence;
 use super::wire::{Frame, Hello};
 
 /// Connections that are let in before anybody else's turn.
@@ -156,7 +157,7 @@ async fn pump(
     id: Id,
     said: mpsc::Sender<(Id, Said)>,
 ) {
-    let _ = channel.stream().set_nodelay(true);
+    silence::prepare(channel.stream());
     loop {
         tokio::select! {
             biased;
@@ -189,6 +190,6 @@ pub(super) async fn connect(peer: SocketAddr, patience: Duration) -> io::Result<
     let stream = timeout(patience, TcpStream::connect(peer))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    let _ = stream.set_nodelay(true);
+    silence::prepare(&stream);
     Ok(stream)
 }

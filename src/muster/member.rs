@@ -6,11 +6,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::channel::Channel;
 use super::session::{Command, Ends, Event};
-use super::types::{BEAT, Cause, Config, Loss, now_millis};
+use super::types::{Cause, Config, Loss, Memory, now_millis};
 use super::wire::Frame;
 
 /// How long the end of a connection may take.
 const DRAIN: Duration = Duration::from_secs(1);
+/// Between two looks at our memory.
+const WATCH: Duration = Duration::from_millis(500);
 
 /// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's.
 pub(super) async fn run(
@@ -21,12 +23,19 @@ pub(super) async fn run(
     ends: Ends,
 ) {
     let Ends { events, mut commands } = ends;
-    let mut tick = interval(BEAT.min(config.peer_timeout / 4));
+    let longest = config.longest_silence();
+    let mut tick = interval(config.beat());
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watch = interval(WATCH.min(config.beat()));
+    watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = None;
+    let mut masters = None;
     let mut heard = Instant::now();
     let mut own: Option<Cause> = None;
     let loss = loop {
         tokio::select! {
+            // What was said while we did not run comes before any judgement of silence.
+            biased;
             frame = channel.receive() => {
                 heard = Instant::now();
                 match frame {
@@ -40,6 +49,7 @@ pub(super) async fn run(
                         break None;
                     }
                     Ok(Frame::Ping) => drop(timeout(config.peer_timeout, channel.send(&Frame::Pong)).await),
+                    Ok(Frame::Beat { memory }) => masters = memory.or(masters),
                     Ok(_) => {}
                     Err(_) => break Some(Loss::Died),
                 }
@@ -58,24 +68,26 @@ pub(super) async fn run(
                 let _ = timeout(config.peer_timeout, channel.send(&frame)).await;
             }
             _ = tick.tick() => {
-                let memory = (config.memory)();
-                let _ = timeout(config.peer_timeout, channel.send(&Frame::Beat { memory })).await;
+                told = (config.memory)();
+                let beat = Frame::Beat { memory: told };
+                let _ = timeout(config.peer_timeout, channel.send(&beat)).await;
             }
-            () = sleep_until(heard + config.peer_timeout) => break Some(Loss::Silent),
+            // Memory that runs out does so between two heartbeats.
+            _ = watch.tick() => {
+                let memory = (config.memory)();
+                if memory.is_some_and(Memory::is_short) && !told.is_some_and(Memory::is_short) {
+                    tick.reset_immediately();
+                }
+            }
+            () = sleep_until(heard + longest) => break Some(Loss::Silent),
         }
     };
     if let Some(loss) = loss {
         let _ = events.send(Event::Stop);
         // What we know ourselves came first.
         let cause = own.unwrap_or_else(|| {
-            Cause::lost(
-                0,
-                &master,
-                loss,
-                None,
-                config.peer_timeout,
-                now_millis().saturating_add(offset),
-            )
+            let at = now_millis().saturating_add(offset);
+            Cause::lost(0, &master, loss, masters, config.peer_timeout, at)
         });
         let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
     }

@@ -26,6 +26,7 @@ mod porch;
 mod restart;
 mod secret;
 mod session;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod types;

@@ -25,7 +25,7 @@ pub struct Config {
     pub patience: Duration,
     /// Between two lines that say who is missing.
     pub progress_every: Duration,
-    /// After this silence a node counts as lost.
+    /// A partition that is shorter is survived.
     pub peer_timeout: Duration,
     pub secret: Option<Secret>,
     /// A node without ranklaunch ends the muster, not the job (`--muster auto`).
@@ -44,14 +44,11 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The silence after which a node is given up; a shorter partition is survived,
-/// since TCP sends again what was lost.
+/// A partition that is shorter is survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Before the start a silence may be so many times longer: nothing runs that could
 /// hang, and node 0 may have thousands of handshakes to do.
 pub(super) const BEFORE_THE_START: u32 = 4;
-/// Between two heartbeats.
-pub(super) const BEAT: Duration = Duration::from_secs(3);
 
 /// What a node says about itself. Plain values, no variables and no paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +121,9 @@ impl Agreement {
     }
 }
 
+/// Percent of a memory limit from which an OOM kill is the likely death.
+const SHORT: u64 = 90;
+
 /// Bytes in use and the limit, as the tightest cgroup has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -132,6 +132,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// So near to the limit that a death is probably an OOM kill.
+    pub(super) fn is_short(self) -> bool {
+        self.percent() >= SHORT
+    }
+
     /// Percent in use, rounded down.
     pub fn percent(self) -> u64 {
         u64::try_from(u128::from(self.used) * 100 / u128::from(self.limit.max(1))).unwrap_or(100)
@@ -184,7 +189,7 @@ impl Cause {
         at: i64,
     ) -> Cause {
         let seconds = silence.as_secs();
-        let full = memory.map(Memory::percent).filter(|percent| *percent >= 90);
+        let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
             (Loss::Died, Some(percent)) => (
                 "node.died",

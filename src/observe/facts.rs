@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;
+use crate::probe::Health;
 use crate::verdict::Warning;
 
 /// All that was seen on one node.
@@ -82,6 +83,9 @@ pub struct Hami {
 pub struct Late {
     /// What was asked.
     pub source: Text,
+    /// Where it stood, as far as that is known.
+    #[serde(default)]
+    pub path: Option<PathBuf>,
     pub after_millis: u64,
 }
 
@@ -236,6 +240,12 @@ pub struct GpuFacts {
     pub visible: Vec<VisibleGpu>,
     /// Value of CUDA_VISIBLE_DEVICES, when set.
     pub cuda_visible_devices: Option<String>,
+    /// An element of it that torch cannot read, or reads otherwise than CUDA.
+    #[serde(default)]
+    pub unreadable_device: Option<String>,
+    /// Minors N of /dev/nvidiaN that are here and that NVML does not count.
+    #[serde(default)]
+    pub uncounted: Vec<u32>,
     pub source: GpuSource,
     /// Each source that was tried before, and what it said.
     pub attempts: Vec<(GpuSource, Text)>,
@@ -278,10 +288,19 @@ pub struct Gpu {
     pub mig: bool,
     /// None: unknown (sysfs says -1 or nothing).
     pub numa_node: Option<u32>,
+    /// What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
+    #[serde(default)]
+    pub recovery_action: Option<u64>,
     /// NVLink fabric as NVML gives it, (state, status): state 0 unsupported, 1 not
     /// started, 2 in progress, 3 completed. None where the driver has no such call.
     #[serde(default)]
     pub fabric: Option<(u32, u32)>,
+    /// Two bits each, as [`crate::probe::NvmlGpu::fabric_health`] has them.
+    #[serde(default)]
+    pub fabric_health: Option<u32>,
+    /// As NVML tells it; without NVML, the PCI link as sysfs has it.
+    #[serde(default)]
+    pub health: Health,
     /// The PCI host bridge (`pci0000:17`) and every bridge between it and the GPU.
     #[serde(default)]
     pub bridges: Vec<String>,

@@ -17,6 +17,7 @@ pub mod state;
 
 pub use contract::{contract, known_variables};
 pub use facts::*;
+pub use nested::torchrun_above;
 pub use python::{checkpoint_heads, python};
 
 /// Reads what only a replay needs: files in place of what a live node says by

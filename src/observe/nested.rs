@@ -45,7 +45,7 @@ pub(super) fn pet_variables(host: &Host) -> Vec<String> {
 }
 
 /// The nearest ancestor that is torchrun: pid and command line.
-pub(super) fn torchrun_above(host: &Host) -> Option<(i32, String)> {
+pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
     let mut pid = parent(host, "self")?;
     for _ in 0..GENERATIONS {
         if pid <= 0 {

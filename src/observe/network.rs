@@ -42,6 +42,11 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -
     }
 }
 
+/// What is known where [`links`] does not come back.
+pub fn unanswered(host: &Host) -> NetworkFacts {
+    NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
+}
+
 /// In the kernel's order, which is NCCL's. Of a copied root only the names are known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {
@@ -326,6 +331,7 @@ fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skipped::skipped;
     use std::collections::BTreeMap;
 
     fn live_with(name: &str, address: &str) -> NetworkFacts {
@@ -350,7 +356,7 @@ mod tests {
             Some((one.name.clone(), *v4))
         });
         let Some((name, address)) = own else {
-            println!("skipped: no interface but the loopback");
+            skipped("no interface but the loopback");
             return;
         };
         let master = live_with("me", &address.to_string()).master.expect("a master");

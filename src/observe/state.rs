@@ -19,7 +19,11 @@ pub fn log_folder(host: &Host, folder: &Path) -> Option<LogFolder> {
     let path = std::path::absolute(folder).ok()?;
     let mut found = LogFolder { path: path.clone(), ..LogFolder::default() };
     // The folder itself is made at launch; what exists above it decides.
-    let existing = path.ancestors().find(|part| part.exists())?;
+    let exists = |part: &&Path| {
+        host.at(part);
+        part.exists()
+    };
+    let existing = path.ancestors().find(exists)?;
     match statvfs(existing) {
         Ok(stat) => {
             found.total = stat.f_blocks.saturating_mul(stat.f_frsize);

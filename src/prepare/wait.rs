@@ -38,7 +38,7 @@ pub struct Wait<'a> {
     pub progress_every: Duration,
     /// Addresses of this node's own interfaces, to tell a master that is ourselves.
     pub own_addresses: Vec<IpAddr>,
-    pub last_resort: Option<LastResort<'a>>,
+    pub last_resort: Option<&'a LastResort>,
 }
 
 impl std::fmt::Debug for Wait<'_> {

@@ -124,12 +124,16 @@ fn shown(facts: &Facts) -> Value {
             TELLING_WHOLE.contains(&name.as_str())
                 || TELLING.iter().any(|start| name.starts_with(start))
         })
-        .map(|(name, value)| (name.clone(), mask_value(name, value.as_ref()).into()))
+        .map(|(name, value)| (name.clone(), shown_value(name, value)))
         .collect();
     if let Some(slot) = value.get_mut("environment") {
         *slot = Value::Object(environment);
     }
     value
+}
+
+fn shown_value(name: &str, value: &str) -> Value {
+    mask_value(name, value.as_ref()).to_string_lossy().into_owned().into()
 }
 
 #[cfg(test)]

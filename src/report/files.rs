@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -10,8 +10,12 @@ use time::format_description::well_known::Rfc3339;
 
 use super::ending::Ending;
 use crate::host::Host;
+use crate::in_time::io_in_time;
 use crate::lang::Lang;
 use crate::supervise::{End, Outcome};
+
+/// How long a file system may take for a small file before the verdict goes on without it.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Kubernetes cuts the message there, and from the wrong end for JSON.
 const TERMINATION_LIMIT: usize = 4096;
@@ -97,9 +101,12 @@ pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
     });
     let mut bytes = serde_json::to_vec_pretty(&value)?;
     bytes.push(b'\n');
-    let fresh = folder.join(".run.json.new");
-    std::fs::write(&fresh, bytes)?;
-    std::fs::rename(&fresh, folder.join("run.json"))
+    let folder = folder.to_owned();
+    io_in_time(ANSWER, move || {
+        let fresh = folder.join(".run.json.new");
+        std::fs::write(&fresh, bytes)?;
+        std::fs::rename(&fresh, folder.join("run.json"))
+    })
 }
 
 /// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
@@ -145,7 +152,8 @@ pub fn announce(
         None if host.is_live() && Path::new(TERMINATION_LOG).exists() => TERMINATION_LOG.into(),
         None => return Ok(()),
     };
-    std::fs::write(path, termination_message(ending, node, exit_code, lang))
+    let message = termination_message(ending, node, exit_code, lang);
+    io_in_time(ANSWER, move || std::fs::write(path, message))
 }
 
 #[cfg(test)]

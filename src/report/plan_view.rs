@@ -11,10 +11,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::lang::Lang;
-use crate::plan::{EngineOptions, Plan, argv, exec_argv};
+use crate::mask::{MASK, mask_args, mask_value};
+use crate::plan::{Decision, EngineOptions, Plan, argv, exec_argv};
 use crate::verdict::Refusal;
-
-const MASK: &str = "***";
 
 /// The plan for people: every value with its reason.
 pub fn text(plan: &Plan, lang: Lang) -> String {
@@ -49,7 +48,7 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
         .map(|decision| {
             vec![
                 decision.what.clone(),
-                if is_secret(&decision.what) { MASK.into() } else { decision.value.clone() },
+                shown(decision),
                 decision.because.get(lang).to_owned(),
                 format!("[{}]", decision.source),
             ]
@@ -57,7 +56,7 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
         .collect();
     table(&mut out, rows);
     if !plan.gpus.is_empty() {
-        section(&mut out, "GPU");
+        section(&mut out, say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"));
         let rows = plan
             .gpus
             .iter()
@@ -88,7 +87,7 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
     }
     table(&mut out, rows);
     section(&mut out, say("command", "命令"));
-    let words: Vec<String> = masked_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
+    let words: Vec<String> = mask_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
     let _ = writeln!(out, "  {}", words.join(" "));
     if !plan.warnings.is_empty() {
         section(&mut out, say("warnings", "警告"));
@@ -103,7 +102,7 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
 /// The plan as DESIGN §3.1 fixes it; `shim` is our own executable.
 pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
     let words = |argv: &[OsString]| -> Vec<String> {
-        masked_args(argv).iter().map(|word| word.to_string_lossy().into_owned()).collect()
+        mask_args(argv).iter().map(|word| word.to_string_lossy().into_owned()).collect()
     };
     let env: Map<String, Value> = masked_env(plan)
         .into_iter()
@@ -113,10 +112,9 @@ pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
         .decisions
         .iter()
         .map(|decision| {
-            let value = if is_secret(&decision.what) { MASK } else { &decision.value };
             json!({
                 "what": decision.what,
-                "value": value,
+                "value": shown(decision),
                 "because": decision.because.get(lang),
                 "source": decision.source,
             })
@@ -169,9 +167,10 @@ pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
 /// Masked values are named in a comment, since such a line has to be completed.
 pub fn shell(plan: &Plan) -> String {
     let mut out = String::new();
-    let (plain, masked) = (argv(plan), masked_args(&argv(plan)));
-    let hidden = masked != plain || plan.env.keys().any(|name| is_secret(name));
-    if hidden {
+    let (plain, masked) = (argv(plan), mask_args(&argv(plan)));
+    let env = masked_env(plan);
+    let hides = |(name, value): &(String, OsString)| plan.env.get(name) != Some(value);
+    if masked != plain || env.iter().any(hides) {
         let _ = writeln!(out, "# values shown as {MASK} are secrets: fill them in");
     }
     if !plan.env_remove.is_empty() {
@@ -179,7 +178,7 @@ pub fn shell(plan: &Plan) -> String {
             plan.env_remove.iter().map(String::as_str).filter(|name| is_name(name)).collect();
         let _ = writeln!(out, "unset {}", names.join(" "));
     }
-    for (name, value) in masked_env(plan).into_iter().filter(|(name, _)| is_name(name)) {
+    for (name, value) in env.into_iter().filter(|(name, _)| is_name(name)) {
         let _ = writeln!(out, "export {name}={}", quoted(&value));
     }
     let words: Vec<String> = masked.iter().map(|word| quoted(word)).collect();
@@ -220,52 +219,11 @@ fn is_name(name: &str) -> bool {
 }
 
 fn masked_env(plan: &Plan) -> Vec<(String, OsString)> {
-    plan.env
-        .iter()
-        .map(|(name, value)| {
-            let value = if is_secret(name) { MASK.into() } else { value.clone() };
-            (name.clone(), value)
-        })
-        .collect()
+    plan.env.iter().map(|(name, value)| (name.clone(), mask_value(name, value))).collect()
 }
 
-/// `--api_key VALUE` and `--api_key=VALUE` without the value.
-fn masked_args(args: &[OsString]) -> Vec<OsString> {
-    let mut out = Vec::with_capacity(args.len());
-    let mut hide_next = false;
-    for arg in args {
-        let text = arg.to_string_lossy();
-        if hide_next && !text.starts_with("--") {
-            hide_next = false;
-            out.push(MASK.into());
-            continue;
-        }
-        hide_next = false;
-        match text.split_once('=') {
-            Some((name, _)) if is_secret_argument(name) => {
-                out.push(format!("{name}={MASK}").into())
-            }
-            _ => {
-                hide_next = text.starts_with("--") && is_secret_argument(&text);
-                out.push(arg.clone());
-            }
-        }
-    }
-    out
-}
-
-fn is_secret_argument(name: &str) -> bool {
-    // A sentence of a prompt is no name.
-    !name.contains(char::is_whitespace) && is_secret(name)
-}
-
-/// Whether a variable or argument of this name holds a secret, by its words.
-fn is_secret(name: &str) -> bool {
-    name.split(|letter: char| !letter.is_ascii_alphanumeric()).any(|word| {
-        ["token", "key", "apikey", "secret", "password", "passwd"]
-            .iter()
-            .any(|secret| word.eq_ignore_ascii_case(secret))
-    })
+fn shown(decision: &Decision) -> String {
+    mask_value(&decision.what, decision.value.as_ref()).to_string_lossy().into_owned()
 }
 
 fn section(out: &mut String, title: &str) {
@@ -462,6 +420,20 @@ mod tests {
             assert!(!shown.contains("hunter2"), "{shown}");
             assert!(shown.contains("the key=is here") && shown.contains("path"), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_shell_of_several_words_hides_its_secrets_too() {
+        let plan = command(strings(&["bash", "-c", "HF_TOKEN=hunter2 python x.py"]));
+        for shown in [
+            text(&plan, Lang::En),
+            shell(&plan),
+            json(&plan, Lang::En, Path::new("/x")).to_string(),
+        ] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+            assert!(shown.contains("HF_TOKEN=*** python x.py"), "{shown}");
+        }
+        assert!(shell(&plan).starts_with("# values shown as ***"));
     }
 
     #[test]

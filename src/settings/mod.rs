@@ -126,6 +126,13 @@ pub fn language(options: &cli::Options, host: &Host) -> Lang {
     }
 }
 
+/// `--deadline` or its variable, before anything is read; None also where it is no duration.
+pub fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
+    let flag = options.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
+    let text = flag.or_else(|| host.variable("RANKLAUNCH_DEADLINE"))?;
+    duration(&text).filter(|time| !time.is_zero())
+}
+
 /// What `ranklaunch wait` is to wait for, and how long.
 pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     let options = cli::Options {
@@ -149,18 +156,6 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
         )
     })?;
     Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
-}
-
-/// `check --deadline`: how long one source of facts may take.
-pub fn read_deadline(text: &OsStr) -> Result<Duration, Refusal> {
-    text.to_str().and_then(duration).filter(|time| !time.is_zero()).ok_or_else(|| {
-        let shown = refuse::quoted(text);
-        refuse::usage(
-            "deadline",
-            text!("--deadline {shown} is not a duration", "--deadline {shown} 不是时长"),
-            text!("write 10s, 2m or seconds", "请写成 10s、2m 或秒数"),
-        )
-    })
 }
 
 /// What `ranklaunch init` is told.
@@ -350,6 +345,7 @@ fn defaults(host: &Host) -> Settings {
         interactive: false,
         termination_log: None,
         host_root: None,
+        deadline: None,
         bind: Sourced::default_value(Bind::None),
         warnings: Vec::new(),
     }

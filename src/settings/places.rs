@@ -39,7 +39,7 @@ pub(super) struct Found {
 pub(super) fn find(asked: Option<&Sourced<String>>, host: &Host) -> Result<Option<Found>, Refusal> {
     let Some(asked) = asked else {
         for path in folders(host).into_iter().map(|folder| folder.join(UNNAMED)) {
-            if let Some(found) = open(&path)? {
+            if let Some(found) = open(host, &path)? {
                 return Ok(Some(found));
             }
         }
@@ -53,7 +53,7 @@ pub(super) fn find(asked: Option<&Sourced<String>>, host: &Host) -> Result<Optio
         folders(host).into_iter().map(|folder| folder.join(&file)).collect()
     };
     for path in &looked {
-        if let Some(found) = open(path)? {
+        if let Some(found) = open(host, path)? {
             return Ok(Some(found));
         }
     }
@@ -105,7 +105,7 @@ fn not_found(asked: &Sourced<String>, stem: &str, looked: &[PathBuf]) -> Refusal
 }
 
 /// None: there is no such file.
-fn open(path: &Path) -> Result<Option<Found>, Refusal> {
+fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
     let shown = path.display().to_string();
     let shown = shown.strip_prefix("./").unwrap_or(&shown).to_owned();
     let unusable = |problem: Text| {
@@ -117,6 +117,7 @@ fn open(path: &Path) -> Result<Option<Found>, Refusal> {
         )
     };
     let mut bytes = Vec::new();
+    host.at(path);
     let read = std::fs::File::open(path)
         .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| ()));
     match read {

@@ -177,6 +177,7 @@ fn is_python(word: &OsStr) -> bool {
 fn is_executable(word: &OsStr, host: &Host) -> bool {
     let executable = |path: &Path| {
         // A relative path is one of the working directory, which only a live node has.
+        host.at(path);
         let path = if path.is_absolute() { host.path(path) } else { path.to_owned() };
         std::fs::metadata(path)
             .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

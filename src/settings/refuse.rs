@@ -1,6 +1,6 @@
 //! The words of refusals and warnings about settings, so that all speak alike.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::Source;
@@ -15,7 +15,8 @@ pub(super) fn quoted(value: &OsStr) -> String {
     const SHOWN: usize = 200;
     let escaped = match value.to_str() {
         Some(text) => {
-            let masked = mask::mask_args(&[text.into()]).concat();
+            let masked = mask::mask_args(&[text.into()]).into_iter().collect::<OsString>();
+            let masked = masked.to_string_lossy();
             masked.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
         }
         None => value.as_bytes().escape_ascii().to_string(),

@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::value::{boolean, duration, host, port, positive, size, whole, words};
 use super::{
@@ -109,6 +110,11 @@ fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
 
 fn path(text: &str) -> Option<PathBuf> {
     words(text).map(PathBuf::from)
+}
+
+/// A time in which something can happen.
+fn some_time(text: &str) -> Option<Duration> {
+    duration(text).filter(|time| !time.is_zero())
 }
 
 fn argument(text: &str) -> Option<Option<String>> {
@@ -293,6 +299,7 @@ pub(super) static TABLE: &[Row] = &[
     choice!("probe", probe, "launch", "auto", probe = PROBE),
     row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
     choice!("bind", bind, "launch", "numa", bind = BIND),
+    row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
 

@@ -112,6 +112,8 @@ pub struct Settings {
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
     pub host_root: Option<PathBuf>,
+    /// The most that one source of facts may take; None: as long as a launch allows.
+    pub deadline: Option<Sourced<Duration>>,
     pub bind: Sourced<Bind>,
     /// Things noticed while reading the settings.
     pub warnings: Vec<Warning>,

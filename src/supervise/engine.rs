@@ -66,7 +66,7 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
     let (out, out_write) = io::pipe().map_err(nowhere)?;
     let (err, err_write) = io::pipe().map_err(nowhere)?;
     let me = rustix::process::getpid().as_raw_nonzero().get();
-    let started_at = tree::process(me).map_or(0, |process| process.start);
+    let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
     let mut agent_socket = format!("{socket} {}", launch.grace.as_millis());
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");

@@ -13,6 +13,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{Pid, getpgrp, setpgid};
 use rustix::process::Signal as Kill;
 
+use super::apart;
 use super::keeper::{Event, Keeper, Mark, Watch, number};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
@@ -24,6 +25,8 @@ use crate::sys::{self, Dispositions, Fork};
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 /// How much longer than the agent's budget the guard waits before it takes over.
 const MARGIN: Duration = Duration::from_millis(500);
+/// How long an agent that has said its verdict may take to be gone.
+const LEAVE: Duration = Duration::from_secs(1);
 /// How long the agent may take for the KILL that a second interrupt demands.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -43,7 +46,7 @@ const WATCHED: [Signal; 8] = [
 ///
 /// `agent` runs in the child with its end of the link and the signal state that
 /// the program was started with. Call before any thread exists.
-pub fn guarded(agent: impl FnOnce(AgentLink, Dispositions) -> i32) -> io::Result<i32> {
+pub fn guarded(agent: impl FnOnce(&AgentLink, Dispositions) -> i32) -> io::Result<i32> {
     let watch = Watch::begin(WATCHED.into_iter().collect::<SigSet>())?;
     let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
     let (ours, theirs) = link::pair()?;
@@ -57,7 +60,12 @@ pub fn guarded(agent: impl FnOnce(AgentLink, Dispositions) -> i32) -> io::Result
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
             sys::unblock_in_this_thread(Signal::SIGCHLD);
-            let code = agent(AgentLink::new(theirs), inherited);
+            let link = AgentLink::new(theirs);
+            let code = agent(&link, inherited);
+            // A thread of ours that is stuck in a dead mount keeps this process from
+            // ending. Neither the guard nor a reader of our output has to wait for it.
+            apart::let_go();
+            link.announce_verdict(code);
             sys::exit_now(code)
         }
         Fork::Parent { child } => child.as_raw(),
@@ -72,6 +80,7 @@ pub fn guarded(agent: impl FnOnce(AgentLink, Dispositions) -> i32) -> io::Result
         grace: FIRST_GRACE,
         stop: None,
         kill_by: None,
+        verdict: None,
         interactive: false,
     };
     Ok(guard.watch())
@@ -87,6 +96,8 @@ struct Guard {
     stop: Option<(i32, Instant)>,
     /// After a second interrupt even an agent that hangs must be through by then.
     kill_by: Option<Instant>,
+    /// What the agent said at its end, and until when it may be gone.
+    verdict: Option<(i32, Instant)>,
     /// A rank has the terminal.
     interactive: bool,
 }
@@ -95,9 +106,15 @@ impl Guard {
     fn watch(&mut self) -> i32 {
         loop {
             let whole = self.stop.map(|(_, since)| since + self.grace + MARGIN);
-            let deadline = [whole, self.kill_by].into_iter().flatten().min();
+            let leave = self.verdict.map(|(_, by)| by);
+            let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
             match self.keeper.next(deadline, Some(self.link.as_fd())) {
                 Event::Ended(end) => return self.after_agent(end),
+                // It has done everything, and something that no signal ends keeps it.
+                Event::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
+                    self.keeper.give_up_child();
+                    return self.after_agent(End::Code(self.verdict.map_or(0, |(code, _)| code)));
+                }
                 // The agent had its whole budget and more: it hangs, and is swept
                 // with all it has started.
                 Event::Deadline => return self.after_agent(End::Signal(Kill::KILL.as_raw())),
@@ -117,6 +134,9 @@ impl Guard {
             match AgentWord::decode(packet.get(..length).unwrap_or_default()) {
                 Some(AgentWord::Grace(grace)) => self.grace = grace,
                 Some(AgentWord::Interactive) => self.interactive = true,
+                Some(AgentWord::Verdict(code)) => {
+                    self.verdict = Some((code, Instant::now() + LEAVE));
+                }
                 None => return,
             }
         }

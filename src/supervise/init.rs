@@ -48,7 +48,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
         Some(_) if shares_group() => Place::Together,
         Some(terminal) => Place::Foreground(terminal),
     };
-    let start = tree::process(own_pid()).map_or(0, |process| process.start);
+    let start = tree::process(own_pid()).map_or(0, |process| process.start_ticks);
     let mark = Mark { variable: INIT_MARK, part: format!("{}:{start}", own_pid()) };
 
     let mut command = Command::new(program);

@@ -6,7 +6,7 @@
 //! thread, no runtime. Decides nothing about what a signal means, and never
 //! signals a process that merely came in from outside.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -74,6 +74,7 @@ impl Watch {
             adopts_outsiders: self.adopts_outsiders(),
             strangers: self.strangers,
             mark,
+            given_up: false,
             signals: self.signals,
             interrupted: None,
         }
@@ -120,6 +121,8 @@ pub(super) struct Keeper {
     /// Children that were there before the child.
     strangers: HashSet<i32>,
     adopts_outsiders: bool,
+    /// The child has done its work and cannot end; nobody waits for it.
+    given_up: bool,
     mark: Mark,
     signals: SignalFd,
     interrupted: Option<Instant>,
@@ -128,6 +131,12 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn child(&self) -> i32 {
         self.child
+    }
+
+    /// The child itself is no longer waited for: it has done its work, and a thread of
+    /// it is where no signal reaches. What it started is swept as ever.
+    pub(super) fn give_up_child(&mut self) {
+        self.given_up = true;
     }
 
     /// Sleeps until something happens. Reaps all the while; after the child's
@@ -214,7 +223,7 @@ impl Keeper {
             // A scan is not atomic: a process may fork and go while it runs. Where
             // every child is the job's, only the kernel's "no child" is the end;
             // PID 1 takes everything with it when it ends.
-            if self.adopts_outsiders && left.is_empty() {
+            if (self.adopts_outsiders || self.given_up) && left.is_empty() {
                 return;
             }
             let now = Instant::now();
@@ -226,7 +235,7 @@ impl Keeper {
             for process in left {
                 if killing {
                     tree::signal(process, Send::KILL);
-                } else if asked.insert((process.pid, process.start)) {
+                } else if asked.insert((process.pid, process.start_ticks)) {
                     tree::signal(process, Send::TERM);
                     // One that a shell had stopped cannot end before it goes on.
                     tree::signal(process, Send::CONT);
@@ -247,14 +256,15 @@ impl Keeper {
 
     /// What descends from the child. Where others' orphans come to us too, that
     /// is who carries the job's mark, with its descendants.
-    fn of_the_job<'a>(&self, all: &'a [Process]) -> Vec<&'a Process> {
+    fn of_the_job<'a>(&self, all: &'a BTreeMap<i32, Process>) -> Vec<&'a Process> {
         let mut job = Vec::new();
-        for child in all.iter().filter(|process| process.parent == own_pid()) {
+        for child in all.values().filter(|process| process.ppid == own_pid()) {
             let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
             if self.strangers.contains(&child.pid) || !ours {
                 continue;
             }
-            if !child.gone() {
+            let done = child.is_dead() || (self.given_up && child.pid == self.child);
+            if !done {
                 job.push(child);
             }
             job.extend(tree::descendants(all, child.pid));
@@ -262,7 +272,7 @@ impl Keeper {
         job
     }
 
-    fn marked(&self, child: &Process, all: &[Process]) -> bool {
+    fn marked(&self, child: &Process, all: &BTreeMap<i32, Process>) -> bool {
         self.mark.is_on(child.pid)
             || tree::descendants(all, child.pid).iter().any(|below| self.mark.is_on(below.pid))
     }
@@ -298,8 +308,8 @@ fn children_of_self() -> HashSet<i32> {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     }
     tree::snapshot()
-        .iter()
-        .filter(|process| process.parent == own_pid())
+        .values()
+        .filter(|process| process.ppid == own_pid())
         .map(|process| process.pid)
         .collect()
 }

@@ -29,6 +29,8 @@ pub(super) enum AgentWord {
     Grace(Duration),
     /// A rank has the terminal from now on, and what is typed there is its own.
     Interactive,
+    /// All is done and said; this is the exit code.
+    Verdict(i32),
 }
 
 impl AgentWord {
@@ -38,12 +40,16 @@ impl AgentWord {
                 u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes().to_vec()
             }
             AgentWord::Interactive => b"i".to_vec(),
+            AgentWord::Verdict(code) => [b"v".as_slice(), &code.to_le_bytes()].concat(),
         }
     }
 
     pub(super) fn decode(packet: &[u8]) -> Option<AgentWord> {
         if packet == b"i" {
             return Some(AgentWord::Interactive);
+        }
+        if let Some(code) = packet.strip_prefix(b"v").and_then(|code| code.try_into().ok()) {
+            return Some(AgentWord::Verdict(i32::from_le_bytes(code)));
         }
         let millis = u64::from_le_bytes(packet.try_into().ok()?);
         Some(AgentWord::Grace(Duration::from_millis(millis)))
@@ -94,6 +100,11 @@ impl AgentLink {
     /// Tells the guard that a rank gets the terminal: Ctrl-C is no stop any more.
     pub fn announce_interactive(&self) {
         self.say(AgentWord::Interactive);
+    }
+
+    /// Tells the guard the exit code: from now on it waits for us only a moment.
+    pub fn announce_verdict(&self, code: i32) {
+        self.say(AgentWord::Verdict(code));
     }
 
     fn say(&self, word: AgentWord) {
@@ -148,7 +159,11 @@ mod tests {
         {
             assert_eq!(decode(&encode(word)), Some(word));
         }
-        for word in [AgentWord::Grace(Duration::from_millis(2500)), AgentWord::Interactive] {
+        for word in [
+            AgentWord::Grace(Duration::from_millis(2500)),
+            AgentWord::Interactive,
+            AgentWord::Verdict(143),
+        ] {
             assert_eq!(AgentWord::decode(&word.encode()), Some(word));
         }
         assert_eq!(AgentWord::decode(b""), None);

@@ -6,6 +6,7 @@
 //! and the engine ended, and what could not be ended. Decides nothing about the
 //! job: what runs was fixed by the plan, what it meant is said by the report.
 
+pub mod apart;
 mod bind;
 mod engine;
 pub mod guard;

@@ -123,10 +123,10 @@ impl Terminal {
 /// POSIX calls an orphaned group has none, and a stop would be for ever.
 fn can_be_continued(group: Pid) -> bool {
     let Ok(session) = getsid(None) else { return false };
-    tree::snapshot().iter().any(|process| {
-        let parent = Pid::from_raw(process.parent);
+    tree::snapshot().values().any(|process| {
+        let parent = Pid::from_raw(process.ppid);
         getpgid(Some(Pid::from_raw(process.pid))) == Ok(group)
-            && process.parent > 0
+            && process.ppid > 0
             && getsid(Some(parent)) == Ok(session)
             && getpgid(Some(parent)).is_ok_and(|other| other != group)
     })
@@ -136,7 +136,7 @@ fn can_be_continued(group: Pid) -> bool {
 /// or the script that started us.
 pub(super) fn shares_group() -> bool {
     let (me, group) = (getpid(), getpgid(None));
-    tree::snapshot().iter().any(|process| {
+    tree::snapshot().values().any(|process| {
         process.pid != me.as_raw() && getpgid(Some(Pid::from_raw(process.pid))) == group
     })
 }

@@ -6,6 +6,7 @@
 mod clock;
 mod process;
 mod signals;
+mod socket;
 
 pub use clock::clock_state;
 pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
@@ -13,5 +14,6 @@ pub use signals::{
     Dispositions, die_by, ignore, ignore_all, restore_in_child, send, stop_by,
     unblock_in_this_thread,
 };
+pub use socket::cap_retransmission;
 pub mod execute;
 pub mod memory;

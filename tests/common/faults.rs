@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::{PLATFORM, TOKEN, executable};
+use super::{PLATFORM, TOKEN, executable, skipped};
 
 /// Where the launcher runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Place {
             Place::Docker => image().is_none().then_some("docker does not answer here"),
         };
         if let Some(missing) = missing {
-            eprintln!("skipped {self:?}: {missing}");
+            skipped(format_args!("{self:?}: {missing}"));
         }
         missing.is_none()
     }

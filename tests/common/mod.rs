@@ -10,7 +10,10 @@
 )]
 
 pub mod faults;
+pub mod inside;
 pub mod pty;
+#[path = "../../src/skipped.rs"]
+mod skipped;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+pub(crate) use skipped::skipped;
 
 /// How long anything here may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,6 +133,12 @@ impl Launcher {
         }
         command.args(args).env(TOKEN, &token).current_dir(folder.path()).stdin(Stdio::null());
         Launcher { command, folder, token }
+    }
+
+    /// One node of an `engine` job on CPUs whose ranks are `tests/programs/rank.sh ARGS…`.
+    pub fn ranks(engine: &str, nproc: u32, args: &[&str]) -> Launcher {
+        let script = ["--".into(), program("rank.sh").into_os_string()];
+        Launcher::new(run_args(engine, nproc)).args(script).args(args)
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launcher {
@@ -294,6 +305,11 @@ impl Ended {
         let left = processes_of(&self.token);
         assert!(left.is_empty(), "left behind: {left:#?}\n{}", self.err);
         self
+    }
+
+    /// What marks the processes of the launch.
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     /// The newest run's folder of this node, from `ranklaunch-logs/latest`.

@@ -1,6 +1,7 @@
 //! Sinks that stop, hang, fill up or go: none holds a rank, each loss is said.
 
 use super::*;
+use crate::skipped::skipped;
 
 const FLOOD: usize = 50_000_000;
 
@@ -138,7 +139,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
         .status()
         .is_ok_and(|status| status.success());
     if !mounted {
-        eprintln!("skipped: a small tmpfs cannot be mounted here");
+        skipped("a small tmpfs cannot be mounted here");
         return;
     }
     let ballast = folder.path().join("ballast");

@@ -1,6 +1,6 @@
 //! What the platform says about the job: environment variables → [`Contract`].
 //!
-//! Takes the environment and the parent chain; gives every claim of every
+//! Takes the environment, and whether a torchrun is above us; gives every claim of every
 //! contract whose variables are present, unparsed and in order of strength.
 //! Which claim wins, and what a bad value means, is decided in `plan`. Knows no
 //! platform by name: [`table`] does.
@@ -14,8 +14,9 @@ use crate::observe::{Claim, Contract, Evidence, Field, Strength, nested};
 
 use table::{PLATFORMS, Platform, Test};
 
-/// The platform contract of this container.
-pub fn contract(host: &Host) -> Contract {
+/// The platform contract of this container. Reads no file; `above` is what
+/// [`torchrun_above`](nested::torchrun_above) found.
+pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     let mut proven: Vec<&Platform> =
         PLATFORMS.iter().filter(|platform| proves(host, platform)).collect();
     // Stable: within one strength the order of the table stays.
@@ -31,7 +32,7 @@ pub fn contract(host: &Host) -> Contract {
             .or_else(|| of_field().next())
             .map(|found| found.claim.clone())
     };
-    let inside_torchrun = nested::torchrun_above(host);
+    let inside_torchrun = above;
     let stale_rank_variables =
         if inside_torchrun.is_some() { Vec::new() } else { nested::rank_variables(host) };
 

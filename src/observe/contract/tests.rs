@@ -12,6 +12,10 @@ fn host(root: &Path, pairs: &[(&str, &str)]) -> Host {
     Host::replayed(root, environment)
 }
 
+fn contract(host: &Host) -> Contract {
+    super::contract(host, nested::torchrun_above(host))
+}
+
 fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
     let folder = root.join("proc").join(pid);
     fs::create_dir_all(&folder).expect("fake /proc");

@@ -53,7 +53,7 @@ pub(super) fn resolve(host: &Host, path: &Path) -> PathBuf {
 /// Where `path` can be opened. The kernel follows the links of a living host; below another
 /// root an absolute link would lead out of it.
 fn place(host: &Host, path: &Path) -> PathBuf {
-    if host.is_live() { path.to_owned() } else { host.path(resolve(host, path)) }
+    if host.is_live() { host.path(path) } else { host.path(resolve(host, path)) }
 }
 
 /// Names in a folder, sorted; empty when there is none.

@@ -71,7 +71,7 @@ fn gpus(count: usize) -> GpuFacts {
 
 fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-    let contract = contract(host);
+    let contract = contract(host, None);
     let result = membership(settings, &contract, gpus, &mut decisions, &mut warnings);
     Told { result, decisions, warnings }
 }
@@ -367,9 +367,10 @@ fn kubebrain_in_all_spellings() {
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=2", "refused membership.master-addr"),
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=x", "refused membership.number"),
     ]);
-    let contract = contract(&host(
+    let job = host(
         "KUBEBRAIN_REPLICA=0 JOB_ID=rj-1 GPU_COUNT=8 PROC_PER_NODE=8 TerminationGracePeriodSeconds=45",
-    ));
+    );
+    let contract = contract(&job, None);
     let value = |claim: &Option<Claim>| claim.as_ref().map(ToString::to_string);
     assert_eq!(value(&contract.job_id).as_deref(), Some("JOB_ID=rj-1"));
     assert_eq!(value(&contract.gpu_count).as_deref(), Some("GPU_COUNT=8"));
@@ -553,7 +554,7 @@ fn every_value_has_a_reason() {
 
 #[test]
 fn inside_torchrun_is_refused_and_leftovers_are_not() {
-    let mut contract = contract(&host(""));
+    let mut contract = contract(&host(""), None);
     contract.inside_torchrun = Some((41, "python -m torch.distributed.run a.py".to_owned()));
     let run = |settings: &Settings, contract: &Contract| {
         let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
@@ -597,7 +598,7 @@ fn processes_asked_for() {
             settings.nproc_per_node =
                 Sourced::new(value, Source::Flag("--nproc-per-node".to_owned()));
         }
-        match asked_nproc(&settings, &contract(&host(env))) {
+        match asked_nproc(&settings, &contract(&host(env), None)) {
             Ok(AskedNproc::Count { n, source }) => format!("{n} {source}"),
             Ok(other) => format!("{other:?}"),
             Err(refusal) => format!("refused {}", refusal.id),
@@ -618,7 +619,10 @@ fn processes_asked_for() {
     // What KubeBrain offers is room, not a wish: two nodes of 8 and 40 heads need 5.
     let kubebrain = "KUBEBRAIN_REPLICA=0 PROC_PER_NODE=8";
     assert_eq!(asked(None, kubebrain), "Auto");
-    assert_eq!(offered_nproc(&contract(&host(kubebrain))), Some((8, "PROC_PER_NODE=8".to_owned())));
+    assert_eq!(
+        offered_nproc(&contract(&host(kubebrain), None)),
+        Some((8, "PROC_PER_NODE=8".to_owned()))
+    );
 }
 
 /// Every variable that any contract reads, so that a new row is covered without a thought.

@@ -1,0 +1,241 @@
+//! The look at this node: every source of facts beside the others, each with its own deadline.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::host::{Host, Trail};
+use crate::lang::Text;
+use crate::logs;
+use crate::names::{self, LastResort};
+use crate::observe::{self, Contract, Facts, GpuFacts, Late, LogFolder, NodeState, PythonFacts};
+use crate::plan;
+use crate::probe::{self, Answer};
+use crate::settings::{Device, ProbeMode, Settings, Sourced};
+use crate::text;
+
+/// How long the facts may wait for the master's name; one that resolves later is
+/// waited for in a phase of its own.
+const NAME: Duration = Duration::from_secs(2);
+
+/// How long the sources of facts may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// NVML, and nvidia-smi after it.
+    pub(super) driver: Duration,
+    /// Anything that may lie on a mount of its own.
+    pub(super) files: Duration,
+    pub(super) name: Duration,
+}
+
+impl Patience {
+    const LAUNCH: Patience = Patience {
+        driver: observe::gpu::DRIVER_PATIENCE,
+        // A cold conda environment on a busy file server takes seconds, a dead one for ever.
+        files: Duration::from_secs(30),
+        name: NAME,
+    };
+
+    /// That of a launch, unless `--deadline` says how long one source may take.
+    pub(super) fn of(settings: &Settings) -> Patience {
+        match &settings.deadline {
+            None => Patience::LAUNCH,
+            Some(Sourced { value: most, .. }) => {
+                Patience { driver: *most, files: *most, name: NAME.min(*most) }
+            }
+        }
+    }
+}
+
+/// All facts, with the patience that the settings leave.
+pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
+    observe_within(host, settings, Patience::of(settings)).await
+}
+
+/// A blocking read in a thread of its own, which is left behind when it is late.
+struct Reading<T> {
+    source: Text,
+    trail: Trail,
+    patience: Duration,
+    started: Instant,
+    task: JoinHandle<T>,
+}
+
+fn read<T: Send + 'static>(
+    host: &Host,
+    source: Text,
+    patience: Duration,
+    work: impl FnOnce(&Host) -> T + Send + 'static,
+) -> Reading<T> {
+    let started = Instant::now();
+    let (host, trail) = host.traced();
+    let task = tokio::task::spawn_blocking(move || work(&host));
+    Reading { source, trail, patience, started, task }
+}
+
+impl<T> Reading<T> {
+    /// None when it is late, which is noted with the place where it stands, or broke down.
+    async fn answer(self, late: &mut Vec<Late>) -> Option<T> {
+        match tokio::time::timeout_at(self.started + self.patience, self.task).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                let after_millis = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+                late.push(Late { source: self.source, path: self.trail.last(), after_millis });
+                None
+            }
+        }
+    }
+}
+
+/// All facts; independent sources side by side, each with its own deadline. Nothing
+/// is read in the thread of the runtime, so that nothing can hold it.
+pub(super) async fn observe_within(
+    host: &Arc<Host>,
+    settings: &Arc<Settings>,
+    patience: Patience,
+) -> Facts {
+    let Patience { driver, files, name: for_name } = patience;
+    let ours = || Arc::clone(settings);
+    // Ranks on CPUs need no driver's answer, which costs half of a quick start;
+    // device nodes are still listed.
+    let mode = match settings.device.value {
+        Device::Cpu => ProbeMode::Off,
+        Device::Auto | Device::Gpu => settings.probe.value,
+    };
+    // The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
+    let gpus = read(
+        host,
+        text!("GPU driver and device nodes", "GPU 驱动与设备节点"),
+        driver + Duration::from_secs(2),
+        move |host| observe::gpu::gpus_within(host, mode, driver),
+    );
+    let its = ours();
+    let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
+        observe::python(host, &its)
+    });
+    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
+        observe::torchrun_above(host)
+    });
+    let its = ours();
+    let heads = read(
+        host,
+        text!("the checkpoint's config.json", "权重目录的 config.json"),
+        files,
+        move |host| observe::checkpoint_heads(host, &its),
+    );
+    let hcas = read(host, text!("RDMA devices", "RDMA 设备"), files, observe::rdma::hcas);
+    let limits = read(
+        host,
+        text!("limits and cgroups", "资源限制与 cgroup"),
+        files,
+        observe::limits::limits,
+    );
+    let nccl = read(host, text!("NCCL's configuration files", "NCCL 配置文件"), files, |host| {
+        let all = observe::network::nccl_settings(host);
+        let absent = observe::network::absent_files(host, &all);
+        (all, absent)
+    });
+    let its = ours();
+    let logs = read(host, text!("the folder for logs", "日志目录"), files, move |host| {
+        let candidates = log_candidates(host, &its);
+        observe::state::log_folder(host, candidates.first()?)
+    });
+    let marks = read(host, text!("marks of HAMi", "HAMi 标记"), files, |host| {
+        (observe::state::hami(host), observe::state::clock(host))
+    });
+
+    let mut late = Vec::new();
+    let contract = observe::contract(host, above.answer(&mut late).await.flatten());
+    let master = master_name(settings, &contract);
+    let addresses = match &master {
+        Some(name) => {
+            let found = names::resolve(host, name, for_name, Some(&last_resort(mode))).await;
+            Some(found.map_err(|error| error.to_string()))
+        }
+        None => None,
+    };
+    let links = read(host, text!("interfaces and routes", "网卡与路由"), files, move |host| {
+        observe::network::links(host, master.as_deref().zip(addresses))
+    });
+    let links = links.answer(&mut late).await;
+    let mut network = links.unwrap_or_else(|| observe::network::unanswered(host));
+
+    // A reader that broke down knows nothing; the fallbacks of `plan` then speak.
+    let mut absent = Vec::new();
+    if let Some(found) = nccl.answer(&mut late).await {
+        (network.nccl, absent) = found;
+    }
+    let limits = limits.answer(&mut late).await.unwrap_or_default();
+    let hcas = hcas.answer(&mut late).await.unwrap_or_default();
+    let (hami, clock) = marks.answer(&mut late).await.unwrap_or_default();
+    let log_folder = logs.answer(&mut late).await;
+    let log_folder = log_folder.unwrap_or_else(|| {
+        let path = log_candidates(host, settings).into_iter().next()?;
+        Some(LogFolder { path, problem: Some("no answer".to_owned()), ..LogFolder::default() })
+    });
+    let python = python.answer(&mut late).await.unwrap_or_else(|| PythonFacts {
+        problem: Some(text!(
+            "the search for python did not come to an end; a folder of PATH or of the environment is on a mount that does not answer",
+            "查找 Python 未能结束；PATH 或环境所在目录的挂载点无应答"
+        )),
+        ..PythonFacts::default()
+    });
+    let checkpoint_heads = heads.answer(&mut late).await.flatten();
+    let gpus = match gpus.answer(&mut late).await {
+        Some(gpus) => gpus,
+        None => observe::gpu::unanswered(host, driver),
+    };
+    Facts {
+        hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+        contract,
+        gpus,
+        network,
+        hcas,
+        limits,
+        python,
+        checkpoint_heads,
+        environment: observe::environment(host),
+        state: NodeState { logs: log_folder, clock, hami, late, absent },
+    }
+}
+
+/// Where the run's files may go, the best first.
+pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<PathBuf> {
+    let flag = settings.log_dir.as_ref().map(|dir| dir.value.as_path());
+    let tmpdir = host.variable("TMPDIR");
+    logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref))
+}
+
+/// The master's name, where there is another node to talk to.
+///
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
+/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
+/// counts processes; then the claim's own text has to do.
+fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
+    let unknown = GpuFacts::default();
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+        Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
+        Err(_) => {
+            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
+            (!name.is_empty() && name != "None").then(|| name.clone())
+        }
+    }
+}
+
+/// getaddrinfo in the probe, for names that only the C library's plugins know.
+pub(super) fn last_resort(mode: ProbeMode) -> LastResort {
+    Arc::new(move |name, patience| {
+        let answer =
+            probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
+        match answer {
+            Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
+            Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
+            _ => Err("the probe answered something else".to_owned()),
+        }
+    })
+}

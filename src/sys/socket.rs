@@ -1,0 +1,32 @@
+//! Options of sockets that no library names yet.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use nix::libc;
+
+/// `TCP_RTO_MAX_MS` of include/uapi/linux/tcp.h, since Linux 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// The longest pause between two transmissions of what was not acknowledged; the
+/// kernel takes 1 s to 120 s and otherwise doubles it up to 120 s.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.15.
+pub fn cap_retransmission(socket: impl AsFd, longest: Duration) -> io::Result<()> {
+    let millis = libc::c_int::try_from(longest.as_millis()).unwrap_or(libc::c_int::MAX);
+    let length = libc::socklen_t::try_from(size_of_val(&millis)).unwrap_or_default();
+    // SAFETY: the descriptor is borrowed and so stays open, and the kernel reads
+    // `length` bytes of an integer that outlives the call.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const millis).cast(),
+            length,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

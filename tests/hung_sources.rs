@@ -1,0 +1,122 @@
+//! A dead mount never holds a verdict: each source has its deadline, the late one is
+//! named with its path, and a thread that no signal ends keeps nobody waiting.
+
+mod common;
+#[path = "common/hung_mount.rs"]
+mod hung_mount;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Ended, Launcher, executable, processes_of, wait_until};
+use hung_mount::with_hung_mount;
+use serde_json::Value;
+
+/// Runs through a pipe whose reader waits for its end, as `x=$(ranklaunch plan)` does.
+fn piped(args: &[&str], hung: &Path) -> (Ended, i32) {
+    piped_with(args, &[], hung)
+}
+
+fn piped_with(args: &[&str], program: &[&str], hung: &Path) -> (Ended, i32) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "{ \"$@\" 2> said; echo $? > code; } | cat", "sh"]).arg(executable());
+    let launcher = Launcher::of(shell, args)
+        .args(["--log-dir".as_ref(), hung.join("logs").as_os_str()])
+        .args(["--deadline", "1s", "--device", "cpu", "--lang", "en"])
+        .args(program)
+        .env("NCCL_CONF_FILE", hung.join("nccl.conf"));
+    let mut ended = launcher.run().expect_code(0);
+    let read = |name: &str| std::fs::read_to_string(ended.folder.path().join(name));
+    let code = read("code").expect("a code").trim().parse().expect("a number");
+    ended.err = read("said").expect("a file");
+    (ended, code)
+}
+
+/// Threads of the launch in the state that no signal ends. Their process has ended but
+/// for them, so it shows no environment any more; they do.
+fn stuck(token: &str) -> usize {
+    let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    folders(Path::new("/proc"))
+        .flat_map(|process| folders(&process.path().join("task")).collect::<Vec<_>>())
+        .filter(|task| {
+            let read = |name: &str| std::fs::read(task.path().join(name)).unwrap_or_default();
+            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+            let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().to_owned());
+            let environ = String::from_utf8_lossy(&read("environ")).into_owned();
+            state.is_some_and(|state| state.starts_with('D')) && environ.contains(token)
+        })
+        .count()
+}
+
+/// Once the mount is gone, so is whoever waited for it.
+fn nothing_left(token: &str) {
+    wait_until("the stuck threads to be set free", || (stuck(token) == 0).then_some(()));
+    assert!(processes_of(token).is_empty(), "{:?}", processes_of(token));
+}
+
+#[test]
+fn check_names_what_hangs_and_gives_its_verdict() {
+    let mut token = String::new();
+    let there = with_hung_mount(|hung| {
+        let (ended, code) = piped(&["check", "--format", "json"], hung);
+        assert_eq!(code, 0, "{}", ended.err);
+        let report: Value = serde_json::from_str(&ended.out).expect("a report");
+        let checks = report["checks"].as_array().expect("checks");
+        let late: Vec<&str> = checks
+            .iter()
+            .filter(|check| check["id"] == "storage.alive" && check["severity"] == "warn")
+            .filter_map(|check| check["text"].as_str())
+            .collect();
+        for path in ["nccl.conf", "logs"] {
+            let path = hung.join(path).display().to_string();
+            assert!(late.iter().any(|text| text.contains(&path)), "{path}: {late:?}");
+        }
+        assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
+        token = ended.token().to_owned();
+    });
+    if there {
+        nothing_left(&token);
+    }
+}
+
+#[test]
+fn plan_and_run_go_on_without_what_hangs() {
+    let mut token = String::new();
+    let there = with_hung_mount(|hung| {
+        let engine = ["--engine", "direct", "--nproc-per-node", "2", "--stale", "off"];
+        let program = ["--", "sh", "-c", "echo ran"];
+        let of = |name: &'static str| [&[name], engine.as_slice()].concat();
+
+        let (ended, code) = piped_with(&of("plan"), &program, hung);
+        assert_eq!(code, 0, "{}", ended.err);
+        let config = hung.join("nccl.conf").display().to_string();
+        assert!(ended.out.contains(&config), "{}", ended.out);
+        assert!(ended.out.contains("world_size"), "{}", ended.out);
+
+        let (ended, code) = piped_with(&of("run"), &program, hung);
+        assert_eq!(code, 0, "{}", ended.err);
+        assert_eq!(ended.out.matches("ran").count(), 2, "{}", ended.out);
+        assert!(ended.err.contains(&config), "{}", ended.err);
+        let logs = format!("log folder {} cannot be used", hung.join("logs").display());
+        assert!(ended.err.contains(&logs), "{}", ended.err);
+        assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
+        token = ended.token().to_owned();
+    });
+    if there {
+        nothing_left(&token);
+    }
+}
+
+#[test]
+fn a_profile_that_does_not_answer_is_refused_by_name() {
+    with_hung_mount(|hung| {
+        let profile = hung.join("p.toml").display().to_string();
+        let (ended, code) = piped(&["plan", "--profile", &profile], hung);
+        assert_eq!(code, 64, "{}", ended.err);
+        assert!(
+            ended.err.contains(&profile) && ended.err.contains("settings.hung"),
+            "{}",
+            ended.err
+        );
+    });
+}

@@ -1,0 +1,14 @@
+//! Jobs of several hosts under fault: each host has its own network, address, name
+//! and /etc/hosts, and runs the real executable.
+//!
+//! One program, so that the tests that wait for the peer timeout run beside the
+//! others.
+
+mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/fake_nvml.rs"]
+mod fake_nvml;
+mod faults;
+mod partition;
+mod torchrun;
