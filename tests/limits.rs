@@ -156,3 +156,28 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
         ended.expect_code(code.parse().expect("a number"));
     }
 }
+
+/// Docker's default profile forbids the NUMA calls; the capability lifts it.
+#[test]
+fn a_seccomp_profile_that_forbids_numa_calls_is_seen() {
+    let Some(image) = common::faults::image() else {
+        skipped("docker does not answer here");
+        return;
+    };
+    for (options, severity, blocked) in
+        [(&[][..], "info", true), (&["--cap-add", "SYS_NICE"][..], "ok", false)]
+    {
+        let mut docker = Command::new("docker");
+        docker.args(["run", "--rm", "--network", "none", "-v"]);
+        docker.arg(format!("{}:/ranklaunch:ro", executable().display()));
+        docker.args(options).args([image, "/ranklaunch", "check", "--format", "json"]);
+        let ended =
+            Launcher::of(docker, ["--lang", "en", "--device", "cpu", "--engine", "command"])
+                .args(["--severity", "disk.logs=warn", "--", "/ranklaunch"])
+                .run()
+                .expect_code(0);
+        let report: Value = serde_json::from_str(&ended.out).expect("a report");
+        assert_eq!(of(&report, "numa.calls").0, severity, "{options:?}");
+        assert_eq!(report["facts"]["state"]["numa_blocked"], blocked, "{options:?}");
+    }
+}

@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn peer_memory_is_a_module_or_dma_buf() {
-        let open =
+        const OPEN: &str =
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n";
         const CLOSED: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n";
         let table: &[(Files, Option<&str>)] = &[

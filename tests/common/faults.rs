@@ -97,7 +97,7 @@ fn targets() -> PathBuf {
 }
 
 /// An image without a single program; None where docker does not work.
-fn image() -> Option<&'static str> {
+pub fn image() -> Option<&'static str> {
     static IMAGE: OnceLock<bool> = OnceLock::new();
     const NAME: &str = "ranklaunch-test-empty";
     IMAGE
