@@ -2,7 +2,7 @@
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
-# make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
+# make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
@@ -67,10 +67,10 @@ bench-check: build
 # Not for CI: it wants a quiet machine and takes a minute.
 bench: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --bench budgets -- $(ONLY)
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --no-fail-fast --bench budgets --bench muster -- $(ONLY)
 
 bench-muster: linker
-	$(CARGO) bench --locked --bench muster
+	$(CARGO) bench --locked --bench muster -- muster $(ONLY)
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

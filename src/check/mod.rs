@@ -9,6 +9,7 @@ mod gpu_health;
 mod gpus;
 mod limits;
 mod network;
+mod signals;
 mod software;
 mod table;
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lang::Text;
+use crate::lang::{Text, bytes};
 use crate::observe::Facts;
 use crate::plan::{Plan, Survey};
 use crate::settings::Settings;
@@ -200,20 +201,6 @@ pub fn warnings(checks: &[Check]) -> Vec<Warning> {
 }
 
 /// `8 GiB`, `512 MiB`, `64 KiB`.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64;
-    let mut unit = "B";
-    for next in UNITS {
-        unit = next;
-        if value < 1024.0 || next == "TiB" {
-            break;
-        }
-        value /= 1024.0;
-    }
-    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
 fn seconds(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64())
 }

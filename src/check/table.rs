@@ -2,7 +2,7 @@
 //!
 //! A new check is one row here and one function beside it.
 
-use super::{Evidence, Finding, gpu_health, gpus, limits, network, software};
+use super::{Evidence, Finding, gpu_health, gpus, limits, network, signals, software};
 use crate::settings::Rdma;
 use crate::verdict::{Severity, Verdict};
 
@@ -53,6 +53,7 @@ pub(super) const TABLE: &[Row] = &[
     row!("cpu.limit", Limit, warn, limits::cpus),
     row!("disk.logs", Limit, warn, limits::logs),
     row!("storage.alive", Limit, warn, limits::storage),
+    row!("signals.term", Limit, warn, signals::first_process),
     row!("clock.sync", Limit, warn, limits::clock),
     row!("port.free", PortInUse, fail, network::port),
     row!("master.resolve", MasterName, warn, network::resolve),

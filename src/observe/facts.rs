@@ -42,6 +42,18 @@ pub struct NodeState {
     /// Variables of NCCL that name a file, or a folder for one, that is not there.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// PID 1, where it keeps SIGTERM from us.
+    #[serde(default)]
+    pub deaf_shell: Option<DeafShell>,
+}
+
+/// A shell that runs a script as PID 1 and has no handler for SIGTERM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeafShell {
+    /// `bash`
+    pub name: String,
+    /// Its command line, shortened, with secrets masked.
+    pub command: String,
 }
 
 /// The file system below a folder that may not exist yet.

@@ -31,6 +31,7 @@ pub const CHECK_IDS: &[&str] = &[
     "clock.sync",
     "pids.limit",
     "storage.alive",
+    "signals.term",
     "torch.allreduce",
 ];
 
