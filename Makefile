@@ -5,6 +5,8 @@
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
+# make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
+#             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
 # make audit  licences, sources and unused dependencies
 #
@@ -21,7 +23,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo test lint bench bench-muster soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu test lint bench bench-muster soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -51,6 +53,9 @@ soak-torchrun: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
 	$(CARGO) test --locked --test soak torchrun -- --nocapture
+
+gpu: $(if $(RANKLAUNCH),,build)
+	tests/gpu/real.sh "$(or $(RANKLAUNCH),$(BINARY))" $(GPU_OUT)
 
 size: build
 	tests/size.sh "$(BINARY)"
