@@ -358,29 +358,3 @@ fn every_manifest_plans_what_it_promises() {
         assert_eq!(beside, Vec::<String>::new(), "{name}");
     }
 }
-
-fn docker(args: &[&str]) -> Option<std::process::Output> {
-    Command::new("docker").args(args).output().ok()
-}
-
-/// The image of packaging/Dockerfile holds one file, and that file runs in it.
-#[test]
-fn the_image_runs_from_scratch() {
-    let reachable = docker(&["version", "--format", "{{.Server.Version}}"]);
-    if !reachable.is_some_and(|output| output.status.success()) {
-        skipped("docker is not reachable");
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::copy(executable(), folder.path().join("ranklaunch")).expect("the executable");
-    let tag = format!("ranklaunch-test:{}", std::process::id());
-    let file = packaging().join("Dockerfile");
-    let (file, context) = (file.to_string_lossy(), folder.path().to_string_lossy());
-    let built = docker(&["build", "-q", "-f", &file, "-t", &tag, &context]).expect("docker");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let run = docker(&["run", "--rm", "--network=none", &tag, "--version"]).expect("docker");
-    let _ = docker(&["rmi", "-f", &tag]);
-    let out = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert!(out.starts_with("ranklaunch ") && out.contains("static"), "{out}");
-}
