@@ -348,6 +348,41 @@ const CASES: &[Case] = &[
         "name: master\nspec:\n  ports: [{port: 29500}]",
         "name: master",
     ),
+    warns(case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace; ranklaunch --profile wan22; echo over\"]",
+        "command:",
+    )),
+    warns(case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"ranklaunch --profile wan22 2>&1 | tee /log\"]",
+        "command:",
+    )),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace; exec ranklaunch --profile wan22; echo over\"]",
+        "",
+    ),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace && ranklaunch --profile wan22\"]",
+        "",
+    ),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"trap 'kill $!' TERM; ranklaunch --profile wan22 & wait\"]",
+        "",
+    ),
     case("command.refused", RANKLAUNCH, "[--profile, wan22]", "[--profil, wan22]", "args:"),
     tells(case("command.unread", PYTORCHJOB, "per_node=4", "per_node=$N", "--nproc_per_node=$N")),
     tells(case("command.unread", PYTORCHJOB, "[bash, -c]", "[bash, /start.sh]", "command:")),
@@ -397,6 +432,46 @@ fn every_mistake_is_found_at_its_line() {
         assert_eq!(of_rule.first().map(|found| found.importance), Some(*importance), "{said}");
         let counts = *importance != Importance::Info;
         assert!(!counts || report.exit_code() == 1, "{said}");
+    }
+}
+
+/// Rules and lines of the findings, the lines less `before`.
+fn shifted(text: &str, before: usize) -> Vec<(&'static str, usize)> {
+    let report = check(text, Some("200Gi"));
+    assert!(report.refused.is_empty(), "{}\n{text}", lint::text(&report, Lang::En));
+    report.findings.iter().map(|found| (found.id, found.line - before)).collect()
+}
+
+/// The same mistakes with the line ends of Windows, behind another document, in a
+/// List, and behind a byte order mark and a comment.
+#[test]
+fn every_mistake_is_found_in_every_disguise() {
+    const OTHER: &str =
+        "kind: ConfigMap\nmetadata: {name: other}\ndata:\n  a: |\n    --- \n    x\n---\n";
+    const LIST: &str = "apiVersion: v1\nkind: List\nitems:\n";
+    for Case { id, sound, from, to, .. } in CASES {
+        let plain = sound.replace(from, to);
+        let expected = shifted(&plain, 0);
+        assert_eq!(shifted(&plain.replace('\n', "\r\n"), 0), expected, "{id}, CRLF");
+        let behind = format!("{OTHER}{plain}");
+        assert_eq!(shifted(&behind, OTHER.lines().count()), expected, "{id}, second document");
+        let marked = format!("\u{feff}# words\n{plain}");
+        assert_eq!(shifted(&marked, 1), expected, "{id}, byte order mark");
+        // Every document an item, at its own line.
+        let items: String = plain
+            .split_inclusive('\n')
+            .scan(true, |first, line| {
+                let is_object = line.starts_with("apiVersion:");
+                let lead = if is_object && std::mem::take(first) { "- " } else { "  " };
+                if line.starts_with("---") {
+                    *first = true;
+                    return Some("\n".to_owned());
+                }
+                Some(if line.trim().is_empty() { "\n".to_owned() } else { format!("{lead}{line}") })
+            })
+            .collect();
+        let list = format!("{LIST}{items}");
+        assert_eq!(shifted(&list, LIST.lines().count()), expected, "{id}, List\n{list}");
     }
 }
 
@@ -585,6 +660,9 @@ fn what_is_no_manifest_is_refused_with_its_line() {
         ("kind: Job\n---\nfoo: bar\n", "m.yaml:3: "),
         ("", "m.yaml:1: "),
         ("# only words\n", "m.yaml:1: "),
+        // Tabs do not indent.
+        ("kind: Job\nspec:\n\ttemplate: {}\n", "m.yaml:3: "),
+        ("kind: Job\r\nspec:\r\n\ttemplate: {}\r\n", "m.yaml:3: "),
     ] {
         let report = check(text, None);
         let refused = report.refused.first().map(|r| r.text.en.to_string()).unwrap_or_default();
