@@ -1,6 +1,9 @@
 //! `ranklaunch lint`: each mistake is found at its line, its repaired version is
 //! silent, and no input makes it panic or hang.
 
+#[path = "../src/skipped.rs"]
+mod skipped;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use ranklaunch::lang::Lang;
 use ranklaunch::lint::{self, Importance, Knowledge, Limits, Manifest, RULES, Report};
+
+use skipped::skipped;
 
 fn check(text: &str, node_memory: Option<&str>) -> Report {
     let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
@@ -589,6 +594,35 @@ spec:
         "{}",
         lint::text(&report, Lang::En)
     );
+}
+
+/// Every manifest that the guides of these jobs print, as it stands there.
+#[test]
+fn the_manifests_of_the_guides_are_read_as_they_are() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/seeds");
+    let Ok(files) = std::fs::read_dir(&folder) else {
+        skipped(format_args!("{} is missing", folder.display()));
+        return;
+    };
+    let mut found = std::collections::BTreeMap::new();
+    for file in files {
+        let guide = std::fs::read_to_string(file.expect("an entry").path()).expect("text");
+        let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+        for block in blocks.filter(|block| block.contains("kind:")) {
+            let report = check(&format!("{block}\n"), None);
+            assert!(report.refused.is_empty(), "{}\n{block}", lint::text(&report, Lang::En));
+            let name = block.lines().find_map(|line| line.trim().strip_prefix("name: "));
+            let ids: Vec<&str> = report.findings.iter().map(|found| found.id).collect();
+            found.insert(name.unwrap_or_default().to_owned(), ids.join(" "));
+        }
+    }
+    let of = |name: &str| found.get(name).map(String::as_str);
+    let room = "shm.missing memory.missing cpu.missing command.unread";
+    assert_eq!(of("taehv-training-16gpu"), Some(format!("job.index {room}").as_str()), "{found:?}");
+    assert_eq!(of("taehv-16gpu-training"), Some(room), "{found:?}");
+    for other in ["zimdb-data-pvc", "zimdb-model-pvc", "tensorboard", "training-config"] {
+        assert_eq!(of(other), Some(""), "{found:?}");
+    }
 }
 
 #[test]
