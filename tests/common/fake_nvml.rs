@@ -30,6 +30,15 @@ impl FakeNvml {
         FakeNvml::from(BUILT.get_or_init(|| compile("no-init", &["-DNO_INIT"])), &[])
     }
 
+    /// A file that is no library.
+    #[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
+    pub(crate) fn damaged() -> FakeNvml {
+        let fake = FakeNvml::without_entry_point();
+        std::fs::remove_file(fake.library()).expect("it is there");
+        std::fs::write(fake.library(), [0; 100]).expect("a file");
+        fake
+    }
+
     fn from(built: &Path, settings: &[(&str, &str)]) -> FakeNvml {
         let folder = tempfile::tempdir().expect("a folder");
         // The real file's name carries the version; the library is opened by its link.

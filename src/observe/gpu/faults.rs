@@ -247,14 +247,18 @@ pub(super) fn of_nvidia_smi(host: &Host, failure: &SmiError) -> Option<Warning> 
 
 fn mismatch(host: &Host, library: &str) -> Warning {
     let kernel = kernel_driver_version(host).unwrap_or_else(|| "?".to_owned());
-    // A link's `1` is no version.
     let version = library.rsplit_once(".so.").map_or("?", |(_, version)| version);
-    let version = if version.contains('.') { version } else { "another" };
+    // A link's `1` is no version.
+    let (is, is_zh) = if version.contains('.') {
+        (format!("is version {version}"), format!("的版本为 {version}"))
+    } else {
+        ("is of another version".to_owned(), "的版本与之不同".to_owned())
+    };
     Warning::new(
         "gpu.fault.mismatch",
         text!(
-            "the driver library {library} is version {version} and the kernel driver is {kernel}",
-            "驱动库 {library} 的版本为 {version}，而内核驱动的版本为 {kernel}"
+            "the driver library {library} {is} and the kernel driver is {kernel}",
+            "驱动库 {library} {is_zh}，而内核驱动的版本为 {kernel}"
         ),
         text!(
             "recreate the container if the host's driver was upgraded under it; remove \
