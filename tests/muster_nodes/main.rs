@@ -11,4 +11,5 @@ mod common;
 mod fake_nvml;
 mod faults;
 mod partition;
+mod refusals;
 mod torchrun;
