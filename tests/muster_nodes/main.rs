@@ -12,4 +12,5 @@ mod fake_nvml;
 mod faults;
 mod partition;
 mod refusals;
+mod restart;
 mod torchrun;
