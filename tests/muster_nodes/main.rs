@@ -10,6 +10,7 @@ mod common;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
 mod faults;
+mod memory;
 mod partition;
 mod refusals;
 mod restart;
