@@ -7,6 +7,7 @@
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod engines;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
 mod faults;
