@@ -2,9 +2,11 @@
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
-# make bench-muster   musters of 10 to 10 000 simulated nodes, with their budget
+# make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
+# make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
+#             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
 # make audit  licences, sources and unused dependencies
 #
@@ -21,7 +23,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo test lint bench bench-muster soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu test lint bench bench-muster soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,6 +54,9 @@ soak-torchrun: linker
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
 	$(CARGO) test --locked --test soak torchrun -- --nocapture
 
+gpu: $(if $(RANKLAUNCH),,build)
+	tests/gpu/real.sh "$(or $(RANKLAUNCH),$(BINARY))" $(GPU_OUT)
+
 size: build
 	tests/size.sh "$(BINARY)"
 
@@ -62,10 +67,10 @@ bench-check: build
 # Not for CI: it wants a quiet machine and takes a minute.
 bench: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --bench budgets -- $(ONLY)
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --no-fail-fast --bench budgets --bench muster -- $(ONLY)
 
 bench-muster: linker
-	$(CARGO) bench --locked --bench muster
+	$(CARGO) bench --locked --bench muster -- muster $(ONLY)
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

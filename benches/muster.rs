@@ -1,9 +1,11 @@
-//! How long a muster of many nodes takes, and what it costs node 0.
+//! How long a muster of many nodes takes, and what each node costs node 0.
 //!
 //! Node 0 is the real one, in a process of its own; the others are simulated here,
-//! one task each, over loopback by two addresses. `make bench-muster` prints one
-//! line per number of nodes, open and sealed, and fails when the largest misses
-//! its budget.
+//! one task each, over loopback by two addresses, and all start in one instant.
+//! `make bench-muster` prints one line per number of nodes, open and sealed, and
+//! fails when the largest misses its budget; words pick numbers (`10000`) and
+//! channels (`sealed`). Wall time depends on who else uses the machine, and here
+//! simulator and node 0 share it; node 0's own CPU time hardly does.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,6 +13,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use ranklaunch::host::Host;
 use ranklaunch::lang::Text;
 use ranklaunch::muster::{
@@ -24,8 +28,26 @@ use tokio::task::LocalSet;
 const SIZES: [u32; 4] = [10, 100, 1_000, 10_000];
 /// Budget of the largest: agreement and node 0's peak memory.
 const SECONDS: f64 = 5.0;
-const MEGABYTES: u64 = 100;
+const MEGABYTES: f64 = 100.0;
+/// Two heartbeats of every node, of which the cost is measured.
+const STEADY: Duration = Duration::from_secs(6);
 const SECRET: &str = "a secret of the bench";
+
+/// What node 0 says about itself, each figure after its name.
+#[derive(Debug, Default)]
+struct Figures(BTreeMap<String, f64>);
+
+impl Figures {
+    fn read(line: &str) -> Figures {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let pairs = words.chunks_exact(2).map(|pair| (pair[0].to_owned(), number(pair[1])));
+        Figures(pairs.collect())
+    }
+
+    fn get(&self, name: &str) -> f64 {
+        self.0.get(name).copied().unwrap_or(f64::NAN)
+    }
+}
 
 fn main() -> ExitCode {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -40,21 +62,78 @@ fn main() -> ExitCode {
         runtime.block_on(node_0(config));
         return ExitCode::SUCCESS;
     }
+    let words: Vec<&str> =
+        words.iter().skip(1).map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+    // `make bench ONLY=…` names measurements of both programs.
+    if !words.is_empty() && !words.contains(&"muster") {
+        return ExitCode::SUCCESS;
+    }
+    let chosen = |any: &[&str], one: &str| {
+        words.contains(&one) || !words.iter().any(|word| any.contains(word))
+    };
+    let sizes = SIZES.map(|size| size.to_string());
+    let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!(
-        "{:>6} {:>7} {:>11} {:>11} {:>9}",
-        "nodes", "channel", "agreement", "verdict", "node 0"
+        "load {} on {cpus} CPUs, before this bench's own two processes",
+        load.split_ascii_whitespace().next().unwrap_or("?")
+    );
+    println!(
+        "{:>6} {:>7} {:>10} {:>9} | {:>9} {:>8} {:>8} {:>7} {:>8} {:>9} | {:>9}",
+        "nodes",
+        "channel",
+        "agreement",
+        "verdict",
+        "node 0:",
+        "per node",
+        "peak",
+        "node",
+        "files",
+        "heartbeat",
+        "overflows"
     );
     let mut within = true;
-    for nodes in SIZES {
-        for sealed in [false, true] {
-            let (seconds, verdict, megabytes) =
-                LocalSet::new().block_on(&runtime, muster_of(nodes, sealed));
-            let channel = if sealed { "sealed" } else { "open" };
-            println!("{nodes:>6} {channel:>7} {seconds:>9.3} s {verdict:>9.3} s {megabytes:>6} MB");
+    for nodes in SIZES.into_iter().filter(|size| chosen(&sizes, &size.to_string())) {
+        for channel in ["open", "sealed"] {
+            if !chosen(&["open", "sealed"], channel) {
+                continue;
+            }
+            let overflows = overflows();
+            let (verdict, figures) =
+                LocalSet::new().block_on(&runtime, muster_of(nodes, channel == "sealed"));
+            let overflows = self::overflows() - overflows;
+            let per_node = |figure: f64| figure / f64::from(nodes);
+            let (seconds, cpu) = (figures.get("seconds"), figures.get("cpu"));
+            let (megabytes, before) = (figures.get("peak") / 1024.0, figures.get("before"));
+            println!(
+                "{nodes:>6} {channel:>7} {seconds:>8.3} s {verdict:>7.3} s | {cpu:>7.3} s {:>5.0} µs {megabytes:>5.1} MB {:>4.1} KB {:>8} {:>7.2} % | {overflows:>9}",
+                per_node(cpu) * 1e6,
+                per_node(figures.get("peak") - before),
+                figures.get("files"),
+                figures.get("steady") * 100.0,
+            );
             within &= seconds <= SECONDS && megabytes <= MEGABYTES;
         }
     }
+    println!(
+        "node 0: CPU time until the agreement, in all and per node; peak memory, and what a node adds to it;\n\
+         open files; share of one CPU that heartbeats take while the job runs. overflows: connections that\n\
+         found the kernel's queue of node 0 full. budget at {} nodes: {SECONDS} s and {MEGABYTES} MB: {}",
+        SIZES[SIZES.len() - 1],
+        if within { "ok" } else { "OVER" }
+    );
     if within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Connections that a full queue of a listener turned away, of all sockets here.
+fn overflows() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/netstat").expect("/proc");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let names = lines.next().expect("names").split_ascii_whitespace();
+    let values = lines.next().expect("values").split_ascii_whitespace();
+    let of = |(name, value): (&str, &str)| (name == "ListenOverflows").then(|| number(value));
+    names.zip(values).find_map(of).expect("the counter")
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> T {
@@ -101,10 +180,11 @@ fn card(node: u32, nnodes: u32) -> Card {
     }
 }
 
-/// Gathers, agrees, then says `agreed SECONDS`, and at the verdict `verdict MEGABYTES`.
+/// Gathers, agrees, then says what it cost; again after some heartbeats.
 async fn node_0(config: Config) {
     let nnodes = config.nnodes;
     let mut say = |line: Text| eprintln!("{}", line.en);
+    let (before, cpu) = (memory("VmRSS:"), cpu());
     println!("listening");
     let began = Instant::now();
     let assembly = muster::gather(&config, card(0, nnodes), &mut say).await.expect("gathered");
@@ -123,25 +203,39 @@ async fn node_0(config: Config) {
     };
     let settled = gathered.agree(agreement, Restarts::new(0), &mut say).await.expect("agreed");
     let Settled::Session(mut session) = settled else { panic!("a session") };
-    println!("agreed {}", began.elapsed().as_secs_f64());
+    let (seconds, cpu) = (began.elapsed().as_secs_f64(), self::cpu() - cpu);
+    // The last words of the agreement leave in the next second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let files = std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+    let (steady, since) = (self::cpu(), Instant::now());
+    tokio::time::sleep(STEADY).await;
+    let steady = (self::cpu() - steady) / since.elapsed().as_secs_f64();
+    println!("seconds {seconds} cpu {cpu} files {files} before {before} steady {steady}");
     verdict(&mut session).await;
-    println!("peak {}", peak());
+    println!("peak {}", memory("VmHWM:"));
     session.close().await;
+}
+
+/// Seconds of CPU that this process has used.
+fn cpu() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("own usage");
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    micros as f64 / 1e6
 }
 
 async fn verdict(session: &mut Session) {
     while session.next_event().await == Event::Stop {}
 }
 
-/// Peak resident memory of this process in MB.
-fn peak() -> u64 {
+/// A line of our own status, in KB.
+fn memory(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    number::<u64>(line.trim().trim_end_matches(" kB")) / 1024
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the line");
+    number(line.trim().trim_end_matches(" kB"))
 }
 
-/// Seconds until all agree, seconds until all have the verdict, node 0's peak.
-async fn muster_of(nodes: u32, sealed: bool) -> (f64, f64, u64) {
+/// Seconds until all have the verdict, and what node 0 says.
+async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
     let port = port.expect("a port").port();
     let mode = if sealed { "sealed" } else { "open" };
@@ -165,7 +259,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, f64, u64) {
     }
     let said = tokio::task::spawn_blocking(move || (next(), next)).await.expect("said");
     let (agreed, next) = said;
-    let seconds = number(agreed.strip_prefix("agreed ").expect("agreed"));
+    let mut figures = Figures::read(&agreed);
 
     let failed = Instant::now();
     let first = sessions.first().expect("a member");
@@ -200,7 +294,8 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, f64, u64) {
     drop(sessions);
     let peak = tokio::task::spawn_blocking(next).await.expect("said");
     child.wait().expect("node 0 ends");
-    (seconds, verdict, number(peak.strip_prefix("peak ").expect("a peak")))
+    figures.0.extend(Figures::read(&peak).0);
+    (verdict, figures)
 }
 
 async fn member(config: Config, own: Card) -> Session {

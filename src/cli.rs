@@ -60,6 +60,15 @@ pub enum Command {
     /// something was found (what could not be read is said and does not count), 64 when a
     /// manifest is no YAML.
     Lint(Lint),
+    /// Copy this executable into a folder, for images that hold nothing to copy with
+    ///
+    /// For an init container that brings the executable to a volume of the pod. The file appears
+    /// whole or not at all, is called ranklaunch, and replaces an older one.
+    Install {
+        /// The folder; made where it does not exist
+        #[arg(value_name = "FOLDER")]
+        folder: OsString,
+    },
     /// Print a completion script for a shell
     Completions {
         #[arg(value_name = "SHELL")]

@@ -69,6 +69,21 @@ macro_rules! text {
     };
 }
 
+/// A number of bytes as people say it: `64 MiB`, `1.5 GiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        unit = next;
+        if value < 1024.0 || next == "TiB" {
+            break;
+        }
+        value /= 1024.0;
+    }
+    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,12 +9,14 @@ mod card;
 mod check;
 mod commands;
 mod excuse;
+mod install;
 mod look;
 mod node;
 mod shared;
 mod together;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,6 +75,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
         Command::Lint(lint) => commands::lint(&lint),
+        Command::Install { folder } => install::install(Path::new(&folder)),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
     }
@@ -96,6 +99,9 @@ fn run(options: &Options) -> i32 {
 }
 
 fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
+    if let Err(refusal) = crate::prepare::can_start_threads() {
+        return commands::refuse(&refusal, settings::language(options, &Host::live()));
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-pub use answer::{Answer, CallError, NamesAnswer, NvmlAnswer, NvmlGpu};
+pub use answer::{
+    Answer, CallError, GpuProcess, Health, Instances, MigDevice, NamesAnswer, NvLinks, NvmlAnswer,
+    NvmlGpu, PcieLink, ProcessKind, RemappedRows,
+};
 
 use crate::lang::Text;
 use crate::settings::ProbeMode;
@@ -33,7 +36,7 @@ pub const NOTE: &str = env!("RANKLAUNCH_PROBE_NOTE");
 const LOADER: &str = env!("RANKLAUNCH_PROBE_INTERPRETER");
 
 /// More than 256 GPUs with every call failed; a longer answer is not the probe's.
-const LONGEST_ANSWER: usize = 1 << 20;
+const LONGEST_ANSWER: usize = 4 << 20;
 
 /// What is kept of the probe's standard error, for the message about a crash.
 const KEPT_NOISE: usize = 2048;
@@ -136,7 +139,7 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     let mut attempts = Vec::new();
     for way in ways {
         match start::start(&way, args) {
-            Ok(started) => return wait(started, timeout, deadline)?.answer(),
+            Ok(started) => return wait(started, timeout, deadline, is_answer)?.answer(),
             Err(error) => attempts.push((way.to_string(), error.to_string())),
         }
     }
@@ -154,8 +157,8 @@ pub fn run_tool(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<
     let started = start::start_tool(program, args).map_err(|error| ProbeError::NotStarted {
         attempts: vec![(program.display().to_string(), error.to_string())],
     })?;
-    let ended = wait(started, timeout, deadline)?;
-    if ended.status.success() { Ok(ended.answer) } else { Err(ended.failure()) }
+    let ended = wait(started, timeout, deadline, |_| false)?;
+    if ended.succeeded() { Ok(ended.answer) } else { Err(ended.failure()) }
 }
 
 /// A program that runs, and our ends of its two pipes.
@@ -165,36 +168,55 @@ struct Started {
     noise: PipeReader,
 }
 
+/// Whether these bytes are all that the probe has to say.
+fn is_answer(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Answer>(bytes).is_ok()
+}
+
 /// How it ended and what it left in the pipes.
 struct Ended {
-    status: ExitStatus,
+    /// None when it gave its whole answer and stayed: a thread of it is stuck in the driver.
+    status: Option<ExitStatus>,
     answer: Vec<u8>,
     noise: Vec<u8>,
 }
 
 impl Ended {
+    fn succeeded(&self) -> bool {
+        self.status.is_none_or(|status| status.success())
+    }
+
     fn answer(self) -> Result<Answer, ProbeError> {
         // A whole answer counts even if the library crashed on the way out.
         match serde_json::from_slice::<Answer>(&self.answer) {
             Ok(Answer::Usage(why)) => Err(ProbeError::Garbled { why }),
             Ok(answer) => Ok(answer),
-            Err(error) if self.status.success() => {
-                Err(ProbeError::Garbled { why: error.to_string() })
-            }
+            Err(error) if self.succeeded() => Err(ProbeError::Garbled { why: error.to_string() }),
             Err(_) => Err(self.failure()),
         }
     }
 
     fn failure(&self) -> ProbeError {
         let noise = String::from_utf8_lossy(&self.noise).trim().to_owned();
-        match self.status.signal() {
+        match self.status.and_then(|status| status.signal()) {
             Some(signal) => ProbeError::Crashed { signal, noise },
-            None => ProbeError::Silent { code: self.status.code().unwrap_or(-1), noise },
+            None => {
+                let code = self.status.and_then(|status| status.code());
+                ProbeError::Silent { code: code.unwrap_or(-1), noise }
+            }
         }
     }
 }
 
-fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<Ended, ProbeError> {
+/// `is_whole` says of bytes after which the pipe was closed that nothing more is
+/// missing; the process is then not waited for to the deadline.
+fn wait(
+    mut started: Started,
+    timeout: Duration,
+    mut deadline: Instant,
+    is_whole: fn(&[u8]) -> bool,
+) -> Result<Ended, ProbeError> {
+    let mut whole = false;
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
     // ENOSYS before Linux 5.3: then the pipes' ends say that it is over.
@@ -204,7 +226,12 @@ fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<En
         if let Ok(Some(status)) = started.child.try_wait() {
             answer.take(&mut started.answer);
             noise.take(&mut started.noise);
+            let status = Some(status);
             return Ok(Ended { status, answer: answer.bytes, noise: noise.bytes });
+        }
+        if answer.ended && !whole && is_whole(&answer.bytes) {
+            whole = true;
+            deadline = deadline.min(Instant::now() + KILL_PATIENCE);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -233,6 +260,9 @@ fn wait(mut started: Started, timeout: Duration, deadline: Instant) -> Result<En
     match &pidfd {
         Some(pidfd) => drop(pidfd_send_signal(pidfd, Signal::KILL)),
         None => drop(started.child.kill()),
+    }
+    if whole {
+        return Ok(Ended { status: None, answer: answer.bytes, noise: noise.bytes });
     }
     Err(ProbeError::TimedOut { after: timeout, gone: gone(&mut started.child, pidfd.as_ref()) })
 }

@@ -170,7 +170,8 @@ fn what_a_driver_prints_never_reaches_the_answer() {
 fn a_library_that_exits_is_quoted() {
     let fake = FakeNvml::new(&[("MODE", "exit")]);
     let library = fake.library().to_string_lossy().into_owned();
-    let error = probe::run(ProbeMode::Auto, &["nvml", &library], PATIENCE).expect_err("no answer");
+    let error =
+        probe::run(ProbeMode::Auto, &["nvml", "1000", &library], PATIENCE).expect_err("no answer");
     assert_eq!(error, ProbeError::Silent { code: 3, noise: "fake nvml: giving up".to_owned() });
 }
 
@@ -247,7 +248,7 @@ fn names_are_resolved_by_libc() {
 fn a_switched_off_probe_does_not_run() {
     for mode in [ProbeMode::Off, ProbeMode::NvidiaSmi] {
         assert_eq!(
-            probe::run(mode, &["nvml"], PATIENCE).expect_err("no answer"),
+            probe::run(mode, &["nvml", "1000"], PATIENCE).expect_err("no answer"),
             ProbeError::SwitchedOff
         );
     }

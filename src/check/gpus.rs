@@ -32,6 +32,34 @@ pub(super) fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
             }
         });
     }
+    if !gpus.uncounted.is_empty() {
+        let nodes: Vec<String> =
+            gpus.uncounted.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();
+        let (nodes, all) = (nodes.join(", "), gpus.gpus.len());
+        found.push(Finding::doubtful(
+            text!(
+                "NVML counts {all} GPUs, and {nodes} can be used here as well: the driver failed on that GPU when it started",
+                "NVML 列出 {all} 个 GPU，但此处还可使用 {nodes}：驱动启动时该 GPU 初始化失败"
+            ),
+            text!(
+                "look for the GPU's lines (NVRM, Xid) in the host's dmesg; reboot or replace the node",
+                "请查看宿主机 dmesg 中该 GPU 的记录（NVRM、Xid）；重启或更换节点"
+            ),
+        ));
+    }
+    if let Some(element) = &gpus.unreadable_device {
+        let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
+        found.push(Finding::doubtful(
+            text!(
+                "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot read or reads as another number",
+                "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法读取它或读作其他数字"
+            ),
+            text!(
+                "write plain numbers or UUIDs (GPU-…), separated by commas",
+                "请写成以逗号分隔的普通数字或 UUID（GPU-…）"
+            ),
+        ));
+    }
     found
 }
 
@@ -90,7 +118,7 @@ pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 /// NVSwitch machines answer CUDA with error 802 until the fabric manager has
 /// registered the GPU, which takes some seconds after a node's start.
-pub(super) fn is_fabric(fault: &Warning) -> bool {
+fn is_fabric(fault: &Warning) -> bool {
     fault.id.starts_with("gpu.fabric")
 }
 
@@ -154,11 +182,14 @@ pub(super) fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     if found.is_empty() {
         let by = hami.preloaded_by.as_deref().unwrap_or("CUDA_DEVICE_*");
+        let limits: Vec<String> =
+            hami.variables.iter().map(|(name, value)| format!(", {name}={value}")).collect();
+        let limits = limits.concat();
         found.push(Finding::new(
             Kind::Info,
             text!(
-                "HAMi hooks CUDA ({by}): GPU memory is its own count, and devices keep their order",
-                "HAMi 接管了 CUDA（{by}）：显存为其自身计量，设备顺序保持不变"
+                "HAMi hooks CUDA ({by}{limits}): GPU memory is its own count, and devices keep their order",
+                "HAMi 接管了 CUDA（{by}{limits}）：显存为其自身计量，设备顺序保持不变"
             ),
             text!(
                 "request whole GPUs without gpumem and gpucores for training",

@@ -5,9 +5,11 @@
 //! severity and a hint. Pure: what has to be tried, others try before. `run`
 //! refuses by the same checks that `check` shows.
 
+mod gpu_health;
 mod gpus;
 mod limits;
 mod network;
+mod signals;
 mod software;
 mod table;
 
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lang::Text;
+use crate::lang::{Text, bytes};
 use crate::observe::Facts;
 use crate::plan::{Plan, Survey};
 use crate::settings::Settings;
@@ -167,9 +169,10 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// Whether a GPU waits for its NVSwitch fabric.
+/// Whether a GPU waits for its NVSwitch fabric; a registration that has failed
+/// is waited for no longer.
 pub fn fabric_is_pending(facts: &Facts) -> bool {
-    facts.gpus.faults.iter().any(gpus::is_fabric)
+    facts.gpus.gpus.iter().any(|gpu| matches!(gpu.fabric, Some((1 | 2, _))))
 }
 
 fn level(kind: Kind, severity: Severity) -> Option<Level> {
@@ -198,20 +201,6 @@ pub fn warnings(checks: &[Check]) -> Vec<Warning> {
 }
 
 /// `8 GiB`, `512 MiB`, `64 KiB`.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64;
-    let mut unit = "B";
-    for next in UNITS {
-        unit = next;
-        if value < 1024.0 || next == "TiB" {
-            break;
-        }
-        value /= 1024.0;
-    }
-    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
 fn seconds(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64())
 }

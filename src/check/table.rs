@@ -2,7 +2,7 @@
 //!
 //! A new check is one row here and one function beside it.
 
-use super::{Evidence, Finding, gpus, limits, network, software};
+use super::{Evidence, Finding, gpu_health, gpus, limits, network, signals, software};
 use crate::settings::Rdma;
 use crate::verdict::{Severity, Verdict};
 
@@ -36,10 +36,14 @@ macro_rules! row {
 
 /// In the order of the report; the first failure decides the exit code.
 pub(super) const TABLE: &[Row] = &[
-    row!("gpu.count", GpuCount, fail, gpus::count),
+    // Before the count: GPUs are missing because of their fault.
     row!("gpu.fault", GpuFault, fail, gpus::faults),
     row!("gpu.fabric", GpuFabric, fail, gpus::fabric),
+    row!("gpu.count", GpuCount, fail, gpus::count),
     row!("gpu.busy", Stale, warn, gpus::busy),
+    row!("gpu.health", GpuFault, warn, gpu_health::health),
+    row!("gpu.link", GpuFault, warn, gpu_health::links),
+    row!("gpu.mode", GpuFault, warn, gpu_health::modes),
     row!("hami.limit", Limit, warn, gpus::hami),
     row!("shm.size", Limit, warn, limits::shm),
     row!("memlock", Limit, fail_with_required_rdma, limits::memlock),
@@ -49,6 +53,7 @@ pub(super) const TABLE: &[Row] = &[
     row!("cpu.limit", Limit, warn, limits::cpus),
     row!("disk.logs", Limit, warn, limits::logs),
     row!("storage.alive", Limit, warn, limits::storage),
+    row!("signals.term", Limit, warn, signals::first_process),
     row!("clock.sync", Limit, warn, limits::clock),
     row!("port.free", PortInUse, fail, network::port),
     row!("master.resolve", MasterName, warn, network::resolve),

@@ -1,7 +1,7 @@
 //! One row per finding: what the node is like, and what the check makes of it.
 
 use super::*;
-use crate::observe::{Clock, Hami, Hca, HcaPort, Late, LogFolder, MasterRoute};
+use crate::observe::{Clock, DeafShell, Hami, Hca, HcaPort, Late, LogFolder, MasterRoute};
 use crate::plan::fixtures::{facts, flag, settings};
 use crate::plan::survey;
 use crate::settings::{CHECK_IDS, Nproc, Rdma};
@@ -210,6 +210,15 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         },
         Level::Warn,
         "within 1.5 s: the checkpoint's",
+    ),
+    (
+        "signals.term",
+        |node| {
+            let (name, command) = ("bash".to_owned(), "/bin/bash -c …".to_owned());
+            node.facts.state.deaf_shell = Some(DeafShell { name, command });
+        },
+        Level::Warn,
+        "PID 1 is bash (/bin/bash -c …)",
     ),
     (
         "clock.sync",

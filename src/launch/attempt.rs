@@ -16,13 +16,16 @@ use crate::in_time::io_in_time;
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
+use crate::observe::OomWatch;
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::report::closing::{self, Closing};
 use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
-use crate::report::{self, Ending, ending, ending::describe, ending::signal_name};
+use crate::report::{self, Ending, ending, ending::describe, ending::signal_name, memory};
 use crate::settings::Engine;
-use crate::supervise::{self, End, Launch, Notice, Owner, RankStart, Start, Stream, Streams};
+use crate::supervise::{
+    self, End, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
+};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -162,7 +165,14 @@ async fn once(
     let scratch = Scratch::new(&identity.run_id);
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let mut pipes = Pipes(&logs);
-    let mut notice = |notice: Notice| narrate(scene, &notice);
+    let oom = OomWatch::begin(&scene.host);
+    let mut notice = |notice: Notice| {
+        if matches!(notice, Notice::Stopping { .. }) {
+            oom.note(&scene.host);
+        }
+        narrate(scene, &notice);
+    };
+    let judge = |seen: &Outcome| memory::attributed(ending(seen), seen, oom.kills(&scene.host));
     if ready.interactive {
         guard.link.announce_interactive();
         // What we say must not come between a prompt and its answer.
@@ -174,7 +184,7 @@ async fn once(
             supervise::run(&launch, guard.ear, &mut pipes, &mut notice, nowhere).await
         }
         Some(together) => {
-            together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice).await
+            together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice, &judge).await
         }
     };
     // In a thread: the other nodes may wait for a word of this one meanwhile.
@@ -185,7 +195,7 @@ async fn once(
     }
 
     let ending = match &outcome {
-        Ok(outcome) => ending(outcome),
+        Ok(outcome) => judge(outcome),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
     let mut last_lines: Vec<String> = ending
@@ -224,6 +234,7 @@ async fn once(
             plan: report::plan_view::json(&plan, scene.lang(), &ready.executable),
             outcome: outcome.as_ref().ok(),
             ending: &ending,
+            oom: oom.kills(&scene.host),
             exit_code,
             logs: account(&summary, scene.lang()),
             lang: scene.lang(),
@@ -351,10 +362,12 @@ fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
         Verdict::EngineStart,
         "engine.exec",
         text!("cannot start {program}: {error}", "无法启动 {program}：{error}"),
-        text!(
-            "check that the file exists and may be executed; --python names another interpreter",
-            "检查该文件是否存在且可执行；可用 --python 指定其他解释器"
-        ),
+        ending::not_executed_hint(error).unwrap_or_else(|| {
+            text!(
+                "check that the file exists and may be executed; --python names another interpreter",
+                "检查该文件是否存在且可执行；可用 --python 指定其他解释器"
+            )
+        }),
     )
 }
 

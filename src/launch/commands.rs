@@ -33,6 +33,7 @@ pub(super) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
 
 /// Runs `work` in a runtime of one thread.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
+    prepare::can_start_threads()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
             Refusal::new(

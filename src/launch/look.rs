@@ -143,9 +143,10 @@ pub(super) async fn observe_within(
         let candidates = log_candidates(host, &its);
         observe::state::log_folder(host, candidates.first()?)
     });
-    let marks = read(host, text!("marks of HAMi", "HAMi 标记"), files, |host| {
-        (observe::state::hami(host), observe::state::clock(host))
-    });
+    let marks =
+        read(host, text!("marks of HAMi, and PID 1", "HAMi 标记与 PID 1"), files, |host| {
+            (observe::state::hami(host), observe::state::clock(host), observe::deaf_shell(host))
+        });
 
     let mut late = Vec::new();
     let contract = observe::contract(host, above.answer(&mut late).await.flatten());
@@ -170,7 +171,7 @@ pub(super) async fn observe_within(
     }
     let limits = limits.answer(&mut late).await.unwrap_or_default();
     let hcas = hcas.answer(&mut late).await.unwrap_or_default();
-    let (hami, clock) = marks.answer(&mut late).await.unwrap_or_default();
+    let (hami, clock, deaf_shell) = marks.answer(&mut late).await.unwrap_or_default();
     let log_folder = logs.answer(&mut late).await;
     let log_folder = log_folder.unwrap_or_else(|| {
         let path = log_candidates(host, settings).into_iter().next()?;
@@ -198,7 +199,7 @@ pub(super) async fn observe_within(
         python,
         checkpoint_heads,
         environment: observe::environment(host),
-        state: NodeState { logs: log_folder, clock, hami, late, absent },
+        state: NodeState { logs: log_folder, clock, hami, late, absent, deaf_shell },
     }
 }
 

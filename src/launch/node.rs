@@ -256,17 +256,19 @@ pub(super) fn planned_with(
     Ok(plan)
 }
 
-/// The fabric manager registers GPUs for some seconds after a node's start.
+/// The fabric manager registers GPUs for some seconds after a node's start;
+/// waiting for it counts as any other waiting does (--wait-timeout).
 async fn wait_for_fabric(scene: &Scene, facts: &mut Facts) {
     if plan::severity(&scene.settings, "gpu.fabric", Severity::Fail) != Severity::Fail {
         return;
     }
-    let deadline = tokio::time::Instant::now() + FABRIC;
+    let most = FABRIC.min(scene.settings.wait_timeout.value);
+    let deadline = tokio::time::Instant::now() + most;
     let mut said = false;
     while check::fabric_is_pending(facts) && tokio::time::Instant::now() < deadline {
         if !said {
             said = true;
-            let seconds = FABRIC.as_secs();
+            let seconds = most.as_secs();
             scene.say(&text!(
                 "the NVSwitch fabric is not ready yet: waiting for it, at most {seconds} s",
                 "NVSwitch 互联尚未就绪：等待中，最多 {seconds} 秒"

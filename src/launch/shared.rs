@@ -85,6 +85,7 @@ impl Together {
         logs: &Logs,
         streams: &mut (dyn Streams + Send),
         narrate: &mut (dyn FnMut(Notice) + Send),
+        ending: &(dyn Fn(&Outcome) -> Ending + Sync),
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
         let (noticed, mut notices) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -110,14 +111,14 @@ impl Together {
                     Notice::RankEnded { rank, end } => seen.ranks.push(rank_end(rank, end)),
                     Notice::Stopping { reason } if reason != StopReason::OtherNode => {
                         seen.stop = Some(reason);
-                        self.report(&report::ending(&seen), Vec::new(), false);
+                        self.report(&ending(&seen), Vec::new(), false);
                         lines_at = Some(Instant::now() + SETTLE);
                     }
                     _ => {}
                 },
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
-                    let ending = report::ending(&seen);
+                    let ending = ending(&seen);
                     let lines = ending.rank.map(|rank| last_lines(logs, rank));
                     self.report(&ending, lines.unwrap_or_default(), true);
                 }

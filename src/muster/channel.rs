@@ -3,7 +3,7 @@
 use std::io;
 
 use snow::TransportState;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::wire::{self, Frame, LONGEST, LONGEST_STRANGER, WireError};
@@ -25,16 +25,20 @@ pub(super) enum ChannelError {
     Cipher,
 }
 
+/// What a connection runs over: a socket, or the tests' memory.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
 #[derive(Debug)]
-pub(super) struct Channel {
-    stream: TcpStream,
+pub(super) struct Channel<S = TcpStream> {
+    stream: S,
     inbox: Vec<u8>,
     cipher: Option<Box<TransportState>>,
     longest: usize,
 }
 
-impl Channel {
-    pub(super) fn new(stream: TcpStream, cipher: Option<TransportState>) -> Channel {
+impl<S: Stream> Channel<S> {
+    pub(super) fn new(stream: S, cipher: Option<TransportState>) -> Channel<S> {
         Channel {
             stream,
             inbox: Vec::new(),
@@ -48,7 +52,13 @@ impl Channel {
         self.longest = LONGEST;
     }
 
-    pub(super) fn stream(&self) -> &TcpStream {
+    /// Bytes of memory that wait for the rest of a frame.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        self.inbox.capacity()
+    }
+
+    pub(super) fn stream(&self) -> &S {
         &self.stream
     }
 

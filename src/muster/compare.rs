@@ -15,7 +15,7 @@ use crate::verdict::{Refusal, Verdict, Warning};
 /// Odd nodes that a difference lists.
 const LISTED: usize = 8;
 /// Clocks further apart than this spoil the order of log lines.
-const CLOCK: i64 = 2_000;
+const CLOCK: u64 = 2_000;
 
 /// In what nodes may differ and the job still run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl Difference {
 
 /// What must be alike, or no job can come of it.
 pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
-    let (node, host) = (other.node, &other.hostname);
+    let (node, host, first) = (other.node, &other.hostname, own.node);
     let refuse =
         |id: &str, text: Text, hint: Text| Err(Refusal::new(Verdict::Muster, id, text, hint));
     if own.engine != other.engine {
@@ -127,8 +127,8 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         return refuse(
             "muster.engine",
             text!(
-                "node {node} ({host}) would start engine {theirs}, and node 0 {ours}",
-                "节点 {node}（{host}）使用引擎 {theirs}，而节点 0 使用 {ours}"
+                "node {node} ({host}) would start engine {theirs}, and node {first} {ours}",
+                "节点 {node}（{host}）使用引擎 {theirs}，而节点 {first} 使用 {ours}"
             ),
             text!(
                 "give all nodes the same --engine and profile",
@@ -141,8 +141,8 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         return refuse(
             "muster.rule",
             text!(
-                "node {node} ({host}) has layout rule {theirs}, and node 0 {ours}",
-                "节点 {node}（{host}）的布局规则为 {theirs}，而节点 0 为 {ours}"
+                "node {node} ({host}) has layout rule {theirs}, and node {first} {ours}",
+                "节点 {node}（{host}）的布局规则为 {theirs}，而节点 {first} 为 {ours}"
             ),
             text!(
                 "give all nodes the same --layout and profile",
@@ -156,8 +156,8 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         return refuse(
             "muster.heads",
             text!(
-                "node {node} ({host}) counts {theirs} attention heads, and node 0 {ours}",
-                "节点 {node}（{host}）的注意力头数为 {theirs}，而节点 0 为 {ours}"
+                "node {node} ({host}) counts {theirs} attention heads, and node {first} {ours}",
+                "节点 {node}（{host}）的注意力头数为 {theirs}，而节点 {first} 为 {ours}"
             ),
             text!(
                 "give all nodes the same checkpoint, --task and profile, or --heads N",
@@ -168,19 +168,39 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Nodes that ask for different numbers of processes.
+/// [`check`] for all nodes together, since node 0 itself may not know the heads.
+pub(super) fn check_all(cards: &[Card]) -> Result<(), Refusal> {
+    let knows = cards.iter().find(|card| card.heads.is_some()).or(cards.first());
+    let Some(knows) = knows else { return Ok(()) };
+    cards.iter().try_for_each(|card| check(knows, card))
+}
+
+/// The least that one node can carry, with what somebody fixed counted as such.
+pub(super) fn fewest(cards: &[Card]) -> u32 {
+    let most = |card: &Card| card.exact.unwrap_or(card.most);
+    cards.iter().map(most).min().unwrap_or(1).max(1)
+}
+
+/// The heads, where at least one node knows them.
+pub(super) fn heads(cards: &[Card]) -> Option<u32> {
+    cards.iter().find_map(|card| card.heads)
+}
+
+/// Nodes that ask for different numbers of processes, or that cannot carry so many.
 pub(super) fn check_exact(cards: &[Card], nproc: u32) -> Result<(), Refusal> {
-    let Some(card) = cards.iter().find(|card| card.exact.is_some_and(|exact| exact != nproc))
-    else {
-        return Ok(());
+    let misfit = |card: &&Card| card.exact.map_or(card.most < nproc, |exact| exact != nproc);
+    let Some(card) = cards.iter().find(misfit) else { return Ok(()) };
+    let (node, host) = (card.node, &card.hostname);
+    let Text { en, zh } = match (card.exact, card.most) {
+        (Some(exact), _) => text!("asks for {exact} processes", "要求 {exact} 个进程"),
+        (None, most) => text!("can carry {most} processes", "最多只能运行 {most} 个进程"),
     };
-    let (node, host, exact) = (card.node, &card.hostname, card.exact.unwrap_or_default());
     Err(Refusal::new(
         Verdict::Layout,
         "muster.layout",
         text!(
-            "node {node} ({host}) asks for {exact} processes, and {nproc} is what fits all nodes",
-            "节点 {node}（{host}）要求 {exact} 个进程，而适合所有节点的是 {nproc} 个"
+            "node {node} ({host}) {en}, and {nproc} is what fits all nodes",
+            "节点 {node}（{host}）{zh}，而适合所有节点的是 {nproc} 个"
         ),
         text!(
             "give all nodes the same --nproc-per-node, or auto",
@@ -233,7 +253,7 @@ pub(super) fn differences(cards: &[Card]) -> Vec<Difference> {
     look(Property::Rails, &|card| card.rails.to_string());
     look(Property::LinkLayer, &|card| text(&card.link_layer));
     look(Property::Clock, &|card| {
-        if card.clock_offset.abs() < CLOCK {
+        if card.clock_offset.unsigned_abs() < CLOCK {
             "within 2 s".to_owned()
         } else {
             let seconds = card.clock_offset / 1000;
@@ -325,5 +345,20 @@ mod tests {
         assert_eq!(check_exact(&cards, 4), Ok(()));
         let refusal = check_exact(&cards, 8).expect_err("4 is not 8");
         assert!(refusal.text.en.contains("node 1 (host-1) asks for 4"));
+        let few = [card(0, 2), Card { most: 6, ..card(1, 2) }];
+        assert_eq!((fewest(&few), check_exact(&few, 6)), (6, Ok(())));
+        let refusal = check_exact(&few, 7).expect_err("6 is fewer than 7");
+        assert!(refusal.text.en.contains("node 1 (host-1) can carry 6"));
+    }
+
+    /// Node 0 may be the one that does not know them.
+    #[test]
+    fn heads_that_two_others_count_differently_are_refused() {
+        let of = |node, heads| Card { heads, ..card(node, 4) };
+        let mut cards = vec![of(0, None), of(1, Some(40)), of(2, None), of(3, Some(40))];
+        assert_eq!((check_all(&cards), heads(&cards)), (Ok(()), Some(40)));
+        cards.push(of(4, Some(24)));
+        let text = check_all(&cards).expect_err("40 is not 24").text.en;
+        assert_eq!(text, "node 4 (host-4) counts 24 attention heads, and node 1 40");
     }
 }

@@ -72,6 +72,7 @@ pub async fn gather(
             () = sleep_until(next_line.min(end)) => {
                 next_line = Instant::now() + config.progress_every;
                 if Instant::now() >= end {
+                    hall.say_strangers(say);
                     Err(hall.missing())
                 } else {
                     say(hall.progress());
@@ -99,6 +100,11 @@ pub async fn gather(
     }
     let mut cards = vec![hall.own.clone()];
     cards.extend(hall.members.values().filter_map(|member| member.card.clone()));
+    if let Err(refusal) = compare::check_all(&cards) {
+        hall.broadcast(&Frame::Refuse(refusal.clone()));
+        hall.leave().await;
+        return Err(refusal);
+    }
     let differences = compare::differences(&cards);
     Ok(Assembly::All(Box::new(Gathered { hall, cards, differences })))
 }
@@ -115,13 +121,12 @@ impl Gathered {
 
     /// The least that one node can carry, with what somebody fixed counted as such.
     pub fn fewest(&self) -> u32 {
-        let most = |card: &Card| card.exact.unwrap_or(card.most);
-        self.cards.iter().map(most).min().unwrap_or(1).max(1)
+        compare::fewest(&self.cards)
     }
 
     /// The heads, where at least one node knows them.
     pub fn heads(&self) -> Option<u32> {
-        self.cards.iter().find_map(|card| card.heads)
+        compare::heads(&self.cards)
     }
 
     /// Tells all nodes that nothing comes of it.
@@ -173,6 +178,7 @@ impl Gathered {
                 }
             }
         }
+        hall.say_strangers(say);
         let Hall { config, own, door, ear, members, .. } = hall;
         // First the port, then the word: torch's store binds it at once.
         door.shut().await;

@@ -72,6 +72,8 @@ pub(super) struct Hall {
     pub(super) challenges: BTreeMap<u32, (Instant, Id, Hello, SocketAddr, Outbox)>,
     pub(super) seen: BTreeMap<u32, (SocketAddr, Instant)>,
     pub(super) strangers: BTreeSet<IpAddr>,
+    /// Connections that were no node's, and where the last one came from.
+    turned_away: Option<(u64, SocketAddr)>,
 }
 
 /// What one thing that happened means for the muster.
@@ -96,6 +98,7 @@ impl Hall {
             challenges: BTreeMap::new(),
             seen: BTreeMap::new(),
             strangers: BTreeSet::new(),
+            turned_away: None,
         }
     }
 
@@ -297,6 +300,11 @@ impl Hall {
         who: &Stranger,
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Turn, Refusal> {
+        if *who == Stranger::Asking {
+            return Ok(Turn::Wait);
+        }
+        let count = self.turned_away.map_or(0, |(count, _)| count);
+        self.turned_away = Some((count.saturating_add(1), from));
         // With a secret an unproven word must not end the muster.
         let plain = *who == Stranger::PlainTorchrun && self.config.secret.is_none();
         if plain && self.config.may_fall_back {
@@ -339,15 +347,23 @@ impl Hall {
             Stranger::Secret => {
                 text!("{from} has another secret: not let in", "{from} 的密钥不一致：拒绝其加入")
             }
-            Stranger::Unknown(why) => {
-                tracing::info!(%from, why, "a stranger at the muster's port");
-                return Ok(Turn::Wait);
-            }
+            // Counted only: ten thousand lines would help nobody.
+            Stranger::Asking | Stranger::Unknown(_) => return Ok(Turn::Wait),
         };
         if self.strangers.len() < NAMED_STRANGERS && self.strangers.insert(from.ip()) {
             say(line);
         }
         Ok(Turn::Wait)
+    }
+
+    /// Who else was at the port: a health check, a port scan, or worse.
+    pub(super) fn say_strangers(&self, say: &mut (dyn FnMut(Text) + Send)) {
+        let Some((count, last)) = self.turned_away else { return };
+        let (port, ip) = (self.config.port, last.ip());
+        say(text!(
+            "connections to port {port} that were no node of this job and were closed: {count}, the last from {ip}",
+            "端口 {port} 上有 {count} 个连接不属于本任务的节点，已关闭；最后一个来自 {ip}"
+        ));
     }
 
     fn absent(&self) -> Vec<u32> {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::channel::{Channel, ChannelError};
+use super::channel::{Channel, ChannelError, Stream};
 use super::secret::Secret;
 use super::wire::{Frame, Hello};
 
@@ -60,6 +60,8 @@ pub(super) enum Stranger {
     },
     /// The secrets differ.
     Secret,
+    /// A node that asks whether this is a store; it dials again.
+    Asking,
     /// Something else: a port scan, a health check, a proxy.
     Unknown(String),
 }
@@ -90,10 +92,10 @@ fn state(secret: &Secret, prologue: &[u8], dialer: bool) -> Result<HandshakeStat
 }
 
 /// Node 0's side, up to the node's first frame.
-pub(super) async fn admit(
-    mut stream: TcpStream,
+pub(super) async fn admit<S: Stream>(
+    mut stream: S,
     secret: Option<&Secret>,
-) -> Result<(Channel, Hello), Stranger> {
+) -> Result<(Channel<S>, Hello), Stranger> {
     let preamble = timeout(PATIENCE, first_bytes(&mut stream)).await.map_err(|_| silent())??;
     let [.., lowest, highest, mode] = preamble;
     let ours = if secret.is_some() { SEALED } else { OPEN };
@@ -138,10 +140,10 @@ pub(super) async fn admit(
 }
 
 /// The dialer's side, up to the point at which frames may be sent.
-pub(super) async fn dial(
-    mut stream: TcpStream,
+pub(super) async fn dial<S: Stream>(
+    mut stream: S,
     secret: Option<&Secret>,
-) -> Result<Channel, Stranger> {
+) -> Result<Channel<S>, Stranger> {
     let ours = if secret.is_some() { SEALED } else { OPEN };
     let preamble = words(LOWEST, HIGHEST, ours);
     stream.write_all(&preamble).await?;
@@ -179,13 +181,13 @@ pub(super) async fn dial(
 
 /// Nine bytes, unless the first five are those of a store's client, which may
 /// then wait for an answer.
-async fn first_bytes(stream: &mut TcpStream) -> Result<[u8; PREAMBLE], Stranger> {
+async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Stranger> {
     let mut bytes = [0u8; PREAMBLE];
     let (first, rest) = bytes.split_at_mut(STORE_HELLO.len());
     stream.read_exact(first).await?;
     if *first == STORE_HELLO {
         return Err(if is_our_question(stream).await {
-            Stranger::Unknown("a node that asks whether this is a store".to_owned())
+            Stranger::Asking
         } else {
             Stranger::PlainTorchrun
         });
@@ -200,7 +202,7 @@ async fn first_bytes(stream: &mut TcpStream) -> Result<[u8; PREAMBLE], Stranger>
     Ok(bytes)
 }
 
-async fn read_message(stream: &mut TcpStream) -> Result<Vec<u8>, Stranger> {
+async fn read_message(stream: &mut impl Stream) -> Result<Vec<u8>, Stranger> {
     let length = usize::from(stream.read_u16().await?);
     if length > NOISE_LONGEST {
         return Err(Stranger::Unknown("a handshake that is too long".to_owned()));
@@ -210,7 +212,10 @@ async fn read_message(stream: &mut TcpStream) -> Result<Vec<u8>, Stranger> {
     Ok(bytes)
 }
 
-async fn write_message(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), Stranger> {
+async fn write_message(
+    stream: &mut impl Stream,
+    noise: &mut HandshakeState,
+) -> Result<(), Stranger> {
     let mut bytes = [0u8; NOISE_LONGEST];
     let written = noise.write_message(&[], &mut bytes).map_err(|_| Stranger::Secret)?;
     let mut message = u16::try_from(written).unwrap_or_default().to_be_bytes().to_vec();
@@ -259,7 +264,7 @@ pub(super) async fn ask_store(mut stream: TcpStream) -> Store {
 }
 
 /// What came after a store's greeting: our own question, or a client's.
-async fn is_our_question(stream: &mut TcpStream) -> bool {
+async fn is_our_question(stream: &mut impl Stream) -> bool {
     let mut next = [0u8; PING.len()];
     // Clients before torch 2.4 send no ping and wait for their turn.
     let read = timeout(Duration::from_millis(500), stream.read_exact(&mut next)).await;

@@ -84,8 +84,7 @@ pub async fn join(
     let mut next_line = start + config.progress_every;
     let mut pause = FIRST_PAUSE;
     let mut store_since: Option<Instant> = None;
-    // Ten thousand nodes that are started by one command do not dial in one instant.
-    sleep(jitter(Duration::from_micros(u64::from(config.nnodes) * 100))).await;
+    sleep(jitter(herd(config))).await;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let obstacle =
@@ -117,12 +116,19 @@ pub async fn join(
     }
 }
 
+/// Over how long the nodes of a job that are started in one instant spread their
+/// first dial: about what each costs node 0, so that its queue does not overflow.
+fn herd(config: &Config) -> Duration {
+    let each = if config.secret.is_some() { 200 } else { 100 };
+    Duration::from_micros(u64::from(config.nnodes) * each)
+}
+
 /// Somewhere between nothing and `most`.
 fn jitter(most: Duration) -> Duration {
-    let mut random = [0u8; 2];
+    let mut random = [0u8; 4];
     // Without randomness all wait alike, which is only slower.
     let _ = getrandom::fill(&mut random);
-    most * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
+    most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
 }
 
 async fn once(
@@ -201,7 +207,7 @@ async fn once(
                         offset = at.saturating_sub(asked.saturating_add(way / 2));
                         // Within the time of the journey nothing can be said of the clocks,
                         // and a slow one must not turn the order of two failures around.
-                        if offset.abs() <= way {
+                        if offset.unsigned_abs() <= way.unsigned_abs() {
                             offset = 0;
                         }
                         let card = Card { clock_offset: offset, ..card.clone() };
@@ -371,4 +377,38 @@ async fn excuse_to(
     channel.send(&decline).await.map_err(|error| failed(error.to_string()))?;
     channel.close().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 0 sees a herd as a trickle: in no part of the time much more than its share.
+    #[test]
+    fn a_herd_spreads_over_its_time_and_no_longer() {
+        const NODES: usize = 10_000;
+        const PARTS: usize = 20;
+        let most = Duration::from_secs(1);
+        let mut dials = [0usize; PARTS + 1];
+        for _ in 0..NODES {
+            let at = jitter(most);
+            assert!(at <= most, "{at:?}");
+            dials[usize::try_from(at.as_millis()).expect("short") * PARTS / 1000] += 1;
+        }
+        // Twelve standard deviations: chance does not fail this, a lump does.
+        let (share, slack) = (NODES / PARTS, 260);
+        for part in &dials[..PARTS] {
+            assert!(part.abs_diff(share) < slack, "{dials:?}");
+        }
+        assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_time_of_a_herd_grows_with_the_job_and_with_what_a_node_costs() {
+        let of =
+            |nnodes, secret| herd(&Config { secret, ..super::super::tests::config(1, nnodes, 1) });
+        assert_eq!(of(10_000, None), Duration::from_secs(1));
+        assert_eq!(of(10_000, Some(super::super::Secret::of_test(1))), Duration::from_secs(2));
+        assert!(of(8, None) < Duration::from_millis(1), "a small job does not wait");
+    }
 }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, unconstrained, yield_now};
 use tokio::time::timeout;
 
 use super::channel::Channel;
 use super::handshake::{self, Stranger};
+use super::porch::Porch;
 use super::secret::Secret;
 use super::silence;
 use super::wire::{Frame, Hello};
 
-/// Connections that have not said who they are, beside one per node.
-const STRANGERS: usize = 256;
+/// Connections that are let in before anybody else's turn.
+const AT_ONCE: Id = 1024;
 /// How long a peer may leave its socket full.
 const SEND: Duration = Duration::from_secs(30);
 /// How long a closed connection may take to drain.
@@ -52,18 +53,20 @@ impl Door {
         let listener = listen(port)?;
         let (stop, stopped) = oneshot::channel();
         let (sender, ear) = mpsc::channel(1024);
-        let nodes = usize::try_from(nnodes).unwrap_or(usize::MAX);
-        let places = Arc::new(Semaphore::new(STRANGERS.saturating_add(nodes).min(1 << 20)));
-        let task = tokio::spawn(async move {
+        let porch = Porch::new(nnodes);
+        // The runtime's own measure of fairness, 128 at a time, would leave the
+        // kernel's queue to overflow while thousands of handshakes are computed.
+        let task = tokio::spawn(unconstrained(async move {
             tokio::select! {
-                () = accept_all(listener, &places, secret, sender) => {}
+                () = accept_all(listener, &porch, secret, sender) => {}
                 _ = stopped => {}
             }
-        });
+            porch.clear();
+        }));
         Ok((Door { stop, task }, ear))
     }
 
-    /// Frees the port; connections stay.
+    /// Frees the port and sends all strangers away; nodes stay connected.
     pub(super) async fn shut(self) {
         drop(self.stop);
         let _ = self.task.await;
@@ -74,7 +77,8 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     let bind = |socket: TcpSocket, address: IpAddr| {
         socket.set_reuseaddr(true)?;
         socket.bind(SocketAddr::new(address, port))?;
-        socket.listen(4096)
+        // The kernel cuts it to net.core.somaxconn.
+        socket.listen(u32::from(u16::MAX))
     };
     let dual = TcpSocket::new_v6().and_then(|socket| {
         rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
@@ -90,43 +94,60 @@ fn listen(port: u16) -> io::Result<TcpListener> {
 
 async fn accept_all(
     listener: TcpListener,
-    places: &Arc<Semaphore>,
+    porch: &Porch,
     secret: Option<Secret>,
     said: mpsc::Sender<(Id, Said)>,
 ) {
     let secret = Arc::new(secret);
-    let mut id = 0;
+    let mut id: Id = 0;
     loop {
-        // Before the accept: beyond the cap strangers wait in the kernel's queue.
-        let Ok(place) = Arc::clone(places).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
+            // No descriptor left: whoever has waited longest gives his.
+            Err(error) if is_out_of_descriptors(&error) && porch.make_room() => {
+                yield_now().await;
+                continue;
+            }
+            // A connection that was reset in the queue, or nobody to give way.
             Err(_) => {
-                // No descriptor left, or a connection that was reset in the queue.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         id += 1;
-        let (secret, said) = (Arc::clone(&secret), said.clone());
+        if id.is_multiple_of(AT_ONCE) {
+            yield_now().await;
+        }
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let goes = porch.enter(id);
+        let (secret, said, porch) = (Arc::clone(&secret), said.clone(), porch.clone());
         tokio::spawn(async move {
-            let admitted = Box::pin(handshake::admit(stream, secret.as_ref().as_ref())).await;
-            drop(place);
+            let admitted = tokio::select! {
+                biased;
+                admitted = Box::pin(handshake::admit(stream, secret.as_ref().as_ref())) => admitted,
+                _ = goes => Err(Stranger::Unknown("it made room for others".to_owned())),
+            };
             match admitted {
                 Ok((channel, hello)) => {
+                    let _inside = porch.admit(id);
                     let (out, outbox) = mpsc::unbounded_channel();
-                    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
                     if said.send((id, Said::Arrived { hello, from, out })).await.is_ok() {
                         pump(channel, outbox, id, said).await;
                     }
                 }
                 Err(who) => {
-                    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                    porch.leave(id);
                     let _ = said.send((id, Said::Stranger { from, who })).await;
                 }
             }
         });
     }
+}
+
+/// This process, or the whole machine, has no file descriptor left.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// Carries frames both ways until one side ends.

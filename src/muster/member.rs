@@ -86,7 +86,8 @@ pub(super) async fn run(
         let _ = events.send(Event::Stop);
         // What we know ourselves came first.
         let cause = own.unwrap_or_else(|| {
-            Cause::lost(0, &master, loss, masters, config.peer_timeout, now_millis() + offset)
+            let at = now_millis().saturating_add(offset);
+            Cause::lost(0, &master, loss, masters, config.peer_timeout, at)
         });
         let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
     }

@@ -12,6 +12,8 @@
 
 mod channel;
 mod compare;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gather;
 mod hall;
 mod handshake;
@@ -20,6 +22,7 @@ mod join;
 mod listen;
 mod member;
 mod obstacle;
+mod porch;
 mod restart;
 mod secret;
 mod session;

@@ -72,6 +72,11 @@ impl Secret {
         Ok(Secret(hash.finalize().into()))
     }
 
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn of_test(byte: u8) -> Secret {
+        Secret([byte; 32])
+    }
+
     pub(super) fn key(&self) -> &[u8; 32] {
         &self.0
     }

@@ -21,7 +21,7 @@ fn port() -> u16 {
         .port()
 }
 
-fn config(node: u32, nnodes: u32, port: u16) -> Config {
+pub(super) fn config(node: u32, nnodes: u32, port: u16) -> Config {
     Config {
         node,
         nnodes,

@@ -80,6 +80,13 @@ pub struct Card {
     pub clock_offset: i64,
 }
 
+impl Card {
+    /// Whether any node can be so: no honest one offers or asks for no process.
+    pub(super) fn is_sound(&self) -> bool {
+        self.most > 0 && self.exact != Some(0)
+    }
+}
+
 /// What node 0 decided for all. Every node renders its own command line from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {

@@ -112,6 +112,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
             }
         }
         Frame::Card(card) => {
+            if !card.is_sound() {
+                return Err(WireError::Unreadable("a card that cannot be".to_owned()));
+            }
             clean(&mut card.hostname);
             clean(&mut card.version);
             let words = [&mut card.torch, &mut card.driver, &mut card.script, &mut card.nccl];

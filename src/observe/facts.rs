@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;
+use crate::probe::Health;
 use crate::verdict::Warning;
 
 /// All that was seen on one node.
@@ -41,6 +42,18 @@ pub struct NodeState {
     /// Variables of NCCL that name a file, or a folder for one, that is not there.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// PID 1, where it keeps SIGTERM from us.
+    #[serde(default)]
+    pub deaf_shell: Option<DeafShell>,
+}
+
+/// A shell that runs a script as PID 1 and has no handler for SIGTERM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeafShell {
+    /// `bash`
+    pub name: String,
+    /// Its command line, shortened, with secrets masked.
+    pub command: String,
 }
 
 /// The file system below a folder that may not exist yet.
@@ -239,6 +252,12 @@ pub struct GpuFacts {
     pub visible: Vec<VisibleGpu>,
     /// Value of CUDA_VISIBLE_DEVICES, when set.
     pub cuda_visible_devices: Option<String>,
+    /// An element of it that torch cannot read, or reads otherwise than CUDA.
+    #[serde(default)]
+    pub unreadable_device: Option<String>,
+    /// Minors N of /dev/nvidiaN that are here and that NVML does not count.
+    #[serde(default)]
+    pub uncounted: Vec<u32>,
     pub source: GpuSource,
     /// Each source that was tried before, and what it said.
     pub attempts: Vec<(GpuSource, Text)>,
@@ -281,10 +300,19 @@ pub struct Gpu {
     pub mig: bool,
     /// None: unknown (sysfs says -1 or nothing).
     pub numa_node: Option<u32>,
+    /// What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
+    #[serde(default)]
+    pub recovery_action: Option<u64>,
     /// NVLink fabric as NVML gives it, (state, status): state 0 unsupported, 1 not
     /// started, 2 in progress, 3 completed. None where the driver has no such call.
     #[serde(default)]
     pub fabric: Option<(u32, u32)>,
+    /// Two bits each, as [`crate::probe::NvmlGpu::fabric_health`] has them.
+    #[serde(default)]
+    pub fabric_health: Option<u32>,
+    /// As NVML tells it; without NVML, the PCI link as sysfs has it.
+    #[serde(default)]
+    pub health: Health,
     /// The PCI host bridge (`pci0000:17`) and every bridge between it and the GPU.
     #[serde(default)]
     pub bridges: Vec<String>,

@@ -6,10 +6,12 @@
 
 mod fallback;
 mod faults;
+mod label;
 mod visible;
 
 use std::time::Duration;
 
+pub use label::label;
 pub use visible::visible;
 
 use super::{Gpu, GpuFacts, GpuSource, pci};
@@ -29,6 +31,10 @@ const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
 /// initialises every GPU anew, several seconds for eight of them; past this it hangs.
 pub const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the calls may take that tell of health and use, and without which
+/// GPUs are known all the same.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The GPUs of this node, waiting at most [`DRIVER_PATIENCE`] for the driver.
 /// Blocks the calling thread.
 pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
@@ -47,8 +53,17 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     for gpu in &mut facts.gpus {
         gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
         gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
+        if facts.source != GpuSource::Nvml {
+            gpu.health.pcie = gpu.pci.as_deref().map(|at| pci::link(host, at)).unwrap_or_default();
+        }
     }
-    facts.visible = visible(facts.cuda_visible_devices.as_deref(), &facts.gpus);
+    let chosen = facts.cuda_visible_devices.as_deref();
+    facts.visible = visible(chosen, &facts.gpus);
+    // A GPU that the job does not see may be in any state.
+    let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
+    let faults: Vec<_> = used.flat_map(faults::of_use).collect();
+    facts.faults.extend(faults);
+    facts.unreadable_device = chosen.and_then(visible::unreadable).map(str::to_owned);
     facts
 }
 
@@ -137,7 +152,10 @@ fn take_nvidia_smi(
     } else if hung {
         Err(text!("not run, because the driver hangs", "驱动无响应，未运行"))
     } else if host.is_live() {
-        fallback::nvidia_smi(host, patience)
+        fallback::nvidia_smi(host, patience).map_err(|failure| {
+            facts.faults.extend(faults::of_nvidia_smi(host, &failure));
+            failure.text()
+        })
     } else {
         Err(text!("not run for a copied root", "对拷贝的根目录不运行"))
     };
@@ -156,9 +174,10 @@ fn nvml(
     patience: Duration,
 ) -> Option<Result<NvmlAnswer, ProbeError>> {
     let library = host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty());
+    let health = HEALTH_PATIENCE.min(patience / 2).as_millis().to_string();
     let args = match &library {
-        Some(library) => vec!["nvml", library.as_str()],
-        None if host.is_live() => vec!["nvml"],
+        Some(library) => vec!["nvml", &health, library.as_str()],
+        None if host.is_live() => vec!["nvml", &health],
         None => {
             let kept = host.read(NVML_ANSWER).ok()?;
             return serde_json::from_str(&kept).ok().map(Ok);
@@ -204,11 +223,22 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     for gpu in answer.gpus {
         facts.faults.extend(faults::of_gpu(&gpu));
         // A GPU that cannot be computed on is no GPU; the fault names it.
-        if !gpu.errors.iter().filter_map(|error| error.code).any(faults::is_unusable) {
+        if !faults::is_gone(&gpu) {
             facts.gpus.push(from_nvml(gpu));
         }
     }
+    facts.uncounted = uncounted(host, &facts.gpus);
     true
+}
+
+/// Minors of GPUs whose device nodes this container may open and that NVML does
+/// not count: the driver failed on them when it started. Nodes that the device
+/// cgroup refuses are another container's.
+fn uncounted(host: &Host, counted: &[Gpu]) -> Vec<u32> {
+    let known: Option<Vec<u32>> = counted.iter().map(|gpu| gpu.minor).collect();
+    let Some(known) = known.filter(|known| !known.is_empty()) else { return Vec::new() };
+    let others = fallback::minors(host).into_iter().filter(|minor| !known.contains(minor));
+    others.filter(|minor| fallback::is_given(host, *minor)).collect()
 }
 
 fn from_nvml(gpu: NvmlGpu) -> Gpu {
@@ -222,8 +252,11 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         memory_used: gpu.memory_used,
         mig: gpu.mig.unwrap_or(false),
         numa_node: None,
+        recovery_action: gpu.recovery_action,
         fabric: gpu.fabric,
+        fabric_health: gpu.fabric_health,
         bridges: Vec::new(),
+        health: gpu.health,
     }
 }
 

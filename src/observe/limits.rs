@@ -15,7 +15,7 @@ use crate::host::Host;
 const CGROUP: &str = "/sys/fs/cgroup";
 
 /// Kernels write "no limit" of cgroup v1 as the largest multiple of a page.
-const NO_LIMIT: u64 = 1 << 60;
+pub(super) const NO_LIMIT: u64 = 1 << 60;
 
 pub fn limits(host: &Host) -> Limits {
     let (shm_total, shm_free) = shm(host);
@@ -154,15 +154,15 @@ fn in_list(text: &str) -> u32 {
 /// in /proc is the host's and does not exist below the container's mount, whose
 /// top is then our own group: missing folders are passed over.
 #[derive(Debug, Default, PartialEq)]
-struct Groups {
-    unified: Vec<String>,
+pub(super) struct Groups {
+    pub(super) unified: Vec<String>,
     cpu: Vec<String>,
-    memory: Vec<String>,
+    pub(super) memory: Vec<String>,
     pids: Vec<String>,
 }
 
 impl Groups {
-    fn of_this_process(host: &Host) -> Groups {
+    pub(super) fn of_this_process(host: &Host) -> Groups {
         let mut groups = Groups::default();
         let text = host.read("/proc/self/cgroup").unwrap_or_default();
         for line in text.lines() {

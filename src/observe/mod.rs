@@ -7,9 +7,11 @@
 mod contract;
 mod facts;
 pub mod gpu;
+mod init;
 pub mod limits;
 mod nested;
 pub mod network;
+mod oom;
 mod pci;
 mod python;
 pub mod rdma;
@@ -17,7 +19,9 @@ pub mod state;
 
 pub use contract::{contract, known_variables};
 pub use facts::*;
+pub use init::deaf_shell;
 pub use nested::torchrun_above;
+pub use oom::{OomKills, OomWatch};
 pub use python::{checkpoint_heads, python};
 
 /// Reads what only a replay needs: files in place of what a live node says by

@@ -1,6 +1,7 @@
 //! PCI addresses in one spelling, and what sysfs says about them.
 
 use crate::host::Host;
+use crate::probe::PcieLink;
 
 /// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None for
 /// what is no full address.
@@ -21,6 +22,17 @@ pub(crate) fn address(text: &str) -> Option<String> {
 /// None for -1, which sysfs says on machines with one node and in many VMs.
 pub(crate) fn numa_node(host: &Host, address: &str) -> Option<u32> {
     host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
+}
+
+/// The link as sysfs has it. Its greatest width is what the device can, in a
+/// slot that may offer less; NVML knows both.
+pub(crate) fn link(host: &Host, address: &str) -> PcieLink {
+    let number = |file: &str| {
+        let text = host.read(format!("/sys/bus/pci/devices/{address}/{file}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let (width, max_width) = (number("current_link_width"), number("max_link_width"));
+    PcieLink { width, max_width, ..PcieLink::default() }
 }
 
 /// The host bridge and the bridges below it, down to the device and without it:

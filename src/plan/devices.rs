@@ -13,6 +13,7 @@ use crate::plan::distance::is_near;
 use crate::plan::notes::{Notes, severity};
 use crate::plan::rails::Rails;
 use crate::plan::{AskedNproc, PlannedGpu};
+use crate::probe::GpuProcess;
 use crate::settings::{Device, LayoutRule, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
@@ -156,8 +157,16 @@ fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) -> Result<()
         } else {
             ("gpu.fault", Verdict::GpuFault)
         };
-        let by_check = severity(settings, check, Severity::Fail);
-        notes.raise(severity(settings, &fault.id, by_check), verdict, fault.clone())?;
+        let severity = severity(settings, check, Severity::Fail);
+        let mut fault = fault.clone();
+        if !fault.hint.en.contains("--severity") {
+            let Text { en, zh } = &fault.hint;
+            fault.hint = text!(
+                "{en}; --severity {check}=warn starts all the same",
+                "{zh}；--severity {check}=warn 可照常启动"
+            );
+        }
+        notes.raise(severity, verdict, fault)?;
     }
     Ok(())
 }
@@ -398,24 +407,52 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
 
 /// GPUs that are chosen although something already holds their memory.
 fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
-    let busy: Vec<String> = selected
+    let busy: Vec<(&Gpu, u64)> = selected
         .iter()
         .filter_map(|position| gpu_of(facts, facts.visible.get(*position)?))
-        .filter_map(|gpu| Some((gpu.index, gpu.memory_used.filter(|used| *used > IDLE)?)))
-        .map(|(index, used)| format!("{index} ({:.1} GiB)", used as f64 / IDLE as f64))
+        .filter_map(|gpu| Some((gpu, gpu.memory_used.filter(|used| *used > IDLE)?)))
         .collect();
     if busy.is_empty() {
         return;
     }
-    let list = busy.join(", ");
+    let list: Vec<String> = busy
+        .iter()
+        .map(|(gpu, used)| format!("{} ({:.1} GiB)", gpu.index, *used as f64 / IDLE as f64))
+        .collect();
+    let list = list.join(", ");
+    let known: Option<Vec<_>> = busy.iter().map(|(gpu, _)| gpu.health.processes.as_ref()).collect();
+    let Text { en: by, zh: by_zh } = holders(known.map(|lists| lists.into_iter().flatten()));
     notes.warn(
         "gpu.busy",
-        text!("memory is already in use on GPU {list}", "以下 GPU 的显存已被占用：{list}"),
+        text!(
+            "memory is already in use on GPU (nvidia-smi index) {list}{by}",
+            "以下 GPU（nvidia-smi 序号）的显存已被占用：{list}{by_zh}"
+        ),
         text!(
             "see who holds it with ranklaunch clean --dry-run",
             "可用 ranklaunch clean --dry-run 查看占用者"
         ),
     );
+}
+
+/// Whom NVML names for the memory. Its pids are those of our pid namespace with
+/// current drivers, the host's with old ones, and 0 where it hides them.
+fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
+    let Some(listed) = listed else { return Text::same("") };
+    let mut pids: Vec<u32> = listed.map(|process| process.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    if pids.is_empty() {
+        return text!(
+            "; NVML lists no process there: it is another container's, or is being torn down, or MPS serves it",
+            "；NVML 未列出其上的进程：可能属于其他容器、正在退出，或由 MPS 代管"
+        );
+    }
+    let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    text!(
+        "; held by pid {pids} as NVML counts, which may be of another pid namespace",
+        "；NVML 给出的占用者 pid 为 {pids}，可能属于其他 pid 命名空间"
+    )
 }
 
 /// Says that GPUs stay idle.

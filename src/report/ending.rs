@@ -160,10 +160,12 @@ fn rank_failed(outcome: &Outcome, rank: u32) -> Ending {
                 "the program {program} cannot be executed: {error}",
                 "程序 {program} 无法执行：{error}"
             ),
-            text!(
-                "check its path, its execute permission and the interpreter in its first line",
-                "检查其路径、执行权限以及首行指定的解释器"
-            ),
+            not_executed_hint(&error).unwrap_or_else(|| {
+                text!(
+                    "check its path, its execute permission and the interpreter in its first line",
+                    "检查其路径、执行权限以及首行指定的解释器"
+                )
+            }),
         );
     }
     match end {
@@ -206,6 +208,16 @@ fn rank_failed(outcome: &Outcome, rank: u32) -> Ending {
             ),
         ),
     }
+}
+
+/// What helps where the kernel made no process or thread (EAGAIN of fork(2)).
+pub fn not_executed_hint(error: &std::io::Error) -> Option<Text> {
+    (error.kind() == std::io::ErrorKind::WouldBlock).then(|| {
+        text!(
+            "no more processes are allowed here: raise the pids limit (podPidsLimit, docker run --pids-limit) or the user's nproc limit (ulimit -u)",
+            "此处不允许创建更多进程：请提高 pids 限制（podPidsLimit、docker run --pids-limit）或用户的 nproc 限制（ulimit -u）"
+        )
+    })
 }
 
 fn engine_gone(end: End) -> Ending {

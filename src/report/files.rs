@@ -12,6 +12,7 @@ use super::ending::Ending;
 use crate::host::Host;
 use crate::in_time::io_in_time;
 use crate::lang::Lang;
+use crate::observe::OomKills;
 use crate::supervise::{End, Outcome};
 
 /// How long a file system may take for a small file before the verdict goes on without it.
@@ -31,6 +32,8 @@ pub struct RunRecord<'a> {
     pub plan: Value,
     pub outcome: Option<&'a Outcome>,
     pub ending: &'a Ending,
+    /// What the kernel killed in this container for want of memory.
+    pub oom: Option<OomKills>,
     /// The program's exit code, remapped.
     pub exit_code: i32,
     pub logs: Value,
@@ -72,6 +75,14 @@ fn outcome_json(outcome: &Outcome) -> Value {
     })
 }
 
+fn oom_json(kills: OomKills) -> Value {
+    json!({
+        "processes": kills.processes,
+        "limit_bytes": kills.limit,
+        "peak_bytes": kills.peak,
+    })
+}
+
 fn ending_json(ending: &Ending, lang: Lang) -> Value {
     json!({
         "class": ending.class,
@@ -96,6 +107,7 @@ pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
         "exit_code": record.exit_code,
         "verdict": ending_json(record.ending, record.lang),
         "outcome": record.outcome.map(outcome_json),
+        "oom": record.oom.map(oom_json),
         "plan": record.plan,
         "logs": record.logs,
     });

@@ -9,6 +9,7 @@ pub mod closing;
 pub mod ending;
 pub mod files;
 pub mod journal;
+pub mod memory;
 pub mod plan_view;
 pub mod start;
 

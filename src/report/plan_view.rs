@@ -56,7 +56,7 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
         .collect();
     table(&mut out, rows);
     if !plan.gpus.is_empty() {
-        section(&mut out, "GPU");
+        section(&mut out, say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"));
         let rows = plan
             .gpus
             .iter()

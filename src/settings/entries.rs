@@ -12,6 +12,9 @@ pub const CHECK_IDS: &[&str] = &[
     "gpu.fault",
     "gpu.fabric",
     "gpu.busy",
+    "gpu.health",
+    "gpu.link",
+    "gpu.mode",
     "shm.size",
     "memlock",
     "nofile",
@@ -28,6 +31,7 @@ pub const CHECK_IDS: &[&str] = &[
     "clock.sync",
     "pids.limit",
     "storage.alive",
+    "signals.term",
     "torch.allreduce",
 ];
 

@@ -16,7 +16,7 @@ impl FakeNvml {
         FakeNvml::from(BUILT.get_or_init(|| compile("whole", &[])), settings)
     }
 
-    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric.
+    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric, no health.
     #[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
     pub(crate) fn of_old_driver(settings: &[(&str, &str)]) -> FakeNvml {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -28,6 +28,15 @@ impl FakeNvml {
     pub(crate) fn without_entry_point() -> FakeNvml {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         FakeNvml::from(BUILT.get_or_init(|| compile("no-init", &["-DNO_INIT"])), &[])
+    }
+
+    /// A file that is no library.
+    #[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
+    pub(crate) fn damaged() -> FakeNvml {
+        let fake = FakeNvml::without_entry_point();
+        std::fs::remove_file(fake.library()).expect("it is there");
+        std::fs::write(fake.library(), [0; 100]).expect("a file");
+        fake
     }
 
     fn from(built: &Path, settings: &[(&str, &str)]) -> FakeNvml {
@@ -49,8 +58,19 @@ impl FakeNvml {
     }
 }
 
+/// A library for LD_PRELOAD that prints in every process.
+#[allow(dead_code, clippy::allow_attributes, reason = "not every test program needs it")]
+pub(crate) fn preload() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile_source("preload.c", "preload", &[])).clone()
+}
+
 fn compile(name: &str, flags: &[&str]) -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake-nvml/nvml.c");
+    compile_source("nvml.c", name, flags)
+}
+
+fn compile_source(source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml").join(source);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let output = folder.join(format!("fake-nvml-{name}-{}.so", std::process::id()));
     let status = Command::new("cc")

@@ -9,6 +9,7 @@
     reason = "each test file uses its own part of this module"
 )]
 
+pub mod docker;
 pub mod faults;
 pub mod inside;
 pub mod pty;

@@ -7,7 +7,12 @@
  *
  *   FAKE_NVML_MODE      ok, lost, reset-required, sick (calls of one GPU fail),
  *                       mismatch, not-loaded, access, unknown, hang, crash,
- *                       exit, slow, noise, mig, recovery, fabric
+ *                       exit, slow, noise, mig, mig-empty, recovery, drain,
+ *                       fabric, fabric-failed, fabric-degraded, ecc, remap,
+ *                       remap-failed, retired, throttle, pcie-narrow,
+ *                       nvlink-down, exclusive, prohibited, persistence-off,
+ *                       not-supported and no-permission (what tells of health),
+ *                       health-lost, health-hang, many-processes
  *   FAKE_NVML_GPUS      how many (8)
  *   FAKE_NVML_BAD       index of the GPU that is lost, needs a reset… (0)
  *   FAKE_NVML_NAME      product name
@@ -15,6 +20,11 @@
  *   FAKE_NVML_USED      MiB used, one number per GPU, comma-separated (0)
  *   FAKE_NVML_DRIVER    driver version (570.86.15)
  *   FAKE_NVML_SLOW_MS   how long slow takes (200)
+ *   FAKE_NVML_MINORS    numbers of the device nodes by index, separated by commas
+ *   FAKE_NVML_NAMES     product names by index, separated by semicolons
+ *   FAKE_NVML_POLLS     the fabric is complete once the library was initialised
+ *                       so many times, counted in <this library>.polls
+ *   FAKE_NVML_PIDS      a process of the bad GPU, with 1 GiB
  *
  * cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c -ldl; with -DOLD_DRIVER the calls
  * that old drivers lack are missing, with -DNO_INIT the entry point itself.
@@ -31,7 +41,7 @@
 typedef unsigned int code_t;
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3,
-    INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
+    NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
     RESET_REQUIRED = 16, OPERATING_SYSTEM = 17, LIB_RM_VERSION_MISMATCH = 18,
     ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
 };
@@ -39,8 +49,10 @@ enum {
 #define MIB (1ULL << 20)
 #define MOST 64
 
-typedef struct { unsigned index; } gpu_t;
+/* A GPU, or a MIG instance of one. */
+typedef struct { unsigned index, place; } gpu_t;
 static gpu_t gpus[MOST];
+static gpu_t instances[2 * MOST];
 static int initialised;
 static char settings[4096];
 
@@ -93,6 +105,25 @@ static int is_bad(unsigned index)
     return index == (unsigned)atoi(setting("FAKE_NVML_BAD", "0"));
 }
 
+/* Once more initialised: how often that was, this time included. */
+static unsigned initialisations;
+static void count_initialisation(void)
+{
+    Dl_info info;
+    char path[1024];
+    if (atoi(setting("FAKE_NVML_POLLS", "0")) == 0)
+        return;
+    if (!dladdr((void *)setting, &info) || !info.dli_fname)
+        return;
+    snprintf(path, sizeof path, "%s.polls", info.dli_fname);
+    FILE *file = fopen(path, "ae");
+    if (file) {
+        fputc('x', file);
+        initialisations = (unsigned)ftell(file);
+        fclose(file);
+    }
+}
+
 static code_t copy(char *to, unsigned room, const char *text)
 {
     if (!to)
@@ -103,11 +134,18 @@ static code_t copy(char *to, unsigned room, const char *text)
     return SUCCESS;
 }
 
+static int is_instance(const gpu_t *gpu)
+{
+    return gpu >= instances && gpu < instances + 2 * MOST;
+}
+
 /* Whether a handle is one of ours and its GPU answers. */
 static code_t usable(const gpu_t *gpu)
 {
     if (!initialised)
         return UNINITIALIZED;
+    if (is_instance(gpu))
+        return SUCCESS;
     if (gpu < gpus || gpu >= gpus + count())
         return INVALID_ARGUMENT;
     if (mode("sick") && is_bad(gpu->index))
@@ -162,6 +200,7 @@ static code_t start(void)
     }
     for (unsigned i = 0; i < MOST; i++)
         gpus[i].index = i;
+    count_initialisation();
     initialised = 1;
     return SUCCESS;
 }
@@ -221,14 +260,26 @@ code_t nvmlDeviceGetUUID(gpu_t *gpu, char *uuid, unsigned length)
 {
     char text[64];
     CHECK(gpu);
-    snprintf(text, sizeof text, "GPU-%08x-0000-4000-8000-00000000%04x", 0xfa4e0000u + gpu->index,
-             gpu->index);
+    if (is_instance(gpu))
+        snprintf(text, sizeof text, "MIG-%08x-0000-4000-8000-0000000000%02x",
+                 0xfa4e0000u + gpu->index, gpu->place);
+    else
+        snprintf(text, sizeof text, "GPU-%08x-0000-4000-8000-00000000%04x", 0xfa4e0000u + gpu->index,
+                 gpu->index);
     return copy(uuid, length, text);
 }
 
 code_t nvmlDeviceGetName(gpu_t *gpu, char *name, unsigned length)
 {
     CHECK(gpu);
+    const char *names = setting("FAKE_NVML_NAMES", NULL);
+    if (names) {
+        char one[96];
+        for (unsigned i = 0; i < gpu->index && strchr(names, ';'); i++)
+            names = strchr(names, ';') + 1;
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(names, ";"), names);
+        return copy(name, length, one);
+    }
     return copy(name, length, setting("FAKE_NVML_NAME", "NVIDIA H100 80GB HBM3"));
 }
 
@@ -254,7 +305,13 @@ code_t nvmlDeviceGetPciInfo_v3(gpu_t *gpu, pci_t *pci)
 code_t nvmlDeviceGetMinorNumber(gpu_t *gpu, unsigned *minor)
 {
     CHECK(gpu);
+    const char *list = setting("FAKE_NVML_MINORS", NULL);
     *minor = gpu->index;
+    if (list) {
+        for (unsigned i = 0; i < gpu->index && strchr(list, ','); i++)
+            list = strchr(list, ',') + 1;
+        *minor = (unsigned)atoi(list);
+    }
     return SUCCESS;
 }
 
@@ -297,7 +354,7 @@ code_t nvmlDeviceGetMemoryInfo_v2(gpu_t *gpu, memory_v2_t *memory)
     CHECK(gpu);
     if (!memory || memory->version != (sizeof *memory | 2u << 24))
         return ARGUMENT_VERSION_MISMATCH;
-    memory->total = total_bytes();
+    memory->total = is_instance(gpu) ? 9856 * MIB : total_bytes();
     memory->reserved = RESERVED;
     memory->used = used_bytes(gpu->index);
     memory->free = memory->total - memory->reserved - memory->used;
@@ -307,7 +364,7 @@ code_t nvmlDeviceGetMemoryInfo_v2(gpu_t *gpu, memory_v2_t *memory)
 code_t nvmlDeviceGetMigMode(gpu_t *gpu, unsigned *current, unsigned *pending)
 {
     CHECK(gpu);
-    *current = *pending = mode("mig");
+    *current = *pending = mode("mig") || mode("mig-empty");
     return SUCCESS;
 }
 
@@ -326,7 +383,7 @@ code_t nvmlDeviceGetFieldValues(gpu_t *gpu, int number, field_t *fields)
         fields[i].code = fields[i].field == 230 ? SUCCESS : NOT_SUPPORTED;
         fields[i].type = 1;
         fields[i].value.u64 = 0;
-        fields[i].value.u32 = mode("recovery") && is_bad(gpu->index) ? 2 : 0;
+        fields[i].value.u32 = !is_bad(gpu->index) ? 0 : mode("recovery") ? 2 : mode("drain") ? 3 : 0;
     }
     return SUCCESS;
 }
@@ -345,8 +402,226 @@ code_t nvmlDeviceGetGpuFabricInfoV(gpu_t *gpu, fabric_v2_t *fabric)
     CHECK(gpu);
     if (!fabric || fabric->version != (sizeof *fabric | 2u << 24))
         return ARGUMENT_VERSION_MISMATCH;
-    fabric->status = SUCCESS;
-    fabric->state = mode("fabric") && is_bad(gpu->index) ? 2 : 3;
+    fabric->status = mode("fabric-failed") && is_bad(gpu->index) ? UNKNOWN : SUCCESS;
+    fabric->state = 3;
+    if (mode("fabric") && is_bad(gpu->index)) {
+        unsigned polls = (unsigned)atoi(setting("FAKE_NVML_POLLS", "0"));
+        fabric->state = polls && initialisations > polls ? 3 : 2;
+    }
+    /* Two bits each, 2 is "no". */
+    fabric->health = mode("fabric-degraded") && is_bad(gpu->index) ? 0xa9 : 0xaa;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetMaxMigDeviceCount(gpu_t *gpu, unsigned *most)
+{
+    CHECK(gpu);
+    *most = 7;
+    return SUCCESS;
+}
+
+/* Two instances of each GPU, in places 0 and 2. */
+code_t nvmlDeviceGetMigDeviceHandleByIndex(gpu_t *gpu, unsigned place, gpu_t **instance)
+{
+    CHECK(gpu);
+    if (mode("mig-empty") || (place != 0 && place != 2))
+        return NOT_FOUND;
+    *instance = &instances[2 * gpu->index + place / 2];
+    **instance = (gpu_t) { gpu->index, place };
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetGpuInstanceId(gpu_t *instance, unsigned *id)
+{
+    *id = 7 + instance->place;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetComputeInstanceId(gpu_t *instance, unsigned *id)
+{
+    (void)instance;
+    *id = 0;
+    return SUCCESS;
+}
+
+/* What tells of health: how it fails in the modes that let all of it fail. */
+static code_t health_code(const gpu_t *gpu)
+{
+    CHECK(gpu);
+    if (mode("not-supported"))
+        return NOT_SUPPORTED;
+    if (mode("no-permission"))
+        return NO_PERMISSION;
+    if (mode("health-lost") && is_bad(gpu->index))
+        return GPU_IS_LOST;
+    if (mode("health-hang") && is_bad(gpu->index))
+        for (;;)
+            pause();
+    return SUCCESS;
+}
+
+#define HEALTH(gpu)                       \
+    do {                                  \
+        code_t code_ = health_code(gpu);  \
+        if (code_ != SUCCESS)             \
+            return code_;                 \
+    } while (0)
+
+/* 1 for the bad GPU of this mode. */
+static unsigned plays(const gpu_t *gpu, const char *name)
+{
+    return mode(name) && is_bad(gpu->index);
+}
+
+code_t nvmlDeviceGetEccMode(gpu_t *gpu, unsigned *current, unsigned *pending)
+{
+    HEALTH(gpu);
+    *current = *pending = 1;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetTotalEccErrors(gpu_t *gpu, unsigned type, unsigned counter,
+                                   unsigned long long *errors)
+{
+    HEALTH(gpu);
+    if (type != 1 || counter > 1)
+        return INVALID_ARGUMENT;
+    *errors = plays(gpu, "ecc") ? (counter ? 9 : 2) : 0;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetRemappedRows(gpu_t *gpu, unsigned *correctable, unsigned *uncorrectable,
+                                 unsigned *pending, unsigned *failed)
+{
+    HEALTH(gpu);
+    *correctable = 1;
+    *uncorrectable = plays(gpu, "remap") || plays(gpu, "remap-failed");
+    *pending = plays(gpu, "remap");
+    *failed = plays(gpu, "remap-failed");
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetRetiredPagesPendingStatus(gpu_t *gpu, unsigned *pending)
+{
+    HEALTH(gpu);
+    if (!mode("retired"))
+        return NOT_SUPPORTED;
+    *pending = plays(gpu, "retired");
+    return SUCCESS;
+}
+
+/* An idle GPU (1), or hardware slowdown for heat. */
+static code_t reasons(gpu_t *gpu, unsigned long long *reasons)
+{
+    HEALTH(gpu);
+    *reasons = plays(gpu, "throttle") ? 0x8 | 0x40 : 0x1;
+    return SUCCESS;
+}
+#ifndef OLD_NAMES
+code_t nvmlDeviceGetCurrentClocksEventReasons(gpu_t *gpu, unsigned long long *r)
+{
+    return reasons(gpu, r);
+}
+#endif
+code_t nvmlDeviceGetCurrentClocksThrottleReasons(gpu_t *gpu, unsigned long long *r)
+{
+    return reasons(gpu, r);
+}
+
+code_t nvmlDeviceGetTemperature(gpu_t *gpu, unsigned sensor, unsigned *celsius)
+{
+    HEALTH(gpu);
+    *celsius = sensor == 0 ? 34 : 0;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetCurrPcieLinkWidth(gpu_t *gpu, unsigned *lanes)
+{
+    HEALTH(gpu);
+    *lanes = plays(gpu, "pcie-narrow") ? 4 : 16;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetMaxPcieLinkWidth(gpu_t *gpu, unsigned *lanes)
+{
+    HEALTH(gpu);
+    *lanes = 16;
+    return SUCCESS;
+}
+
+/* An idle GPU saves power: not the generation that it can. */
+code_t nvmlDeviceGetCurrPcieLinkGeneration(gpu_t *gpu, unsigned *generation)
+{
+    HEALTH(gpu);
+    *generation = 1;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetMaxPcieLinkGeneration(gpu_t *gpu, unsigned *generation)
+{
+    HEALTH(gpu);
+    *generation = 5;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetNvLinkState(gpu_t *gpu, unsigned link, unsigned *active)
+{
+    HEALTH(gpu);
+    if (link >= 18)
+        return INVALID_ARGUMENT;
+    *active = !(plays(gpu, "nvlink-down") && link == 7);
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetPersistenceMode(gpu_t *gpu, unsigned *on)
+{
+    HEALTH(gpu);
+    *on = !mode("persistence-off");
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetComputeMode(gpu_t *gpu, unsigned *compute)
+{
+    HEALTH(gpu);
+    *compute = plays(gpu, "prohibited") ? 2 : plays(gpu, "exclusive") ? 3 : 0;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetVirtualizationMode(gpu_t *gpu, unsigned *virtualization)
+{
+    HEALTH(gpu);
+    *virtualization = 0;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned gpu_instance, compute_instance;
+} process_t;
+
+code_t nvmlDeviceGetComputeRunningProcesses_v3(gpu_t *gpu, unsigned *number, process_t *list)
+{
+    HEALTH(gpu);
+    const char *pid = setting("FAKE_NVML_PIDS", NULL);
+    unsigned wanted = plays(gpu, "many-processes") ? 4000000000u : pid && is_bad(gpu->index);
+    if (wanted > *number) {
+        *number = wanted;
+        return INSUFFICIENT_SIZE;
+    }
+    *number = wanted;
+    if (wanted) {
+        process_t one = { (unsigned)atoi(pid), 1ULL << 30, ~0u, ~0u };
+        list[0] = one;
+    }
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetGraphicsRunningProcesses_v3(gpu_t *gpu, unsigned *number, process_t *list)
+{
+    HEALTH(gpu);
+    (void)list;
+    *number = 0;
     return SUCCESS;
 }
 #endif

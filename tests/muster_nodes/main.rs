@@ -1,10 +1,12 @@
 //! Jobs of several hosts under fault: each host has its own network, address, name
 //! and /etc/hosts, and runs the real executable.
 //!
-//! One program, so that the tests that wait for the peer timeout run beside the
-//! others.
+//! One program, so that the tests that wait for the peer timeout (`absence`,
+//! `collective`) begin first and run beside each other and the rest.
 
+mod absence;
 mod cluster;
+mod collective;
 #[path = "../common/mod.rs"]
 mod common;
 mod engines;
@@ -12,7 +14,5 @@ mod engines;
 mod fake_nvml;
 mod faults;
 mod memory;
-mod partition;
 mod refusals;
 mod restart;
-mod torchrun;

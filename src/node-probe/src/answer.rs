@@ -50,7 +50,116 @@ pub struct NvmlGpu {
     /// (state, status): state 0 unsupported, 1 not started, 2 in progress, 3 completed;
     /// status is an NVML code that counts only in state 3.
     pub fabric: Option<(u32, u32)>,
+    /// `healthMask` of the fabric (driver 550 and later): two bits each for degraded
+    /// bandwidth (0), route recovery (2), unhealthy route (4), access timeout (6); 1 is
+    /// yes, 2 is no.
+    #[serde(default)]
+    pub fabric_health: Option<u32>,
+    #[serde(default)]
+    pub health: Health,
     pub errors: Vec<CallError>,
+}
+
+/// What a GPU's health, links and use are. None: unknown, and [`Health::unknown`] says why.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process.
+    pub compute_mode: Option<u32>,
+    pub persistence: Option<bool>,
+    /// 0 none, 1 passed through, 2 vGPU, 3 host of vGPUs, 4 host of vSGAs.
+    pub virtualization: Option<u32>,
+    pub ecc: Option<bool>,
+    /// What ECC will be after the next reset.
+    pub ecc_pending: Option<bool>,
+    /// Uncorrected errors since the driver was loaded. None too where ECC is off.
+    pub ecc_volatile: Option<u64>,
+    /// Uncorrected errors in the GPU's life.
+    pub ecc_aggregate: Option<u64>,
+    /// Ampere and later.
+    pub remapped_rows: Option<RemappedRows>,
+    /// Before Ampere: pages that are taken out of use at the next reset.
+    pub retired_pages_pending: Option<bool>,
+    /// Bits of nvmlClocksEventReason: 0x8 HW slowdown, 0x20 SW thermal, 0x40 HW
+    /// thermal, 0x80 power brake.
+    pub throttle_reasons: Option<u64>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    pub pcie: PcieLink,
+    /// None without NVLink.
+    pub nvlinks: Option<NvLinks>,
+    /// Compute and graphics processes. Their numbers are those of our pid namespace with
+    /// current drivers, the host's with old ones, and may be 0: never a target for signals.
+    pub processes: Option<Vec<GpuProcess>>,
+    /// None where MIG is off.
+    pub mig_devices: Option<Instances>,
+    /// The calls did not come back in time; the last one is in `unknown`.
+    pub late: bool,
+    /// Calls that gave no answer.
+    pub unknown: Vec<CallError>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemappedRows {
+    pub correctable: u32,
+    pub uncorrectable: u32,
+    /// Rows wait for a reset to be remapped.
+    pub pending: bool,
+    /// A row could not be remapped.
+    pub failed: bool,
+}
+
+/// The generation drops at idle to save power, the width does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PcieLink {
+    /// Lanes.
+    pub width: Option<u32>,
+    /// What GPU and slot can.
+    pub max_width: Option<u32>,
+    pub generation: Option<u32>,
+    pub max_generation: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvLinks {
+    pub up: u32,
+    /// Numbers of the links that are not active.
+    pub down: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    pub pid: u32,
+    pub kind: ProcessKind,
+    /// Bytes; None where the driver does not tell.
+    pub memory: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessKind {
+    Compute,
+    Graphics,
+}
+
+/// The MIG instances of one GPU that can be used here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instances {
+    /// How many the GPU can have.
+    pub most: u32,
+    pub devices: Vec<MigDevice>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigDevice {
+    pub index: u32,
+    /// `MIG-…`
+    pub uuid: Option<String>,
+    pub gpu_instance: Option<u32>,
+    pub compute_instance: Option<u32>,
+    /// Bytes.
+    pub memory_total: Option<u64>,
+    pub memory_used: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,15 +5,18 @@
 //! process of its own, with a deadline, so a driver that hangs or crashes
 //! costs a timeout and nothing else.
 //!
-//! Takes `nvml [LIBRARY]` or `resolve NAME`; gives one JSON document on
+//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; gives one JSON document on
 //! descriptor 0, which is the write end of a pipe: driver libraries and preload
 //! hooks print on 1 and 2, and nothing ever writes to its standard input. It
 //! leaves by `_exit`, since nvmlShutdown can hang on a sick node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
+mod health;
 mod names;
 mod nvml;
+
+use std::time::Duration;
 
 use answer::Answer;
 
@@ -24,15 +27,27 @@ fn main() {
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = match words.as_slice() {
-        ["nvml"] => Answer::Nvml(nvml::ask(None)),
-        ["nvml", library] => Answer::Nvml(nvml::ask(Some(library))),
+        ["nvml", patience, library @ ..]
+            if library.len() < 2 && patience.parse::<u32>().is_ok() =>
+        {
+            let patience = Duration::from_millis(patience.parse::<u32>().map_or(0, u64::from));
+            Answer::Nvml(nvml::ask(library.first().copied(), patience))
+        }
         ["resolve", name] => Answer::Names(names::resolve(name)),
-        _ => Answer::Usage(format!("node-probe nvml [LIBRARY] | resolve NAME, not {words:?}")),
+        _ => Answer::Usage(format!(
+            "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME, not {words:?}"
+        )),
     };
     let written = serde_json::to_vec(&answer).is_ok_and(|bytes| write_all(out, &bytes));
-    // SAFETY: _exit takes no pointer and does not return; exit handlers of the
-    // driver library must not run.
-    unsafe { libc::_exit(i32::from(!written)) }
+    // A thread that is stuck in the driver keeps the process, and would keep the
+    // pipe open: whoever reads must see its end now.
+    // SAFETY: close takes a descriptor of ours that nothing uses after this; _exit
+    // takes no pointer and does not return. Exit handlers of the driver library
+    // must not run.
+    unsafe {
+        libc::close(out);
+        libc::_exit(i32::from(!written))
+    }
 }
 
 /// No core file of a crashed driver library, and no probe that outlives the

@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::size_of;
 use std::path::Path;
+use std::time::Duration;
 
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
@@ -18,6 +19,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::answer::{CallError, NvmlAnswer, NvmlGpu};
+use crate::health;
 
 /// The SONAME for the loader's own search, then where container runtimes, GKE,
 /// distributions, cluster managers and WSL put it outside that search.
@@ -46,7 +48,8 @@ const RECOVERY_ACTION: FieldId = FieldId(230);
 /// More GPUs than any node has; a count beyond it is a driver's nonsense.
 const MOST_GPUS: u32 = 256;
 
-pub(crate) fn ask(library: Option<&str>) -> NvmlAnswer {
+/// `patience` is for the calls that do not count GPUs, all of them together.
+pub(crate) fn ask(library: Option<&str>, patience: Duration) -> NvmlAnswer {
     let mut answer = NvmlAnswer::default();
     let named = library
         .map(str::to_owned)
@@ -60,16 +63,16 @@ pub(crate) fn ask(library: Option<&str>) -> NvmlAnswer {
         return answer;
     };
     answer.library = Some(file);
-    let nvml = match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
-        Ok(nvml) => nvml,
+    // nvmlShutdown can hang on a sick node; the process ends without it.
+    let nvml: &'static Nvml = match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
+        Ok(nvml) => Box::leak(Box::new(nvml)),
         Err(error) => {
             answer.failure = Some(failed("nvmlInit_v2", &error));
             return answer;
         }
     };
-    ask_node(&nvml, &mut answer);
-    // nvmlShutdown can hang on a sick node; the process ends without it.
-    std::mem::forget(nvml);
+    ask_node(nvml, &mut answer);
+    health::ask(nvml, &mut answer.gpus, patience);
     answer
 }
 
@@ -164,7 +167,10 @@ fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
     }
     gpu.mig = keep("nvmlDeviceGetMigMode", device.mig_mode(), errors).map(|mode| mode.current == 1);
     gpu.recovery_action = recovery_action(&device);
-    gpu.fabric = fabric(&device);
+    if let Some((state, status, health)) = fabric(&device) {
+        gpu.fabric = Some((state, status));
+        gpu.fabric_health = health;
+    }
     gpu
 }
 
@@ -198,8 +204,8 @@ fn recovery_action(device: &Device<'_>) -> Option<u64> {
     }
 }
 
-/// (state, status) by the versioned call, else by the one of drivers before 550.
-fn fabric(device: &Device<'_>) -> Option<(u32, u32)> {
+/// (state, status, health) by the versioned call, else by the one of drivers before 550.
+fn fabric(device: &Device<'_>) -> Option<(u32, u32, Option<u32>)> {
     let versioned = ask_raw(device, |lib, handle| {
         let call = lib.nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
         // SAFETY: a struct of integers, for which zero is a value.
@@ -208,7 +214,7 @@ fn fabric(device: &Device<'_>) -> Option<(u32, u32)> {
         info.version = u32::try_from(size_of::<nvmlGpuFabricInfoV_t>()).ok()? | (2 << 24);
         // SAFETY: the handle is live and the struct says its own version.
         let code = unsafe { call(handle, &mut info) };
-        Some((code, (u32::from(info.state), info.status)))
+        Some((code, (u32::from(info.state), info.status, Some(info.healthMask))))
     });
     versioned.or_else(|| {
         ask_raw(device, |lib, handle| {
@@ -217,7 +223,7 @@ fn fabric(device: &Device<'_>) -> Option<(u32, u32)> {
             let mut info: nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
             // SAFETY: the handle is live, `info` is the struct that the call fills.
             let code = unsafe { call(handle, &mut info) };
-            Some((code, (u32::from(info.state), info.status)))
+            Some((code, (u32::from(info.state), info.status, None)))
         })
     })
 }
@@ -236,7 +242,7 @@ fn keep<T>(call: &str, result: Result<T, NvmlError>, errors: &mut Vec<CallError>
     result.map_err(|error| errors.push(failed(call, &error))).ok()
 }
 
-fn failed(call: &str, error: &NvmlError) -> CallError {
+pub(crate) fn failed(call: &str, error: &NvmlError) -> CallError {
     CallError { call: call.to_owned(), code: code_of(error), text: error.to_string() }
 }
 

@@ -5,13 +5,14 @@
 //! container may not open.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::{Gpu, pci};
-use crate::probe::run_tool;
+use crate::probe::{ProbeError, run_tool};
 use crate::text;
 
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -27,6 +28,19 @@ pub(super) fn minors(host: &Host) -> Vec<u32> {
         .collect();
     minors.sort_unstable();
     minors
+}
+
+/// Whether this container was given the device, working or not.
+pub(super) fn is_given(host: &Host, minor: u32) -> bool {
+    let path = host.path(format!("/dev/nvidia{minor}"));
+    if !host.is_live() {
+        return path.exists();
+    }
+    let refused = [ErrorKind::PermissionDenied, ErrorKind::NotFound];
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => true,
+        Err(error) => !refused.contains(&error.kind()),
+    }
 }
 
 /// The GPUs whose device node opens, joined with what /proc says about them.
@@ -116,21 +130,48 @@ fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus
 }
 
+/// Of what nvidia-smi printed instead of GPUs.
+const MOST_QUOTED: usize = 200;
+
+/// Why nvidia-smi gave no GPU.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum SmiError {
+    Absent,
+    Failed(ProbeError),
+    /// It ended well and this is what it printed.
+    NoGpu(String),
+}
+
+impl SmiError {
+    pub(super) fn text(&self) -> Text {
+        match self {
+            SmiError::Absent => text!("no nvidia-smi in PATH", "PATH 中没有 nvidia-smi"),
+            SmiError::Failed(error) => error.text(),
+            SmiError::NoGpu(said) if said.is_empty() => {
+                text!("nvidia-smi lists no GPU", "nvidia-smi 未列出任何 GPU")
+            }
+            SmiError::NoGpu(said) => {
+                text!("nvidia-smi lists no GPU: {said}", "nvidia-smi 未列出任何 GPU：{said}")
+            }
+        }
+    }
+}
+
 /// What nvidia-smi says, and the driver's version with it.
 pub(super) fn nvidia_smi(
     host: &Host,
     timeout: Duration,
-) -> Result<(Vec<Gpu>, Option<String>), Text> {
+) -> Result<(Vec<Gpu>, Option<String>), SmiError> {
     const QUERY: &str = "--query-gpu=index,uuid,name,pci.bus_id,memory.total,memory.used,\
                          mig.mode.current,driver_version";
-    let program =
-        on_path(host).ok_or_else(|| text!("no nvidia-smi in PATH", "PATH 中没有 nvidia-smi"))?;
+    let program = on_path(host).ok_or(SmiError::Absent)?;
     let output = run_tool(&program, &[QUERY, "--format=csv,noheader,nounits"], timeout)
-        .map_err(|error| error.text())?;
+        .map_err(SmiError::Failed)?;
     let output = String::from_utf8_lossy(&output).into_owned();
     let (gpus, driver) = csv(&output);
     if gpus.is_empty() {
-        return Err(text!("nvidia-smi lists no GPU", "nvidia-smi 未列出任何 GPU"));
+        let said: String = output.trim().chars().take(MOST_QUOTED).collect();
+        return Err(SmiError::NoGpu(said));
     }
     Ok((gpus, driver))
 }
@@ -211,10 +252,12 @@ mod tests {
 
         let host = with_smi(folder.path(), "#!/bin/sh\necho no driver >&2\nexit 9\n");
         let why = nvidia_smi(&host, Duration::from_secs(20)).expect_err("it fails");
-        assert!(why.en.contains("code 9") && why.en.contains("no driver"), "{}", why.en);
+        let why = why.text().en;
+        assert!(why.contains("code 9") && why.contains("no driver"), "{why}");
 
         let host = with_smi(folder.path(), "#!/bin/sh\nexec sleep 600\n");
         let why = nvidia_smi(&host, Duration::from_millis(100)).expect_err("it hangs");
-        assert!(why.en.contains("100ms"), "{}", why.en);
+        let why = why.text().en;
+        assert!(why.contains("100ms"), "{why}");
     }
 }

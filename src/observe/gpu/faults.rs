@@ -3,7 +3,11 @@
 //! Takes NVML's return codes and the probe's own failures; gives
 //! `gpu.fault.…` warnings. Whether a fault stops the launch is decided in `plan`.
 
+use super::fallback::SmiError;
+use super::label::{label, of_nvml};
 use crate::host::Host;
+use crate::lang::Text;
+use crate::observe::Gpu;
 use crate::probe::{CallError, NvmlAnswer, NvmlGpu, ProbeError};
 use crate::text;
 use crate::verdict::Warning;
@@ -31,7 +35,9 @@ pub(super) fn of_node(
     let CallError { call, text: words, .. } = failure;
     let code = failure.code?;
     match code {
-        code::VERSION_MISMATCH => Some(mismatch(host, answer)),
+        code::VERSION_MISMATCH => {
+            Some(mismatch(host, answer.library.as_deref().unwrap_or("libnvidia-ml.so.1")))
+        }
         code::GPU_IS_LOST | code::RESET_REQUIRED => Some(of_code(code, "NVML", "NVML", failure)?),
         code::DRIVER_NOT_LOADED if expected => Some(Warning::new(
             "gpu.fault.driver",
@@ -65,13 +71,9 @@ pub(super) fn of_node(
 /// The faults of one GPU, by the calls about it that failed and by what the
 /// driver asks for.
 pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
-    let index = gpu.index;
-    let (en, zh) = match &gpu.pci {
-        Some(pci) => (format!("GPU {index} ({pci})"), format!("GPU {index}（{pci}）")),
-        None => (format!("GPU {index}"), format!("GPU {index}")),
-    };
+    let Text { en, zh } = of_nvml(gpu);
     let mut faults: Vec<Warning> = Vec::new();
-    for error in &gpu.errors {
+    for error in errors(gpu) {
         let fault = error.code.and_then(|code| of_code(code, &en, &zh, error));
         // A lost GPU fails every call; it is one fault.
         if let Some(fault) = fault
@@ -103,6 +105,56 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
     faults
 }
 
+/// The calls that failed, of those about health only where they say that the GPU
+/// is gone: what a driver caches (UUID, name) it tells of a lost GPU as well.
+fn errors(gpu: &NvmlGpu) -> impl Iterator<Item = &CallError> {
+    let gone =
+        |error: &&CallError| matches!(error.code, Some(code::GPU_IS_LOST | code::RESET_REQUIRED));
+    gpu.errors.iter().chain(gpu.health.unknown.iter().filter(gone))
+}
+
+/// Whether a GPU cannot be computed on, as far as its calls say.
+pub(super) fn is_gone(gpu: &NvmlGpu) -> bool {
+    errors(gpu).filter_map(|error| error.code).any(is_unusable)
+}
+
+/// States in which NVML answers as ever and no job should begin on this GPU.
+pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
+    let Text { en, zh } = label(gpu);
+    let health = &gpu.health;
+    let mut faults = Vec::new();
+    if health.remapped_rows.is_some_and(|rows| rows.failed) {
+        faults.push(Warning::new(
+            "gpu.fault.remap",
+            text!(
+                "{en}: a memory row could not be remapped (row remapping failure: yes, allowed: no)",
+                "{zh}：有显存行重映射失败（row remapping failure：是，应为否）"
+            ),
+            text!(
+                "the GPU is to be replaced: take the node out of service, or leave the GPU out by CUDA_VISIBLE_DEVICES",
+                "该 GPU 需要更换：请将节点下线，或用 CUDA_VISIBLE_DEVICES 排除该 GPU"
+            ),
+        ));
+    }
+    if health.compute_mode == Some(PROHIBITED) {
+        faults.push(Warning::new(
+            "gpu.fault.prohibited",
+            text!(
+                "{en}: compute mode PROHIBITED (2), so no CUDA program may use it; DEFAULT (0) is expected",
+                "{zh}：计算模式为 PROHIBITED（2），任何 CUDA 程序都不能使用；应为 DEFAULT（0）"
+            ),
+            text!(
+                "nvidia-smi -c DEFAULT on the host, or leave this GPU out by CUDA_VISIBLE_DEVICES",
+                "在宿主机上执行 nvidia-smi -c DEFAULT，或用 CUDA_VISIBLE_DEVICES 排除该 GPU"
+            ),
+        ));
+    }
+    faults
+}
+
+/// NVML_COMPUTEMODE_PROHIBITED
+const PROHIBITED: u32 = 2;
+
 /// A GPU behind NVSwitches that the fabric manager has not registered gives CUDA
 /// error 802 to every program, a single-GPU one included, while nvidia-smi lists it.
 fn fabric(en: &str, zh: &str, state: Option<(u32, u32)>) -> Option<Warning> {
@@ -128,7 +180,7 @@ fn fabric(en: &str, zh: &str, state: Option<(u32, u32)>) -> Option<Warning> {
 }
 
 /// Whether a call's code means that the GPU cannot be computed on.
-pub(super) fn is_unusable(code: u32) -> bool {
+fn is_unusable(code: u32) -> bool {
     matches!(code, code::GPU_IS_LOST | code::RESET_REQUIRED | code::UNKNOWN)
 }
 
@@ -172,15 +224,41 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
     }
 }
 
-fn mismatch(host: &Host, answer: &NvmlAnswer) -> Warning {
+/// The fault that nvidia-smi reports, where NVML itself could not be asked. Of its
+/// exit codes 15 is a lost GPU; a mismatch has its own words.
+pub(super) fn of_nvidia_smi(host: &Host, failure: &SmiError) -> Option<Warning> {
+    let SmiError::Failed(error) = failure else { return None };
+    match error {
+        ProbeError::TimedOut { .. } => {
+            let Text { en, zh } = error.text();
+            Some(hung("nvidia-smi", &en, &zh))
+        }
+        ProbeError::Silent { noise, .. } if noise.contains("version mismatch") => {
+            Some(mismatch(host, "libnvidia-ml.so.1"))
+        }
+        ProbeError::Silent { code: 15, noise } => {
+            let code = Some(code::GPU_IS_LOST);
+            let error = CallError { call: "nvidia-smi".to_owned(), code, text: noise.clone() };
+            of_code(code::GPU_IS_LOST, "a GPU", "有 GPU", &error)
+        }
+        _ => None,
+    }
+}
+
+fn mismatch(host: &Host, library: &str) -> Warning {
     let kernel = kernel_driver_version(host).unwrap_or_else(|| "?".to_owned());
-    let library = answer.library.as_deref().unwrap_or("libnvidia-ml.so.1");
     let version = library.rsplit_once(".so.").map_or("?", |(_, version)| version);
+    // A link's `1` is no version.
+    let (is, is_zh) = if version.contains('.') {
+        (format!("is version {version}"), format!("的版本为 {version}"))
+    } else {
+        ("is of another version".to_owned(), "的版本与之不同".to_owned())
+    };
     Warning::new(
         "gpu.fault.mismatch",
         text!(
-            "the driver library {library} is version {version} and the kernel driver is {kernel}",
-            "驱动库 {library} 的版本为 {version}，而内核驱动的版本为 {kernel}"
+            "the driver library {library} {is} and the kernel driver is {kernel}",
+            "驱动库 {library} {is_zh}，而内核驱动的版本为 {kernel}"
         ),
         text!(
             "recreate the container if the host's driver was upgraded under it; remove \
@@ -203,21 +281,24 @@ pub(super) fn kernel_driver_version(host: &Host) -> Option<String> {
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
+fn hung(who: &str, en: &str, zh: &str) -> Warning {
+    Warning::new(
+        "gpu.fault.hung",
+        text!("{who} hangs: {en}", "{who} 无响应：{zh}"),
+        text!(
+            "reboot the node: processes in state D on /dev/nvidia* hold the driver; \
+             --probe off skips NVML",
+            "请重启节点：处于 D 状态且占用 /dev/nvidia* 的进程卡住了驱动；--probe off 可跳过 NVML"
+        ),
+    )
+}
+
 /// The fault in a probe that gave no answer, where it says something about the driver.
 pub(super) fn of_probe(error: &ProbeError) -> Option<Warning> {
     match error {
         ProbeError::TimedOut { .. } => {
-            let said = error.text();
-            let (en, zh) = (&said.en, &said.zh);
-            Some(Warning::new(
-                "gpu.fault.hung",
-                text!("NVML hangs: {en}", "NVML 无响应：{zh}"),
-                text!(
-                    "reboot the node: processes in state D on /dev/nvidia* hold the driver; \
-                     --probe off skips NVML",
-                    "请重启节点：处于 D 状态且占用 /dev/nvidia* 的进程卡住了驱动；--probe off 可跳过 NVML"
-                ),
-            ))
+            let Text { en, zh } = error.text();
+            Some(hung("NVML", &en, &zh))
         }
         ProbeError::Crashed { signal, noise } => Some(Warning::new(
             "gpu.fault.crash",

@@ -1,0 +1,407 @@
+//! A GPU that counts and is not well: memory errors, throttling, links that are
+//! slower than they should be, modes in which CUDA behaves otherwise.
+//!
+//! What NVML did not tell is said as unknown and never held against the node.
+
+use super::{Evidence, Finding, Kind};
+use crate::lang::Text;
+use crate::observe::gpu::label;
+use crate::observe::{Gpu, GpuSource};
+use crate::text;
+
+/// Bits of nvmlClocksEventReason that mean trouble; an idle or power-capped GPU is in order.
+const THROTTLED: &[(u64, &str, &str)] = &[
+    (0x8, "hardware slowdown", "硬件降频"),
+    (0x20, "too hot, slowed down by the driver", "过热，驱动降频"),
+    (0x40, "too hot, slowed down by the hardware", "过热，硬件降频"),
+    (0x80, "power brake of the power supply", "供电触发 power brake"),
+];
+
+/// Two bits each of the fabric's health mask, by their shift; 1 is yes.
+const FABRIC: &[(u32, &str, &str)] = &[
+    (0, "degraded bandwidth", "带宽降级"),
+    (2, "a route in recovery", "路由恢复中"),
+    (4, "an unhealthy route", "路由不健康"),
+    (6, "recovery from an access timeout", "访问超时恢复中"),
+];
+
+/// MIG instances that a line names; the report lists all.
+const SHOWN: usize = 3;
+
+/// nvmlComputeMode_t.
+const EXCLUSIVE_THREAD: u32 = 1;
+const EXCLUSIVE_PROCESS: u32 = 3;
+
+/// Memory, clocks, and what the driver asks for without stopping the GPU.
+pub(super) fn health(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = gpus(evidence).flat_map(of_memory).collect();
+    found.extend(gpus(evidence).filter_map(throttle));
+    found.extend(gpus(evidence).filter_map(late));
+    or_in_order(
+        evidence,
+        found,
+        |gpu| gpu.health.ecc_volatile.is_some(),
+        || text!("no memory errors, no throttling", "无显存错误，无降频"),
+    )
+}
+
+fn of_memory(gpu: &Gpu) -> Vec<Finding> {
+    let Text { en, zh } = label(gpu);
+    let health = &gpu.health;
+    let mut found = Vec::new();
+    if let Some(errors) = health.ecc_volatile.filter(|errors| *errors > 0) {
+        let life = health.ecc_aggregate.map_or("?".to_owned(), |count| count.to_string());
+        found.push(Finding::bad(
+            text!(
+                "{en}: {errors} uncorrected memory errors since its driver was loaded, 0 are allowed ({life} in its life)",
+                "{zh}：驱动加载以来有 {errors} 个不可纠正的显存错误，允许 0 个（累计 {life} 个）"
+            ),
+            reset(),
+        ));
+    }
+    if let Some(rows) = health.remapped_rows.filter(|rows| rows.pending) {
+        let count = rows.uncorrectable;
+        found.push(Finding::bad(
+            text!(
+                "{en}: memory rows wait to be remapped, none may wait ({count} remapped after uncorrectable errors)",
+                "{zh}：有显存行等待重映射，应为无（因不可纠正错误已重映射 {count} 行）"
+            ),
+            reset(),
+        ));
+    }
+    if health.retired_pages_pending == Some(true) {
+        found.push(Finding::bad(
+            text!(
+                "{en}: memory pages wait to be retired, none may wait",
+                "{zh}：有显存页等待退役，应为无"
+            ),
+            reset(),
+        ));
+    }
+    if gpu.recovery_action == Some(3) {
+        found.push(Finding::bad(
+            text!(
+                "{en}: the driver asks to drain its peer-to-peer traffic (recovery action 3, none is allowed)",
+                "{zh}：驱动要求停止其 P2P 流量（恢复动作 3，应为无）"
+            ),
+            text!(
+                "reset the GPUs of this node together before the next job; NCCL_P2P_DISABLE=1 avoids P2P until then",
+                "请在下个任务前一并重置本节点的 GPU；在此之前可用 NCCL_P2P_DISABLE=1 避免 P2P"
+            ),
+        ));
+    }
+    found
+}
+
+fn reset() -> Text {
+    text!(
+        "end all processes on it and reset it (nvidia-smi --gpu-reset -i INDEX), or reboot the node",
+        "请结束其上所有进程并重置（nvidia-smi --gpu-reset -i 序号），或重启节点"
+    )
+}
+
+fn throttle(gpu: &Gpu) -> Option<Finding> {
+    let reasons = gpu.health.throttle_reasons?;
+    let set: Vec<_> = THROTTLED.iter().filter(|(bit, _, _)| reasons & bit != 0).collect();
+    if set.is_empty() {
+        return None;
+    }
+    let all = |words: fn(&&(u64, &'static str, &'static str)) -> &'static str| {
+        set.iter().map(words).collect::<Vec<_>>().join(", ")
+    };
+    let (why, why_zh) = (all(|set| set.1), all(|set| set.2));
+    let Text { en, zh } = label(gpu);
+    let (celsius, celsius_zh) = match gpu.health.temperature {
+        Some(celsius) => (format!(" at {celsius} °C"), format!("，温度 {celsius} °C")),
+        None => (String::new(), String::new()),
+    };
+    Some(Finding::bad(
+        text!(
+            "{en}: its clocks are held down before the job begins: {why} (reasons {reasons:#x}{celsius})",
+            "{zh}：任务开始前时钟已被压低：{why_zh}（原因 {reasons:#x}{celsius_zh}）"
+        ),
+        text!(
+            "look at cooling and power of the node (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); one slow GPU slows the whole job",
+            "请检查节点的散热与供电（nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER）；一个变慢的 GPU 会拖慢整个任务"
+        ),
+    ))
+}
+
+/// The calls about health hung although those that count GPUs came back.
+fn late(gpu: &Gpu) -> Option<Finding> {
+    let last = gpu.health.unknown.last().filter(|_| gpu.health.late)?;
+    let Text { en, zh } = label(gpu);
+    let (call, words) = (&last.call, &last.text);
+    Some(Finding::bad(
+        text!(
+            "{en}: NVML counts it and does not tell its health ({call}: {words})",
+            "{zh}：NVML 能列出它，但未给出其健康状态（{call}：{words}）"
+        ),
+        text!(
+            "see whether nvidia-smi -q -i INDEX hangs too; if it does, reboot the node",
+            "请查看 nvidia-smi -q -i 序号 是否同样无响应；若是，请重启节点"
+        ),
+    ))
+}
+
+/// PCIe, NVLink and fabric: what works, and slower than it should.
+pub(super) fn links(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = gpus(evidence).filter_map(narrow).collect();
+    let most = |name: &Option<String>| {
+        gpus(evidence)
+            .filter(|gpu| gpu.name == *name)
+            .filter_map(|gpu| Some(gpu.health.nvlinks.as_ref()?.up))
+            .max()
+            .unwrap_or(0)
+    };
+    found.extend(gpus(evidence).filter_map(|gpu| nvlinks(gpu, most(&gpu.name))));
+    found.extend(gpus(evidence).filter_map(fabric));
+    or_in_order(
+        evidence,
+        found,
+        |gpu| gpu.health.pcie.width.is_some(),
+        || text!("PCIe and NVLink as wide as they can be", "PCIe 与 NVLink 均为最大宽度"),
+    )
+}
+
+/// The generation is no sign: it drops while the GPU is idle.
+fn narrow(gpu: &Gpu) -> Option<Finding> {
+    let pcie = gpu.health.pcie;
+    let (width, most) = (pcie.width?, pcie.max_width?);
+    if width == 0 || width >= most {
+        return None;
+    }
+    let Text { en, zh } = label(gpu);
+    Some(Finding::bad(
+        text!(
+            "{en}: its PCIe link has {width} lanes of {most}",
+            "{zh}：PCIe 链路宽度为 x{width}，最大为 x{most}"
+        ),
+        text!(
+            "reseat the card or check slot and riser; a job that loads data through this GPU runs at its speed",
+            "请重新插拔该卡或检查插槽与转接卡；经由此 GPU 的数据加载会受其限制"
+        ),
+    ))
+}
+
+fn nvlinks(gpu: &Gpu, most: u32) -> Option<Finding> {
+    let links = gpu.health.nvlinks.as_ref()?;
+    if links.up >= most {
+        return None;
+    }
+    let up = links.up;
+    let down: Vec<String> = links.down.iter().map(u32::to_string).collect();
+    let down = if down.is_empty() { "?".to_owned() } else { down.join(", ") };
+    let Text { en, zh } = label(gpu);
+    Some(Finding::bad(
+        text!(
+            "{en}: {up} NVLinks are up and {most} on its siblings (down: {down})",
+            "{zh}：{up} 条 NVLink 正常，同型号的其他 GPU 为 {most} 条（断开：{down}）"
+        ),
+        text!(
+            "reset the GPUs of this node together, or take it out of service; nvidia-smi nvlink -s shows the links",
+            "请一并重置本节点的 GPU，或将节点下线；nvidia-smi nvlink -s 可查看链路"
+        ),
+    ))
+}
+
+fn fabric(gpu: &Gpu) -> Option<Finding> {
+    let mask = gpu.fabric_health?;
+    let set: Vec<_> = FABRIC.iter().filter(|(shift, _, _)| (mask >> shift) & 3 == 1).collect();
+    if set.is_empty() {
+        return None;
+    }
+    let why: Vec<&str> = set.iter().map(|set| set.1).collect();
+    let why_zh: Vec<&str> = set.iter().map(|set| set.2).collect();
+    let (why, why_zh) = (why.join(", "), why_zh.join("、"));
+    let Text { en, zh } = label(gpu);
+    Some(Finding::bad(
+        text!(
+            "{en}: the NVSwitch fabric is up and not well: {why} (health mask {mask:#x})",
+            "{zh}：NVSwitch 互联已就绪但不健康：{why_zh}（健康掩码 {mask:#x}）"
+        ),
+        text!(
+            "see the fabric manager's log on the host (/var/log/fabricmanager.log)",
+            "请查看宿主机上 fabric manager 的日志（/var/log/fabricmanager.log）"
+        ),
+    ))
+}
+
+/// Modes that someone has set: who may use a GPU, and how CUDA counts it.
+pub(super) fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = gpus(evidence).filter_map(exclusive).collect();
+    found.extend(without_instances(evidence));
+    found.extend(order(evidence));
+    let off = indices(evidence, |gpu| gpu.health.persistence == Some(false));
+    if !off.is_empty() {
+        found.push(Finding::new(
+            Kind::Info,
+            text!(
+                "persistence mode is off on GPU (nvidia-smi index) {off}: each first use initialises it anew, for seconds",
+                "以下 GPU（nvidia-smi 序号）未开启持久模式：{off}；每次首次使用都要重新初始化，耗时数秒"
+            ),
+            text!("nvidia-smi -pm 1 on the host", "在宿主机上执行 nvidia-smi -pm 1"),
+        ));
+    }
+    found.extend(instances(evidence));
+    or_in_order(
+        evidence,
+        found,
+        |gpu| gpu.health.compute_mode.is_some(),
+        || text!("default modes", "均为默认模式"),
+    )
+}
+
+/// One process at a time may use it: in order for one rank, until something is on it.
+fn exclusive(gpu: &Gpu) -> Option<Finding> {
+    let mode = match gpu.health.compute_mode? {
+        EXCLUSIVE_PROCESS => "EXCLUSIVE_PROCESS",
+        EXCLUSIVE_THREAD => "EXCLUSIVE_THREAD",
+        _ => return None,
+    };
+    let Text { en, zh } = label(gpu);
+    let holders: Vec<String> =
+        gpu.health.processes.iter().flatten().map(|process| process.pid.to_string()).collect();
+    if holders.is_empty() {
+        return Some(Finding::new(
+            Kind::Info,
+            text!(
+                "{en}: compute mode {mode}, one process at a time",
+                "{zh}：计算模式为 {mode}，同时只允许一个进程"
+            ),
+            Text::same(""),
+        ));
+    }
+    let holders = holders.join(", ");
+    Some(Finding::bad(
+        text!(
+            "{en}: compute mode {mode} allows one process, and one is on it already (pid {holders} as NVML counts, perhaps of another pid namespace)",
+            "{zh}：计算模式 {mode} 只允许一个进程，而其上已有进程（NVML 给出的 pid 为 {holders}，可能属于其他 pid 命名空间）"
+        ),
+        text!(
+            "end that process, or set nvidia-smi -c DEFAULT; a rank there fails with \"all CUDA-capable devices are busy or unavailable\"",
+            "请结束该进程，或执行 nvidia-smi -c DEFAULT；否则该处的进程会报 all CUDA-capable devices are busy or unavailable"
+        ),
+    ))
+}
+
+fn without_instances(evidence: &Evidence<'_>) -> Option<Finding> {
+    let none =
+        |gpu: &Gpu| gpu.health.mig_devices.as_ref().is_some_and(|all| all.devices.is_empty());
+    let empty = indices(evidence, none);
+    if empty.is_empty() {
+        return None;
+    }
+    Some(Finding::bad(
+        text!(
+            "MIG is on and this container has no instance of GPU (nvidia-smi index) {empty}, so CUDA does not see it",
+            "以下 GPU（nvidia-smi 序号）已启用 MIG，但此容器没有其任何实例，CUDA 看不到它：{empty}"
+        ),
+        text!(
+            "create instances (nvidia-smi mig -cgi …), request one (nvidia.com/mig-…), or switch MIG off (nvidia-smi -mig 0)",
+            "请创建实例（nvidia-smi mig -cgi …）、申请一个（nvidia.com/mig-…），或关闭 MIG（nvidia-smi -mig 0）"
+        ),
+    ))
+}
+
+/// What CUDA makes of MIG instances, which no count of GPUs shows.
+fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
+    let names: Vec<String> = gpus(evidence)
+        .flat_map(|gpu| gpu.health.mig_devices.iter().flat_map(|all| &all.devices))
+        .map(|one| {
+            let uuid = one.uuid.as_deref().unwrap_or("MIG-?");
+            one.memory_total
+                .map_or(uuid.to_owned(), |size| format!("{uuid} {}", super::bytes(size)))
+        })
+        .collect();
+    if names.is_empty() {
+        return None;
+    }
+    let count = names.len();
+    let mut shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if count > SHOWN {
+        shown.push_str(", …");
+    }
+    Some(Finding::new(
+        Kind::Info,
+        text!(
+            "{count} MIG instances ({shown}): CUDA gives a process the first of CUDA_VISIBLE_DEVICES and no other",
+            "{count} 个 MIG 实例（{shown}）：CUDA 只向每个进程提供 CUDA_VISIBLE_DEVICES 中的第一个"
+        ),
+        Text::same(""),
+    ))
+}
+
+/// CUDA numbers the fastest GPU 0 unless told otherwise; NVML and torch's count
+/// go by PCI address. On a node of one model that is the same.
+fn order(evidence: &Evidence<'_>) -> Option<Finding> {
+    let facts = &evidence.facts.gpus;
+    let mut models: Vec<&str> = gpus(evidence).filter_map(|gpu| gpu.name.as_deref()).collect();
+    models.sort_unstable();
+    models.dedup();
+    let order = evidence.facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
+    let named = facts.cuda_visible_devices.as_deref();
+    let by_uuid = named.is_some_and(|list| list.starts_with("GPU-") || list.starts_with("MIG-"));
+    if models.len() < 2 || order == Some("PCI_BUS_ID") || by_uuid {
+        return None;
+    }
+    let order = order.unwrap_or("FASTEST_FIRST");
+    let models = models.join(", ");
+    Some(Finding::doubtful(
+        text!(
+            "GPUs of several models ({models}) and CUDA_DEVICE_ORDER={order}: CUDA's number of a GPU is not nvidia-smi's, which is by PCI address",
+            "GPU 型号不一（{models}），且 CUDA_DEVICE_ORDER={order}：CUDA 的编号与 nvidia-smi 按 PCI 地址的序号不同"
+        ),
+        text!(
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID in CUDA_VISIBLE_DEVICES",
+            "请设置 CUDA_DEVICE_ORDER=PCI_BUS_ID，或在 CUDA_VISIBLE_DEVICES 中使用 UUID"
+        ),
+    ))
+}
+
+fn gpus<'a>(evidence: &'a Evidence<'_>) -> impl Iterator<Item = &'a Gpu> + use<'a> {
+    evidence.facts.gpus.gpus.iter()
+}
+
+fn indices(evidence: &Evidence<'_>, is: impl Fn(&Gpu) -> bool) -> String {
+    let all: Vec<String> =
+        gpus(evidence).filter(|gpu| is(gpu)).map(|gpu| gpu.index.to_string()).collect();
+    all.join(", ")
+}
+
+/// What there is to say when nothing is wrong: that it is so, or that nobody knows.
+fn or_in_order(
+    evidence: &Evidence<'_>,
+    found: Vec<Finding>,
+    is_known: impl Fn(&Gpu) -> bool,
+    in_order: impl FnOnce() -> Text,
+) -> Vec<Finding> {
+    if !found.is_empty() {
+        return found;
+    }
+    let facts = &evidence.facts.gpus;
+    if facts.gpus.is_empty() {
+        return vec![Finding::ok(text!("no GPU", "无 GPU"))];
+    }
+    let unknown = indices(evidence, |gpu| !is_known(gpu));
+    if unknown.is_empty() {
+        return vec![Finding::ok(in_order())];
+    }
+    let (why, why_zh) = match facts.gpus.iter().find(|gpu| !is_known(gpu)) {
+        _ if facts.source != GpuSource::Nvml => {
+            ("NVML could not be asked".to_owned(), "无法询问 NVML".to_owned())
+        }
+        Some(Gpu { health, .. }) => match health.unknown.first() {
+            Some(first) => {
+                let said = format!("{}: {}", first.call, first.text);
+                (said.clone(), said)
+            }
+            None => ("ECC is off".to_owned(), "ECC 已关闭".to_owned()),
+        },
+        None => (String::new(), String::new()),
+    };
+    vec![Finding::info(text!(
+        "nothing is known to be wrong; not all is known of GPU (nvidia-smi index) {unknown} ({why})",
+        "未发现异常；以下 GPU（nvidia-smi 序号）的信息不全：{unknown}（{why_zh}）"
+    ))]
+}

@@ -1,0 +1,63 @@
+//! `ranklaunch install`: the executable copies itself.
+//!
+//! Its image is FROM scratch and so has no `cp`, and an init container is the one
+//! way into a pod that every Kubernetes knows.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::commands::{print, refuse};
+use crate::cli::Options;
+use crate::host::Host;
+use crate::settings;
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// As other programs may be: everybody runs it, its owner replaces it.
+const MODE: u32 = 0o755;
+
+pub(super) fn install(folder: &Path) -> i32 {
+    match copy_into(folder) {
+        Ok(file) => {
+            print(format!("{}\n", file.display()));
+            0
+        }
+        Err(error) => {
+            let folder = folder.display();
+            let refusal = Refusal::new(
+                Verdict::Usage,
+                "install.write",
+                text!(
+                    "cannot copy this executable into {folder}: {error}",
+                    "无法将本程序复制到 {folder}：{error}"
+                ),
+                text!(
+                    "name a folder that can be written, such as the mount of an emptyDir",
+                    "请指定可写的目录，例如 emptyDir 的挂载点"
+                ),
+            );
+            refuse(&refusal, settings::language(&Options::default(), &Host::live()))
+        }
+    }
+}
+
+/// A new file renamed over the old, since one that runs cannot be written to.
+fn copy_into(folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let fresh = folder.join(format!(".ranklaunch-{}", std::process::id()));
+    let file = folder.join("ranklaunch");
+    let copied = File::open("/proc/self/exe").and_then(|mut own| {
+        let mut copy =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(&fresh)?;
+        io::copy(&mut own, &mut copy)?;
+        // Whatever the umask took away.
+        copy.set_permissions(PermissionsExt::from_mode(MODE))?;
+        fs::rename(&fresh, &file)
+    });
+    if copied.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    copied.map(|()| file)
+}

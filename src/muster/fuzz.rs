@@ -1,0 +1,262 @@
+//! What any stranger may send, as functions that a fuzzer feeds: `make fuzz` runs
+//! them under libFuzzer, the tests run them over the seeds and their mutations.
+//!
+//! Each takes any bytes and panics where a promise is broken. Not part of the
+//! program.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::runtime::Runtime;
+
+use super::channel::Channel;
+use super::compare;
+use super::handshake::{Stranger, admit, dial};
+use super::secret::Secret;
+use super::types::Card;
+use super::wire::{self, Frame, Hello, LONGEST, LONGEST_STRANGER};
+use crate::verdict::Refusal;
+
+/// What a connection may hold beyond the longest frame: header, tag, slack of one read.
+const SLACK: usize = 512;
+
+thread_local! {
+    /// Its clock stands still while anything is to be done, so a silent stranger costs no time.
+    static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap_or_else(|error| panic!("no runtime: {error}"));
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    RUNTIME.with(|runtime| runtime.block_on(future))
+}
+
+/// A peer that sends what was written down beforehand, in pieces, then ends or keeps silent.
+#[derive(Debug)]
+struct Script {
+    pieces: VecDeque<Vec<u8>>,
+    ends: bool,
+    answered: usize,
+}
+
+impl Script {
+    fn new(bytes: &[u8], piece: usize, ends: bool) -> Script {
+        let pieces = bytes.chunks(piece.max(1)).map(<[u8]>::to_vec).collect();
+        Script { pieces, ends, answered: 0 }
+    }
+}
+
+impl AsyncRead for Script {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(mut piece) = self.pieces.pop_front() else {
+            return if self.ends { Poll::Ready(Ok(())) } else { Poll::Pending };
+        };
+        let rest = piece.split_off(piece.len().min(into.remaining()));
+        into.put_slice(&piece);
+        if !rest.is_empty() {
+            self.pieces.push_front(rest);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Script {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.answered += bytes.len();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes of a connection after its handshake. The first chooses how they are cut,
+/// the second whether the peer is trusted.
+///
+/// Whatever the cut: the same frames, bounded memory, and a frame that was read
+/// is the same after it was written and read again.
+pub fn frames(data: &[u8]) {
+    if let Ok(frame) = wire::decode(data) {
+        same_again(&frame);
+    }
+    let [cut, trusted, bytes @ ..] = data else { return };
+    let trusted = trusted & 1 == 1;
+    let received = |piece: usize| {
+        let mut channel = Channel::new(Script::new(bytes, piece, true), None);
+        if trusted {
+            channel.trust();
+        }
+        let most = SLACK + if trusted { LONGEST } else { LONGEST_STRANGER };
+        let mut frames = Vec::new();
+        let end = loop {
+            let received = run(channel.receive());
+            assert!(channel.held() <= most, "{} bytes are held", channel.held());
+            match received {
+                Ok(frame) => frames.push(frame),
+                Err(error) => break error.to_string(),
+            }
+        };
+        (frames, end)
+    };
+    let whole = received(usize::MAX);
+    assert_eq!(whole, received(usize::from(*cut)), "by pieces of {cut}");
+    whole.0.iter().for_each(same_again);
+}
+
+fn same_again(frame: &Frame) {
+    let bytes = wire::encode(frame);
+    assert!(bytes.len() <= LONGEST, "{} bytes", bytes.len());
+    assert_eq!(wire::decode(&bytes).as_ref(), Ok(frame));
+}
+
+fn hello() -> Hello {
+    let hostname = "worker-1".to_owned();
+    Hello { node: 1, nnodes: 2, job: Some("job".to_owned()), port: 29500, hostname }
+}
+
+/// A handshake with a stranger. The first byte chooses who is the stranger and
+/// whether there is a secret, the second how the bytes are cut.
+///
+/// It ends, whatever comes; nothing that does not know the secret gets in; and of
+/// a node that does, exactly its own words are heard or none.
+pub fn handshake(data: &[u8]) {
+    let [mode, cut, bytes @ ..] = data else { return };
+    let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
+    let ends = cut & 1 == 1;
+    let script = Script::new(bytes, usize::from(cut / 2), ends);
+    match mode % 6 {
+        // A stranger at node 0, open and sealed.
+        0 => drop(run(admit(script, None))),
+        1 => assert!(run(admit(script, Some(&secret))).is_err(), "a stranger got in"),
+        // A stranger in the place of node 0.
+        2 => drop(run(dial(script, None))),
+        3 => assert!(run(dial(script, Some(&secret))).is_err(), "a stranger was believed"),
+        // Somebody between a node and node 0, who changes what the node says.
+        4 => {
+            let (admitted, changed) = run(between(bytes, &secret, &secret));
+            match admitted {
+                Ok(heard) => assert_eq!(heard, hello(), "changed on the way: {changed}"),
+                Err(stranger) => assert!(changed, "nothing was changed: {stranger:?}"),
+            }
+        }
+        // The same, and the secrets differ.
+        _ => {
+            let (admitted, _) = run(between(bytes, &other, &secret));
+            assert!(admitted.is_err(), "another secret got in");
+        }
+    }
+}
+
+/// A node dials node 0 through somebody who edits its bytes: what node 0 heard, and
+/// whether anything was changed.
+async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Stranger>, bool) {
+    let (node, node_side) = tokio::io::duplex(4096);
+    let (zero, zero_side) = tokio::io::duplex(4096);
+    let changed = Cell::new(false);
+    let speak = async {
+        if let Ok(mut channel) = dial(node, Some(theirs)).await {
+            let _ = channel.send(&Frame::Hello(hello())).await;
+            // Stays until the other side has had enough.
+            let _ = channel.receive().await;
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let admitted = tokio::time::timeout(Duration::from_secs(120), async {
+        tokio::select! {
+            biased;
+            admitted = admit(zero, Some(ours)) => admitted.map(|(_, hello)| hello),
+            never = speak => match never {},
+            never = edit(node_side, zero_side, edits, &changed) => match never {},
+        }
+    });
+    let admitted = admitted.await.expect("a handshake ends by itself");
+    (admitted, changed.get())
+}
+
+/// Passes on what both say. Each pair of `edits` changes one byte of the node's:
+/// after so many bytes, this value is added to it; 0 leaves the byte out.
+async fn edit(
+    node: DuplexStream,
+    zero: DuplexStream,
+    edits: &[u8],
+    changed: &Cell<bool>,
+) -> Infallible {
+    let (mut from_node, mut to_node) = tokio::io::split(node);
+    let (mut from_zero, mut to_zero) = tokio::io::split(zero);
+    let there = async {
+        let mut edits = edits.chunks_exact(2);
+        let mut next = edits.next();
+        let mut passed = 0u8;
+        while let Ok(byte) = from_node.read_u8().await {
+            let mut sent = Some(byte);
+            if let Some([after, add]) = next
+                && *after <= passed
+            {
+                (next, passed) = (edits.next(), 0);
+                sent = (*add != 0).then(|| byte.wrapping_add(*add));
+                changed.set(true);
+            }
+            passed = passed.saturating_add(1);
+            if let Some(byte) = sent
+                && to_zero.write_u8(byte).await.is_err()
+            {
+                break;
+            }
+        }
+        let _ = to_zero.shutdown().await;
+    };
+    let back = async {
+        let _ = tokio::io::copy(&mut from_zero, &mut to_node).await;
+        let _ = to_node.shutdown().await;
+    };
+    let ((), ()) = tokio::join!(there, back);
+    std::future::pending().await
+}
+
+/// What node 0 makes of the cards that it has; its own is the first. As it comes
+/// over the wire: the least that one node can carry, and the heads.
+///
+/// # Errors
+/// When the nodes do not fit together.
+pub fn compared(cards: &[Card]) -> Result<(u32, Option<u32>), Refusal> {
+    let differences = compare::differences(cards);
+    for one in &differences {
+        let warning = one.warning();
+        assert!(!warning.text.en.chars().any(char::is_control), "{warning:?}");
+    }
+    compare::check_all(cards)?;
+    Ok((compare::fewest(cards), compare::heads(cards)))
+}
+
+/// A card as node 0 reads it off the wire; none where it would hang up.
+pub fn card_from_wire(json: &[u8]) -> Option<Card> {
+    match wire::decode(json) {
+        Ok(Frame::Card(card)) => Some(card),
+        _ => None,
+    }
+}
+
+pub fn card_to_wire(card: &Card) -> Vec<u8> {
+    wire::encode(&Frame::Card(card.clone()))
+}

@@ -1,0 +1,379 @@
+//! Strangers at the port of node 0: whatever they do, its memory stays bounded and
+//! the nodes of the job meet and run. Each attack is shown to have happened.
+
+#![expect(clippy::unwrap_used, reason = "a socket that fails here fails the test")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Ended, Launcher, PATIENCE, Running, free_port, program, run_args, wait_until};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const SECRET: &str = "correct horse battery";
+/// What node 0 may hold at its worst; alone it holds a third of this.
+const MEGABYTES: u64 = 40;
+/// Magic, lowest and highest version, open: how a node without a secret begins.
+const OPEN: &[u8] = b"rkl/mu\x01\x01\x00";
+const SEALED: &[u8] = b"rkl/mu\x01\x01\x01";
+
+/// A node of a job, in one rank. The job has a name, so that a node may come
+/// through another port than the one on which node 0 listens.
+fn node(rank: u32, nodes: u32, port: u16, secret: Option<&str>) -> Launcher {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), program("rank.sh").into_os_string(), "succeed".into()]);
+    let launcher = Launcher::new(args)
+        .env("SKYPILOT_NUM_NODES", nodes.to_string())
+        .env("SKYPILOT_NODE_RANK", rank.to_string())
+        .env("SKYPILOT_TASK_ID", "strangers")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string());
+    match secret {
+        Some(secret) => launcher.env("RANKLAUNCH_SECRET", secret),
+        None => launcher,
+    }
+}
+
+/// Node 0, once it listens, and its port.
+fn listening(nodes: u32, secret: Option<&str>) -> (Running, u16) {
+    let port = free_port();
+    let zero = node(0, nodes, port, secret).start();
+    drop(dial(port));
+    (zero, port)
+}
+
+fn dial(port: u16) -> TcpStream {
+    let stream = wait_until("node 0 listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Reads until the other side ends the connection; what it said before.
+fn until_hung_up(mut stream: &TcpStream) -> Vec<u8> {
+    let mut said = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut said) {
+        let kind = error.kind();
+        assert_eq!(kind, std::io::ErrorKind::ConnectionReset, "it is still connected: {error}");
+    }
+    said
+}
+
+/// Says hello as a node without a secret does, and gets the eighteen bytes of the answer.
+fn claim(port: u16, rank: u32, nodes: u32, job: &str) -> TcpStream {
+    let mut stream = dial(port);
+    stream.write_all(OPEN).unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    let hello = format!(
+        r#"{{"hello":{{"node":{rank},"nnodes":{nodes},"job":"{job}","port":{port},"hostname":"ghost"}}}}"#
+    );
+    let length = u32::try_from(hello.len()).unwrap().to_be_bytes();
+    stream.write_all(&[&length, hello.as_bytes()].concat()).unwrap();
+    stream
+}
+
+/// The next frame of node 0 that is not a heartbeat.
+fn frame(mut stream: &TcpStream) -> String {
+    loop {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        let mut text = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+        stream.read_exact(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        if !text.contains("\"beat\"") {
+            return text;
+        }
+    }
+}
+
+/// A figure of the agent's /proc status in KB.
+fn status(zero: &Running, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", zero.agent())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn expect_small(zero: &Running) {
+    let peak = status(zero, "VmHWM:") / 1024;
+    assert!(peak <= MEGABYTES, "node 0 held {peak} MB");
+}
+
+/// The strangers that node 0 counted.
+fn counted(zero: &Ended) -> usize {
+    let mark = "that were no node of this job and were closed: ";
+    let (_, rest) = zero.err.split_once(mark).unwrap_or_else(|| panic!("{}", zero.err));
+    rest.split(',').next().unwrap().parse().unwrap()
+}
+
+/// The rest of a job of two nodes whose node 0 is there.
+fn runs(zero: Running, port: u16, secret: Option<&str>) -> Ended {
+    let one = node(1, 2, port, secret).start().wait().expect_code(0).expect_nothing_left();
+    assert!(one.out.contains("rank 1 of 2"), "{}\n{}", one.out, one.err);
+    let zero = zero.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("rank 0 of 2"), "{}\n{}", zero.out, zero.err);
+    zero
+}
+
+#[test]
+fn ten_thousand_idle_strangers_keep_nobody_out() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let free = maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap() - 500);
+    let crowd = free.min(10_000);
+    for secret in [None, Some(SECRET)] {
+        let (zero, port) = listening(2, secret);
+        let strangers: Vec<TcpStream> = (0..crowd).map(|_| dial(port)).collect();
+        // Node 0 has let all of them in, and keeps the last few only.
+        let gone = |stream: &TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            matches!((&mut &*stream).read(&mut [0]), Ok(0))
+        };
+        let (early, late) = strangers.split_at(crowd - 400);
+        let mut early: Vec<&TcpStream> = early.iter().collect();
+        wait_until("node 0 makes room", || {
+            early.retain(|stream| !gone(stream));
+            early.is_empty().then_some(())
+        });
+        let kept = late.iter().filter(|stream| !gone(stream)).count();
+        assert!(kept > 200, "only {kept} of the last 400 are still connected");
+        let files = std::fs::read_dir(format!("/proc/{}/fd", zero.agent())).unwrap().count();
+        assert!(files < 400, "{files} descriptors of node 0");
+        expect_small(&zero);
+        let zero = runs(zero, port, secret);
+        let counted = counted(&zero);
+        assert!(counted > crowd - 400, "{counted} of {crowd}");
+    }
+}
+
+#[test]
+fn garbage_and_frames_without_end_are_hung_up_on() {
+    let (zero, port) = listening(2, None);
+    let begin = |more: &[u8]| [OPEN, more].concat();
+    let endless: Vec<u8> = b"rkl/mu".iter().copied().cycle().take(1 << 20).collect();
+    let attacks = [
+        ("garbage", vec![0xa5; 1 << 20]),
+        ("half of the magic, then garbage", [b"rkl/".as_slice(), &[0; 1 << 16]].concat()),
+        ("a header of 4 GiB", begin(&[[0xff; 4].as_slice(), &[b' '; 1 << 20]].concat())),
+        ("a frame over the limit of strangers", begin(&[&[0, 0, 0x10, 0], &endless[..]].concat())),
+        ("a frame of garbage", begin(b"\0\0\0\x04\xff\xfe\xfd\xfc")),
+        ("an empty frame", begin(b"\0\0\0\0")),
+        ("deep JSON", begin(&[b"\0\0\x08\0".as_slice(), &[b'['; 0x800]].concat())),
+        ("a frame that only node 0 says", begin(b"\0\0\0\x04\"go\"")),
+        ("another job", Vec::new()),
+    ];
+    for (name, bytes) in &attacks {
+        let stream = if bytes.is_empty() {
+            let stream = claim(port, 1, 2, "another");
+            assert!(frame(&stream).contains("muster.job"), "{name}");
+            stream
+        } else {
+            let mut stream = dial(port);
+            // Cut off in the midst of it, once node 0 has seen enough.
+            let _ = stream.write_all(bytes);
+            stream
+        };
+        until_hung_up(&stream);
+    }
+    // One that never ends, frame after frame, as long as it is listened to.
+    let mut stream = claim(port, 1, 2, "strangers");
+    assert!(frame(&stream).contains("welcome"));
+    stream.write_all(b"\xff\xff\xff\xff").unwrap();
+    while stream.write_all(&endless).is_ok() {}
+    expect_small(&zero);
+    let zero = runs(zero, port, None);
+    // `listening` is one more, and whoever was admitted or refused as a node is none.
+    assert_eq!(counted(&zero), attacks.len(), "{}", zero.err);
+}
+
+/// One byte a second is faster than a node's patience with each single read, and
+/// must not be enough to stay.
+#[test]
+fn slow_handshakes_are_given_up_and_hold_up_nobody() {
+    let slow = |port: u16, bytes: &'static [u8]| {
+        let mut stream = dial(port);
+        std::thread::spawn(move || {
+            let began = Instant::now();
+            for byte in bytes.iter().chain(std::iter::repeat(&0)) {
+                // The end is seen by the second write after it.
+                if stream.write_all(&[*byte]).is_err() || began.elapsed() > PATIENCE {
+                    break;
+                }
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            began.elapsed()
+        })
+    };
+    let (zero, port) = listening(2, Some(SECRET));
+    let strangers = [slow(port, b"r"), slow(port, SEALED), slow(port, b"rkl/mu\x01")];
+    for stranger in strangers {
+        let lasted = stranger.join().unwrap();
+        // Ten seconds for the first bytes, ten for the handshake's message.
+        assert!(lasted < Duration::from_secs(40), "{lasted:?}");
+    }
+    // While some are at it, nobody waits for them.
+    let strangers = [slow(port, b"r"), slow(port, SEALED), slow(port, SEALED)];
+    let zero = runs(zero, port, Some(SECRET));
+    assert!(counted(&zero) >= 4, "{}", zero.err);
+    for stranger in strangers {
+        stranger.join().unwrap();
+    }
+}
+
+#[test]
+fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
+    let (zero, port) = listening(2, Some(SECRET));
+    for (secret, theirs, ours) in [
+        (Some("another secret altogether"), "have different secrets", "has another secret"),
+        (None, "node 0 (127.0.0.1", "has another secret"),
+    ] {
+        let ended = node(1, 2, port, secret).start().wait().expect_code(88);
+        assert!(ended.err.contains(theirs), "{}", ended.err);
+        wait_until("node 0 says so", || zero.err().contains(ours).then_some(()));
+    }
+    let zero = runs(zero, port, Some(SECRET));
+    assert_eq!(counted(&zero), 3, "{}", zero.err);
+    // And a node 0 that has none does not let those in that have one.
+    let (zero, port) = listening(2, None);
+    let ended = node(1, 2, port, Some(SECRET)).start().wait().expect_code(88);
+    assert!(ended.err.contains("this node has a secret, and node 0"), "{}", ended.err);
+    let zero = runs(zero, port, None);
+    assert!(zero.err.contains("has a secret (RANKLAUNCH_SECRET), and this node has none"));
+}
+
+/// Somebody who has rank 1 of 2, answers each ping or none, and tells what he heard.
+fn ghost(port: u16, answers: bool) -> std::thread::JoinHandle<Vec<String>> {
+    let stream = claim(port, 1, 2, "strangers");
+    assert!(frame(&stream).contains("welcome"));
+    std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let mut length = [0; 4];
+        while (&stream).read_exact(&mut length).is_ok() {
+            let mut text = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+            if (&stream).read_exact(&mut text).is_err() {
+                break;
+            }
+            if answers && text == b"\"ping\"" {
+                let _ = (&stream).write_all(b"\0\0\0\x06\"pong\"");
+            }
+            said.push(String::from_utf8(text).unwrap());
+        }
+        said
+    })
+}
+
+#[test]
+fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
+    // Open, before the real one, and mute: the real one wins.
+    let (zero, port) = listening(2, None);
+    let mute = ghost(port, false);
+    runs(zero, port, None);
+    let heard = mute.join().unwrap();
+    assert!(heard.iter().any(|frame| frame == "\"ping\""), "it was not asked: {heard:?}");
+
+    // Open, before the real one, and it answers: both are named, nothing runs.
+    let (zero, port) = listening(2, None);
+    let alive = ghost(port, true);
+    let one = node(1, 2, port, None).start();
+    for ended in [zero.wait(), one.wait()] {
+        let ended = ended.expect_code(88).expect_nothing_left();
+        let words = "two nodes say that they are node 1: ghost (127.0.0.1:";
+        assert!(ended.err.contains(words), "{}", ended.err);
+        assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+    }
+    alive.join().unwrap();
+
+    // Open, after the real one, which waits for node 2: the same, the other way round.
+    let (zero, port) = listening(3, None);
+    let one = node(1, 3, port, None).start();
+    let seen = || {
+        let again = claim(port, 1, 3, "strangers");
+        // Refused as soon as the real one is there; before, the ghost would be let in.
+        let words = frame(&again);
+        words.contains("muster.duplicate").then_some(words)
+    };
+    wait_until("node 1 is there", || one.err().contains("channel between").then_some(()));
+    let words = wait_until("the ghost is refused", seen);
+    assert!(words.contains("and ghost ("), "{words}");
+    for ended in [zero.wait(), one.wait()] {
+        let ended = ended.expect_code(88).expect_nothing_left();
+        assert!(ended.err.contains("two nodes say that they are node 1"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn with_a_secret_no_stranger_gets_a_rank() {
+    let (zero, port) = listening(2, Some(SECRET));
+    // Speaks like an open node, and like a sealed one without the secret.
+    let mut open = dial(port);
+    open.write_all(OPEN).unwrap();
+    assert_eq!(until_hung_up(&open), b"rkl/mu\x01\x01\x02", "version 1, sealed, other mode");
+    let mut sealed = dial(port);
+    let message = [SEALED, b"\0\x30", &[7; 48]].concat();
+    sealed.write_all(&message).unwrap();
+    assert_eq!(until_hung_up(&sealed), b"rkl/mu\x01\x01\x00\0\0", "and: the secrets differ");
+    let zero = runs(zero, port, Some(SECRET));
+    assert_eq!(counted(&zero), 3, "{}", zero.err);
+}
+
+/// Passes a node on to `port` of node 0; what the node said is written down.
+fn recorder(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let record = Arc::new(Mutex::new(Vec::new()));
+    let written = Arc::clone(&record);
+    std::thread::spawn(move || {
+        let (mut node, _) = listener.accept().unwrap();
+        let mut zero = dial(port);
+        let (mut back_from, mut back_to) = (zero.try_clone().unwrap(), node.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut back_from, &mut back_to);
+            let _ = back_to.shutdown(Shutdown::Write);
+        });
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = node.read(&mut bytes) {
+            written.lock().unwrap().extend(&bytes[..read]);
+            let _ = zero.write_all(&bytes[..read]);
+        }
+        let _ = zero.shutdown(Shutdown::Write);
+    });
+    (own, record)
+}
+
+/// A whole job of two nodes, of which node 1 comes through a recorder.
+fn recorded(secret: Option<&str>) -> Vec<u8> {
+    let (zero, port) = listening(2, secret);
+    let (proxy, record) = recorder(port);
+    let one = node(1, 2, proxy, secret).start();
+    zero.wait().expect_code(0);
+    one.wait().expect_code(0);
+    let bytes = record.lock().unwrap().clone();
+    assert!(bytes.len() > 300, "a whole session: {} bytes", bytes.len());
+    bytes
+}
+
+#[test]
+fn a_recorded_session_is_worth_nothing_with_a_secret() {
+    // Without one the same bytes are a node, which shows that a replay is one.
+    let session = recorded(None);
+    let (zero, port) = listening(2, None);
+    let mut replay = dial(port);
+    replay.write_all(&session).unwrap();
+    let zero = zero.wait();
+    assert!(zero.err.contains("all 2 nodes agree"), "{}", zero.err);
+
+    let session = recorded(Some(SECRET));
+    let (zero, port) = listening(2, Some(SECRET));
+    for _ in 0..3 {
+        let mut replay = dial(port);
+        replay.write_all(&session).unwrap();
+        let answer = until_hung_up(&replay);
+        // Node 0 answers the first message with a key of its own, and hears no more.
+        assert_eq!(answer.len(), 9 + 2 + 48, "{answer:?}");
+    }
+    assert!(!zero.err().contains("agree"), "{}", zero.err());
+    let zero = runs(zero, port, Some(SECRET));
+    assert!(zero.err.contains("has another secret: not let in"), "{}", zero.err);
+    assert_eq!(counted(&zero), 4, "{}", zero.err);
+}
