@@ -59,6 +59,9 @@ pub(super) async fn all(
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
         if let Some(together) = together {
+            if let Some(why) = together.why_not() {
+                scene.say(why);
+            }
             together.close().await;
             // The nodes decided: all of them begin anew, or none. Whoever was told to
             // stop does not take part.

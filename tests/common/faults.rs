@@ -70,7 +70,7 @@ fn quiet(command: &mut Command) -> bool {
 }
 
 /// tests/programs/misbehave.c, compiled once per state of its source.
-fn misbehave() -> &'static Path {
+pub fn misbehave() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let source = super::program("misbehave.c");
