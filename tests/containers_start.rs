@@ -194,8 +194,7 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
         "{options}\nENTRYPOINT /ranklaunch run -- sh -c 'echo READY; exec sleep 300'; echo over"
     ));
     let mut job = Setup::as_it_is(&shell).programs().start(&[]);
-    job.says("READY", 2);
-    assert!(job.err().contains("PID 1 is sh ("), "{}", job.err());
+    job.says("READY", 2).waits("the warning", |job| job.err().contains("PID 1 is sh ("));
 }
 
 const READMES: [&str; 2] = [include_str!("../README.md"), include_str!("../README.zh-CN.md")];

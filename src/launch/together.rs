@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
     self, Accepted, Agreement, Assembly, Card, Config, Difference, Gathered, Joined, Memory,
-    Restarts, Secret, Session, Settled,
+    Purpose, Restarts, Secret, Session, Settled,
 };
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{Membership, Plan, RunIdentity};
@@ -75,6 +75,7 @@ pub(super) fn config(
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
     Ok(Config {
+        purpose: Purpose::Run,
         node: member.node_rank,
         nnodes: member.nnodes,
         job: job.map(|job| job.value.clone()),
@@ -204,6 +205,8 @@ async fn follow(
     loop {
         let offer = match muster::join(&scene.host, config, own, Some(&last), &mut say).await? {
             Joined::Offer(offer) => offer,
+            // Only who came to measure is asked to.
+            Joined::Visit(_) => continue,
             Joined::Alone(why) => {
                 scene.say(&why);
                 return Ok(Met::Alone);
@@ -320,7 +323,7 @@ fn agreed(
 }
 
 /// Every node is a descriptor on node 0; the soft limit is often 1024.
-fn raise_nofile(nnodes: u32) {
+pub(super) fn raise_nofile(nnodes: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let needed = u64::from(nnodes).saturating_mul(2).saturating_add(512);
