@@ -218,7 +218,9 @@ async fn tell_latecomers(
     let tell = async {
         while told.len() < others {
             match ear.recv().await {
-                Some((_, Said::Arrived { hello, out, .. })) if !is_of_other_job(config, &hello) => {
+                Some((_, Said::Arrived { hello, out, .. }))
+                    if hello.purpose == config.purpose && !is_of_other_job(config, &hello) =>
+                {
                     let _ = out.send(Arc::clone(&answer));
                     told.insert(hello.node);
                 }

@@ -54,3 +54,39 @@ fn is_capped() -> bool {
         TcpSocket::new_v4().is_ok_and(|socket| sys::cap_retransmission(&socket, AGAIN).is_ok())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::muster::tests::config;
+
+    #[test]
+    fn the_silence_of_a_partition_below_the_timeout_is_allowed() {
+        let config = Config { peer_timeout: Duration::from_secs(15), ..config(1, 2, 29500) };
+        // The last heartbeat left 3 s before it began, the next attempt comes 1 s after.
+        let silence = config.peer_timeout + config.beat() + AGAIN;
+        assert_eq!(silence, Duration::from_secs(19));
+        let capped = silence + ALLOWANCE;
+        // Where the pause cannot be capped it may be as long as what went before.
+        let doubled = capped - AGAIN + config.peer_timeout;
+        let expected = if is_capped() { capped } else { doubled };
+        assert_eq!(config.longest_silence(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_kernel_that_can_cap_the_pause_does() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let peer = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(peer).await.expect("a connection");
+        prepare(&stream);
+        assert!(stream.nodelay().expect("an option"));
+        let timeout = rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
+        assert_eq!(timeout, KERNEL);
+        // Below what the kernel takes: the option is known and the value is not, or
+        // the option is not known.
+        let refused = sys::cap_retransmission(&stream, Duration::from_millis(1));
+        let errno = refused.expect_err("1 ms is too short").raw_os_error();
+        let unknown = errno == Some(nix::libc::ENOPROTOOPT);
+        assert_eq!(is_capped(), !unknown, "{errno:?}");
+    }
+}
