@@ -73,6 +73,8 @@ const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
     ("mig-empty",       0,  "gpu.mode",   "warn", &["no instance of GPU (nvidia-smi index) 0, 1, 2"]),
     ("not-supported",   0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
     ("no-permission",   0,  "gpu.health", "info", &["not all is known", "permission"]),
+    ("sandbox",         0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
+    ("handle-unknown",  81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index)", "code 999"]),
     ("many-processes",  0,  "gpu.busy",   "ok",   &["idle"]),
     ("noise",           0,  "gpu.count",  "ok",   &["8 GPUs"]),
     ("slow",            0,  "gpu.fault",  "ok",   &["no fault, driver 570.86.15"]),
