@@ -8,6 +8,8 @@ mod attempt;
 mod card;
 mod check;
 mod commands;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod install;
 mod look;
 mod node;
