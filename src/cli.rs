@@ -381,6 +381,8 @@ pub struct Stop {
     /// Asked for, so it belongs on standard output.
     pub to_stdout: bool,
     pub code: i32,
+    /// What is wrong with the command line, and what to do.
+    pub mistake: Option<(Text, Text)>,
 }
 
 /// Reads the arguments; the first is the program's own name.
@@ -423,14 +425,15 @@ pub fn man() -> io::Result<Vec<u8>> {
 fn stop(error: clap::Error) -> Stop {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let text = Text::same(error.render().to_string());
-        return Stop { text, to_stdout: true, code: 0 };
+        return Stop { text, to_stdout: true, code: 0, mistake: None };
     }
     let (problem, hint) = (problem(&error), hint(&error));
     let text = Text::new(
         format!("ranklaunch: {}\nhint: {}\n", problem.en, hint.en),
         format!("ranklaunch: {}\n提示: {}\n", problem.zh, hint.zh),
     );
-    Stop { text, to_stdout: false, code: Verdict::Usage.code() }
+    let mistake = Some((problem, hint));
+    Stop { text, to_stdout: false, code: Verdict::Usage.code(), mistake }
 }
 
 /// clap's words in English; the kinds that people meet in Chinese too.

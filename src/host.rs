@@ -15,10 +15,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 pub use recorder::Recorder;
 
 /// Where a capture keeps the environment, in the kernel's own form (proc_pid_environ(5)).
 pub const ENVIRONMENT: &str = "/proc/self/environ";
+
+/// Where a capture keeps answers that are no file's content. A live node has no such folder.
+fn answer_path(name: &str) -> String {
+    format!("/run/ranklaunch/{name}.json")
+}
 
 /// Root path and environment of one node.
 #[derive(Debug, Clone)]
@@ -177,6 +185,33 @@ impl Host {
         if let Some(recorder) = &self.recorder {
             recorder.read(path.as_ref(), &content());
         }
+    }
+
+    /// What the kernel answers to a call: asked on a live node, and kept by its recorder;
+    /// elsewhere what was kept, or None.
+    pub fn answer<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        ask: impl FnOnce() -> T,
+    ) -> Option<T> {
+        if !self.is_live() {
+            return serde_json::from_str(&self.read(answer_path(name)).ok()?).ok();
+        }
+        let answer = ask();
+        self.keep(name, &answer);
+        Some(answer)
+    }
+
+    /// Gives the recorder an answer, for [`Host::answer`] of a replay.
+    pub fn keep<T: Serialize>(&self, name: &str, answer: &T) {
+        self.note(answer_path(name), || serde_json::to_vec(answer).unwrap_or_default());
+    }
+
+    /// The working directory; of a copied root the one that it was captured in, else PWD.
+    pub fn working_directory(&self) -> Option<PathBuf> {
+        let kept = self.answer("working-directory", || std::env::current_dir().ok()).flatten();
+        let named = || self.variable("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
+        kept.or_else(named)
     }
 
     /// A variable's value as text, invalid UTF-8 replaced. `Some("")` when it is set and empty.

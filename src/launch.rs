@@ -8,6 +8,7 @@ mod attempt;
 mod card;
 mod check;
 mod commands;
+mod excuse;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod install;
@@ -46,7 +47,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         // Started once per rank, by an engine: no argument parser, no settings.
         return shim::rank(rest.to_vec());
     }
-    let cli = match cli::parse(arguments.into_iter()) {
+    let cli = match cli::parse(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(stop) => {
             let lang = settings::language(&Options::default(), &Host::live());
@@ -55,6 +56,15 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
                 commands::print(text)
             } else {
                 eprint!("{text}")
+            }
+            if let Some((text, hint)) = stop.mistake
+                && excuse::launches_where_the_platform_says(&arguments)
+            {
+                let refusal = Refusal::new(Verdict::Usage, "flags", text, hint);
+                let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
+                if let Ok(Some(line)) = told {
+                    eprint!("{}", closing::line(&line, lang));
+                }
             }
             return stop.code;
         }
@@ -180,6 +190,12 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
             let console = Console::standard(lang);
             let code = refusal.verdict.code();
             console.say(&closing::refusal(&refusal, code, lang));
+            // A stop, or the guard's end, cuts the excuse short.
+            if let Ok(ear) = link.listen()
+                && let Ok(Some(line)) = until_stop(&ear, excuse::unread(options, &refusal)).await
+            {
+                console.say(&closing::line(&line, lang));
+            }
             console.flush(LAST_WORDS);
             let ending = report::refused(&refusal);
             if let Err(error) =

@@ -1,6 +1,9 @@
 //! `ranklaunch lint`: each mistake is found at its line, its repaired version is
 //! silent, and no input makes it panic or hang.
 
+#[path = "../src/skipped.rs"]
+mod skipped;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use ranklaunch::lang::Lang;
 use ranklaunch::lint::{self, Importance, Knowledge, Limits, Manifest, RULES, Report};
+
+use skipped::skipped;
 
 fn check(text: &str, node_memory: Option<&str>) -> Report {
     let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
@@ -348,6 +353,41 @@ const CASES: &[Case] = &[
         "name: master\nspec:\n  ports: [{port: 29500}]",
         "name: master",
     ),
+    warns(case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace; ranklaunch --profile wan22; echo over\"]",
+        "command:",
+    )),
+    warns(case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"ranklaunch --profile wan22 2>&1 | tee /log\"]",
+        "command:",
+    )),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace; exec ranklaunch --profile wan22; echo over\"]",
+        "",
+    ),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"cd /workspace && ranklaunch --profile wan22\"]",
+        "",
+    ),
+    case(
+        "signals.shell",
+        RANKLAUNCH,
+        "args: [--profile, wan22]",
+        "command: [bash, -c, \"trap 'kill $!' TERM; ranklaunch --profile wan22 & wait\"]",
+        "",
+    ),
     case("command.refused", RANKLAUNCH, "[--profile, wan22]", "[--profil, wan22]", "args:"),
     tells(case("command.unread", PYTORCHJOB, "per_node=4", "per_node=$N", "--nproc_per_node=$N")),
     tells(case("command.unread", PYTORCHJOB, "[bash, -c]", "[bash, /start.sh]", "command:")),
@@ -397,6 +437,46 @@ fn every_mistake_is_found_at_its_line() {
         assert_eq!(of_rule.first().map(|found| found.importance), Some(*importance), "{said}");
         let counts = *importance != Importance::Info;
         assert!(!counts || report.exit_code() == 1, "{said}");
+    }
+}
+
+/// Rules and lines of the findings, the lines less `before`.
+fn shifted(text: &str, before: usize) -> Vec<(&'static str, usize)> {
+    let report = check(text, Some("200Gi"));
+    assert!(report.refused.is_empty(), "{}\n{text}", lint::text(&report, Lang::En));
+    report.findings.iter().map(|found| (found.id, found.line - before)).collect()
+}
+
+/// The same mistakes with the line ends of Windows, behind another document, in a
+/// List, and behind a byte order mark and a comment.
+#[test]
+fn every_mistake_is_found_in_every_disguise() {
+    const OTHER: &str =
+        "kind: ConfigMap\nmetadata: {name: other}\ndata:\n  a: |\n    --- \n    x\n---\n";
+    const LIST: &str = "apiVersion: v1\nkind: List\nitems:\n";
+    for Case { id, sound, from, to, .. } in CASES {
+        let plain = sound.replace(from, to);
+        let expected = shifted(&plain, 0);
+        assert_eq!(shifted(&plain.replace('\n', "\r\n"), 0), expected, "{id}, CRLF");
+        let behind = format!("{OTHER}{plain}");
+        assert_eq!(shifted(&behind, OTHER.lines().count()), expected, "{id}, second document");
+        let marked = format!("\u{feff}# words\n{plain}");
+        assert_eq!(shifted(&marked, 1), expected, "{id}, byte order mark");
+        // Every document an item, at its own line.
+        let items: String = plain
+            .split_inclusive('\n')
+            .scan(true, |first, line| {
+                let is_object = line.starts_with("apiVersion:");
+                let lead = if is_object && std::mem::take(first) { "- " } else { "  " };
+                if line.starts_with("---") {
+                    *first = true;
+                    return Some("\n".to_owned());
+                }
+                Some(if line.trim().is_empty() { "\n".to_owned() } else { format!("{lead}{line}") })
+            })
+            .collect();
+        let list = format!("{LIST}{items}");
+        assert_eq!(shifted(&list, LIST.lines().count()), expected, "{id}, List\n{list}");
     }
 }
 
@@ -516,6 +596,35 @@ spec:
     );
 }
 
+/// Every manifest that the guides of these jobs print, as it stands there.
+#[test]
+fn the_manifests_of_the_guides_are_read_as_they_are() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/seeds");
+    let Ok(files) = std::fs::read_dir(&folder) else {
+        skipped(format_args!("{} is missing", folder.display()));
+        return;
+    };
+    let mut found = std::collections::BTreeMap::new();
+    for file in files {
+        let guide = std::fs::read_to_string(file.expect("an entry").path()).expect("text");
+        let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+        for block in blocks.filter(|block| block.contains("kind:")) {
+            let report = check(&format!("{block}\n"), None);
+            assert!(report.refused.is_empty(), "{}\n{block}", lint::text(&report, Lang::En));
+            let name = block.lines().find_map(|line| line.trim().strip_prefix("name: "));
+            let ids: Vec<&str> = report.findings.iter().map(|found| found.id).collect();
+            found.insert(name.unwrap_or_default().to_owned(), ids.join(" "));
+        }
+    }
+    let of = |name: &str| found.get(name).map(String::as_str);
+    let room = "shm.missing memory.missing cpu.missing command.unread";
+    assert_eq!(of("taehv-training-16gpu"), Some(format!("job.index {room}").as_str()), "{found:?}");
+    assert_eq!(of("taehv-16gpu-training"), Some(room), "{found:?}");
+    for other in ["zimdb-data-pvc", "zimdb-model-pvc", "tensorboard", "training-config"] {
+        assert_eq!(of(other), Some(""), "{found:?}");
+    }
+}
+
 #[test]
 fn objects_without_training_are_left_alone() {
     let text = r#"apiVersion: v1
@@ -585,6 +694,9 @@ fn what_is_no_manifest_is_refused_with_its_line() {
         ("kind: Job\n---\nfoo: bar\n", "m.yaml:3: "),
         ("", "m.yaml:1: "),
         ("# only words\n", "m.yaml:1: "),
+        // Tabs do not indent.
+        ("kind: Job\nspec:\n\ttemplate: {}\n", "m.yaml:3: "),
+        ("kind: Job\r\nspec:\r\n\ttemplate: {}\r\n", "m.yaml:3: "),
     ] {
         let report = check(text, None);
         let refused = report.refused.first().map(|r| r.text.en.to_string()).unwrap_or_default();

@@ -7,9 +7,8 @@ mod fake_nvml;
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{Launcher, free_port, kill, program, python, run_args, wait_until};
+use common::{Launcher, free_port, python, run_args};
 use fake_nvml::FakeNvml;
 
 fn train() -> OsString {
@@ -36,27 +35,6 @@ fn plain_torchrun(rank: u32, port: u16) -> Child {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     command.spawn().expect("torchrun starts")
-}
-
-#[test]
-fn a_killed_rank_under_torchrun_ends_the_other_node_too() {
-    let port = free_port();
-    let what = [program("rank.sh").into_os_string(), "wait".into()];
-    let [mut zero, mut one] = [0, 1].map(|rank| ranklaunch(rank, port, &[], &what).start());
-    zero.says("READY", 1);
-    one.says("READY", 1);
-    let victim = wait_until("the rank of node 1", || {
-        one.processes().into_iter().find(|process| process.command.starts_with("sleep 300"))
-    });
-    let killed = Instant::now();
-    kill(victim.pid);
-    let zero = zero.wait().expect_code(143).expect_nothing_left();
-    let one = one.wait().expect_code(137).expect_nothing_left();
-    assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
-    for ended in [zero, one] {
-        let words = "rank 1 was killed by SIGKILL, on node 1 (";
-        assert!(ended.err.contains(words), "{}", ended.err);
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the container gives: memory, locked memory, files, processes, CPUs, disk, time.
+//! What the container gives: memory, locked memory, files, processes, CPUs, time.
 
 use super::{Evidence, Finding, bytes};
 use crate::text;
@@ -120,19 +120,37 @@ pub(super) fn nofile(evidence: &Evidence<'_>) -> Vec<Finding> {
     ))]
 }
 
+pub(super) fn stack(evidence: &Evidence<'_>) -> Vec<Finding> {
+    if !evidence.facts.limits.stack_unlimited {
+        return vec![Finding::ok(text!("limited, as it should be", "有限制，符合预期"))];
+    }
+    let text = text!(
+        "the stack is unlimited (ulimit -s): NCCL before 2.28 then gives its threads 2 MiB, which can overflow",
+        "栈大小无限制（ulimit -s）：2.28 之前的 NCCL 此时只给线程 2 MiB 栈，可能溢出"
+    );
+    if evidence.on_gpus() == 0 {
+        return vec![Finding::info(text)];
+    }
+    vec![Finding::bad(
+        text,
+        text!(
+            "docker run --ulimit stack=8388608, or ulimit -s 8192 before the start",
+            "请使用 docker run --ulimit stack=8388608，或在启动前执行 ulimit -s 8192"
+        ),
+    )]
+}
+
 pub(super) fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
     let limits = &evidence.facts.limits;
+    if let Some(finding) = user_processes(evidence) {
+        return vec![finding];
+    }
     let Some(most) = limits.pids_max else {
         return vec![Finding::ok(text!("unlimited", "无限制"))];
     };
     let now = limits.pids_current.unwrap_or(0);
     let room = most.saturating_sub(now);
-    let gpus = u64::from(evidence.on_gpus());
-    let wanted = if gpus > 0 {
-        gpus.saturating_mul(PIDS_PER_GPU)
-    } else {
-        u64::from(evidence.nproc()).saturating_mul(PIDS_PER_CPU_RANK)
-    };
+    let wanted = processes_wanted(evidence);
     if room < wanted {
         return vec![Finding::bad(
             text!(
@@ -146,6 +164,64 @@ pub(super) fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
         )];
     }
     vec![Finding::ok(text!("{most}, {now} in use", "{most}，已用 {now}"))]
+}
+
+/// Processes and threads of all ranks.
+fn processes_wanted(evidence: &Evidence<'_>) -> u64 {
+    match u64::from(evidence.on_gpus()) {
+        0 => u64::from(evidence.nproc()).saturating_mul(PIDS_PER_CPU_RANK),
+        gpus => gpus.saturating_mul(PIDS_PER_GPU),
+    }
+}
+
+/// `ulimit -u`, which counts everything that this user runs on the machine.
+fn user_processes(evidence: &Evidence<'_>) -> Option<Finding> {
+    let (most, wanted) = (evidence.facts.limits.nproc_soft?, processes_wanted(evidence));
+    (most < wanted).then(|| {
+        Finding::bad(
+            text!(
+                "this user may have {most} processes and threads (ulimit -u), and the ranks may need {wanted}",
+                "该用户最多允许 {most} 个进程和线程（ulimit -u），而各进程可能需要 {wanted} 个"
+            ),
+            text!(
+                "docker run --ulimit nproc=-1, or raise nproc in limits.conf",
+                "请使用 docker run --ulimit nproc=-1，或提高 limits.conf 中的 nproc"
+            ),
+        )
+    })
+}
+
+/// Rules by which memory is refused that is there.
+fn refused_memory(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let limits = &evidence.facts.limits;
+    let on_gpus = evidence.on_gpus() > 0;
+    let mut found = Vec::new();
+    if let Some(most) = limits.address_space {
+        let size = bytes(most);
+        let text = text!(
+            "the address space is limited to {size} (ulimit -v), and CUDA reserves far more than it uses",
+            "地址空间上限为 {size}（ulimit -v），而 CUDA 预留的远多于实际使用"
+        );
+        found.push(if on_gpus {
+            Finding::bad(
+                text,
+                text!("remove the limit: ulimit -v unlimited", "请解除限制：ulimit -v unlimited"),
+            )
+        } else {
+            Finding::info(text)
+        });
+    }
+    const NEVER: u8 = 2;
+    if limits.overcommit == Some(NEVER) {
+        found.push(Finding::doubtful(
+            text!(
+                "the kernel commits no more memory than there is (vm.overcommit_memory=2): large reservations and the fork of data loaders fail though memory is free",
+                "内核不允许超额分配内存（vm.overcommit_memory=2）：即使有空闲内存，大块预留与数据加载进程的 fork 也会失败"
+            ),
+            text!("sysctl vm.overcommit_memory=0 on the host", "请在宿主机执行 sysctl vm.overcommit_memory=0"),
+        ));
+    }
+    found
 }
 
 pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -177,9 +253,19 @@ pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
             ),
         )];
     }
+    let refused = refused_memory(evidence);
+    if !refused.is_empty() {
+        return refused;
+    }
+    let swap = limits.swap_total.filter(|swap| *swap > 0).map(bytes);
+    let (en, zh) = swap.map_or_else(Default::default, |swap| {
+        (format!(", {swap} of swap"), format!("，交换空间 {swap}"))
+    });
     vec![Finding::ok(match limits.memory_limit {
-        Some(limit) if limit == most => text!("{size}, by the cgroup", "{size}，由 cgroup 限定"),
-        _ => text!("{size}, no cgroup limit", "{size}，无 cgroup 限制"),
+        Some(limit) if limit == most => {
+            text!("{size}, by the cgroup{en}", "{size}，由 cgroup 限定{zh}")
+        }
+        _ => text!("{size}, no cgroup limit{en}", "{size}，无 cgroup 限制{zh}"),
     })]
 }
 
@@ -202,68 +288,6 @@ pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
         )];
     }
     vec![Finding::ok(text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程可用 {cpus} 个 CPU"))]
-}
-
-pub(super) fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(folder) = &evidence.facts.state.logs else {
-        return vec![Finding::info(text!("not known", "未知"))];
-    };
-    let path = folder.path.display();
-    let hint = || text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录");
-    if let Some(problem) = &folder.problem {
-        return vec![Finding::bad(
-            text!(
-                "no file can be written in {path} ({problem})",
-                "无法在 {path} 写入文件（{problem}）"
-            ),
-            hint(),
-        )];
-    }
-    let free = bytes(folder.free);
-    // A twentieth of a large file system is no shortage.
-    let least = (folder.total / 20).clamp(64 * MIB, 10 * GIB);
-    if folder.free < least {
-        return vec![Finding::bad(
-            text!("{free} are free in {path}", "{path} 仅剩 {free}"),
-            hint(),
-        )];
-    }
-    if folder.inodes > 0 && folder.inodes_free < (folder.inodes / 100).min(1000) {
-        let (left, all) = (folder.inodes_free, folder.inodes);
-        return vec![Finding::bad(
-            text!(
-                "{left} of {all} inodes are free in {path}, though there are bytes",
-                "{path} 虽有空间，但 {all} 个 inode 仅剩 {left} 个"
-            ),
-            hint(),
-        )];
-    }
-    vec![Finding::ok(text!("{free} free in {path}", "{path} 空闲 {free}"))]
-}
-
-pub(super) fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let late = &evidence.facts.state.late;
-    if late.is_empty() {
-        return vec![Finding::ok(text!("every source answered", "各来源均已应答"))];
-    }
-    late.iter()
-        .map(|late| {
-            let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
-            let path = path.unwrap_or_default();
-            let (en, zh) = (&late.source.en, &late.source.zh);
-            let seconds = super::seconds(std::time::Duration::from_millis(late.after_millis));
-            Finding::bad(
-                text!(
-                    "no answer within {seconds} s: {en}{path}; is a mount dead?",
-                    "{seconds} 秒内无应答：{zh}{path}；是否有挂载点失效？"
-                ),
-                text!(
-                    "look for processes in state D and for \"not responding\" in the host's dmesg",
-                    "请查找处于 D 状态的进程，以及宿主机 dmesg 中的 \"not responding\""
-                ),
-            )
-        })
-        .collect()
 }
 
 pub(super) fn clock(evidence: &Evidence<'_>) -> Vec<Finding> {

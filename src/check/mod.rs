@@ -11,16 +11,19 @@ mod limits;
 mod network;
 mod signals;
 mod software;
+mod storage;
 mod table;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lang::{Text, bytes};
 use crate::observe::Facts;
 use crate::plan::{Plan, Survey};
+use crate::prepare::WriteProblem;
 use crate::settings::Settings;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
@@ -53,18 +56,20 @@ pub struct Check {
 }
 
 /// What was tried, where it applies.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tried {
     /// Node 0 of several: whether the master port can be bound.
     pub port: Option<Result<u16, Refusal>>,
     /// The others: one connection to the master.
     pub reach: Option<Result<SocketAddr, Reach>>,
+    /// `check`: the folder for logs, or why no file could be written in it.
+    pub write: Option<Result<PathBuf, WriteProblem>>,
     /// `--torch`: what the ranks said, or why they failed.
     pub torch: Option<Result<Text, Text>>,
 }
 
 /// Why one attempt to reach the master came to nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     pub peer: SocketAddr,
     pub cause: Text,

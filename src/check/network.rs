@@ -1,5 +1,7 @@
 //! The way to the master, RDMA ports, and NCCL's settings.
 
+use std::net::IpAddr;
+
 use super::table::planned;
 use super::{Evidence, Finding};
 use crate::text;
@@ -116,4 +118,135 @@ pub(super) fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
         }));
     }
     found
+}
+
+pub(super) fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let gpus = evidence.on_gpus() > 0;
+    let usable = evidence.facts.hcas.iter().any(|hca| hca.openable);
+    if !gpus || !usable || evidence.nnodes() == 1 {
+        return vec![Finding::ok(text!("not needed here", "此处不需要"))];
+    }
+    match &evidence.facts.state.gpudirect {
+        Some(way) => vec![Finding::ok(text!("by {way}", "通过 {way}"))],
+        None => vec![Finding::bad(
+            text!(
+                "neither nvidia_peermem is loaded nor can the driver do dma-buf: NCCL copies all traffic between HCA and GPU through host memory",
+                "既未加载 nvidia_peermem，驱动也不支持 dma-buf：NCCL 的网络数据都要经主机内存中转"
+            ),
+            text!(
+                "modprobe nvidia_peermem on the host, or install the open kernel modules of the driver",
+                "请在宿主机执行 modprobe nvidia_peermem，或安装驱动的开源内核模块"
+            ),
+        )],
+    }
+}
+
+/// Variables by which HTTP clients and gRPC are sent through a proxy.
+const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
+
+pub(super) fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let environment = &evidence.facts.environment;
+    let get = |name: &str| {
+        let upper = name.to_uppercase();
+        let found = environment.get(name).map(|value| (name.to_owned(), value));
+        let found = found.or_else(|| environment.get(&upper).map(|value| (upper, value)));
+        found.filter(|(_, value)| !value.trim().is_empty())
+    };
+    let set: Vec<String> =
+        PROXIES.iter().filter_map(|name| get(name)).map(|(name, _)| name).collect();
+    if set.is_empty() {
+        return vec![Finding::ok(text!("no proxy is set", "未设置代理"))];
+    }
+    // Its value may hold a password.
+    let set = set.join(", ");
+    let member = evidence.outline().map(|plan| &plan.membership);
+    let Some(master) = member.filter(|member| member.nnodes > 1).map(|member| &member.master_addr)
+    else {
+        return vec![Finding::ok(text!(
+            "{set}, and no other node to talk to",
+            "{set}，且无其他节点"
+        ))];
+    };
+    let exempt = get("no_proxy").map(|(_, list)| list.as_str()).unwrap_or_default();
+    if is_exempt(master, exempt) {
+        return vec![Finding::ok(text!(
+            "{set}, and no_proxy names {master}",
+            "{set}，且 no_proxy 包含 {master}"
+        ))];
+    }
+    vec![Finding::bad(
+        text!(
+            "{set} is set, and no_proxy does not name {master}: what talks to it by HTTP or gRPC (an etcd rendezvous, Ray, health checks) goes to the proxy; torch's own TCPStore does not",
+            "设置了 {set}，而 no_proxy 不包含 {master}：以 HTTP 或 gRPC 与其通信的组件（etcd rendezvous、Ray、健康检查）会走代理；torch 自身的 TCPStore 不受影响"
+        ),
+        text!(
+            "add the nodes to no_proxy: their domain (.svc,.cluster.local) or addresses",
+            "请将各节点加入 no_proxy：其域名（.svc,.cluster.local）或地址"
+        ),
+    )]
+}
+
+/// Whether no_proxy keeps `host` from the proxy: `*`, a name or its domain, an address
+/// or its network.
+fn is_exempt(host: &str, list: &str) -> bool {
+    let host = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    let address: Option<IpAddr> = host.parse().ok();
+    if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+        return true;
+    }
+    list.split([',', ' ']).map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
+        let entry = entry.to_ascii_lowercase();
+        let domain = entry.trim_start_matches('*').trim_start_matches('.');
+        match (address, entry.split_once('/')) {
+            _ if entry == "*" => true,
+            (Some(address), Some((network, length))) => is_within(address, network, length),
+            (Some(_), None) => entry == host,
+            (None, _) => host == domain || host.ends_with(&format!(".{domain}")),
+        }
+    })
+}
+
+fn is_within(address: IpAddr, network: &str, length: &str) -> bool {
+    let (Ok(network), Ok(length)) = (network.parse::<IpAddr>(), length.parse::<u32>()) else {
+        return false;
+    };
+    // Of both the first `length` bits.
+    let head = |bits: u128, width: u32| bits.checked_shr(width.saturating_sub(length)).unwrap_or(0);
+    match (address, network) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => {
+            head(one.to_bits().into(), 32) == head(other.to_bits().into(), 32)
+        }
+        (IpAddr::V6(one), IpAddr::V6(other)) => {
+            head(one.to_bits(), 128) == head(other.to_bits(), 128)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_proxy_is_a_list_of_names_domains_addresses_and_networks() {
+        for (host, list, exempt) in [
+            ("10.0.0.1", "", false),
+            ("10.0.0.1", "*", true),
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.10", false),
+            ("10.0.0.1", "localhost, 10.0.0.0/8", true),
+            ("11.0.0.1", "10.0.0.0/8", false),
+            ("fd00::1", "fd00::/8", true),
+            ("10.0.0.1", "::/0", false),
+            ("127.0.0.1", "", true),
+            ("job-master-0", "job-master-0", true),
+            ("job-master-0.ns.svc", ".svc", true),
+            ("job-master-0.ns.svc", "svc", true),
+            ("job-master-0.ns.svc", "*.svc", true),
+            ("job-master-0", ".svc,.cluster.local", false),
+            ("xsvc", "svc", false),
+        ] {
+            assert_eq!(is_exempt(host, list), exempt, "{host} in {list:?}");
+        }
+    }
 }

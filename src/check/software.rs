@@ -2,6 +2,7 @@
 
 use super::table::planned;
 use super::{Evidence, Finding, Kind};
+use crate::lang::Text;
 use crate::text;
 
 pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -22,6 +23,97 @@ pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
         });
     }
     found
+}
+
+/// NCCL versions that take host memory by NUMA node and have no way back.
+const NEEDS_NUMA: std::ops::Range<(u32, u32, u32)> = (2, 23, 0)..(2, 26, 5);
+
+/// `2.26.2` → (2, 26, 2)
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
+}
+
+pub(super) fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(blocked) = evidence.facts.state.numa_blocked else {
+        return vec![Finding::info(text!("not known", "未知"))];
+    };
+    if !blocked {
+        return vec![Finding::ok(text!("allowed", "允许"))];
+    }
+    let torch = evidence.facts.python.torch.as_ref();
+    let nccl = torch.and_then(|torch| torch.nccl.as_deref());
+    let hint = text!(
+        "set NCCL_CUMEM_HOST_ENABLE=0, update NCCL to 2.26.5, or docker run --cap-add SYS_NICE",
+        "请设置 NCCL_CUMEM_HOST_ENABLE=0、将 NCCL 升级到 2.26.5，或使用 docker run --cap-add SYS_NICE"
+    );
+    let set = evidence.facts.environment.get("NCCL_CUMEM_HOST_ENABLE");
+    match nccl.and_then(version) {
+        Some(found)
+            if NEEDS_NUMA.contains(&found)
+                && evidence.on_gpus() > 0
+                && set.is_none_or(|value| value != "0") =>
+        {
+            let nccl = nccl.unwrap_or_default();
+            vec![Finding::bad(
+                text!(
+                    "get_mempolicy and set_mempolicy are forbidden (seccomp), and NCCL {nccl} fails without them",
+                    "get_mempolicy 与 set_mempolicy 被禁止（seccomp），而 NCCL {nccl} 缺少它们会失败"
+                ),
+                hint,
+            )]
+        }
+        _ => vec![Finding::new(
+            Kind::Info,
+            text!(
+                "get_mempolicy and set_mempolicy are forbidden (seccomp), which NCCL 2.23 to 2.26.4 need",
+                "get_mempolicy 与 set_mempolicy 被禁止（seccomp），NCCL 2.23 至 2.26.4 需要它们"
+            ),
+            if nccl.is_some() { Text::same("") } else { hint },
+        )],
+    }
+}
+
+pub(super) fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let gpus = &evidence.facts.gpus;
+    let Some(found) = &evidence.facts.state.compat else {
+        return vec![Finding::ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
+    };
+    let (folder, by) = (found.folder.display(), &found.by);
+    let hint = || {
+        text!(
+            "take {folder} out of {by}: the driver's own libcuda is then found",
+            "请从 {by} 中去掉 {folder}，届时将使用驱动自带的 libcuda"
+        )
+    };
+    if let (Some(compat), Some(driver)) = (&found.driver, &gpus.driver_version)
+        && let (Some(old), Some(new)) = (version(compat), version(driver))
+        && old <= new
+    {
+        return vec![Finding::bad(
+            text!(
+                "{by} puts {folder} first, whose libcuda {compat} is no newer than the driver {driver}: CUDA may fail with error 803",
+                "{by} 将 {folder} 置于最前，其中的 libcuda {compat} 并不比驱动 {driver} 新：CUDA 可能报错 803"
+            ),
+            hint(),
+        )];
+    }
+    let consumer = |name: &&str| name.contains("GeForce") || name.contains("TITAN");
+    let name = gpus.gpus.iter().filter_map(|gpu| gpu.name.as_deref()).find(consumer);
+    if let Some(name) = name {
+        return vec![Finding::bad(
+            text!(
+                "{by} puts CUDA's forward compatibility first ({folder}), which {name} does not support: CUDA fails with error 804",
+                "{by} 将 CUDA 前向兼容库（{folder}）置于最前，而 {name} 不支持它：CUDA 会报错 804"
+            ),
+            hint(),
+        )];
+    }
+    let version = found.driver.as_deref().unwrap_or("?");
+    vec![Finding::info(text!(
+        "forward compatibility: libcuda {version} of {folder}, by {by}",
+        "前向兼容：使用 {folder} 中的 libcuda {version}（由 {by} 指定）"
+    ))]
 }
 
 /// Only where it was asked for.

@@ -2,7 +2,7 @@
 //!
 //! A new check is one row here and one function beside it.
 
-use super::{Evidence, Finding, gpu_health, gpus, limits, network, signals, software};
+use super::{Evidence, Finding, gpu_health, gpus, limits, network, signals, software, storage};
 use crate::settings::Rdma;
 use crate::verdict::{Severity, Verdict};
 
@@ -46,21 +46,28 @@ pub(super) const TABLE: &[Row] = &[
     row!("gpu.mode", GpuFault, warn, gpu_health::modes),
     row!("hami.limit", Limit, warn, gpus::hami),
     row!("shm.size", Limit, warn, limits::shm),
+    row!("shm.leftovers", Limit, warn, storage::leftovers),
     row!("memlock", Limit, fail_with_required_rdma, limits::memlock),
     row!("nofile", Limit, warn, limits::nofile),
     row!("pids.limit", Limit, warn, limits::pids),
+    row!("stack.size", Limit, warn, limits::stack),
     row!("memory.limit", Limit, warn, limits::memory),
     row!("cpu.limit", Limit, warn, limits::cpus),
-    row!("disk.logs", Limit, warn, limits::logs),
-    row!("storage.alive", Limit, warn, limits::storage),
+    row!("disk.logs", Limit, warn, storage::logs),
+    row!("disk.space", Limit, warn, storage::space),
+    row!("storage.alive", Limit, warn, storage::storage),
     row!("signals.term", Limit, warn, signals::first_process),
     row!("clock.sync", Limit, warn, limits::clock),
     row!("port.free", PortInUse, fail, network::port),
     row!("master.resolve", MasterName, warn, network::resolve),
     row!("master.reach", MasterReach, warn, network::reach),
     row!("rdma.ports", Rdma, warn, network::rdma),
+    row!("rdma.gpudirect", Rdma, warn, network::gpudirect),
     row!("env.nccl", Usage, warn, network::nccl),
+    row!("env.proxy", Usage, warn, network::proxy),
     row!("python.torch", Python, warn, software::torch),
+    row!("cuda.compat", Python, warn, software::compat),
+    row!("numa.calls", Limit, warn, software::numa),
     row!("torch.allreduce", Python, fail, software::allreduce),
 ];
 

@@ -1,9 +1,12 @@
 //! One row per finding: what the node is like, and what the check makes of it.
 
 use super::*;
-use crate::observe::{Clock, DeafShell, Hami, Hca, HcaPort, Late, LogFolder, MasterRoute};
+use crate::observe::{
+    Clock, Compat, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute, UsedFolder,
+};
 use crate::plan::fixtures::{facts, flag, settings};
 use crate::plan::survey;
+use crate::prepare::WriteProblem;
 use crate::settings::{CHECK_IDS, Nproc, Rdma};
 
 /// A node, its settings and what was tried, to be changed by a test.
@@ -71,8 +74,8 @@ fn warning(id: &str) -> Warning {
     Warning::new(id, Text::same(format!("{id} happened")), Text::same("do this"))
 }
 
-fn folder(free: u64, total: u64) -> LogFolder {
-    LogFolder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
+fn folder(free: u64, total: u64) -> Folder {
+    Folder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
 }
 
 #[test]
@@ -91,6 +94,24 @@ fn a_healthy_node_is_in_order() {
 }
 
 type Change = fn(&mut Node);
+
+fn set_nccl(node: &mut Node, version: &str) {
+    if let Some(torch) = &mut node.facts.python.torch {
+        torch.nccl = Some(version.into());
+    }
+}
+
+fn set_compat(node: &mut Node, compat: &str, driver: &str, gpu: &str) {
+    node.facts.state.compat = Some(Compat {
+        folder: "/usr/local/cuda/compat".into(),
+        by: "LD_LIBRARY_PATH".into(),
+        driver: Some(compat.into()),
+    });
+    node.facts.gpus.driver_version = Some(driver.into());
+    for one in &mut node.facts.gpus.gpus {
+        one.name = Some(gpu.into());
+    }
+}
 
 /// (id, what is wrong, level, a part of the words)
 const TABLE: &[(&str, Change, Level, &str)] = &[
@@ -187,7 +208,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "disk.logs",
         |node| {
             let inodes_free = 3;
-            node.facts.state.logs = Some(LogFolder { inodes_free, ..folder(1 << 40, 1 << 40) });
+            node.facts.state.logs = Some(Folder { inodes_free, ..folder(1 << 40, 1 << 40) });
         },
         Level::Warn,
         "3 of 1000 inodes",
@@ -196,7 +217,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "disk.logs",
         |node| {
             let problem = Some("read-only".to_owned());
-            node.facts.state.logs = Some(LogFolder { problem, ..folder(1 << 40, 1 << 40) });
+            node.facts.state.logs = Some(Folder { problem, ..folder(1 << 40, 1 << 40) });
         },
         Level::Warn,
         "read-only",
@@ -243,6 +264,115 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         },
         Level::Warn,
         "NCCL_TIMEOUT=1800",
+    ),
+    (
+        "disk.logs",
+        |node| {
+            let problem = |code| WriteProblem { folder: "/logs".into(), code, user: 1000 };
+            node.tried.write = Some(Err(problem(nix::libc::ENOSPC)));
+        },
+        Level::Warn,
+        "No space left",
+    ),
+    (
+        "disk.space",
+        |node| {
+            let used = UsedFolder { by: "HF_HOME".into(), folder: folder(1 << 20, 1 << 30) };
+            node.facts.state.folders = vec![used];
+        },
+        Level::Warn,
+        "HF_HOME: 1 MiB are free",
+    ),
+    (
+        "disk.space",
+        |node| {
+            let used = UsedFolder { by: "TMPDIR".into(), folder: folder(1 << 40, 1 << 41) };
+            node.facts.state.folders = vec![used];
+        },
+        Level::Ok,
+        "1 TiB",
+    ),
+    (
+        "shm.leftovers",
+        |node| {
+            let left = |name: &str| Leftover { name: name.into(), bytes: 3 << 20, uid: 1000 };
+            node.facts.state.leftovers = vec![left("nccl-abc"), left("torch_7_1"), left("sem.x")];
+        },
+        Level::Warn,
+        "3 files of processes that are gone hold 9 MiB in /dev/shm, owner 1000",
+    ),
+    ("stack.size", |node| node.facts.limits.stack_unlimited = true, Level::Warn, "2 MiB"),
+    (
+        "stack.size",
+        |node| {
+            node.facts.limits.stack_unlimited = true;
+            node.facts.gpus.visible.clear();
+        },
+        Level::Info,
+        "unlimited",
+    ),
+    ("pids.limit", |node| node.facts.limits.nproc_soft = Some(4096), Level::Warn, "ulimit -u"),
+    (
+        "memory.limit",
+        |node| node.facts.limits.address_space = Some(8 << 30),
+        Level::Warn,
+        "ulimit -v",
+    ),
+    (
+        "memory.limit",
+        |node| node.facts.limits.overcommit = Some(2),
+        Level::Warn,
+        "overcommit_memory=2",
+    ),
+    ("memory.limit", |node| node.facts.limits.overcommit = Some(1), Level::Ok, "no cgroup limit"),
+    (
+        "memory.limit",
+        |node| node.facts.limits.swap_total = Some(8 << 30),
+        Level::Ok,
+        "8 GiB of swap",
+    ),
+    (
+        "numa.calls",
+        |node| node.facts.state.numa_blocked = Some(true),
+        Level::Info,
+        "2.23 to 2.26.4",
+    ),
+    (
+        "numa.calls",
+        |node| {
+            node.facts.state.numa_blocked = Some(true);
+            set_nccl(node, "2.25.1");
+        },
+        Level::Warn,
+        "NCCL 2.25.1 fails",
+    ),
+    (
+        "numa.calls",
+        |node| {
+            node.facts.state.numa_blocked = Some(true);
+            node.facts.environment.insert("NCCL_CUMEM_HOST_ENABLE".into(), "0".into());
+            set_nccl(node, "2.25.1");
+        },
+        Level::Info,
+        "forbidden",
+    ),
+    (
+        "cuda.compat",
+        |node| set_compat(node, "560.35.03", "570.86.15", "NVIDIA H100"),
+        Level::Warn,
+        "560.35.03 is no newer than the driver 570.86.15",
+    ),
+    (
+        "cuda.compat",
+        |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA GeForce RTX 4090"),
+        Level::Warn,
+        "error 804",
+    ),
+    (
+        "cuda.compat",
+        |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA H100"),
+        Level::Info,
+        "libcuda 580.82.07",
     ),
     ("python.torch", |node| node.facts.python.torch = None, Level::Warn, "no torch"),
     ("python.torch", |node| node.facts.python.interpreter = None, Level::Fail, "no python"),
@@ -346,4 +476,53 @@ fn sizes_are_read_and_shown() {
     for (size, shown) in [(64 << 10, "64 KiB"), (1 << 30, "1 GiB"), (1610612736, "1.5 GiB")] {
         assert_eq!(bytes(size), shown);
     }
+}
+
+#[test]
+fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
+    for (code, hint) in [
+        (nix::libc::EROFS, "read-only"),
+        (nix::libc::ENOSPC, "delete old runs"),
+        (nix::libc::EDQUOT, "quota"),
+        (nix::libc::EACCES, "user 1000"),
+        (nix::libc::EIO, "--log-dir"),
+    ] {
+        let mut node = Node::new(8);
+        node.tried.write = Some(Err(WriteProblem { folder: "/logs".into(), code, user: 1000 }));
+        let checks = node.checks();
+        let logs = checks.iter().find(|check| check.id == "disk.logs").expect("the check");
+        assert_eq!(logs.severity, Level::Warn);
+        assert!(logs.hint.en.contains(hint), "{code}: {}", logs.hint.en);
+    }
+}
+
+#[test]
+fn gpudirect_matters_between_nodes_with_gpus_and_hcas() {
+    let mut node = Node::new(8).two_nodes(1);
+    assert_eq!(node.of("rdma.gpudirect").map(|found| found.0), Some(Level::Ok));
+    node.facts.hcas = vec![rail("mlx5_0", true)];
+    let (level, text) = node.of("rdma.gpudirect").expect("a check");
+    assert_eq!(level, Level::Warn);
+    assert!(text.contains("nvidia_peermem"), "{text}");
+    node.facts.state.gpudirect = Some("dma-buf".into());
+    assert_eq!(node.of("rdma.gpudirect"), Some((Level::Ok, "by dma-buf".into())));
+    node.facts.state.gpudirect = None;
+    node.facts.hcas = vec![rail("mlx5_0", false)];
+    assert_eq!(node.of("rdma.gpudirect").map(|found| found.0), Some(Level::Ok));
+}
+
+#[test]
+fn a_proxy_must_leave_the_master_out_and_its_value_is_not_shown() {
+    let mut node = Node::new(8).two_nodes(1);
+    let proxy = "http://user:hunter2@proxy:3128".to_owned();
+    node.facts.environment.insert("HTTPS_PROXY".into(), proxy.clone());
+    let (level, text) = node.of("env.proxy").expect("a check");
+    assert_eq!(level, Level::Warn);
+    assert!(text.contains("HTTPS_PROXY") && text.contains("10.0.0.1"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+    node.facts.environment.insert("no_proxy".into(), "10.0.0.0/8".into());
+    assert_eq!(node.of("env.proxy").map(|found| found.0), Some(Level::Ok));
+    let mut alone = Node::new(8);
+    alone.facts.environment.insert("http_proxy".into(), proxy);
+    assert_eq!(alone.of("env.proxy").map(|found| found.0), Some(Level::Ok));
 }

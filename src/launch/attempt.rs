@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
@@ -17,6 +18,7 @@ use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
 use crate::observe::OomWatch;
+use crate::observe::counters::{self, Counters, Growth};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::report::closing::{self, Closing};
 use crate::report::files::RunRecord;
@@ -57,6 +59,9 @@ pub(super) async fn all(
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
         if let Some(together) = together {
+            if let Some(why) = together.why_not() {
+                scene.say(why);
+            }
             together.close().await;
             // The nodes decided: all of them begin anew, or none. Whoever was told to
             // stop does not take part.
@@ -159,6 +164,7 @@ async fn once(
         },
         scene.console.clone(),
     );
+    let counters = link_counters(scene, &plan).await;
     let scratch = Scratch::new(&identity.run_id);
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let mut pipes = Pipes(&logs);
@@ -212,6 +218,7 @@ async fn once(
         }
     };
     let exit_code = super::remap(&scene.settings, ending.code);
+    let link_errors = grown(scene, counters).await;
     scene.console.say(&closing::block(&Closing {
         ending: &ending,
         exit_code,
@@ -219,6 +226,7 @@ async fn once(
         world_size: plan.world_size,
         node_rank: plan.membership.node_rank,
         last_lines,
+        link_errors: &link_errors,
         folder: attempt_folder.as_deref(),
         lang: scene.lang(),
     }));
@@ -234,6 +242,7 @@ async fn once(
             oom: oom.kills(&scene.host),
             exit_code,
             logs: account(&summary, scene.lang()),
+            link_errors: &link_errors,
             lang: scene.lang(),
         };
         if let Err(error) = report::files::write_run_json(folder, &record) {
@@ -245,6 +254,27 @@ async fn once(
         }
     }
     (ending, again, outcome.is_ok_and(|outcome| outcome.told))
+}
+
+/// The error counters of the HCAs that the job uses, as they are before it.
+async fn link_counters(scene: &Scene, plan: &Plan) -> Option<Counters> {
+    if plan.network.hcas.is_empty() {
+        return None;
+    }
+    let (host, ports) = (Arc::clone(&scene.host), plan.network.hcas.clone());
+    let reading = tokio::task::spawn_blocking(move || counters::counters(&host, &ports));
+    tokio::time::timeout(ANSWER, reading).await.ok()?.ok()
+}
+
+/// By how much they grew while the job ran; nothing where they cannot be read any more.
+async fn grown(scene: &Scene, before: Option<Counters>) -> Vec<Growth> {
+    let Some(before) = before else { return Vec::new() };
+    let host = Arc::clone(&scene.host);
+    let reading = tokio::task::spawn_blocking(move || counters::growth(&host, &before));
+    match tokio::time::timeout(ANSWER, reading).await {
+        Ok(Ok(grown)) => grown,
+        _ => Vec::new(),
+    }
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {

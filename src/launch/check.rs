@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::{self, Facts};
 use crate::plan::{self, Plan, Survey};
-use crate::prepare;
+use crate::prepare::{self, WriteProblem};
 use crate::report::check_view;
 use crate::settings::Settings;
 use crate::text;
@@ -142,9 +142,23 @@ fn unwritten(file: &Path, error: &std::io::Error) -> Refusal {
     )
 }
 
-/// What can be tried without waiting: the port on node 0, one connection elsewhere.
+/// Where a capture keeps what was tried.
+const TRIED: &str = "tried";
+
+/// Whether a file can be written where the logs will go; None where that hangs, which
+/// the facts say already.
+async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, WriteProblem>> {
+    let folder = facts.state.logs.as_ref()?.path.clone();
+    let writing = tokio::task::spawn_blocking(move || prepare::try_write(&folder));
+    tokio::time::timeout(patience.files, writing).await.ok()?.ok()
+}
+
+/// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
 async fn attempts(host: &Host, survey: &Survey, facts: &Facts, patience: Patience) -> Tried {
-    let mut tried = Tried::default();
+    if !host.is_live() {
+        return host.answer(TRIED, Tried::default).unwrap_or_default();
+    }
+    let mut tried = Tried { write: written(facts, patience).await, ..Tried::default() };
     let Some(member) = survey.outline.as_ref().map(|plan| &plan.membership) else { return tried };
     if member.nnodes == 1 || member.elastic.is_some() || !host.is_live() {
         return tried;

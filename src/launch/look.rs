@@ -1,5 +1,6 @@
 //! The look at this node: every source of facts beside the others, each with its own deadline.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,9 @@ use crate::host::{Host, Trail};
 use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
-use crate::observe::{self, Contract, Facts, GpuFacts, Late, LogFolder, NodeState, PythonFacts};
+use crate::observe::{
+    self, Contract, Facts, Folder, GpuFacts, Late, NodeState, PythonFacts, UsedFolder,
+};
 use crate::plan;
 use crate::probe::{self, Answer};
 use crate::settings::{Device, ProbeMode, Settings, Sourced};
@@ -141,21 +144,46 @@ pub(super) async fn observe_within(
     let its = ours();
     let logs = read(host, text!("the folder for logs", "日志目录"), files, move |host| {
         let candidates = log_candidates(host, &its);
-        observe::state::log_folder(host, candidates.first()?)
+        observe::state::folder(host, candidates.first()?)
     });
-    let marks =
-        read(host, text!("marks of HAMi, and PID 1", "HAMi 标记与 PID 1"), files, |host| {
-            (observe::state::hami(host), observe::state::clock(host), observe::deaf_shell(host))
-        });
+    // Each may lie on a mount of its own.
+    let folders: Vec<_> = observe::state::cache_folders(host)
+        .into_iter()
+        .map(|(by, path)| {
+            let source = text!("the folder of {by}", "{by} 目录");
+            let look = read(host, source, files, {
+                let path = path.clone();
+                move |host| observe::state::folder(host, &path)
+            });
+            (by, path, look)
+        })
+        .collect();
+    let leftovers = read(
+        host,
+        text!("files in /dev/shm", "/dev/shm 中的文件"),
+        files,
+        observe::leftovers::leftovers,
+    );
+    let marks = read(
+        host,
+        text!("libraries, modules and PID 1", "库、内核模块与 PID 1"),
+        files,
+        |host| NodeState {
+            hami: observe::state::hami(host),
+            clock: observe::state::clock(host),
+            compat: observe::cuda::compat(host),
+            gpudirect: observe::cuda::gpudirect(host),
+            numa_blocked: observe::state::numa_blocked(host),
+            deaf_shell: observe::deaf_shell(host),
+            ..NodeState::default()
+        },
+    );
 
     let mut late = Vec::new();
     let contract = observe::contract(host, above.answer(&mut late).await.flatten());
     let master = master_name(settings, &contract);
     let addresses = match &master {
-        Some(name) => {
-            let found = names::resolve(host, name, for_name, Some(&last_resort(mode))).await;
-            Some(found.map_err(|error| error.to_string()))
-        }
+        Some(name) => Some(resolved(host, name, for_name, mode).await),
         None => None,
     };
     let links = read(host, text!("interfaces and routes", "网卡与路由"), files, move |host| {
@@ -171,12 +199,19 @@ pub(super) async fn observe_within(
     }
     let limits = limits.answer(&mut late).await.unwrap_or_default();
     let hcas = hcas.answer(&mut late).await.unwrap_or_default();
-    let (hami, clock, deaf_shell) = marks.answer(&mut late).await.unwrap_or_default();
-    let log_folder = logs.answer(&mut late).await;
-    let log_folder = log_folder.unwrap_or_else(|| {
-        let path = log_candidates(host, settings).into_iter().next()?;
-        Some(LogFolder { path, problem: Some("no answer".to_owned()), ..LogFolder::default() })
-    });
+    let marks = marks.answer(&mut late).await.unwrap_or_default();
+    let leftovers = leftovers.answer(&mut late).await.unwrap_or_default();
+    let silent =
+        |path: PathBuf| Folder { path, problem: Some("no answer".to_owned()), ..Folder::default() };
+    let log_folder = logs
+        .answer(&mut late)
+        .await
+        .unwrap_or_else(|| Some(silent(log_candidates(host, settings).into_iter().next()?)));
+    let mut used = Vec::new();
+    for (by, path, look) in folders {
+        let folder = look.answer(&mut late).await.unwrap_or_else(|| Some(silent(path)));
+        used.extend(folder.map(|folder| UsedFolder { by: by.to_owned(), folder }));
+    }
     let python = python.answer(&mut late).await.unwrap_or_else(|| PythonFacts {
         problem: Some(text!(
             "the search for python did not come to an end; a folder of PATH or of the environment is on a mount that does not answer",
@@ -190,7 +225,7 @@ pub(super) async fn observe_within(
         None => observe::gpu::unanswered(host, driver),
     };
     Facts {
-        hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+        hostname: hostname(host),
         contract,
         gpus,
         network,
@@ -199,8 +234,34 @@ pub(super) async fn observe_within(
         python,
         checkpoint_heads,
         environment: observe::environment(host),
-        state: NodeState { logs: log_folder, clock, hami, late, absent, deaf_shell },
+        state: NodeState { logs: log_folder, folders: used, leftovers, late, absent, ..marks },
     }
+}
+
+/// The addresses of a name; of a copied root those that it had when it was captured,
+/// since the name servers of another machine say something else.
+async fn resolved(
+    host: &Host,
+    name: &str,
+    patience: Duration,
+    mode: ProbeMode,
+) -> Result<Vec<IpAddr>, String> {
+    let kept = format!("name/{name}");
+    if !host.is_live()
+        && let Some(found) = host.answer(&kept, || Err(String::new()))
+    {
+        return found;
+    }
+    let found = names::resolve(host, name, patience, Some(&last_resort(mode))).await;
+    let found = found.map_err(|error| error.to_string());
+    host.keep(&kept, &found);
+    found
+}
+
+fn hostname(host: &Host) -> String {
+    let own = || nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let file = || host.read("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    host.answer("hostname", own).unwrap_or_else(file)
 }
 
 /// Where the run's files may go, the best first.

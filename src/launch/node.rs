@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::Scene;
+use super::excuse;
 use super::look::{last_resort, log_candidates, observe};
 use super::shared::Together;
 use super::together::{self, Met};
@@ -62,7 +63,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     wait_for_fabric(scene, &mut facts).await;
     let alone = plan_alone(scene, &mut facts, next.is_none()).await;
     if let Err(refusal) = &alone {
-        together::excuse(scene, &facts, refusal).await;
+        excuse::planned(scene, &facts, refusal).await;
     }
     let (mut plan, interactive) = alone?;
     let log_candidates = log_candidates(&scene.host, &scene.settings);

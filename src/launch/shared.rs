@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Scene;
 use super::node::Next;
+use crate::lang::Text;
 use crate::logs::{self, Logs};
 use crate::muster::{self, Again, Cause, Event, Restarts, Session};
 use crate::plan::RunIdentity;
@@ -253,6 +254,11 @@ impl Together {
     /// What the coming attempt inherits.
     pub(super) fn next(&self, again: Again, identity: &RunIdentity) -> Next {
         Next { attempt: again.attempt, identity: identity.clone(), restarts: self.restarts.clone() }
+    }
+
+    /// Why node 0 begins no further attempt, where some were asked for.
+    pub(super) fn why_not(&self) -> Option<&Text> {
+        self.restarts.why_not()
     }
 
     pub(super) async fn close(self) {

@@ -12,13 +12,14 @@ use super::card::card;
 use super::look;
 use super::node::{self, Next, Stage};
 use super::shared::Together;
+use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
     self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Restarts,
     Secret, Session, Settled,
 };
-use crate::observe::{self, Facts};
-use crate::plan::{self, Membership, Plan, RunIdentity};
+use crate::observe::{self, Contract, Facts};
+use crate::plan::{Membership, Plan, RunIdentity};
 use crate::report::closing;
 use crate::settings::{MusterMode, Nproc, Settings, Source, Sourced};
 use crate::text;
@@ -36,7 +37,7 @@ pub(super) enum Met {
 ///
 /// # Errors
 /// When it is required and cannot be.
-fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
+pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
     let mode = settings.muster.value;
     if mode == MusterMode::Off || member.nnodes < 2 {
         return Ok(false);
@@ -59,15 +60,20 @@ fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> 
     ))
 }
 
-fn config(
-    scene: &Scene,
-    facts: &Facts,
+/// How this node takes part; `first`: no attempt of the job went before.
+///
+/// # Errors
+/// When the secret cannot be read or is too short.
+pub(super) fn config(
+    host: &Arc<Host>,
+    settings: &Settings,
+    contract: &Contract,
     member: &Membership,
     first: bool,
 ) -> Result<Config, Refusal> {
-    let settings = &scene.settings;
-    let job = facts.contract.job_id.as_ref().filter(|job| !job.is_blank());
-    let host = Arc::clone(&scene.host);
+    let job = contract.job_id.as_ref().filter(|job| !job.is_blank());
+    let secret = Secret::read(host)?;
+    let host = Arc::clone(host);
     Ok(Config {
         node: member.node_rank,
         nnodes: member.nnodes,
@@ -77,7 +83,7 @@ fn config(
         patience: settings.wait_timeout.value,
         progress_every: Duration::from_secs(30),
         peer_timeout: muster::PEER_TIMEOUT,
-        secret: Secret::read(&scene.host)?,
+        secret,
         // In a later attempt a store on the port is that of the one before.
         may_fall_back: settings.muster.value == MusterMode::Auto && first,
         memory: Arc::new(move || {
@@ -101,7 +107,8 @@ pub(super) async fn meet(
     if !scene.host.is_live() || !is_wanted(&scene.settings, member)? {
         return Ok(Met::Alone);
     }
-    let config = config(scene, facts, member, next.is_none())?;
+    let (settings, contract) = (&scene.settings, &facts.contract);
+    let config = config(&scene.host, settings, contract, member, next.is_none())?;
     let own = card(&scene.settings, facts, plan)?;
     if config.secret.is_none() && next.is_none() {
         scene.say(&text!(
@@ -322,28 +329,4 @@ fn agreed(
     };
     let together = Together::new(session, own.node, own.hostname, agreement.attempt, restarts);
     Met::Agreed { plan: Box::new(plan), identity, together: Box::new(together) }
-}
-
-/// This node cannot take part: the others should not wait for it.
-pub(super) async fn excuse(scene: &Scene, facts: &Facts, refusal: &Refusal) {
-    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-    let Ok(member) = plan::membership(
-        &scene.settings,
-        &facts.contract,
-        &facts.gpus,
-        &mut decisions,
-        &mut warnings,
-    ) else {
-        return;
-    };
-    let live = scene.host.is_live();
-    if !live || !is_wanted(&scene.settings, &member).unwrap_or(false) {
-        return;
-    }
-    let Ok(config) = config(scene, facts, &member, true) else { return };
-    if member.is_master() {
-        muster::turn_away(&config, &facts.hostname, refusal).await;
-    } else {
-        muster::excuse(&scene.host, &config, &facts.hostname, refusal).await;
-    }
 }

@@ -156,6 +156,8 @@ pub(super) struct Started {
     pub(super) exports: Vec<(String, Word)>,
     /// Arguments that ranklaunch itself refuses, as it says it.
     pub(super) refused: Vec<Unread>,
+    /// Lines of ranklaunch commands between which and the container's signals a shell stays.
+    pub(super) behind_shell: Vec<usize>,
 }
 
 /// The command line of a container: its `command` and `args`, and its literal variables.
@@ -215,6 +217,11 @@ impl Reader {
                 return;
             }
         };
+        // Whoever catches the signal may pass it on.
+        let traps = |command: &shell::Command| {
+            command.words.first().is_some_and(|word| word.text() == "trap")
+        };
+        let caught = commands.iter().any(traps);
         for command in commands {
             let words: Vec<Word> = command
                 .words
@@ -225,6 +232,15 @@ impl Reader {
                     word
                 })
                 .collect();
+            let program = self.without_prefixes(&words, command.may_not_run);
+            if let Some(first) = program.first()
+                && base(first.text()) == "ranklaunch"
+                && command.shell_stays
+                && !caught
+                && !words.iter().take(words.len() - program.len()).any(|word| word.text() == "exec")
+            {
+                self.started.behind_shell.push(first.line);
+            }
             self.command(&words, command.may_not_run, depth);
         }
     }

@@ -90,6 +90,7 @@ pub const RULES: &[Rule] = &[
     rule("env.nccl", "NCCL settings that do nothing or do harm", environment::nccl),
     rule("master.self", "every node takes itself for the master", environment::master_self),
     rule("service.links", "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
+    rule("signals.shell", "a shell that keeps SIGTERM from ranklaunch", kinds::behind_shell),
     rule("command.refused", "arguments that ranklaunch refuses", kinds::refused),
     rule("command.unread", "what is decided at run time", kinds::unread),
 ];

@@ -124,6 +124,8 @@ pub(super) struct Command {
     pub(super) words: Vec<Word>,
     /// It stands where a shell may pass it by or come by more than once.
     pub(super) may_not_run: bool,
+    /// The shell goes on beside it or after it, and so cannot become it.
+    pub(super) shell_stays: bool,
 }
 
 /// A quote or an expansion that is never closed, at this line of the script (from 0).
@@ -146,7 +148,11 @@ pub(super) fn commands(script: &str) -> Result<Vec<Command>, Unclosed> {
         documents: Vec::new(),
     };
     reader.read()?;
-    Ok(reader.found)
+    let mut found = reader.found;
+    if let Some((_last, others)) = found.split_last_mut() {
+        others.iter_mut().for_each(|command| command.shell_stays = true);
+    }
+    Ok(found)
 }
 
 /// What a later word must close.
@@ -432,6 +438,9 @@ impl Reader {
         if !command.words.is_empty() {
             let certain = self.open.iter().all(|open| *open == Open::Group);
             command.may_not_run = !certain || self.after_or;
+            // A pipe or the background; `&&` and `||` end in the last command.
+            let next = self.peek(0).filter(|c| matches!(c, '|' | '&'));
+            command.shell_stays = next.is_some() && self.peek(1) != next;
             self.found.push(command);
         }
         self.after_or = false;
@@ -491,6 +500,24 @@ mod tests {
         let filled = |word: &Word| word.filled(|n| (n == "A" || n == "C").then(|| "7".to_owned()));
         assert_eq!(words.get(2).map(|w| filled(w).shown()).as_deref(), Some("7"));
         assert_eq!(words.get(4).map(|w| filled(w).shown()).as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn the_shell_can_only_become_the_last_command() {
+        for (script, expected) in [
+            ("a", vec![false]),
+            ("a;\n", vec![false]),
+            ("a; b", vec![true, false]),
+            ("a && b", vec![true, false]),
+            ("a || b", vec![true, false]),
+            ("a &", vec![true]),
+            ("a | b", vec![true, false]),
+            ("a\nb # c\n", vec![true, false]),
+        ] {
+            let read = commands(script).expect("a script");
+            let stays: Vec<bool> = read.iter().map(|command| command.shell_stays).collect();
+            assert_eq!(stays, expected, "{script}");
+        }
     }
 
     #[test]

@@ -8,9 +8,9 @@ use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::compare::{self, Difference};
-use super::hall::{Hall, Turn};
+use super::hall::{Hall, MISSING, Turn, is_of_other_job};
 use super::hub;
-use super::listen::{Door, Said};
+use super::listen::{Door, Ear, Said};
 use super::restart::Restarts;
 use super::session::Session;
 use super::silence::BEAT;
@@ -96,6 +96,10 @@ pub async fn gather(
             }
             Err(refusal) => {
                 hall.broadcast(&Frame::Refuse(refusal.clone()));
+                if refusal.id != MISSING {
+                    let mut told = hall.seen.keys().copied().collect();
+                    tell_latecomers(config, &mut hall.ear, &refusal, &mut told).await;
+                }
                 hall.leave().await;
                 return Err(refusal);
             }
@@ -194,19 +198,34 @@ impl Gathered {
     }
 }
 
-/// Node 0 cannot take part: tells those who come within a few seconds.
-pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) {
-    /// Nodes that wait dial about once a second.
-    const PATIENCE: Duration = Duration::from_secs(3);
+/// Node 0 cannot take part: tells those who come within a few seconds; how many.
+pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
     let opened = Door::open(config.port, config.nnodes, config.secret.clone());
-    let Ok((door, mut ear)) = opened else { return };
-    let answer: Arc<[u8]> = wire::encode(&Frame::Refuse(declined(0, hostname, refusal))).into();
+    let Ok((door, mut ear)) = opened else { return 0 };
     let mut told = BTreeSet::new();
+    tell_latecomers(config, &mut ear, &declined(0, hostname, refusal), &mut told).await;
+    door.shut().await;
+    let drained = async { while ear.recv().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
+    told.len()
+}
+
+/// Refuses nodes that are a little later than the refusal; else each would dial a node 0
+/// that is gone until its own deadline.
+async fn tell_latecomers(
+    config: &Config,
+    ear: &mut Ear,
+    refusal: &Refusal,
+    told: &mut BTreeSet<u32>,
+) {
+    /// Nodes of one job start within seconds, and dial about once a second.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let answer: Arc<[u8]> = wire::encode(&Frame::Refuse(refusal.clone())).into();
+    let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
     let tell = async {
-        let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
         while told.len() < others {
             match ear.recv().await {
-                Some((_, Said::Arrived { hello, out, .. })) => {
+                Some((_, Said::Arrived { hello, out, .. })) if !is_of_other_job(config, &hello) => {
                     let _ = out.send(Arc::clone(&answer));
                     told.insert(hello.node);
                 }
@@ -216,9 +235,6 @@ pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) {
         }
     };
     let _ = tokio::time::timeout(PATIENCE, tell).await;
-    door.shut().await;
-    let drained = async { while ear.recv().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
 }
 
 fn beat() -> tokio::time::Interval {

@@ -22,6 +22,8 @@ use crate::verdict::{Refusal, Verdict};
 
 /// How long the earlier of two nodes with one rank has to prove that it lives.
 const CHALLENGE: Duration = Duration::from_secs(2);
+/// Id of the refusal at the deadline: whoever is missing then has had its time.
+pub(super) const MISSING: &str = "muster.missing";
 /// Addresses of strangers that get a line each.
 const NAMED_STRANGERS: usize = 32;
 
@@ -43,6 +45,14 @@ impl Member {
     pub(super) fn tell(&self, frame: &Frame) {
         // A connection that is gone says so by itself.
         let _ = self.out.send(wire::encode(frame).into());
+    }
+}
+
+/// Ports tell jobs apart where the platform does not name them.
+pub(super) fn is_of_other_job(config: &Config, hello: &Hello) -> bool {
+    match (&config.job, &hello.job) {
+        (Some(ours), Some(theirs)) => ours != theirs,
+        _ => config.port != hello.port,
     }
 }
 
@@ -172,13 +182,10 @@ impl Hall {
             let _ = out.send(wire::encode(&Frame::Refuse(refusal)).into());
             Ok(Turn::Wait)
         };
-        let other_job = match (&self.config.job, &hello.job) {
-            (Some(ours), Some(theirs)) => ours != theirs,
-            _ => self.config.port != hello.port,
-        };
-        if other_job {
+        if is_of_other_job(&self.config, &hello) {
             return refuse_it(wrong_job(&self.config, &hello));
         }
+        self.seen.insert(node, (from, Instant::now()));
         if hello.nnodes != self.config.nnodes {
             let (ours, theirs) = (self.config.nnodes, hello.nnodes);
             let host = &hello.hostname;
@@ -229,7 +236,6 @@ impl Hall {
             accepted: false,
         };
         member.tell(&Frame::Welcome { at: now_millis() });
-        self.seen.insert(node, (from, Instant::now()));
         self.by_id.insert(id, node);
         self.members.insert(node, member);
         Ok(Turn::Wait)
@@ -395,7 +401,7 @@ impl Hall {
         };
         Refusal::new(
             Verdict::Muster,
-            "muster.missing",
+            MISSING,
             text!(
                 "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
                 "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"

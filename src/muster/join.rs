@@ -307,37 +307,76 @@ impl Offer {
 }
 
 /// Tells node 0, where it can be reached at once, that this node cannot take part.
-pub async fn excuse(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) {
+///
+/// # Errors
+/// What stood in the way last, when node 0 was not told within a few seconds.
+pub async fn excuse(
+    host: &Host,
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+) -> Result<(), Text> {
     /// Node 0 may start a little later than this node.
     const PATIENCE: Duration = Duration::from_secs(5);
+    let mut obstacle = Text::same("no answer");
     let tell = async {
         loop {
-            let addresses = names::resolve(host, &config.master_addr, RESOLVE, None).await;
-            for address in addresses.unwrap_or_default() {
-                let peer = SocketAddr::new(address, config.port);
-                let Ok(stream) = connect(peer, CONNECT).await else { continue };
-                let dialed = handshake::dial(stream, config.secret.as_ref()).await;
-                let Ok(mut channel) = dialed else { continue };
-                let hello = Frame::Hello(Hello {
-                    node: config.node,
-                    nnodes: config.nnodes,
-                    job: config.job.clone(),
-                    port: config.port,
-                    hostname: hostname.to_owned(),
-                });
-                let said = channel.send(&hello).await.is_ok()
-                    && matches!(channel.receive().await, Ok(Frame::Welcome { .. }))
-                    && channel.send(&Frame::Decline(refusal.clone())).await.is_ok();
-                if said {
-                    channel.close().await;
-                    return;
+            let addresses = match names::resolve(host, &config.master_addr, RESOLVE, None).await {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    obstacle = Text::same(error.to_string());
+                    Vec::new()
+                }
+            };
+            for address in addresses {
+                match excuse_to(config, hostname, refusal, SocketAddr::new(address, config.port))
+                    .await
+                {
+                    Ok(()) => return,
+                    Err(why) => obstacle = why,
                 }
             }
             sleep(LONGEST_PAUSE / 4).await;
         }
     };
     // Whoever is not there hears of it when it dials a node that is gone.
-    let _ = timeout(PATIENCE, tell).await;
+    match timeout(PATIENCE, tell).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(obstacle),
+    }
+}
+
+async fn excuse_to(
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+    peer: SocketAddr,
+) -> Result<(), Text> {
+    let failed = |why: String| Text::same(why);
+    let stream = connect(peer, CONNECT).await.map_err(|error| failed(error.to_string()))?;
+    let dialed = handshake::dial(stream, config.secret.as_ref()).await;
+    let mut channel = dialed.map_err(|stranger| match stranger {
+        Stranger::Unknown(why) => failed(why),
+        known => shut_out(peer, &known).text,
+    })?;
+    let hello = Frame::Hello(Hello {
+        node: config.node,
+        nnodes: config.nnodes,
+        job: config.job.clone(),
+        port: config.port,
+        hostname: hostname.to_owned(),
+    });
+    channel.send(&hello).await.map_err(|error| failed(error.to_string()))?;
+    match channel.receive().await {
+        Ok(Frame::Welcome { .. }) => {}
+        Ok(Frame::Refuse(other)) => return Err(other.text),
+        Ok(_) => return Err(failed("an answer that does not fit".to_owned())),
+        Err(error) => return Err(failed(error.to_string())),
+    }
+    let decline = Frame::Decline(refusal.clone());
+    channel.send(&decline).await.map_err(|error| failed(error.to_string()))?;
+    channel.close().await;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::types::{Again, Cause};
+use crate::lang::Text;
+use crate::text;
 
 /// An attempt that ended sooner made no progress worth a further one.
 const QUICK: Duration = Duration::from_secs(60);
@@ -19,11 +21,39 @@ pub struct Restarts {
     pub attempt: u32,
     /// How the last quick attempts ended, oldest first.
     quick: Vec<(Option<u32>, String, i32)>,
+    end: Option<Text>,
 }
 
 impl Restarts {
     pub fn new(most: u32) -> Restarts {
-        Restarts { most, attempt: 0, quick: Vec::new() }
+        Restarts { most, attempt: 0, quick: Vec::new(), end: None }
+    }
+
+    /// Why there is no further attempt, where some were asked for.
+    pub fn why_not(&self) -> Option<&Text> {
+        self.end.as_ref()
+    }
+
+    fn ends(&self, cause: &Cause) -> Option<Text> {
+        let most = self.most;
+        if most == 0 {
+            None
+        } else if !cause.retry_helps() {
+            Some(text!("not started again: it would end the same way", "不再重启：重启后结果相同"))
+        } else if self.quick.len() >= REPEATS {
+            let seconds = QUICK.as_secs();
+            Some(text!(
+                "not started again: the last {REPEATS} attempts ended the same way, each within {seconds} s",
+                "不再重启：最近 {REPEATS} 次尝试均在 {seconds} 秒内以同样方式结束"
+            ))
+        } else if self.attempt >= most {
+            Some(text!(
+                "not started again: --max-restarts is {most}",
+                "不再重启：--max-restarts 为 {most}"
+            ))
+        } else {
+            None
+        }
     }
 
     /// Notes how the attempt ended; the next one, where it makes sense.
@@ -35,7 +65,8 @@ impl Restarts {
         if lasted < QUICK {
             self.quick.push(end);
         }
-        if self.attempt >= self.most || !cause.retry_helps() || self.quick.len() >= REPEATS {
+        self.end = self.ends(cause);
+        if self.end.is_some() || self.most == 0 {
             return None;
         }
         let pause = Duration::from_secs(1)

@@ -6,6 +6,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod state;
+
+pub use state::{Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NodeState, UsedFolder};
+
 use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::probe::Health;
@@ -27,78 +31,6 @@ pub struct Facts {
     pub environment: BTreeMap<String, String>,
     #[serde(default)]
     pub state: NodeState,
-}
-
-/// What else decides whether a job lives on this node.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct NodeState {
-    /// The folder in which the run's files will be made, the first of the candidates.
-    pub logs: Option<LogFolder>,
-    pub clock: Option<Clock>,
-    /// Marks of a GPU virtualiser, None without any.
-    pub hami: Option<Hami>,
-    /// Sources that did not answer in time.
-    pub late: Vec<Late>,
-    /// Variables of NCCL that name a file, or a folder for one, that is not there.
-    #[serde(default)]
-    pub absent: Vec<String>,
-    /// PID 1, where it keeps SIGTERM from us.
-    #[serde(default)]
-    pub deaf_shell: Option<DeafShell>,
-}
-
-/// A shell that runs a script as PID 1 and has no handler for SIGTERM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeafShell {
-    /// `bash`
-    pub name: String,
-    /// Its command line, shortened, with secrets masked.
-    pub command: String,
-}
-
-/// The file system below a folder that may not exist yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogFolder {
-    pub path: PathBuf,
-    /// Bytes (statvfs f_blocks and f_bavail × f_frsize).
-    pub total: u64,
-    pub free: u64,
-    /// Inodes; total is 0 on file systems that make them as needed.
-    pub inodes: u64,
-    pub inodes_free: u64,
-    /// Why nothing can be written there.
-    pub problem: Option<String>,
-}
-
-/// adjtimex(2).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clock {
-    /// The kernel does not know that anybody keeps its clock (STA_UNSYNC).
-    pub unsynchronised: bool,
-    /// The greatest error that the clock's keeper admits.
-    pub error_micros: u64,
-}
-
-/// HAMi hooks CUDA and NVML by a preloaded library and limits what each GPU gives.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hami {
-    /// Where its library is preloaded: `/etc/ld.so.preload`, `LD_PRELOAD`.
-    pub preloaded_by: Option<String>,
-    /// Its variables that are set, by name.
-    pub variables: BTreeMap<String, String>,
-    /// Switched off by CUDA_DISABLE_CONTROL=true.
-    pub disabled: bool,
-}
-
-/// A source of facts that was not waited for any longer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Late {
-    /// What was asked.
-    pub source: Text,
-    /// Where it stood, as far as that is known.
-    #[serde(default)]
-    pub path: Option<PathBuf>,
-    pub after_millis: u64,
 }
 
 /// What the platform says about the job. Which claim wins is decided in `plan`.
@@ -436,6 +368,21 @@ pub struct Limits {
     /// MemTotal in bytes.
     #[serde(default)]
     pub memory_total: Option<u64>,
+    /// The soft limit of the stack is lifted.
+    #[serde(default)]
+    pub stack_unlimited: bool,
+    /// Soft limit of this user's processes and threads; None is unlimited, or lifted by a capability.
+    #[serde(default)]
+    pub nproc_soft: Option<u64>,
+    /// Limit of the address space in bytes (`ulimit -v`); None is unlimited.
+    #[serde(default)]
+    pub address_space: Option<u64>,
+    /// vm.overcommit_memory: 0 by estimate, 1 always, 2 never.
+    #[serde(default)]
+    pub overcommit: Option<u8>,
+    /// SwapTotal in bytes.
+    #[serde(default)]
+    pub swap_total: Option<u64>,
     /// The CPUs that this process may run on; empty when unknown.
     #[serde(default)]
     pub allowed: CpuList,
@@ -464,5 +411,8 @@ pub struct Torch {
     pub version: String,
     /// `13.0`; None in a CPU build.
     pub cuda: Option<String>,
+    /// `2.26.2`, of the package beside a CUDA build; None where NCCL is compiled in.
+    #[serde(default)]
+    pub nccl: Option<String>,
     pub path: PathBuf,
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use crate::cpus::CpuList;
@@ -17,25 +18,68 @@ const CGROUP: &str = "/sys/fs/cgroup";
 /// Kernels write "no limit" of cgroup v1 as the largest multiple of a page.
 pub(super) const NO_LIMIT: u64 = 1 << 60;
 
+/// What the kernel says by calls, of this process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Asked {
+    shm_total: Option<u64>,
+    shm_free: Option<u64>,
+    memlock: Option<u64>,
+    nofile_soft: u64,
+    nofile_hard: u64,
+    stack_unlimited: bool,
+    nproc_soft: Option<u64>,
+    address_space: Option<u64>,
+    allowed_cpus: u32,
+}
+
 pub fn limits(host: &Host) -> Limits {
-    let (shm_total, shm_free) = shm(host);
-    let (memlock, nofile_soft, nofile_hard) = process_limits(host);
+    let asked = host.answer("limits", ask).unwrap_or_else(|| of_files(host));
     let groups = Groups::of_this_process(host);
-    let allowed = allowed_cpus(host);
+    let allowed = asked.allowed_cpus.max(1);
+    let capabilities = capabilities(host);
+    let has = |bits: u64| capabilities & bits != 0;
+    let memory = host.read("/proc/meminfo").unwrap_or_default();
+    let (pids_max, pids_current) = groups.pids(host).unzip();
     Limits {
-        shm_total,
-        shm_free,
-        memlock,
-        nofile_hard,
+        shm_total: asked.shm_total,
+        shm_free: asked.shm_free,
+        memlock: asked.memlock,
+        nofile_hard: asked.nofile_hard,
         cpus: groups.cpu_quota(host).map_or(allowed, |quota| quota.min(allowed)),
         memory_limit: groups.memory_limit(host),
-        nofile_soft,
-        ipc_lock: has_ipc_lock(host),
-        pids_max: groups.pids(host).map(|(most, _)| most),
-        pids_current: groups.pids(host).and_then(|(_, now)| now),
-        memory_total: memory_total(host),
+        nofile_soft: asked.nofile_soft,
+        ipc_lock: has(IPC_LOCK),
+        pids_max,
+        pids_current: pids_current.flatten(),
+        memory_total: of_meminfo(&memory, "MemTotal:"),
+        stack_unlimited: asked.stack_unlimited,
+        // copy_process() of the kernel lets both capabilities pass the limit.
+        nproc_soft: asked.nproc_soft.filter(|_| !has(SYS_ADMIN | SYS_RESOURCE)),
+        address_space: asked.address_space,
+        overcommit: host
+            .read("/proc/sys/vm/overcommit_memory")
+            .ok()
+            .and_then(|text| text.trim().parse().ok()),
+        swap_total: of_meminfo(&memory, "SwapTotal:"),
         allowed: affinity(host),
         numa: numa(host),
+    }
+}
+
+fn ask() -> Asked {
+    let stat = rustix::fs::statvfs("/dev/shm").ok();
+    let bytes = |blocks: u64, size: u64| blocks.checked_mul(size);
+    let files = getrlimit(Resource::Nofile);
+    Asked {
+        shm_total: stat.as_ref().and_then(|stat| bytes(stat.f_blocks, stat.f_frsize)),
+        shm_free: stat.as_ref().and_then(|stat| bytes(stat.f_bavail, stat.f_frsize)),
+        memlock: getrlimit(Resource::Memlock).maximum,
+        nofile_soft: files.current.unwrap_or(u64::MAX),
+        nofile_hard: files.maximum.unwrap_or(u64::MAX),
+        stack_unlimited: getrlimit(Resource::Stack).current.is_none(),
+        nproc_soft: getrlimit(Resource::Nproc).current,
+        address_space: getrlimit(Resource::As).current,
+        allowed_cpus: rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count()),
     }
 }
 
@@ -43,18 +87,21 @@ pub fn limits(host: &Host) -> Limits {
 pub(super) const REPLAYED: &[&str] =
     &["/proc/self/limits", "/proc/self/status", "/proc/self/mountinfo"];
 
-/// Bit 14 of the effective capabilities.
-fn has_ipc_lock(host: &Host) -> bool {
+/// linux/capability.h, as bits.
+const IPC_LOCK: u64 = 1 << 14;
+const SYS_ADMIN: u64 = 1 << 21;
+const SYS_RESOURCE: u64 = 1 << 24;
+
+/// The effective ones.
+fn capabilities(host: &Host) -> u64 {
     let status = host.read("/proc/self/status").unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    bits >> 14 & 1 == 1
+    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// `MemTotal:       65835152 kB`
-fn memory_total(host: &Host) -> Option<u64> {
-    let text = host.read("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+fn of_meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -84,15 +131,6 @@ fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
         .collect()
 }
 
-/// (all, free) bytes of /dev/shm.
-fn shm(host: &Host) -> (Option<u64>, Option<u64>) {
-    if !host.is_live() {
-        return (shm_of_mount(&host.read("/proc/self/mountinfo").unwrap_or_default()), None);
-    }
-    let Ok(stat) = rustix::fs::statvfs("/dev/shm") else { return (None, None) };
-    (stat.f_blocks.checked_mul(stat.f_frsize), stat.f_bavail.checked_mul(stat.f_frsize))
-}
-
 /// The size of the tmpfs on /dev/shm, `size=65536k` among the options of its
 /// mount (proc_pid_mountinfo(5)); one without the option may fill half the memory.
 fn shm_of_mount(mounts: &str) -> Option<u64> {
@@ -102,38 +140,31 @@ fn shm_of_mount(mounts: &str) -> Option<u64> {
     size.strip_suffix('k')?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Memlock hard, nofile soft and hard; an unlimited or unknown nofile is the largest number.
-fn process_limits(host: &Host) -> (Option<u64>, u64, u64) {
-    if host.is_live() {
-        let files = getrlimit(Resource::Nofile);
-        return (
-            getrlimit(Resource::Memlock).maximum,
-            files.current.unwrap_or(u64::MAX),
-            files.maximum.unwrap_or(u64::MAX),
-        );
-    }
+/// The same of a copied root, as far as its files tell; an unlimited or unknown number
+/// of open files is the largest number.
+fn of_files(host: &Host) -> Asked {
     let text = host.read("/proc/self/limits").unwrap_or_default();
     // `Max locked memory         8388608              8388608              bytes`
-    let limit = |name: &str, column: usize| -> Option<u64> {
+    let word = |name: &str, column: usize| {
         let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.split_whitespace().nth(column)?.parse().ok()
+        rest.split_whitespace().nth(column)
     };
+    let limit = |name: &str, column: usize| word(name, column)?.parse::<u64>().ok();
     let files = |column| limit("Max open files", column).unwrap_or(u64::MAX);
-    (limit("Max locked memory", 1), files(0), files(1))
-}
-
-/// CPUs of the affinity mask, which a cpuset narrows as well; at least 1.
-fn allowed_cpus(host: &Host) -> u32 {
-    let count = if host.is_live() {
-        rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(0)
-    } else {
-        let status = host.read("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        mask.map(str::to_owned)
-            .or_else(|| host.read("/sys/devices/system/cpu/online").ok())
-            .map_or(0, |text| in_list(&text))
-    };
-    count.max(1)
+    let status = host.read("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let online = || host.read("/sys/devices/system/cpu/online").ok();
+    Asked {
+        shm_total: shm_of_mount(&host.read("/proc/self/mountinfo").unwrap_or_default()),
+        shm_free: None,
+        memlock: limit("Max locked memory", 1),
+        nofile_soft: files(0),
+        nofile_hard: files(1),
+        stack_unlimited: word("Max stack size", 0) == Some("unlimited"),
+        nproc_soft: limit("Max processes", 0),
+        address_space: limit("Max address space", 0),
+        allowed_cpus: mask.map(str::to_owned).or_else(online).map_or(0, |text| in_list(&text)),
+    }
 }
 
 /// Members of a kernel list such as `0-3,8,10-11`.

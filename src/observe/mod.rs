@@ -5,9 +5,12 @@
 //! is a value, not an error.
 
 mod contract;
+pub mod counters;
+pub mod cuda;
 mod facts;
 pub mod gpu;
 mod init;
+pub mod leftovers;
 pub mod limits;
 mod nested;
 pub mod network;

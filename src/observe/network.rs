@@ -19,7 +19,7 @@ use crate::host::Host;
 const PARKING: &[&str] = &["kube-ipvs0", "nodelocaldns"];
 
 /// Where a capture keeps what the kernel said about interfaces.
-const INTERFACES: &str = "/run/ranklaunch/interfaces.json";
+const INTERFACES: &str = "interfaces";
 
 /// What this node's network looks like. `master` is the master's name and its
 /// addresses, or why it has none.
@@ -50,8 +50,7 @@ pub fn unanswered(host: &Host) -> NetworkFacts {
 /// In the kernel's order, which is NCCL's. Of a copied root only the names are known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {
-        let kept = host.read(INTERFACES).ok();
-        if let Some(kept) = kept.and_then(|text| serde_json::from_str(&text).ok()) {
+        if let Some(kept) = host.answer(INTERFACES, Vec::new) {
             return kept;
         }
         let interface = |name: String| Interface {
@@ -85,7 +84,7 @@ fn interfaces(host: &Host) -> Vec<Interface> {
             interface.addresses.push(address);
         }
     }
-    host.note(INTERFACES, || serde_json::to_vec(&interfaces).unwrap_or_default());
+    host.keep(INTERFACES, &interfaces);
     interfaces
 }
 
@@ -109,11 +108,9 @@ fn route(
         Err(error) => route.error = Some(error),
     }
     route.local = route.addresses.iter().any(|address| is_ours(*address, interfaces));
-    if !host.is_live() {
-        return route;
-    }
     for address in &route.addresses {
-        match source_address(*address) {
+        let Some(source) = source_address(host, *address) else { continue };
+        match source {
             Ok(source) => {
                 let owner = owner(source, interfaces);
                 route.interface = match owner {
@@ -133,8 +130,14 @@ fn route(
 }
 
 /// The address from which the kernel would send: connecting a UDP socket looks
-/// the route up, policy rules and VRFs included, and sends nothing.
-fn source_address(to: IpAddr) -> std::io::Result<IpAddr> {
+/// the route up, policy rules and VRFs included, and sends nothing. None for a copied
+/// root that does not say.
+fn source_address(host: &Host, to: IpAddr) -> Option<Result<IpAddr, String>> {
+    let ask = || ask_route(to).map_err(|error| error.to_string());
+    host.answer(&format!("route/{to}"), ask)
+}
+
+fn ask_route(to: IpAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -163,7 +166,7 @@ fn is_ours(address: IpAddr, interfaces: &[Interface]) -> bool {
 fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
     let of_table = default_v4(&host.read("/proc/net/route").unwrap_or_default())
         .or_else(|| default_v6(&host.read("/proc/net/ipv6_route").unwrap_or_default()));
-    if of_table.is_some() || !host.is_live() {
+    if of_table.is_some() {
         return of_table;
     }
     // No /proc, or a default route outside the main table. The addresses are
@@ -172,7 +175,7 @@ fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     outside
         .into_iter()
-        .filter_map(|address| source_address(address).ok())
+        .filter_map(|address| source_address(host, address)?.ok())
         .find_map(|source| owner(source, interfaces).map(|interface| interface.name.clone()))
 }
 
@@ -247,7 +250,9 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
         let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
             continue;
         };
-        let known = !host.is_live() || is_ours(address, interfaces);
+        // A copy may have the names of interfaces alone.
+        let unknown = !host.is_live() && interfaces.iter().all(|one| one.addresses.is_empty());
+        let known = unknown || is_ours(address, interfaces);
         if known && words.any(|word| word.eq_ignore_ascii_case(name.trim())) {
             found.push(address);
         }
@@ -308,15 +313,18 @@ fn of_environment(host: &Host) -> Vec<NcclSetting> {
 /// NCCL asks the user database for the home folder, not HOME. Users that stand
 /// elsewhere than in /etc/passwd, and copied roots, are left to HOME.
 fn home(host: &Host) -> Option<String> {
-    let passwd = if host.is_live() { host.read("/etc/passwd").ok() } else { None };
+    host.answer("home", || of_user(host)).flatten().or_else(|| host.variable("HOME"))
+}
+
+fn of_user(host: &Host) -> Option<String> {
+    let passwd = host.read("/etc/passwd").ok()?;
     let uid = nix::unistd::getuid().to_string();
     // name:password:uid:gid:comment:home:shell
-    let of_user = passwd.as_deref().unwrap_or_default().lines().find_map(|line| {
+    passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [_, _, of, _, _, home, ..] = fields.as_slice() else { return None };
         (*of == uid).then(|| (*home).to_owned())
-    });
-    of_user.or_else(|| host.variable("HOME"))
+    })
 }
 
 /// NCCL's grammar: `#` only at the line's start, the first `=` ends the name,

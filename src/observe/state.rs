@@ -1,23 +1,24 @@
-//! The folder for logs, the clock, and a GPU virtualiser's marks.
+//! Folders that a job writes in, the clock, NUMA calls, and a GPU virtualiser's marks.
 //!
-//! Takes the [`Host`] and the folder that the logs want; gives parts of
+//! Takes the [`Host`] and the folder that is meant; gives parts of
 //! [`NodeState`](super::NodeState). Only looks: makes no folder, writes nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use super::{Clock, Hami, LogFolder};
+use super::{Clock, Folder, Hami};
 use crate::host::Host;
 use crate::sys;
 
 /// The file system on which `folder` is or will be made. Hangs when its mount is dead.
-pub fn log_folder(host: &Host, folder: &Path) -> Option<LogFolder> {
-    if !host.is_live() {
-        return None;
-    }
-    let path = std::path::absolute(folder).ok()?;
-    let mut found = LogFolder { path: path.clone(), ..LogFolder::default() };
+pub fn folder(host: &Host, folder: &Path) -> Option<Folder> {
+    let path = host.working_directory()?.join(folder);
+    host.answer(&format!("folder{}", path.display()), || look(host, path))?
+}
+
+fn look(host: &Host, path: PathBuf) -> Option<Folder> {
+    let mut found = Folder { path: path.clone(), ..Folder::default() };
     // The folder itself is made at launch; what exists above it decides.
     let exists = |part: &&Path| {
         host.at(part);
@@ -41,13 +42,52 @@ pub fn log_folder(host: &Host, folder: &Path) -> Option<LogFolder> {
     Some(found)
 }
 
+/// Variables that name a folder in which a library writes, and where it does without
+/// one; `~` is HOME. Later ones stand below earlier ones where these are set.
+const CACHES: &[(&str, &str)] = &[
+    ("TMPDIR", "/tmp"),
+    ("XDG_CACHE_HOME", "~/.cache"),
+    ("HF_HOME", ""),
+    ("HF_HUB_CACHE", ""),
+    ("TORCH_HOME", ""),
+    ("TORCH_EXTENSIONS_DIR", ""),
+    ("TORCHINDUCTOR_CACHE_DIR", ""),
+    ("TRITON_CACHE_DIR", "~/.triton"),
+    ("CUDA_CACHE_PATH", ""),
+];
+
+/// The folders in which torch, triton and their like write, with what names each.
+pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
+    let mut found: Vec<(&'static str, PathBuf)> = Vec::new();
+    for (variable, default) in CACHES {
+        let set = host.variable(variable).filter(|folder| folder.starts_with('/'));
+        let folder = set.or_else(|| match default.strip_prefix('~') {
+            Some(below) => Some(format!("{}{below}", host.variable("HOME")?)),
+            None => (!default.is_empty()).then(|| (*default).to_owned()),
+        });
+        let Some(folder) = folder.map(PathBuf::from) else { continue };
+        if folder.is_absolute() && !found.iter().any(|(_, known)| *known == folder) {
+            found.push((variable, folder));
+        }
+    }
+    found
+}
+
 /// None where the kernel does not say (a copied root, a strict seccomp profile).
 pub fn clock(host: &Host) -> Option<Clock> {
-    if !host.is_live() {
-        return None;
-    }
-    let (unsynchronised, error_micros) = sys::clock_state().ok()?;
-    Some(Clock { unsynchronised, error_micros })
+    host.answer("clock", || {
+        let (unsynchronised, error_micros) = sys::clock_state().ok()?;
+        Some(Clock { unsynchronised, error_micros })
+    })?
+}
+
+/// Whether NUMA calls are forbidden; None where the kernel has none.
+pub fn numa_blocked(host: &Host) -> Option<bool> {
+    host.answer("numa", || match sys::numa_calls() {
+        Ok(()) => Some(false),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Some(true),
+        Err(_) => None,
+    })?
 }
 
 /// Variables by which HAMi is told its limits (HAMi-core src/multiprocess).
@@ -93,13 +133,13 @@ mod tests {
     fn a_folder_that_does_not_exist_is_judged_by_what_is_above_it() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("a/b/c");
-        let found = log_folder(&Host::live(), &folder).expect("a file system");
+        let found = super::folder(&Host::live(), &folder).expect("a file system");
         assert_eq!((found.path.as_path(), found.problem.as_deref()), (folder.as_path(), None));
         assert!(found.total >= found.free && found.total > 0, "{found:?}");
 
         let file = root.path().join("file");
         std::fs::write(&file, "").expect("a file");
-        let found = log_folder(&Host::live(), &file.join("logs")).expect("a file system");
+        let found = super::folder(&Host::live(), &file.join("logs")).expect("a file system");
         assert!(found.problem.is_some_and(|why| why.contains("file")));
     }
 

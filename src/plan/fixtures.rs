@@ -87,6 +87,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
             torch: Some(Torch {
                 version: "2.15.0+cu130".into(),
                 cuda: Some("13.0".into()),
+                nccl: Some("2.28.9".into()),
                 path: PathBuf::from("/opt/torch"),
             }),
             ..PythonFacts::default()

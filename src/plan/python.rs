@@ -92,6 +92,8 @@ pub(crate) fn check(
     let major = cuda.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if let (Some(major), Some((driver, minor))) = (major, facts.gpus.cuda_driver_version)
         && major > driver
+        // Forward compatibility brings a libcuda that is newer than the driver.
+        && facts.state.compat.is_none()
     {
         return raise_torch(
             settings,

@@ -9,8 +9,10 @@ mod port;
 mod raise;
 mod threads;
 mod wait;
+mod write;
 
 pub use port::{check_port, free_port};
 pub use raise::raise_limits;
 pub use threads::can_start_threads;
 pub use wait::{Reached, Wait, parse_endpoint, wait_for_master};
+pub use write::{WriteProblem, try_write};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ending::Ending;
 use crate::lang::{Lang, Text};
+use crate::observe::counters::Growth;
 use crate::text;
 use crate::verdict::{Refusal, Warning};
 
@@ -19,6 +20,8 @@ pub struct Closing<'a> {
     pub node_rank: u32,
     /// Last lines of the rank that failed, oldest first.
     pub last_lines: Vec<String>,
+    /// Error counters of HCAs that grew while the job ran.
+    pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
     pub lang: Lang,
 }
@@ -55,6 +58,11 @@ pub fn block(closing: &Closing<'_>) -> String {
         if !hint.is_empty() {
             let _ = writeln!(out, "   {}: {hint}", text!("hint", "提示").get(lang));
         }
+        if !closing.link_errors.is_empty() {
+            let list = link_errors(closing.link_errors);
+            let line = text!("link errors since the start: {list}", "启动以来的链路错误：{list}");
+            let _ = writeln!(out, "   {}", line.get(lang));
+        }
         let id = &ending.id;
         let code = text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）");
         let _ = writeln!(out, "   {}", code.get(lang));
@@ -63,6 +71,15 @@ pub fn block(closing: &Closing<'_>) -> String {
         let _ = writeln!(out, "   {}: {}", text!("logs", "日志").get(lang), folder.display());
     }
     out
+}
+
+/// `mlx5_0:1 out_of_sequence +40, mlx5_1:1 link_downed +1`, the most first.
+fn link_errors(grown: &[Growth]) -> String {
+    const SHOWN: usize = 6;
+    let each = |one: &Growth| format!("{} {} +{}", one.port, one.counter, one.by);
+    let shown: Vec<String> = grown.iter().take(SHOWN).map(each).collect();
+    let more = if grown.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// A refusal for people: what is wrong, one hint, the code.

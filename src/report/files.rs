@@ -13,6 +13,7 @@ use crate::host::Host;
 use crate::in_time::io_in_time;
 use crate::lang::Lang;
 use crate::observe::OomKills;
+use crate::observe::counters::Growth;
 use crate::supervise::{End, Outcome};
 
 /// How long a file system may take for a small file before the verdict goes on without it.
@@ -37,6 +38,8 @@ pub struct RunRecord<'a> {
     /// The program's exit code, remapped.
     pub exit_code: i32,
     pub logs: Value,
+    /// Error counters of HCAs that grew while the job ran.
+    pub link_errors: &'a [Growth],
     pub lang: Lang,
 }
 
@@ -110,6 +113,7 @@ pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
         "oom": record.oom.map(oom_json),
         "plan": record.plan,
         "logs": record.logs,
+        "link_errors": record.link_errors,
     });
     let mut bytes = serde_json::to_vec_pretty(&value)?;
     bytes.push(b'\n');

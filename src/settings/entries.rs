@@ -33,6 +33,13 @@ pub const CHECK_IDS: &[&str] = &[
     "storage.alive",
     "signals.term",
     "torch.allreduce",
+    "shm.leftovers",
+    "stack.size",
+    "disk.space",
+    "rdma.gpudirect",
+    "env.proxy",
+    "cuda.compat",
+    "numa.calls",
 ];
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {

@@ -10,6 +10,7 @@ mod document;
 mod entries;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
+mod meeting;
 mod places;
 mod profile;
 mod program;
@@ -33,6 +34,7 @@ use crate::text;
 use crate::verdict::{Refusal, Warning};
 
 pub use entries::CHECK_IDS;
+pub use meeting::read_meeting;
 pub use places::EMBEDDED;
 use profile::Profile;
 use table::{Row, TABLE, Take, row};

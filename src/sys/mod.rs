@@ -4,11 +4,13 @@
 //! enough; the rest of the crate denies `unsafe`.
 
 mod clock;
+mod numa;
 mod process;
 mod signals;
 mod socket;
 
 pub use clock::clock_state;
+pub use numa::numa_calls;
 pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
 pub use signals::{
     Dispositions, die_by, ignore, ignore_all, restore_in_child, send, stop_by,

@@ -160,11 +160,13 @@ impl Setup {
         self.options(&["-v", &mount])
     }
 
-    /// The host's own programs and libraries.
+    /// The host's own programs and libraries; /usr/local stays the image's.
     pub fn programs(self) -> Setup {
-        let folders = LIBRARIES.iter().map(|name| Path::new("/").join(name));
-        let folders = folders.filter(|path| path.is_dir() && !path.is_symlink());
-        folders.fold(self.mount(Path::new("/usr"), "/usr"), |setup, path| {
+        let places = ["/", "/usr"]
+            .into_iter()
+            .flat_map(|above| LIBRARIES.iter().map(move |name| Path::new(above).join(name)));
+        let folders = places.filter(|path| path.is_dir() && !path.is_symlink());
+        folders.fold(self, |setup, path| {
             let to = path.display().to_string();
             setup.mount(&path, &to)
         })
@@ -207,7 +209,7 @@ impl Setup {
     }
 }
 
-/// Where the python with torch and the one that it was made of lie, outside /usr.
+/// Where the python with torch and the one that it was made of lie.
 fn python_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
@@ -216,7 +218,7 @@ fn python_folders() -> &'static [PathBuf] {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         let mut folders: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
         folders.dedup();
-        folders.retain(|folder| !folder.starts_with("/usr"));
+        folders.retain(|folder| folder != Path::new("/usr"));
         folders
     })
 }

@@ -70,7 +70,7 @@ fn quiet(command: &mut Command) -> bool {
 }
 
 /// tests/programs/misbehave.c, compiled once per state of its source.
-fn misbehave() -> &'static Path {
+pub fn misbehave() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let source = super::program("misbehave.c");
@@ -97,7 +97,7 @@ fn targets() -> PathBuf {
 }
 
 /// An image without a single program; None where docker does not work.
-fn image() -> Option<&'static str> {
+pub fn image() -> Option<&'static str> {
     static IMAGE: OnceLock<bool> = OnceLock::new();
     const NAME: &str = "ranklaunch-test-empty";
     IMAGE

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -85,6 +86,16 @@ impl Cluster {
         let mut batch = batch.spawn().expect("ip runs");
         batch.stdin.take().expect("a pipe").write_all(words.as_bytes()).expect("written");
         assert!(batch.wait().expect("it ends").success(), "{words}");
+    }
+
+    /// The host is gone with its network; its processes must be dead.
+    pub(crate) fn remove(&mut self, host: u32) {
+        assert!(ip(&format!("netns del {}", self.namespace(host))));
+        self.hosts.remove(&host);
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn namespace(&self, host: u32) -> String {
@@ -228,7 +239,9 @@ pub(crate) struct Shared {
 /// The shared part of how a node ended.
 #[track_caller]
 pub(crate) fn shared(ended: &Ended, node: u32) -> Shared {
-    let mut lines = ended.err.lines().skip_while(|line| !line.starts_with("── ranklaunch: "));
+    // Every attempt has one; the last counts.
+    let last = ended.err.rfind("── ranklaunch: ").map_or("", |at| &ended.err[at..]);
+    let mut lines = last.lines();
     let block = lines.next().unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
     let hint = lines.next().unwrap_or_default();
     let block = block.rsplit_once(" (node ").map_or(block, |(cause, _)| cause);

@@ -217,6 +217,15 @@ int main(int count, char **argv) {
     alarm(LIFETIME);
     if (!strcmp(mode, "sleep")) stay();
     if (!strcmp(mode, "wait")) { say("READY\n"); stay(); }
+    /* So many MiB in use, and no more. */
+    if (!strcmp(mode, "hold-memory")) {
+        size_t bytes = (size_t)atoi(more) << 20;
+        char *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block == MAP_FAILED) _exit(71);
+        memset(block, 1, bytes);
+        say("READY\n");
+        stay();
+    }
     if (!strcmp(mode, "escape")) { escape(argv); say("READY\n"); stay(); }
     /* Escapees, then an end with the code that is asked for. */
     if (!strcmp(mode, "escape-and-exit")) { escape(argv); say("READY\n"); _exit(atoi(more)); }

@@ -243,6 +243,25 @@ pub(super) fn refused(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
+/// An entry point of Ray is stopped by Ray, not by the kubelet.
+pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
+        for line in &container.started.behind_shell {
+            findings.warning(
+                *line,
+                text!(
+                    "the shell stays above ranklaunch and does not pass SIGTERM on: a pod that is deleted is killed after its grace, without a last word",
+                    "shell 留在 ranklaunch 之上且不转发 SIGTERM：Pod 被删除时，宽限期过后会被直接杀死，来不及收尾"
+                ),
+                text!(
+                    "make it the last command and write exec before it, or name ranklaunch as the command itself",
+                    "请将其作为最后一条命令并在前面加 exec，或直接把 ranklaunch 作为 command"
+                ),
+            );
+        }
+    }
+}
+
 /// What was not checked, so that silence means that something was.
 pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let hint = || {

@@ -66,7 +66,11 @@ pub fn known_variables() -> Vec<&'static str> {
     let proofs = PLATFORMS.iter().flat_map(|platform| platform.proofs.iter().copied().flatten());
     let mut names: Vec<&'static str> = proofs
         .map(|test| match test {
-            Test::Set(name) | Test::Unset(name) | Test::Is(name, _) | Test::Ends(name, _) => *name,
+            Test::Set(name)
+            | Test::Unset(name)
+            | Test::Is(name, _)
+            | Test::Ends(name, _)
+            | Test::Port(name) => *name,
         })
         .chain(
             PLATFORMS
@@ -86,6 +90,7 @@ fn proves(host: &Host, platform: &Platform) -> bool {
         Test::Unset(name) => host.variable(name).is_none(),
         Test::Is(name, value) => host.variable(name).is_some_and(|found| found == *value),
         Test::Ends(name, end) => host.variable(name).is_some_and(|found| found.ends_with(end)),
+        Test::Port(name) => host.variable(name).is_some_and(|found| found.parse::<u16>().is_ok()),
     };
     platform.proofs.iter().any(|group| group.iter().all(holds))
 }

@@ -17,7 +17,7 @@ use Reading::{
     FirstOfList, HostPart, HostlistFirst, LeadingNumber, ListLength, Loopback, MainFirst, Plain,
     PortPart, PositionInList, Range,
 };
-use Test::{Ends, Is, Set, Unset};
+use Test::{Ends, Is, Port, Set, Unset};
 
 /// One contract.
 pub(super) struct Platform {
@@ -35,6 +35,8 @@ pub(super) enum Test {
     Unset(&'static str),
     Is(&'static str, &'static str),
     Ends(&'static str, &'static str),
+    /// A port; not the tcp://… of a Service link, which nobody meant.
+    Port(&'static str),
 }
 
 pub(super) struct Row {
@@ -332,7 +334,13 @@ pub(super) const PLATFORMS: &[Platform] = &[
         // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
         id: "generic",
         strength: Strength::Generic,
-        proofs: &[&[Set("WORLD_SIZE")], &[Set("RANK")], &[Set("MASTER_ADDR")]],
+        // A port alone is what a person sets beside flags that say the rest.
+        proofs: &[
+            &[Set("WORLD_SIZE")],
+            &[Set("RANK")],
+            &[Set("MASTER_ADDR")],
+            &[Port("MASTER_PORT")],
+        ],
         claims: &[
             is(WorldSize, "WORLD_SIZE"),
             is(Rank, "RANK"),

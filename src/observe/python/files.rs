@@ -17,9 +17,7 @@ pub(super) fn absolute(host: &Host, path: &Path) -> PathBuf {
 }
 
 pub(super) fn working_directory(host: &Host) -> PathBuf {
-    let variable = || host.variable("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
-    let current = host.is_live().then(|| std::env::current_dir().ok()).flatten();
-    current.or_else(variable).unwrap_or_else(|| PathBuf::from("/"))
+    host.working_directory().unwrap_or_else(|| PathBuf::from("/"))
 }
 
 /// `path` without symlinks. A part that does not exist stays as it is.

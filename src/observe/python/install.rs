@@ -230,7 +230,19 @@ fn torch_in(host: &Host, site: &Path) -> Option<Torch> {
     let text = files::read_small(host, &path.join("version.py"))?;
     let version = assigned(&text, "__version__").flatten()?;
     let cuda = assigned(&text, "cuda").flatten();
-    Some(Torch { version, cuda, path })
+    let nccl = cuda.as_ref().and_then(|_| nccl_in(host, site));
+    Some(Torch { version, cuda, nccl, path })
+}
+
+/// The version of the NCCL package that torch's wheels depend on.
+fn nccl_in(host: &Host, site: &Path) -> Option<String> {
+    files::list(host, site).iter().find_map(|name| nccl_version(name).map(str::to_owned))
+}
+
+/// `nvidia_nccl_cu12-2.26.2.dist-info` → `2.26.2`
+fn nccl_version(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix("nvidia_nccl_cu")?.strip_suffix(".dist-info")?;
+    rest.split_once('-').map(|(_, version)| version)
 }
 
 /// The string that a top-level line `name = '…'` or `name: Optional[str] = '…'` assigns:
@@ -266,6 +278,15 @@ mod tests {
         assert_eq!(assigned(old, "cuda"), Some(None));
         assert_eq!(assigned(old, "hip"), None);
         assert_eq!(assigned("cuda_x = '1'\n  cuda = '2'", "cuda"), None);
+    }
+
+    #[test]
+    fn nccls_version_is_that_of_its_package() {
+        assert_eq!(nccl_version("nvidia_nccl_cu12-2.26.2.dist-info"), Some("2.26.2"));
+        for name in ["nvidia_nccl_cu12", "nvidia_cublas_cu12-12.6.dist-info", "torch-2.6.dist-info"]
+        {
+            assert_eq!(nccl_version(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -115,6 +115,8 @@ fn generic_variables_count_nodes() {
         ("WORLD_SIZE=1 RANK=0 MASTER_ADDR=job-0 MASTER_PORT=12345", "generic 1 0 job-0:12345 free"),
         ("WORLD_SIZE=1 RANK=0 MASTER_ADDR=$(X)", "generic 1 0 127.0.0.1:29500 free master.addr"),
         ("MASTER_ADDR=10.0.0.1 MASTER_PORT=29500", "generic 1 0 10.0.0.1:29500 free"),
+        ("MASTER_PORT=29600", "generic 1 0 127.0.0.1:29600 free"),
+        ("MASTER_PORT=tcp://10.0.0.1:1", "none 1 0 127.0.0.1:29500 free"),
         ("WORLD_SIZE= RANK= MASTER_ADDR=", "generic 1 0 127.0.0.1:29500 free"),
         ("RANK=0", "generic 1 0 127.0.0.1:29500 free membership.half-given"),
         ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=[fd00::1] MASTER_PORT=1", "generic 2 0 fd00::1:1"),
@@ -494,6 +496,13 @@ fn flags_beat_the_platform() {
         told(&ray, "RAY_CLUSTER_NAME=r RAY_NODE_TYPE_NAME=g FQ_RAY_IP=r-head"),
         "flags 2 1 r-head:29500"
     );
+    // What a person at a bare host sets: the port of this job, beside flags.
+    let by_hand = |s: &mut Settings| {
+        two(s);
+        s.master_addr = flag("--master-addr", "10.0.0.9".to_owned());
+    };
+    assert_eq!(told(&by_hand, "MASTER_PORT=29600"), "flags 2 1 10.0.0.9:29600");
+    assert_eq!(told(&by_hand, "MASTER_PORT=tcp://10.0.0.1:1"), "flags 2 1 10.0.0.9:29500");
     let none = |s: &mut Settings| s.nnodes = flag("--nnodes", 0);
     assert_eq!(told(&none, env), "refused membership.number");
     let port = |s: &mut Settings| s.master_port = flag("--master-port", 0);

@@ -1,0 +1,182 @@
+//! Where a job writes: the folder for logs, caches, shared memory that was left behind.
+
+use super::{Evidence, Finding, bytes};
+use crate::lang::Text;
+use crate::observe::Folder;
+use crate::prepare::WriteProblem;
+use crate::text;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+pub(super) fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let hint = || text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录");
+    if let Some(Err(problem)) = &evidence.tried.write {
+        return vec![unwritable(problem)];
+    }
+    let Some(folder) = &evidence.facts.state.logs else {
+        return vec![Finding::info(text!("not known", "未知"))];
+    };
+    if let Some(text) = trouble(folder) {
+        return vec![Finding::bad(text, hint())];
+    }
+    let (path, free) = (folder.path.display(), bytes(folder.free));
+    vec![Finding::ok(match &evidence.tried.write {
+        Some(Ok(_)) => text!(
+            "{free} free in {path}, and a file was written there",
+            "{path} 空闲 {free}，写入测试通过"
+        ),
+        _ => text!("{free} free in {path}", "{path} 空闲 {free}"),
+    })]
+}
+
+/// What the kernel said to a file, and what that asks for.
+fn unwritable(problem: &WriteProblem) -> Finding {
+    use std::io::ErrorKind;
+    let (path, error) = (problem.folder.display(), problem.error());
+    let hint = match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => text!(
+            "the file system is read-only: mount a volume there, or name another folder with --log-dir",
+            "文件系统为只读：请在此挂载数据卷，或用 --log-dir 指定其他目录"
+        ),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => text!(
+            "nothing is left on this file system, or of this user's quota: delete old runs, or name another folder with --log-dir",
+            "该文件系统或用户配额已满：请删除旧的运行记录，或用 --log-dir 指定其他目录"
+        ),
+        ErrorKind::PermissionDenied => {
+            let user = problem.user;
+            text!(
+                "user {user} may not write there: change the owner (fsGroup, chown), or name another folder with --log-dir",
+                "用户 {user} 无权写入：请修改属主（fsGroup、chown），或用 --log-dir 指定其他目录"
+            )
+        }
+        _ => text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录"),
+    };
+    Finding::bad(
+        text!("no file can be written in {path}: {error}", "无法在 {path} 写入文件：{error}"),
+        hint,
+    )
+}
+
+/// What is wrong with the file system of a folder.
+fn trouble(folder: &Folder) -> Option<Text> {
+    let path = folder.path.display();
+    if let Some(problem) = &folder.problem {
+        return Some(text!(
+            "no file can be written in {path} ({problem})",
+            "无法在 {path} 写入文件（{problem}）"
+        ));
+    }
+    let free = bytes(folder.free);
+    // A twentieth of a large file system is no shortage.
+    let least = (folder.total / 20).clamp(64 * MIB, 10 * GIB);
+    if folder.free < least {
+        return Some(text!("{free} are free in {path}", "{path} 仅剩 {free}"));
+    }
+    if folder.inodes > 0 && folder.inodes_free < (folder.inodes / 100).min(1000) {
+        let (left, all) = (folder.inodes_free, folder.inodes);
+        return Some(text!(
+            "{left} of {all} inodes are free in {path}, though there are bytes",
+            "{path} 虽有空间，但 {all} 个 inode 仅剩 {left} 个"
+        ));
+    }
+    None
+}
+
+pub(super) fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let folders = &evidence.facts.state.folders;
+    let found: Vec<Finding> = folders
+        .iter()
+        .filter_map(|used| {
+            let by = &used.by;
+            let Text { en, zh } = trouble(&used.folder)?;
+            Some(Finding::bad(
+                text!("{by}: {en}", "{by}：{zh}"),
+                text!(
+                    "name another folder with {by}, or free this one",
+                    "请用 {by} 指定其他目录，或清理此目录"
+                ),
+            ))
+        })
+        .collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let least = folders.iter().min_by_key(|used| used.folder.free);
+    vec![match least {
+        None => Finding::ok(text!("no cache folder is named", "未指定缓存目录")),
+        Some(used) => {
+            let (free, path) = (bytes(used.folder.free), used.folder.path.display());
+            Finding::ok(text!(
+                "{free} or more are free (least in {path})",
+                "至少空闲 {free}（最少者为 {path}）"
+            ))
+        }
+    }]
+}
+
+pub(super) fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let left = &evidence.facts.state.leftovers;
+    if left.is_empty() {
+        return vec![Finding::ok(text!("nothing was left in /dev/shm", "/dev/shm 中无残留"))];
+    }
+    const SHOWN: usize = 3;
+    let (count, all) = (left.len(), bytes(left.iter().map(|file| file.bytes).sum()));
+    let mut users: Vec<u32> = left.iter().map(|file| file.uid).collect();
+    users.sort_unstable();
+    users.dedup();
+    let users: Vec<String> = users.iter().map(u32::to_string).collect();
+    let users = users.join(", ");
+    let mut largest: Vec<_> = left.iter().collect();
+    largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    let names: Vec<&str> = largest.iter().take(SHOWN).map(|file| file.name.as_str()).collect();
+    let more = if count > SHOWN { ", …" } else { "" };
+    let names = names.join(", ");
+    let kinds = left.iter().filter_map(|file| file.name.get(..4));
+    let mut globs: Vec<&str> = kinds
+        .filter_map(|start| match start {
+            "nccl" => Some("/dev/shm/nccl-*"),
+            "torc" => Some("/dev/shm/torch_*"),
+            "sem." => Some("/dev/shm/sem.*"),
+            _ => None,
+        })
+        .collect();
+    globs.sort_unstable();
+    globs.dedup();
+    let globs = globs.join(" ");
+    vec![Finding::bad(
+        text!(
+            "{count} files of processes that are gone hold {all} in /dev/shm, owner {users}: {names}{more}",
+            "/dev/shm 中有 {count} 个已结束进程的残留文件，共 {all}，属主 {users}：{names}{more}"
+        ),
+        text!(
+            "when no job runs on this node: rm {globs}",
+            "确认本节点没有任务运行后执行：rm {globs}"
+        ),
+    )]
+}
+
+pub(super) fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let late = &evidence.facts.state.late;
+    if late.is_empty() {
+        return vec![Finding::ok(text!("every source answered", "各来源均已应答"))];
+    }
+    late.iter()
+        .map(|late| {
+            let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
+            let path = path.unwrap_or_default();
+            let (en, zh) = (&late.source.en, &late.source.zh);
+            let seconds = super::seconds(std::time::Duration::from_millis(late.after_millis));
+            Finding::bad(
+                text!(
+                    "no answer within {seconds} s: {en}{path}; is a mount dead?",
+                    "{seconds} 秒内无应答：{zh}{path}；是否有挂载点失效？"
+                ),
+                text!(
+                    "look for processes in state D and for \"not responding\" in the host's dmesg",
+                    "请查找处于 D 状态的进程，以及宿主机 dmesg 中的 \"not responding\""
+                ),
+            )
+        })
+        .collect()
+}

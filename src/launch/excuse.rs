@@ -1,0 +1,117 @@
+//! A node that refuses: tells the others at once, so that none waits for it.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scene;
+use super::together::{config, is_wanted};
+use crate::cli::Options;
+use crate::host::Host;
+use crate::in_time::in_time;
+use crate::lang::Text;
+use crate::muster;
+use crate::observe::{self, Contract, Facts, GpuFacts};
+use crate::plan;
+use crate::settings::{self, Settings};
+use crate::text;
+use crate::verdict::Refusal;
+
+/// How long the files that say where the others are may take to answer.
+const FILES: Duration = Duration::from_secs(2);
+
+/// Whether a command line that cannot be read was to launch this node's part of the job
+/// that the platform's variables speak of: no flag that was read says otherwise.
+pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
+    const OWN: &[&str] = &[
+        "--nnodes",
+        "--node-rank",
+        "--master-",
+        "--world-size-counts",
+        "--nested",
+        "--muster",
+        "--host-root",
+    ];
+    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let launches = words.first().is_some_and(|word| word == "run" || word.starts_with('-'));
+    let ours = words.iter().take_while(|word| *word != "--");
+    launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(own)))
+}
+
+/// After a refusal by the plan.
+pub(super) async fn planned(scene: &Scene, facts: &Facts, refusal: &Refusal) {
+    let Facts { contract, gpus, hostname, .. } = facts;
+    if let Some(line) = tell(&scene.host, &scene.settings, contract, gpus, hostname, refusal).await
+    {
+        scene.say(&line);
+    }
+}
+
+/// After a refusal of the settings; the line to say of it.
+pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text> {
+    let host = Arc::new(Host::live());
+    let (reader, asked) = (Arc::clone(&host), options.clone());
+    let read = in_time(FILES, move || {
+        let above = observe::torchrun_above(&reader);
+        (settings::read_meeting(&asked, &reader), observe::contract(&reader, above))
+    });
+    let (settings, contract) = read?;
+    let Some(settings) = settings else { return nobody_told(&contract) };
+    if settings.host_root.is_some() {
+        return None;
+    }
+    let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    tell(&host, &settings, &contract, &GpuFacts::default(), &hostname, refusal).await
+}
+
+/// None where no variable speaks of other nodes.
+fn nobody_told(contract: &Contract) -> Option<Text> {
+    let Contract { nnodes, world_size, master_addr, .. } = contract;
+    nnodes.as_ref().or(world_size.as_ref()).or(master_addr.as_ref())?;
+    Some(text!(
+        "other nodes are not told, since this node does not know its place in the job; they wait for it until their deadline (--wait-timeout)",
+        "无法通知其他节点，因为本节点不知道自己在任务中的位置；它们会一直等待到期限（--wait-timeout）"
+    ))
+}
+
+/// None: there is nobody to tell.
+async fn tell(
+    host: &Arc<Host>,
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+    hostname: &str,
+    refusal: &Refusal,
+) -> Option<Text> {
+    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    let member = plan::membership(settings, contract, gpus, &mut decisions, &mut warnings);
+    let Ok(member) = member else { return nobody_told(contract) };
+    if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
+        return None;
+    }
+    let config = match config(host, settings, contract, &member, true) {
+        Ok(config) => config,
+        Err(Refusal { text: Text { en, zh }, .. }) => {
+            return Some(text!("the other nodes are not told: {en}", "无法通知其他节点：{zh}"));
+        }
+    };
+    if member.is_master() {
+        let others = member.nnodes.saturating_sub(1);
+        let told = muster::turn_away(&config, hostname, refusal).await;
+        return Some(text!(
+            "{told} of {others} other nodes heard of this refusal",
+            "{others} 个其他节点中有 {told} 个已得知本次拒绝"
+        ));
+    }
+    let (address, port) = (&config.master_addr, config.port);
+    Some(match muster::excuse(host, &config, hostname, refusal).await {
+        Ok(()) => text!(
+            "node 0 at {address}:{port} was told, so that no node waits for this one",
+            "已通知节点 0（{address}:{port}），其他节点不会再等待本节点"
+        ),
+        Err(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} could not be told ({en}); it waits for this node until its deadline (--wait-timeout)",
+            "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待到期限（--wait-timeout）"
+        ),
+    })
+}

@@ -1,0 +1,101 @@
+//! Error counters of the HCAs that a job uses, before it and after it.
+//!
+//! Takes the [`Host`] and `device:port` names; gives numbers, and what they grew by.
+//! A counter that cannot be read is not asked for again: firmware-owned functions
+//! answer with EINVAL and a line in the kernel's log each time.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::host::Host;
+
+/// Those whose growth says something about a link, a cable or a congested fabric.
+const COUNTERS: &[&str] = &[
+    "counters/link_downed",
+    "counters/link_error_recovery",
+    "counters/symbol_error",
+    "counters/port_rcv_errors",
+    "counters/local_link_integrity_errors",
+    "counters/excessive_buffer_overrun_errors",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/packet_seq_err",
+    "hw_counters/out_of_sequence",
+    "hw_counters/out_of_buffer",
+    "hw_counters/rnr_nak_retry_err",
+    "hw_counters/implied_nak_seq_err",
+    "hw_counters/roce_adp_retrans",
+    "hw_counters/roce_slow_restart",
+];
+
+/// What each file said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<(String, &'static str), u64>);
+
+/// A counter that grew while the job ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// `mlx5_0:1`
+    pub port: String,
+    /// `out_of_sequence`
+    pub counter: &'static str,
+    pub by: u64,
+}
+
+/// The counters of `ports` (`mlx5_0:1`).
+pub fn counters(host: &Host, ports: &[String]) -> Counters {
+    let all = ports.iter().flat_map(|port| COUNTERS.iter().map(move |file| (port.clone(), *file)));
+    Counters(all.filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?))).collect())
+}
+
+/// What grew since, the most first. One that was reset (a driver that was loaded again)
+/// has grown by what it shows.
+pub fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
+    let mut grown: Vec<Growth> = before
+        .0
+        .iter()
+        .filter_map(|((port, file), old)| {
+            let now = read(host, port, file)?;
+            let by = now.checked_sub(*old).unwrap_or(now);
+            let counter = file.rsplit('/').next()?;
+            (by > 0).then(|| Growth { port: port.clone(), counter, by })
+        })
+        .collect();
+    grown.sort_by_key(|one| std::cmp::Reverse(one.by));
+    grown
+}
+
+fn read(host: &Host, port: &str, file: &str) -> Option<u64> {
+    let (device, port) = port.split_once(':')?;
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/{file}");
+    host.read(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grew_is_told_and_what_cannot_be_read_is_not_asked_again() {
+        let root = tempfile::tempdir().expect("a folder");
+        let port = root.path().join("sys/class/infiniband/mlx5_0/ports/1");
+        let write = |file: &str, value: &str| {
+            let path = port.join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            std::fs::write(path, value).expect("a file");
+        };
+        write("counters/symbol_error", "7\n");
+        write("counters/link_downed", "3\n");
+        write("hw_counters/out_of_sequence", "100\n");
+        write("hw_counters/packet_seq_err", "not a number\n");
+        let host = Host::replayed(root.path(), BTreeMap::new());
+        let before = counters(&host, &["mlx5_0:1".to_owned(), "mlx5_9:1".to_owned()]);
+        assert_eq!(growth(&host, &before), []);
+        write("counters/link_downed", "1\n");
+        write("hw_counters/out_of_sequence", "140\n");
+        write("hw_counters/packet_seq_err", "5\n");
+        let grown = growth(&host, &before);
+        let told: Vec<_> = grown.iter().map(|one| (one.counter, one.by)).collect();
+        assert_eq!(told, [("out_of_sequence", 40), ("link_downed", 1)]);
+    }
+}

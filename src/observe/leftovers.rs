@@ -1,0 +1,90 @@
+//! Shared memory that nobody uses any more.
+//!
+//! Takes the [`Host`]; gives the files of /dev/shm that NCCL, torch or a semaphore
+//! made and that no living process maps or holds open. Deletes nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use super::Leftover;
+use crate::host::Host;
+use crate::procfs;
+
+const SHM: &str = "/dev/shm";
+
+/// Names that NCCL, torch (`torch_<pid>_<n>`) and sem_open(3) give their files.
+const NAMES: &[&str] = &["nccl-", "torch_", "sem."];
+
+/// A younger file may be on its way from one process to another, mapped by neither.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Where several containers share /dev/shm (`--ipc host`), those of others are seen
+/// only by their files: a file whose owner has a process that cannot be looked into
+/// is left out, unless that process has no shared memory at all.
+pub fn leftovers(host: &Host) -> Vec<Leftover> {
+    host.answer("leftovers", || look(host)).unwrap_or_default()
+}
+
+fn look(host: &Host) -> Vec<Leftover> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(host.path(SHM)).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(file) = entry.metadata() else { continue };
+        let is_named = NAMES.iter().any(|start| name.starts_with(start));
+        let age = file.modified().ok().and_then(|at| at.elapsed().ok());
+        if is_named && file.is_file() && age.is_some_and(|age| age >= SETTLED) {
+            found.push(Leftover { name, bytes: file.len(), uid: file.uid() });
+        }
+    }
+    if found.is_empty() {
+        return found;
+    }
+    let (used, hidden) = in_use(host);
+    found.retain(|file| !used.contains(&file.name) && !hidden.contains(&file.uid));
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found
+}
+
+/// Names below /dev/shm that processes map or hold open, and users with a process
+/// that does not let us look.
+fn in_use(host: &Host) -> (BTreeSet<String>, BTreeSet<u32>) {
+    let (mut used, mut hidden) = (BTreeSet::new(), BTreeSet::new());
+    let prefix = format!("{SHM}/");
+    for pid in procfs::pids(host) {
+        let folder = host.path(format!("/proc/{pid}"));
+        let Ok(owner) = fs::metadata(&folder) else { continue };
+        let (maps, files) = match (fs::read(folder.join("maps")), fs::read_dir(folder.join("fd"))) {
+            (Ok(maps), Ok(files)) => (maps, files),
+            (Err(error), _) | (_, Err(error)) => {
+                // One that has ended has neither; another is not ours to look into.
+                // Nor is PID 1 of a sandbox often, which makes no such files.
+                let closed = error.kind() == ErrorKind::PermissionDenied && pid != 1;
+                if closed && has_shared_pages(host, pid) {
+                    hidden.insert(owner.uid());
+                }
+                continue;
+            }
+        };
+        let maps = String::from_utf8_lossy(&maps);
+        // address perms offset dev inode path (proc_pid_maps(5))
+        let mapped = maps.lines().filter_map(|line| Some(line.get(line.find('/')?..)?.to_owned()));
+        let open = files.flatten().filter_map(|file| {
+            Some(fs::read_link(file.path()).ok()?.to_string_lossy().into_owned())
+        });
+        used.extend(
+            mapped.chain(open).filter_map(|path| Some(path.strip_prefix(&prefix)?.to_owned())),
+        );
+    }
+    (used, hidden)
+}
+
+/// What anybody may know of a process (proc_pid_status(5)): whether it has pages of
+/// shared memory at all. Before Linux 4.5 that is not said, so it may.
+fn has_shared_pages(host: &Host, pid: i32) -> bool {
+    let status = fs::read_to_string(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
+    let pages = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
+    pages.is_none_or(|pages| !pages.trim().starts_with("0 "))
+}

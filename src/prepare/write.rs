@@ -1,0 +1,53 @@
+//! Whether a file can be written in a folder: by writing one.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Why no file could be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteProblem {
+    /// Where it was tried: the folder, or what exists of it.
+    pub folder: PathBuf,
+    /// errno, 0 where there is none.
+    pub code: i32,
+    /// Our effective user.
+    pub user: u32,
+}
+
+impl WriteProblem {
+    pub fn of(folder: &Path, error: &io::Error) -> WriteProblem {
+        let user = nix::unistd::geteuid().as_raw();
+        WriteProblem { folder: folder.to_owned(), code: error.raw_os_error().unwrap_or(0), user }
+    }
+
+    /// What the kernel said.
+    pub fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.code)
+    }
+}
+
+/// Makes a file, brings a byte to the disk and removes the file again, in `folder` or
+/// in what exists of it. Gives the folder where it was; hangs when its mount is dead.
+///
+/// # Errors
+/// What the kernel said; permissions, a read-only mount and a full disk are told apart.
+pub fn try_write(folder: &Path) -> Result<PathBuf, WriteProblem> {
+    let existing = folder.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"));
+    let file = existing.join(format!(".ranklaunch-{}", std::process::id()));
+    match write(&file) {
+        Ok(()) => Ok(existing.to_owned()),
+        Err(error) => Err(WriteProblem::of(existing, &error)),
+    }
+}
+
+fn write(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    // A full disk or quota may be known only when the byte has to go somewhere.
+    let written = file.write_all(b"\n").and_then(|()| file.sync_all());
+    drop(file);
+    let removed = fs::remove_file(path);
+    written.and(removed)
+}
