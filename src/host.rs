@@ -24,8 +24,10 @@ pub use recorder::Recorder;
 pub const ENVIRONMENT: &str = "/proc/self/environ";
 
 /// Where a capture keeps answers that are no file's content. A live node has no such folder.
+const ANSWERS: &str = "/run/ranklaunch";
+
 fn answer_path(name: &str) -> String {
-    format!("/run/ranklaunch/{name}.json")
+    format!("{ANSWERS}/{name}.json")
 }
 
 /// Root path and environment of one node.

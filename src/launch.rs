@@ -22,17 +22,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Lang;
 use crate::logs::Console;
+use crate::observe::OomWatch;
 use crate::report;
 use crate::report::closing;
 use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
 use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
 use crate::sys::Dispositions;
+use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
 /// How long the last words may wait for a console that does not take them.
@@ -85,7 +89,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.
 fn run(options: &Options) -> i32 {
-    let guarded = guard::guarded(|link, dispositions| {
+    let oom = OomWatch::begin(&Host::live());
+    let agent = |link: &AgentLink, dispositions| {
         std::panic::set_hook(Box::new(|panic| {
             eprintln!(
                 "ranklaunch: internal error: {panic}\n  hint: please report this; the job is being ended"
@@ -93,11 +98,32 @@ fn run(options: &Options) -> i32 {
             crate::sys::exit_now(Verdict::Internal.code());
         }));
         agent(options, link, dispositions)
-    });
-    guarded.unwrap_or_else(|error| {
+    };
+    let lost = |signal| last_words(options, &oom, signal);
+    guard::guarded(agent, lost).unwrap_or_else(|error| {
         eprintln!("ranklaunch: cannot start the guard process: {error}");
         Verdict::Internal.code()
     })
+}
+
+/// What the guard says in place of an agent that was killed.
+fn last_words(options: &Options, oom: &OomWatch, signal: i32) {
+    let host = Host::live();
+    let lang = settings::language(options, &host);
+    let mut ending = report::ending::agent_killed(signal);
+    if let (9, Some(kills)) = (signal, oom.kills(&host)) {
+        let agent = text!("the launcher's agent", "启动器的 agent");
+        ending = report::memory::of_victim(ending, &agent, &kills);
+    }
+    let words = closing::ended_early(&ending, ending.code, lang);
+    // One thread, and no time to lose: a console that takes nothing now gets nothing.
+    let console = std::io::stderr();
+    let mut ready = [PollFd::new(&console, PollFlags::OUT)];
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+        eprint!("{words}");
+    }
+    // The kubelet's own file, or nothing.
+    let _ = report::files::announce(None, &host, &ending, None, ending.code, lang);
 }
 
 fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {

@@ -8,6 +8,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use serde_json::Value;
+
 /// What stands in place of a hidden value.
 pub const MASK: &str = "***";
 
@@ -73,7 +75,7 @@ pub fn mask_value(name: &str, value: &OsStr) -> OsString {
         return MASK.into();
     }
     let text = value.to_string_lossy();
-    let shown = Reader::default().first(&text);
+    let shown = mask_urls(&Reader::default().first(&text));
     // Bytes that are no UTF-8 stay what they are where nothing is hidden.
     if shown == text { value.to_owned() } else { shown.into() }
 }
@@ -90,9 +92,66 @@ pub fn mask_args(args: &[OsString]) -> Vec<OsString> {
             let text = arg.to_string_lossy();
             // A process that wrote itself a title has its whole command line in one word.
             let shown = if at == 0 { reader.first(&text) } else { reader.next(&text) };
+            let shown = mask_urls(&shown);
             if shown == text { arg.clone() } else { shown.into() }
         })
         .collect()
+}
+
+/// A configuration file as it may be kept: JSON, or lines of `NAME=value`.
+pub fn mask_file(text: &str) -> String {
+    if text.trim_start().starts_with('{')
+        && let Ok(document) = serde_json::from_str::<Value>(text)
+    {
+        let mut shown = document.clone();
+        mask_json(&mut shown);
+        // As it was written where nothing is hidden.
+        return if shown == document { text.to_owned() } else { shown.to_string() };
+    }
+    let line = |line: &str| mask_urls(&mask_assignment(line).unwrap_or_else(|| line.to_owned()));
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Hides what stands under a secret name: `{"HF_TOKEN": "…"}`, and the same as
+/// `{"name": "HF_TOKEN", "value": "…"}`.
+pub fn mask_json(document: &mut Value) {
+    match document {
+        Value::Object(entries) => {
+            let name = ["name", "variable"].iter().find_map(|key| entries.get(*key)?.as_str());
+            let is_secret = name.is_some_and(is_secret_name);
+            for (key, value) in entries.iter_mut() {
+                match value {
+                    Value::String(text) if is_secret_name(key) || (is_secret && key == "value") => {
+                        *text = MASK.to_owned();
+                    }
+                    other => mask_json(other),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(mask_json),
+        Value::String(text) => *text = mask_urls(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// `http://user:password@proxy:3128` without whose it is.
+fn mask_urls(text: &str) -> String {
+    const BEFORE: &str = "://";
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(BEFORE) {
+        let (scheme, after) = rest.split_at(at + BEFORE.len());
+        shown.push_str(scheme);
+        let is_end = |c: char| c.is_whitespace() || "/?#,;\"'`|<>\\".contains(c);
+        let authority = after.find(is_end).unwrap_or(after.len());
+        rest = after;
+        if let Some(user) = after.get(..authority).and_then(|authority| authority.rfind('@')) {
+            shown.push_str(MASK);
+            rest = after.get(user..).unwrap_or_default();
+        }
+    }
+    shown.push_str(rest);
+    shown
 }
 
 /// A command line as it may be shown, spaces and quotes as they are.
@@ -321,6 +380,45 @@ mod tests {
             assert_eq!(mask_value(name, value.as_ref()), shown);
         }
         assert_eq!(mask_value("HOME", "/root".as_ref()), "/root");
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_user() {
+        for (text, shown) in [
+            ("http://user:abc@proxy:3128", "http://***@proxy:3128"),
+            ("http://abc@proxy/x@y", "http://***@proxy/x@y"),
+            ("http://user:a@b@proxy", "http://***@proxy"),
+            ("http://proxy:3128/a@b", "http://proxy:3128/a@b"),
+            ("tcp://10.0.0.1:29500 x@y", "tcp://10.0.0.1:29500 x@y"),
+            ("a://b:c@d,e://f:g@h", "a://***@d,e://***@h"),
+            ("://", "://"),
+        ] {
+            assert_eq!(mask_value("X", text.as_ref()), shown);
+            assert_eq!(mask_args(&["x".into(), text.into()]), ["x", shown]);
+        }
+    }
+
+    #[test]
+    fn files_keep_all_but_their_secrets() {
+        for (text, shown) in [
+            ("# c\nNCCL_DEBUG=INFO\nX_TOKEN=a b\n", "# c\nNCCL_DEBUG=INFO\nX_TOKEN=***\n"),
+            (
+                "{ \"num_heads\": 40, \"bos_token\": \"<s>\" }",
+                "{ \"num_heads\": 40, \"bos_token\": \"<s>\" }",
+            ),
+            (
+                "{\"env_vars\": {\"A_KEY\": \"x\", \"B\": \"y\"}}",
+                "{\"env_vars\":{\"A_KEY\":\"***\",\"B\":\"y\"}}",
+            ),
+            (
+                "{\"name\": \"API_KEY\", \"value\": \"x\"}",
+                "{\"name\":\"API_KEY\",\"value\":\"***\"}",
+            ),
+            ("{ no json", "{ no json"),
+            ("index=https://u:p@host/simple\n", "index=https://***@host/simple\n"),
+        ] {
+            assert_eq!(mask_file(text), shown);
+        }
     }
 
     #[test]

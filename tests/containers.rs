@@ -164,6 +164,28 @@ fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
     assert!(verdict(&plain)["oom"].is_null());
 }
 
+/// Of ranklaunch itself only the guard is left then, and has the last word.
+#[test]
+fn an_agent_that_is_killed_has_its_end_said() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let image = docker::host_like();
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let to = format!("{}:/dev/termination-log", log.path().display());
+    let setup = Setup::of(&image).programs().options(&["-v", &to]);
+    let mut container = setup.start(&run("echo READY; exec sleep 300"));
+    container.says("READY", 2);
+    // The guard's only child.
+    tell(&["exec", container.name(), "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"]);
+    container
+        .wait()
+        .code(137)
+        .says(&["the launcher's agent was killed by SIGKILL", "(agent.killed)"]);
+    let message = json(&std::fs::read_to_string(log.path()).expect("text"));
+    assert_eq!((&message["cause"], &message["code"]), (&"agent.killed".into(), &137.into()));
+}
+
 /// Where ranklaunch can write its logs, or why it cannot.
 struct Root {
     options: &'static [&'static str],
@@ -226,6 +248,30 @@ fn a_job_runs_in_every_kind_of_confinement() {
             assert!(over.out.contains(&line), "{:?}: {}", root.options, over.out);
         }
     }
+}
+
+/// Nothing below /proc can be written (oom_score_adj, for one).
+#[test]
+fn a_proc_that_is_read_only_is_enough() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let image = docker::host_like();
+    let script = format!(
+        "mount -o remount,ro /proc || exit 99; ! echo 0 2>/dev/null >/proc/self/oom_score_adj && exec {} {} \
+         sh -c 'echo rank $RANK of $WORLD_SIZE'",
+        docker::RANKLAUNCH,
+        RUN.join(" ")
+    );
+    let may = ["--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined"];
+    let setup = Setup::of(&image).programs().options(&may).options(&["--entrypoint", "sh"]);
+    let over = setup.run(&["-c", &script]);
+    if over.code == 99 {
+        common::skipped(format_args!("this engine lets nobody mount: {}", over.err));
+        return;
+    }
+    let over = over.code(0).says(&["logs: /ranklaunch-logs/"]);
+    assert!(over.out.contains("[r1] rank 1 of 2"), "{}", over.out);
 }
 
 #[test]
@@ -475,13 +521,15 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
         .collect();
     for (mut container, (shell, options, script, deaf)) in started.into_iter().zip(&table) {
         container.says("READY", 2);
-        let err = container.err();
-        assert_eq!(err.contains(WARNING), *deaf, "{shell} {options:?} {script}: {err}");
-        assert!(!deaf || err.contains(&format!("PID 1 is {shell} (")), "{err}");
         let look = ["exec", container.name(), docker::RANKLAUNCH, "check", "--device", "cpu"];
         let said = String::from_utf8_lossy(&docker::docker(&look).stdout).into_owned();
         // What is started beside the job is not below PID 1, and is told nothing.
         assert!(said.contains("signals.term") && !said.contains(WARNING), "{said}");
+        // Both streams are whole only at the end.
+        tell(&["kill", container.name()]);
+        let err = container.wait().err;
+        assert_eq!(err.contains(WARNING), *deaf, "{shell} {options:?} {script}: {err}");
+        assert!(!deaf || err.contains(&format!("PID 1 is {shell} (")), "{err}");
     }
 }
 

@@ -136,16 +136,12 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
     );
     let contents = [("generate.py", script.as_path()), ("profile.toml", profile.as_path())];
     let team = build("team", &file, &contents, &[format!("BASE={}", base.name)]);
-    let training = |profile: &str| {
-        let args = [
-            format!("BASE={}", team.name),
-            format!("RANKLAUNCH={}", scratch.name),
-            format!("PROFILE={profile}"),
-        ];
-        build("training", &packaging("Dockerfile.training"), &[], &args)
-    };
-
-    let image = training("/profile.toml");
+    let args = [
+        format!("BASE={}", team.name),
+        format!("RANKLAUNCH={}", scratch.name),
+        "PROFILE=/profile.toml".to_owned(),
+    ];
+    let image = build("training", &packaging("Dockerfile.training"), &[], &args);
     let over = Setup::as_it_is(&image).programs().run(&[]);
     let over = over.code(0).says(&["· /profile.toml", "[/profile.toml:3]"]);
     assert!(over.out.contains("rank 0 --sizes 1"), "{}", over.out);
@@ -158,12 +154,8 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
     assert!(over.out.contains("rank 1 --sizes 2 --more x y"), "{}", over.out);
 
     // The embedded profiles need no file, and refuse what does not fit this container.
-    let refused = Setup::as_it_is(&training("wan22")).programs().run(&[
-        "--nproc-per-node",
-        "2",
-        "--device",
-        "cpu",
-    ]);
+    let wan22 = Setup::as_it_is(&image).programs().env("RANKLAUNCH_PROFILE", "wan22");
+    let refused = wan22.run(&["--nproc-per-node", "2", "--device", "cpu"]);
     refused.code(84).says(&["(shm.size)", "--shm-size"]);
 }
 
@@ -202,6 +194,76 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
         "{options}\nENTRYPOINT /ranklaunch run -- sh -c 'echo READY; exec sleep 300'; echo over"
     ));
     let mut job = Setup::as_it_is(&shell).programs().start(&[]);
-    job.says("READY", 2);
-    assert!(job.err().contains("PID 1 is sh ("), "{}", job.err());
+    job.says("READY", 2).waits("the warning", |job| job.err().contains("PID 1 is sh ("));
+}
+
+const READMES: [&str; 2] = [include_str!("../README.md"), include_str!("../README.zh-CN.md")];
+
+/// The fenced blocks of a language.
+fn blocks<'a>(readme: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    readme.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+/// The commands of all blocks that begin with `docker run`, each in one line.
+fn docker_runs(readme: &str) -> Vec<String> {
+    let joined = blocks(readme, "sh").join("\n").replace("\\\n", " ");
+    let lines = joined.lines().filter(|line| line.starts_with("docker run "));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The image of the README is built as it says, and what it does with it works here,
+/// but for the GPUs that this machine does not have.
+#[test]
+fn the_readmes_image_and_commands_work() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let [english, chinese] =
+        READMES.map(|readme| (blocks(readme, "dockerfile"), docker_runs(readme)));
+    assert_eq!(english, chinese, "both say the same");
+    let (files, commands) = english;
+    let (scratch, base) = (scratch(), docker::host_like());
+    let [text] = files.as_slice() else { panic!("one Dockerfile: {files:?}") };
+    let text = text
+        .replace("FROM ranklaunch ", &format!("FROM {} ", scratch.name))
+        .replace("FROM your-training-image", &format!("FROM {}", base.name));
+    let (_folder, file) = dockerfile(&text);
+    let image = build("readme", &file, &[], &[]);
+
+    let script = tempfile::tempdir().expect("a folder");
+    let generate = script.path().join("generate.py");
+    std::fs::write(&generate, "import sys\nprint('made', sys.argv[-1])\n").expect("written");
+    let node = Setup::as_it_is(&image)
+        .python()
+        .mount(&generate, "/generate.py")
+        .env("RANKLAUNCH_PYTHON", &common::python().display().to_string())
+        .env("RANKLAUNCH_ENGINE", "direct")
+        .into_options();
+    let expected = [
+        ("plan", "nproc_per_node"),
+        ("run", "made /workspace/output/"),
+        // What is missing there is the other host.
+        ("plan", "2 × 1 = 2"),
+    ];
+    assert_eq!(commands.len(), expected.len(), "{commands:?}");
+    for (command, (what, shows)) in commands.iter().zip(expected) {
+        let here: Vec<&str> =
+            command.strip_prefix("docker run ").expect("a run").split(' ').collect();
+        let here = here.join(" ").replace("--gpus all ", "").replace("-d --name wan22 ", "");
+        let (options, arguments) = here.split_once("your-training-image").expect("the image");
+        let arguments = arguments.trim().trim_start_matches("plan");
+        let mut words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+        // Folders of the hosts.
+        while let Some(at) = words.iter().position(|word| word == "-v") {
+            words.drain(at..at + 2);
+        }
+        words.retain(|word| word != "--rm");
+        words.extend(node.iter().cloned());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let arguments: Vec<&str> =
+            std::iter::once(what).chain(arguments.split_whitespace()).collect();
+        let over = Setup::as_it_is(&image).options(&words).run(&arguments).code(0);
+        assert!(over.out.contains(shows), "{command}: {}\n{}", over.out, over.err);
+    }
 }

@@ -162,6 +162,9 @@ fn all_that_nvml_knows_stands_in_the_report() {
     let node = playing(&[("GPUS", "2"), ("USED", "0,2048")]);
     let busy = of(&check(&node, &[]).1, "gpu.busy");
     assert!(busy[0][1].contains("NVML lists no process there"), "{busy:?}");
+    let node = node.env("CUDA_MPS_PIPE_DIRECTORY", "/mps");
+    let busy = of(&check(&node, &[]).1, "gpu.busy");
+    assert!(busy[0][0] == "info" && busy[0][1].contains("under MPS"), "{busy:?}");
 }
 
 #[test]

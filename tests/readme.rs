@@ -56,6 +56,9 @@ fn run(readme: &str, locale: &str) {
     assert!(examples.len() >= 5, "the marks are found");
     for Example { commands, shows } in examples {
         let folder = tempfile::tempdir().expect("a folder");
+        // As in a checkout of this repository.
+        let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+        std::os::unix::fs::symlink(packaging, folder.path().join("packaging")).expect("a link");
         let output = Command::new("sh")
             .args(["-e", "-c", &format!("exec 2>&1\n{commands}")])
             .current_dir(folder.path())

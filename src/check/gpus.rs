@@ -2,6 +2,7 @@
 
 use super::table::planned;
 use super::{Evidence, Finding, Kind, bytes};
+use crate::observe::gpu::shared_by;
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
 use crate::verdict::Warning;
@@ -125,13 +126,13 @@ fn is_fabric(fault: &Warning) -> bool {
 pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut found = planned(evidence, &["gpu.busy"]);
     if found.is_empty() {
-        let shared = evidence.facts.state.hami.is_some();
+        let shared = shared_by(evidence.facts);
         found.push(if evidence.on_gpus() == 0 {
             Finding::ok(text!("no GPU in use", "未使用 GPU"))
-        } else if shared {
+        } else if let Some(sharer) = shared {
             Finding::info(text!(
-                "not judged: HAMi counts GPU memory by itself",
-                "未判断：显存由 HAMi 自行计量"
+                "not judged: under {sharer} the memory in use is not that of this job's GPUs alone",
+                "未判断：在 {sharer} 下，已用显存不只属于本任务的 GPU"
             ))
         } else {
             Finding::ok(text!("the chosen GPUs are idle", "所选 GPU 均空闲"))

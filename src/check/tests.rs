@@ -157,7 +157,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
             node.facts.state.hami = Some(Hami::default());
         },
         Level::Info,
-        "HAMi counts",
+        "under HAMi",
     ),
     (
         "hami.limit",

@@ -14,7 +14,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::mask::{mask_args, mask_value};
+use crate::mask::{mask_args, mask_file, mask_value};
 
 /// The kernel's own limit of links in one path (path_resolution(7)).
 const LINKS: usize = 40;
@@ -232,7 +232,14 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
                 .copied()
                 .collect()
         }
-        _ => bytes.to_vec(),
+        // Answers of ours hold no setting, and files of the kernel none either.
+        _ if ["/proc", "/sys", super::ANSWERS].iter().any(|folder| path.starts_with(folder)) => {
+            bytes.to_vec()
+        }
+        _ => match std::str::from_utf8(bytes) {
+            Ok(text) => mask_file(text).into_bytes(),
+            Err(_) => bytes.to_vec(),
+        },
     }
 }
 
@@ -296,6 +303,8 @@ mod tests {
             ("/proc/7/cmdline", "python\0x.py\0--token\0abc\0", "python\0x.py\0--token\0***\0"),
             ("/proc/self/environ", "HF_TOKEN=abc\0HOME=/x\0", "HF_TOKEN=***\0HOME=/x\0"),
             ("/etc/hosts", "10.0.0.1 a\n", "10.0.0.1 a\n"),
+            ("/etc/nccl.conf", "NCCL_API_KEY=abc\n", "NCCL_API_KEY=***\n"),
+            ("/run/ranklaunch/x.json", "{\"token\":\"0\"}", "{\"token\":\"0\"}"),
         ] {
             assert_eq!(masked(Path::new(path), text.as_bytes()), kept.as_bytes(), "{path}");
         }

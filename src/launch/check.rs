@@ -104,6 +104,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     })?;
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
         observe::read_for_replay(&host);
+        host.keep(TRIED, &tried);
         recorder.write(folder).map_err(|error| unwritten(folder, &error))?;
     }
     if asked.torch && host.is_live() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub use label::label;
 pub use visible::visible;
 
-use super::{Gpu, GpuFacts, GpuSource, pci};
+use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
@@ -76,6 +76,21 @@ pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
         faults: faults::of_probe(&error).into_iter().collect(),
         attempts: vec![(GpuSource::Nvml, error.text())],
         ..GpuFacts::default()
+    }
+}
+
+/// What shares these GPUs among programs, so that memory in use says nothing of
+/// a leftover: an account of HAMi's own, a MIG instance's parent, other clients
+/// of an MPS server.
+pub fn shared_by(facts: &Facts) -> Option<&'static str> {
+    let gpus = &facts.gpus;
+    let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
+    let mps = facts.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
+    match () {
+        () if facts.state.hami.is_some() => Some("HAMi"),
+        () if mig => Some("MIG"),
+        () if mps => Some("MPS"),
+        () => None,
     }
 }
 

@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 
 use crate::lang::Text;
+use crate::observe::gpu;
 use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
 use crate::plan::distance::is_near;
 use crate::plan::notes::{Notes, severity};
@@ -314,9 +315,9 @@ pub fn choose(
         .collect();
     // Fail is the conductor's to carry out: only after stale processes were ended
     // does memory in use mean anything.
-    // Under HAMi, as on a MIG instance, the memory in use is an account of its own.
-    let shared = facts.state.hami.is_some() || has_mig(&facts.gpus);
-    if !shared && severity(settings, "gpu.busy", Severity::Warn) != Severity::Off {
+    if gpu::shared_by(facts).is_none()
+        && severity(settings, "gpu.busy", Severity::Warn) != Severity::Off
+    {
         busy(&facts.gpus, &selected, notes);
     }
     let mut chosen = Chosen { gpus, env: Vec::new() };

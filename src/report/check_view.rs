@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::plan_view;
 use crate::check::{Check, Level};
 use crate::lang::Lang;
-use crate::mask::mask_value;
+use crate::mask::{mask_json, mask_value};
 use crate::observe::Facts;
 use crate::plan::Plan;
 use crate::text;
@@ -115,6 +115,9 @@ const TELLING_WHOLE: &[&str] = &[
     "HOSTNAME",
 ];
 
+/// Where else facts hold what somebody set. (Elsewhere a `token` is that of a GPU.)
+const SETTINGS: &[&str] = &["/contract", "/network", "/python", "/state/hami"];
+
 fn shown(facts: &Facts) -> Value {
     let mut value = serde_json::to_value(facts).unwrap_or_default();
     let environment: Map<String, Value> = facts
@@ -128,6 +131,11 @@ fn shown(facts: &Facts) -> Value {
         .collect();
     if let Some(slot) = value.get_mut("environment") {
         *slot = Value::Object(environment);
+    }
+    for place in SETTINGS {
+        if let Some(part) = value.pointer_mut(place) {
+            mask_json(part);
+        }
     }
     value
 }

@@ -98,6 +98,25 @@ pub fn stopped(signal: i32) -> Ending {
     )
 }
 
+/// The agent, which knows how the ranks are, was killed by `signal`.
+pub fn agent_killed(signal: i32) -> Ending {
+    let name = signal_name(signal);
+    make(
+        128 + signal,
+        "launcher",
+        "agent.killed",
+        None,
+        text!(
+            "the launcher's agent was killed by {name}; its ranks were ended with it",
+            "启动器的 agent 被 {name} 杀死；其 rank 已随之终止"
+        ),
+        text!(
+            "somebody sent it to ranklaunch, or the node ran out of memory",
+            "有人向 ranklaunch 发送了该信号，或节点内存耗尽"
+        ),
+    )
+}
+
 fn by_itself(outcome: &Outcome) -> Ending {
     if let Some(failed) = outcome.ranks.iter().find(|rank| rank.failed()) {
         return rank_failed(outcome, failed.rank);

@@ -16,18 +16,23 @@ const KILL: i32 = 9;
 /// that was killed while nothing was counted was killed by somebody else.
 pub fn attributed(ending: Ending, outcome: &Outcome, kills: Option<OomKills>) -> Ending {
     let Some(kills) = kills else { return ending };
-    let limit = limit(&kills);
-    let Some((en, zh)) = victim(outcome, ending.rank).map(|Text { en, zh }| (en, zh)) else {
-        return beside(ending, outcome, &kills, &limit);
-    };
-    let Text { en: limit, zh: limit_zh } = limit;
+    match victim(outcome, ending.rank) {
+        Some(victim) => of_victim(ending, &victim, &kills),
+        None => beside(ending, outcome, &kills),
+    }
+}
+
+/// The ending of somebody who was killed while the kernel counted a kill.
+pub fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
+    let Text { en, zh } = victim;
+    let Text { en: limit, zh: limit_zh } = limit(kills);
     Ending {
         id: ID.into(),
         text: text!(
             "{en} was killed by the kernel's out-of-memory killer: {limit}",
             "{zh} 被内核 OOM killer 杀死：{limit_zh}"
         ),
-        hint: advice(&kills),
+        hint: advice(kills),
         ..ending
     }
 }
@@ -48,12 +53,12 @@ fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
 
 /// A rank that ended by itself after the kernel had killed something beside it:
 /// the hint says so, since a data loader's worker may have been its end.
-fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills, limit: &Text) -> Ending {
+fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
     if !matches!(outcome.stop, Some(StopReason::RankFailed(_)) | None) || ending.rank.is_none() {
         return ending;
     }
     let count = kills.processes;
-    let Text { en, zh } = limit;
+    let Text { en, zh } = limit(kills);
     let Text { en: advice, zh: advice_zh } = advice(kills);
     let hint = text!(
         "before that the kernel's out-of-memory killer ended {count} other process(es) of this container, perhaps workers of this rank: {en}; {advice}",

@@ -45,8 +45,12 @@ const WATCHED: [Signal; 8] = [
 /// Forks the agent and guards it; gives the exit code of the whole program.
 ///
 /// `agent` runs in the child with its end of the link and the signal state that
-/// the program was started with. Call before any thread exists.
-pub fn guarded(agent: impl FnOnce(&AgentLink, Dispositions) -> i32) -> io::Result<i32> {
+/// the program was started with. `lost` is told of the signal that killed the agent,
+/// once nothing of the job is left. Call before any thread exists.
+pub fn guarded(
+    agent: impl FnOnce(&AgentLink, Dispositions) -> i32,
+    lost: impl Fn(i32),
+) -> io::Result<i32> {
     let watch = Watch::begin(WATCHED.into_iter().collect::<SigSet>())?;
     let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
     let (ours, theirs) = link::pair()?;
@@ -82,8 +86,13 @@ pub fn guarded(agent: impl FnOnce(&AgentLink, Dispositions) -> i32) -> io::Resul
         kill_by: None,
         verdict: None,
         interactive: false,
+        killed: None,
     };
-    Ok(guard.watch())
+    let code = guard.watch();
+    if let Some(signal) = guard.killed {
+        lost(signal);
+    }
+    Ok(code)
 }
 
 struct Guard {
@@ -100,6 +109,8 @@ struct Guard {
     verdict: Option<(i32, Instant)>,
     /// A rank has the terminal.
     interactive: bool,
+    /// The signal that ended the agent, where somebody else sent it.
+    killed: Option<i32>,
 }
 
 impl Guard {
@@ -109,7 +120,12 @@ impl Guard {
             let leave = self.verdict.map(|(_, by)| by);
             let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
             match self.keeper.next(deadline, Some(self.link.as_fd())) {
-                Event::Ended(end) => return self.after_agent(end),
+                Event::Ended(end) => {
+                    if let End::Signal(signal) = end {
+                        self.killed = Some(signal);
+                    }
+                    return self.after_agent(end);
+                }
                 // It has done everything, and something that no signal ends keeps it.
                 Event::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
                     self.keeper.give_up_child();

@@ -139,6 +139,11 @@ impl Setup {
         Setup { image: image.name.clone(), options: Vec::new() }
     }
 
+    /// What `docker run` is given before the image's name.
+    pub fn into_options(self) -> Vec<String> {
+        self.options
+    }
+
     pub fn options(mut self, options: &[&str]) -> Setup {
         self.options.extend(options.iter().map(|&option| option.to_owned()));
         self

@@ -102,6 +102,10 @@ pub fn image() -> Option<&'static str> {
     const NAME: &str = "ranklaunch-test-empty";
     IMAGE
         .get_or_init(|| {
+            // Made once, since importing it again would leave the older one without a name.
+            if quiet(Command::new("docker").args(["image", "inspect", NAME])) {
+                return true;
+            }
             let folder = tempfile::tempdir().unwrap();
             // docker makes the mount points, all but /tmp, which the launcher may want.
             std::fs::create_dir(folder.path().join("tmp")).unwrap();

@@ -32,14 +32,18 @@ pub(super) fn minors(host: &Host) -> Vec<u32> {
 
 /// Whether this container was given the device, working or not.
 pub(super) fn is_given(host: &Host, minor: u32) -> bool {
-    let path = host.path(format!("/dev/nvidia{minor}"));
+    let node = format!("/dev/nvidia{minor}");
+    let path = host.path(&node);
     if !host.is_live() {
         return path.exists();
     }
     let refused = [ErrorKind::PermissionDenied, ErrorKind::NotFound];
     match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => true,
-        Err(error) => !refused.contains(&error.kind()),
+        Err(error) if refused.contains(&error.kind()) => {
+            host.unusable(node);
+            false
+        }
+        _ => true,
     }
 }
 
