@@ -18,8 +18,8 @@ use nix::sys::time::TimeValLike;
 use ranklaunch::host::Host;
 use ranklaunch::lang::Text;
 use ranklaunch::muster::{
-    self, Accepted, Agreement, Assembly, Card, Cause, Config, Event, Joined, Memory, Restarts,
-    Secret, Session, Settled,
+    self, Accepted, Agreement, Assembly, Card, Cause, Config, Event, Joined, Memory, Purpose,
+    Restarts, Secret, Session, Settled,
 };
 use ranklaunch::settings::{Engine, LayoutRule};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -144,6 +144,7 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
     let environment = BTreeMap::from([("RANKLAUNCH_SECRET".into(), SECRET.into())]);
     let secret = Secret::read(&Host::replayed("/", environment)).expect("a secret");
     Config {
+        purpose: Purpose::Run,
         node,
         nnodes,
         job: Some("bench".to_owned()),
@@ -177,6 +178,10 @@ fn card(node: u32, nnodes: u32) -> Card {
         rails: 8,
         link_layer: Some("InfiniBand".to_owned()),
         clock_offset: 0,
+        mtu: None,
+        rates: None,
+        protocol: muster::PROTOCOL,
+        station: None,
     }
 }
 

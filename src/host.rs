@@ -105,6 +105,11 @@ impl Host {
         }
     }
 
+    /// Whether what is read is kept for others.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// Whether facts that only the kernel can give (routes, open devices) may be asked for.
     pub fn is_live(&self) -> bool {
         self.root.is_none()

@@ -7,6 +7,7 @@
 mod attempt;
 mod card;
 mod check;
+mod check_nodes;
 mod commands;
 mod excuse;
 #[cfg(any(test, fuzzing))]

@@ -83,14 +83,18 @@ fn a_plan_that_is_refused_is_the_verdict_when_no_check_fails() {
 fn node_0_needs_its_port_and_a_worker_tries_the_master_once() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
-    let master = check(["--format", "json", "--device", "cpu"]).node(0, 2, port).run();
+    let master =
+        check(["--format", "json", "--device", "cpu", "--muster", "off"]).node(0, 2, port).run();
     let (severity, text) = of(&json(&master), "port.free");
     assert_eq!(severity, "fail");
     assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
     master.expect_code(87);
-    let worker = check(["--format", "json", "--device", "cpu"]).node(1, 2, port).run();
+    let worker =
+        check(["--format", "json", "--device", "cpu", "--muster", "off"]).node(1, 2, port).run();
     assert_eq!(of(&json(&worker), "master.reach").0, "ok");
-    let worker = check(["--format", "json", "--device", "cpu"]).node(1, 2, free_port()).run();
+    let worker = check(["--format", "json", "--device", "cpu", "--muster", "off"])
+        .node(1, 2, free_port())
+        .run();
     let (severity, text) = of(&json(&worker.expect_code(0)), "master.reach");
     assert_eq!(severity, "warn");
     assert!(text.contains("refused"), "{text}");
@@ -147,12 +151,13 @@ fn gpus_faults_and_fabric_of_a_driver_are_judged() {
 
 #[test]
 fn ranks_sum_over_gloo_when_torch_is_asked_for() {
-    let ended = check(["--torch", "--format", "json", "--device", "cpu", "--python"])
-        .args([python()])
-        // Of a job of several nodes only this one is tried.
-        .node(1, 2, free_port())
-        .run()
-        .expect_code(0);
+    let ended =
+        check(["--torch", "--format", "json", "--device", "cpu", "--muster", "off", "--python"])
+            .args([python()])
+            // Of a job of several nodes only this one is tried.
+            .node(1, 2, free_port())
+            .run()
+            .expect_code(0);
     let (severity, text) = of(&json(&ended), "torch.allreduce");
     assert_eq!(severity, "ok", "{text}");
     assert!(text.starts_with("2 ranks, gloo: "), "{text}");

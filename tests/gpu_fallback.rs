@@ -224,6 +224,33 @@ fn a_library_that_cannot_be_loaded_is_quoted_and_the_next_source_asked() {
 }
 
 #[test]
+fn without_nvml_sysfs_tells_of_the_pci_link() {
+    let port = "sys/devices/pci0000:17/0000:17:01.0";
+    let gpu = format!("{port}/0000:18:00.0");
+    // (lanes now, the GPU's most, the port's most, severity)
+    for (now, own, above, severity) in
+        [("4", "16", "16", "warn"), ("8", "16", "8", "ok"), ("16", "16", "16", "ok")]
+    {
+        let node = Node::of(None)
+            .file("/dev/nvidia0", "")
+            .file("/proc/driver/nvidia/gpus/0000:18:00.0/information", "Device Minor: \t 0\n")
+            .file(&format!("/{port}/max_link_width"), &format!("{above}\n"))
+            .file(&format!("/{gpu}/max_link_width"), &format!("{own}\n"))
+            .file(&format!("/{gpu}/current_link_width"), &format!("{now}\n"));
+        fs::create_dir_all(node.inside("/sys/bus/pci/devices")).expect("a folder");
+        for (address, path) in [("0000:18:00.0", gpu.as_str()), ("0000:17:01.0", port)] {
+            let link = node.inside(&format!("/sys/bus/pci/devices/{address}"));
+            std::os::unix::fs::symlink(format!("../../../../{path}"), link).expect("a link");
+        }
+        let ended = node.launcher("check", &["--format", "json", "--lang", "en"]).run();
+        let checks = report(&ended)["checks"].clone();
+        let all = checks.as_array().expect("checks");
+        let link = all.iter().find(|check| check["id"] == "gpu.link").expect("gpu.link");
+        assert_eq!(link["severity"], severity, "{now} of {own} below {above}: {link}");
+    }
+}
+
+#[test]
 fn device_nodes_are_opened_and_not_believed() {
     let mut way_in = Command::new("unshare");
     way_in.args([
@@ -286,4 +313,53 @@ fn inside_device_nodes() {
     assert_eq!(found["source"], "proc-driver", "{found:#}");
     assert_eq!(found["gpus"].as_array().map(Vec::len), Some(3));
     assert!(found["attempts"].to_string().contains("not opened, because the driver hangs"));
+}
+
+/// nvidia-smi of the two GPUs that the fake library plays, with this much memory.
+fn smi_of_the_fake(mib: u32) -> String {
+    let line = |n: u32| {
+        let bus = 18 + 10 * n;
+        format!(
+            "echo '{n}, GPU-fa4e000{n}-0000-4000-8000-00000000000{n}, 00000000:{bus}:00.0, {mib}, \
+             NVIDIA H100 80GB HBM3, 570.86.15, Default, Enabled, 16, 16, 34'"
+        )
+    };
+    let two = [line(0), line(1)].join("; ");
+    format!("case \"$*\" in -L) echo 'GPU 0: NVIDIA H100';; *index,uuid*) {two};; *) echo -;; esac")
+}
+
+#[test]
+fn the_script_for_machines_with_gpus_compares_and_skips() {
+    if has_nodes() {
+        common::skipped("this machine has GPUs: make gpu");
+        return;
+    }
+    let run = |path: &OsString, fake: Option<&FakeNvml>| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/real.sh");
+        let mut shell = Command::new("sh");
+        shell.arg(script);
+        let mut launcher = Launcher::of(shell, [common::executable()]).env("PATH", path);
+        // Without torch: the launch is what only a real GPU can show.
+        launcher = launcher.env("RANKLAUNCH_TEST_PYTHON", "/nowhere/python");
+        if let Some(fake) = fake {
+            launcher = launcher.env("RANKLAUNCH_NVML_LIBRARY", fake.library());
+        }
+        launcher.run()
+    };
+    let none = std::env::var_os("PATH").unwrap_or_default();
+    let ended = run(&none, None).expect_code(0);
+    assert!(ended.out.contains("skipped: no NVIDIA GPU (/dev/nvidia[0-9]+: none"), "{}", ended.out);
+
+    let fake = FakeNvml::new(&[("GPUS", "2")]);
+    let (_folder, path) = smi(&smi_of_the_fake(81559));
+    let ended = run(&path, Some(&fake)).expect_code(0);
+    for same in ["ok: count: 2", "ok: uuid: GPU-", "ok: pci: 0000:18:00.0 0000:28:00.0"] {
+        assert!(ended.out.contains(same), "{same}: {}", ended.out);
+    }
+    assert!(ended.out.contains("left out: /nowhere/python has no torch"), "{}", ended.out);
+
+    let (_folder, path) = smi(&smi_of_the_fake(81560));
+    let ended = run(&path, Some(&fake)).expect_code(1);
+    assert!(ended.out.contains("FAILED: memory, MiB"), "{}", ended.out);
+    assert!(ended.out.contains("== 1 failed"), "{}", ended.out);
 }

@@ -73,6 +73,8 @@ const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
     ("mig-empty",       0,  "gpu.mode",   "warn", &["no instance of GPU (nvidia-smi index) 0, 1, 2"]),
     ("not-supported",   0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
     ("no-permission",   0,  "gpu.health", "info", &["not all is known", "permission"]),
+    ("sandbox",         0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
+    ("handle-unknown",  81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index)", "code 999"]),
     ("many-processes",  0,  "gpu.busy",   "ok",   &["idle"]),
     ("noise",           0,  "gpu.count",  "ok",   &["8 GPUs"]),
     ("slow",            0,  "gpu.fault",  "ok",   &["no fault, driver 570.86.15"]),
@@ -253,6 +255,20 @@ fn gpus_of_several_models_have_several_numbers() {
     let uuid = "GPU-fa4e0002-0000-4000-8000-000000000002";
     assert_eq!(mode(mixed().env("CUDA_VISIBLE_DEVICES", uuid))[0], "ok");
     assert_eq!(mode(playing(&[("GPUS", "4")]))[0], "ok", "on one model all orders are one");
+
+    // A subset is named so that CUDA takes the GPUs that are meant, whatever its order.
+    let subset = |node: Node| {
+        let planned = node.json(&["--nproc-per-node", "2", "--", "x.py"]);
+        ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
+            .map(|name| planned.at(&format!("/env/{name}")))
+    };
+    assert_eq!(subset(mixed()), ["0,1", "PCI_BUS_ID"]);
+    assert_eq!(subset(mixed().env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")), ["0,1", "absent"]);
+    let [devices, order] = subset(mixed().env("CUDA_DEVICE_ORDER", "FASTEST_FIRST"));
+    let [first, second] = [0, 1].map(|n| format!("GPU-fa4e000{n}-0000-4000-8000-00000000000{n}"));
+    assert_eq!((devices, order.as_str()), (format!("{first},{second}"), "absent"));
+    let node = mixed().env("CUDA_VISIBLE_DEVICES", "3,1,2").env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    assert_eq!(subset(node), ["3,1", "absent"], "the user's own tokens in their order");
 }
 
 #[test]

@@ -85,7 +85,13 @@ pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
         found.push(match (&gpus.driver_version, gpus.gpus.len()) {
             (_, 0) => Finding::ok(text!("no GPU, no fault", "无 GPU，无故障")),
             (Some(driver), _) => {
-                Finding::ok(text!("no fault, driver {driver}", "无故障，驱动版本 {driver}"))
+                let cuda = gpus.cuda_driver_version;
+                let cuda = cuda.map(|(major, minor)| format!(" (CUDA {major}.{minor})"));
+                let cuda = cuda.unwrap_or_default();
+                Finding::ok(text!(
+                    "no fault, driver {driver}{cuda}",
+                    "无故障，驱动版本 {driver}{cuda}"
+                ))
             }
             (None, _) => {
                 Finding::info(text!("unknown: NVML could not be asked", "未知：无法询问 NVML"))

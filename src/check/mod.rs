@@ -9,6 +9,7 @@ mod gpu_health;
 mod gpus;
 mod limits;
 mod network;
+mod nodes;
 mod signals;
 mod software;
 mod storage;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::lang::{Text, bytes};
+use crate::muster::Found;
 use crate::observe::Facts;
 use crate::plan::{Plan, Survey};
 use crate::prepare::WriteProblem;
@@ -66,6 +68,19 @@ pub struct Tried {
     pub write: Option<Result<PathBuf, WriteProblem>>,
     /// `--torch`: what the ranks said, or why they failed.
     pub torch: Option<Result<Text, Text>>,
+    /// The other nodes, where they were to be met. Of a capture, which is of one node, none.
+    #[serde(skip)]
+    pub nodes: Option<Nodes>,
+}
+
+/// What came of meeting the other nodes.
+#[derive(Debug, Clone)]
+pub enum Nodes {
+    Found(Box<Found>),
+    /// A node takes no part, so this one was looked at alone.
+    Alone(Text),
+    /// One did not come, or they do not fit together.
+    Refused(Box<Refusal>),
 }
 
 /// Why one attempt to reach the master came to nothing.
@@ -117,6 +132,8 @@ struct Finding {
     text: Text,
     hint: Text,
     planned: bool,
+    /// Where it exits with another code than its row says.
+    verdict: Option<Verdict>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +150,7 @@ enum Kind {
 
 impl Finding {
     fn new(kind: Kind, text: Text, hint: Text) -> Finding {
-        Finding { kind, text, hint, planned: false }
+        Finding { kind, text, hint, planned: false, verdict: None }
     }
 
     fn bad(text: Text, hint: Text) -> Finding {
@@ -166,7 +183,7 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
                 severity: level,
                 text: finding.text,
                 hint: finding.hint,
-                verdict: row.verdict,
+                verdict: finding.verdict.unwrap_or(row.verdict),
                 planned: finding.planned,
             });
         }

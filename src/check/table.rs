@@ -2,8 +2,10 @@
 //!
 //! A new check is one row here and one function beside it.
 
-use super::{Evidence, Finding, gpu_health, gpus, limits, network, signals, software, storage};
-use crate::settings::Rdma;
+use super::{
+    Evidence, Finding, gpu_health, gpus, limits, network, nodes, signals, software, storage,
+};
+use crate::settings::{MusterMode, Rdma};
 use crate::verdict::{Severity, Verdict};
 
 pub(super) struct Row {
@@ -25,6 +27,12 @@ fn warn(_: &Evidence<'_>) -> Severity {
 /// Without locked memory no buffer can be registered, so required RDMA is refused.
 fn fail_with_required_rdma(evidence: &Evidence<'_>) -> Severity {
     let required = evidence.settings.rdma.value == Rdma::Required;
+    if required { Severity::Fail } else { Severity::Warn }
+}
+
+/// As a launch does it: what differs is said, and refused where a muster is required.
+fn fail_with_required_muster(evidence: &Evidence<'_>) -> Severity {
+    let required = evidence.settings.muster.value == MusterMode::Required;
     if required { Severity::Fail } else { Severity::Warn }
 }
 
@@ -69,6 +77,13 @@ pub(super) const TABLE: &[Row] = &[
     row!("cuda.compat", Python, warn, software::compat),
     row!("numa.calls", Limit, warn, software::numa),
     row!("torch.allreduce", Python, fail, software::allreduce),
+    row!("nodes.arrive", Muster, fail, nodes::arrive),
+    row!("nodes.checks", Muster, fail, nodes::others),
+    row!("nodes.differ", Muster, fail_with_required_muster, nodes::differ),
+    row!("nodes.rails", Muster, fail_with_required_muster, nodes::rails),
+    row!("link.reach", Muster, fail, nodes::reach),
+    row!("link.latency", Muster, warn, nodes::latency),
+    row!("link.bandwidth", Muster, warn, nodes::bandwidth),
 ];
 
 /// What the planner found under these ids: refusals of checks first, then
@@ -80,12 +95,12 @@ pub(super) fn planned(evidence: &Evidence<'_>, ids: &[&str]) -> Vec<Finding> {
     };
     let survey = evidence.survey;
     let refusals = survey.refusals.iter().filter(|refusal| named(&refusal.id)).map(|refusal| {
-        let kind = Kind::Refused;
-        Finding { kind, text: refusal.text.clone(), hint: refusal.hint.clone(), planned: true }
+        let found = Finding::new(Kind::Refused, refusal.text.clone(), refusal.hint.clone());
+        Finding { planned: true, ..found }
     });
     let warnings = survey.warnings.iter().filter(|warning| named(&warning.id)).map(|warning| {
-        let kind = Kind::Bad;
-        Finding { kind, text: warning.text.clone(), hint: warning.hint.clone(), planned: true }
+        let found = Finding::new(Kind::Bad, warning.text.clone(), warning.hint.clone());
+        Finding { planned: true, ..found }
     });
     let mut found: Vec<Finding> = Vec::new();
     for finding in refusals.chain(warnings) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::muster::Card;
-use crate::observe::Facts;
+use crate::muster::{self, Card};
+use crate::observe::{Facts, Interface};
 use crate::plan::{self, AskedNproc, Plan};
 use crate::settings::{Program, Settings};
 use crate::verdict::Refusal;
@@ -42,7 +42,34 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         rails: u32::try_from(plan.network.hcas.len()).unwrap_or(u32::MAX),
         link_layer,
         clock_offset: 0,
+        mtu: interface(facts, plan).and_then(|interface| interface.mtu),
+        rates: rates(facts, plan),
+        protocol: muster::PROTOCOL,
+        station: None,
     })
+}
+
+/// The interface that the ranks use.
+pub(super) fn interface<'a>(facts: &'a Facts, plan: &Plan) -> Option<&'a Interface> {
+    let name = plan.network.socket_ifname.as_ref()?;
+    facts.network.interfaces.iter().find(|interface| interface.name == *name)
+}
+
+/// `8 × 400`, in Gb/s, of the ports that will be used.
+fn rates(facts: &Facts, plan: &Plan) -> Option<String> {
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+    for used in &plan.network.hcas {
+        let (name, number) = used.split_once(':')?;
+        let hca = facts.hcas.iter().find(|hca| hca.name == name)?;
+        let port = hca.ports.iter().find(|port| port.number.to_string() == number)?;
+        // Saturating: rates are small positive numbers; 56.25 and 56 are one class.
+        #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist")]
+        let rate = port.gigabits.unwrap_or(0.0) as u64;
+        *counts.entry(rate).or_default() += 1;
+    }
+    let words: Vec<String> =
+        counts.iter().rev().map(|(rate, count)| format!("{count} × {rate}")).collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 fn script_digest(program: &Program) -> Option<String> {

@@ -11,17 +11,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::commands::{block_on, print, refuse};
 use super::look::{self, Patience};
-use super::open;
-use crate::check::{self, Check, Evidence, Reach, Tried};
+use super::{check_nodes, excuse, open};
+use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
 use crate::cli;
 use crate::host::Host;
 use crate::lang::Text;
+use crate::muster::Found;
 use crate::observe::{self, Facts};
 use crate::plan::{self, Plan, Survey};
 use crate::prepare::{self, WriteProblem};
-use crate::report::check_view;
+use crate::report::{check_view, nodes_view};
 use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -42,6 +45,8 @@ struct Examined {
     facts: Facts,
     survey: Survey,
     checks: Vec<Check>,
+    /// Where there are other nodes.
+    found: Option<Box<Found>>,
 }
 
 pub(super) fn check(asked: &cli::Check) -> i32 {
@@ -52,13 +57,21 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
     let lang = settings.lang;
     match examine(asked, host, settings) {
         Ok(examined) => {
-            let Examined { facts, survey, checks } = examined;
+            let Examined { facts, survey, checks, found } = examined;
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-            let report = check_view::json(&facts, &checks, &survey.plan, lang, &shim);
+            let mut report = check_view::json(&facts, &checks, &survey.plan, lang, &shim);
+            if let (Some(found), Value::Object(report)) = (&found, &mut report) {
+                for (key, value) in nodes_view::json(found, lang) {
+                    report.insert(key.to_owned(), value);
+                }
+            }
             let report = format!("{report:#}\n");
             match asked.format {
                 cli::ReportFormat::Json => print(&report),
                 cli::ReportFormat::Text => {
+                    if let Some(found) = &found {
+                        print(nodes_view::text(found, lang));
+                    }
                     print(check_view::text(&checks, &survey.plan, lang, has_colour()));
                 }
             }
@@ -99,7 +112,8 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     let (facts, survey, mut tried) = block_on(async {
         let facts = look::observe_within(&host, &settings, patience).await;
         let survey = plan::survey(&settings, &facts);
-        let tried = attempts(&host, &survey, &facts, patience).await;
+        let together = check_nodes::is_wanted(&host, &settings, &survey);
+        let tried = attempts(&host, &survey, &facts, patience, together).await;
         (facts, survey, tried)
     })?;
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
@@ -110,9 +124,51 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     if asked.torch && host.is_live() {
         tried.torch = Some(all_reduce(&host, &facts, survey.outline.as_ref()));
     }
+    meet_others(&host, &settings, &facts, &survey, &mut tried)?;
     let evidence = Evidence { settings: &settings, facts: &facts, survey: &survey, tried: &tried };
     let checks = check::examine(&evidence);
-    Ok(Examined { facts, survey, checks })
+    let found = match tried.nodes {
+        Some(Nodes::Found(found)) => Some(found),
+        _ => None,
+    };
+    Ok(Examined { facts, survey, checks, found })
+}
+
+/// After everything that this node can say alone: the others hear of its first failure.
+fn meet_others(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    survey: &Survey,
+    tried: &mut Tried,
+) -> Result<(), Refusal> {
+    let checks = check::examine(&Evidence { settings, facts, survey, tried });
+    let failed = check::refusal(&checks).or_else(|| survey.plan.clone().err());
+    let Some(plan) = &survey.outline else {
+        if let Some(refusal) = &failed {
+            block_on(excuse::examined(host, settings, facts, refusal))?;
+        }
+        return Ok(());
+    };
+    if !check_nodes::is_wanted(host, settings, survey) {
+        return Ok(());
+    }
+    if matches!(tried.port, Some(Err(_))) {
+        tried.nodes = Some(Nodes::Alone(text!(
+            "the port on which the others would come is taken",
+            "其他节点要连接的端口已被占用"
+        )));
+        return Ok(());
+    }
+    let nodes = block_on(check_nodes::meet(host, settings, facts, plan, failed))?;
+    if let (Nodes::Found(_), Some(master)) = (&nodes, &facts.network.master)
+        && !plan.membership.is_master()
+        && let Some(address) = master.addresses.first()
+    {
+        tried.reach = Some(Ok(SocketAddr::new(*address, plan.membership.master_port)));
+    }
+    tried.nodes = Some(nodes);
+    Ok(())
 }
 
 /// A capture is never mixed with what is there already.
@@ -155,7 +211,13 @@ async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, Wr
 }
 
 /// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
-async fn attempts(host: &Host, survey: &Survey, facts: &Facts, patience: Patience) -> Tried {
+async fn attempts(
+    host: &Host,
+    survey: &Survey,
+    facts: &Facts,
+    patience: Patience,
+    together: bool,
+) -> Tried {
     if !host.is_live() {
         return host.answer(TRIED, Tried::default).unwrap_or_default();
     }
@@ -167,6 +229,8 @@ async fn attempts(host: &Host, survey: &Survey, facts: &Facts, patience: Patienc
     let port = member.master_port;
     if member.is_master() {
         tried.port = Some(prepare::check_port(host, port).map(|()| port));
+    } else if together {
+        // Meeting node 0 says more than one attempt, which may come too early.
     } else if let Some(master) = &facts.network.master {
         let deadline = tokio::time::Instant::now() + CONNECT.min(patience.files);
         for address in &master.addresses {

@@ -10,7 +10,7 @@ use crate::cli::Options;
 use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Text;
-use crate::muster;
+use crate::muster::{self, Config, Purpose};
 use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan;
 use crate::settings::{self, Settings};
@@ -41,10 +41,23 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
 /// After a refusal by the plan.
 pub(super) async fn planned(scene: &Scene, facts: &Facts, refusal: &Refusal) {
     let Facts { contract, gpus, hostname, .. } = facts;
-    if let Some(line) = tell(&scene.host, &scene.settings, contract, gpus, hostname, refusal).await
-    {
+    let (host, settings) = (&scene.host, &scene.settings);
+    let told = tell(Purpose::Run, host, settings, contract, gpus, hostname, refusal).await;
+    if let Some(line) = told {
         scene.say(&line);
     }
+}
+
+/// After a refusal by the plan where the nodes were to be examined only.
+pub(super) async fn examined(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    refusal: &Refusal,
+) {
+    let Facts { contract, gpus, hostname, .. } = facts;
+    // The report says what is wrong here; who heard of it is nothing that it checks.
+    let _ = tell(Purpose::Check, host, settings, contract, gpus, hostname, refusal).await;
 }
 
 /// After a refusal of the settings; the line to say of it.
@@ -61,7 +74,8 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         return None;
     }
     let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    tell(&host, &settings, &contract, &GpuFacts::default(), &hostname, refusal).await
+    let gpus = GpuFacts::default();
+    tell(Purpose::Run, &host, &settings, &contract, &gpus, &hostname, refusal).await
 }
 
 /// None where no variable speaks of other nodes.
@@ -76,6 +90,7 @@ fn nobody_told(contract: &Contract) -> Option<Text> {
 
 /// None: there is nobody to tell.
 async fn tell(
+    purpose: Purpose,
     host: &Arc<Host>,
     settings: &Settings,
     contract: &Contract,
@@ -90,7 +105,7 @@ async fn tell(
         return None;
     }
     let config = match config(host, settings, contract, &member, true) {
-        Ok(config) => config,
+        Ok(config) => Config { purpose, ..config },
         Err(Refusal { text: Text { en, zh }, .. }) => {
             return Some(text!("the other nodes are not told: {en}", "无法通知其他节点：{zh}"));
         }

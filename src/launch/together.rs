@@ -15,8 +15,8 @@ use super::shared::Together;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Restarts,
-    Secret, Session, Settled,
+    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Purpose,
+    Restarts, Secret, Session, Settled,
 };
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{Membership, Plan, RunIdentity};
@@ -75,6 +75,7 @@ pub(super) fn config(
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
     Ok(Config {
+        purpose: Purpose::Run,
         node: member.node_rank,
         nnodes: member.nnodes,
         job: job.map(|job| job.value.clone()),
@@ -216,6 +217,8 @@ async fn follow(
     loop {
         let offer = match muster::join(&scene.host, config, own, Some(&last), &mut say).await? {
             Joined::Offer(offer) => offer,
+            // Only who came to measure is asked to.
+            Joined::Visit(_) => continue,
             Joined::Alone(why) => {
                 scene.say(&why);
                 return Ok(Met::Alone);

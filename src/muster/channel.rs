@@ -35,6 +35,7 @@ pub(super) struct Channel<S = TcpStream> {
     inbox: Vec<u8>,
     cipher: Option<Box<TransportState>>,
     longest: usize,
+    version: u8,
 }
 
 impl<S: Stream> Channel<S> {
@@ -44,12 +45,27 @@ impl<S: Stream> Channel<S> {
             inbox: Vec::new(),
             cipher: cipher.map(Box::new),
             longest: LONGEST_STRANGER,
+            version: 0,
         }
     }
 
     /// The peer has said who it is: it may send long frames.
     pub(super) fn trust(&mut self) {
         self.longest = LONGEST;
+    }
+
+    /// Version of the protocol, on the dialer's side.
+    pub(super) fn version(&self) -> u8 {
+        self.version
+    }
+
+    pub(super) fn speaks(&mut self, version: u8) {
+        self.version = version;
+    }
+
+    /// The bare connection. None when the peer has sent what nobody has read.
+    pub(super) fn into_stream(self) -> Option<S> {
+        self.inbox.is_empty().then_some(self.stream)
     }
 
     /// Bytes of memory that wait for the rest of a frame.

@@ -30,6 +30,9 @@ pub enum Property {
     Rails,
     LinkLayer,
     Clock,
+    // Since version 2 of the protocol.
+    Mtu,
+    Rates,
 }
 
 impl Property {
@@ -44,6 +47,8 @@ impl Property {
             Property::Rails => text!("the number of RDMA ports", "RDMA 端口数"),
             Property::LinkLayer => text!("the RDMA link layer", "RDMA 链路层"),
             Property::Clock => text!("the clock", "时钟"),
+            Property::Mtu => text!("the interface's MTU", "接口 MTU"),
+            Property::Rates => text!("the speed of the RDMA ports (Gb/s)", "RDMA 端口速率（Gb/s）"),
         }
     }
 
@@ -59,6 +64,8 @@ impl Property {
             Property::Rails => "muster.rails",
             Property::LinkLayer => "muster.link-layer",
             Property::Clock => "clock.sync",
+            Property::Mtu => "muster.mtu",
+            Property::Rates => "muster.rates",
         }
     }
 }
@@ -252,6 +259,11 @@ pub(super) fn differences(cards: &[Card]) -> Vec<Difference> {
     look(Property::Nccl, &|card| text(&card.nccl));
     look(Property::Rails, &|card| card.rails.to_string());
     look(Property::LinkLayer, &|card| text(&card.link_layer));
+    // Older versions do not say these, and could not read a difference in them.
+    if cards.iter().all(|card| card.protocol >= 2) {
+        look(Property::Mtu, &|card| card.mtu.map_or_else(unknown, |mtu| mtu.to_string()));
+        look(Property::Rates, &|card| text(&card.rates));
+    }
     look(Property::Clock, &|card| {
         if card.clock_offset.unsigned_abs() < CLOCK {
             "within 2 s".to_owned()

@@ -133,7 +133,14 @@ fn same_again(frame: &Frame) {
 
 fn hello() -> Hello {
     let hostname = "worker-1".to_owned();
-    Hello { node: 1, nnodes: 2, job: Some("job".to_owned()), port: 29500, hostname }
+    Hello {
+        node: 1,
+        nnodes: 2,
+        job: Some("job".to_owned()),
+        port: 29500,
+        hostname,
+        purpose: super::types::Purpose::Run,
+    }
 }
 
 /// A handshake with a stranger. The first byte chooses who is the stranger and

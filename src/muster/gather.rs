@@ -40,9 +40,9 @@ pub enum Settled {
 /// All nodes are there.
 #[derive(Debug)]
 pub struct Gathered {
-    hall: Hall,
-    cards: Vec<Card>,
-    differences: Vec<Difference>,
+    pub(super) hall: Hall,
+    pub(super) cards: Vec<Card>,
+    pub(super) differences: Vec<Difference>,
 }
 
 /// Waits for all nodes. The own card is node 0's.

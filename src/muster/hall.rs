@@ -15,7 +15,7 @@ use super::handshake::Stranger;
 use super::listen::{Door, Ear, Id, Outbox, Said};
 use super::types::{BEFORE_THE_START, Card, Config, Memory, now_millis};
 use super::wire::{self, Frame, Hello};
-use super::words::{declined, duplicate, ranges, spell, wrong_job};
+use super::words::{declined, duplicate, ranges, spell, wrong_job, wrong_purpose};
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -182,6 +182,9 @@ impl Hall {
             let _ = out.send(wire::encode(&Frame::Refuse(refusal)).into());
             Ok(Turn::Wait)
         };
+        if hello.purpose != self.config.purpose {
+            return refuse_it(wrong_purpose(self.config.purpose));
+        }
         if is_of_other_job(&self.config, &hello) {
             return refuse_it(wrong_job(&self.config, &hello));
         }

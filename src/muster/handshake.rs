@@ -20,7 +20,8 @@ const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
 /// Versions that this program speaks.
 const LOWEST: u8 = 1;
-const HIGHEST: u8 = 1;
+/// 2: links are measured, and greetings say what they are for.
+pub(super) const HIGHEST: u8 = 2;
 
 const OPEN: u8 = 0;
 const SEALED: u8 = 1;
@@ -176,6 +177,7 @@ pub(super) async fn dial<S: Stream>(
     };
     let mut channel = Channel::new(stream, cipher);
     channel.trust();
+    channel.speaks(version);
     Ok(channel)
 }
 

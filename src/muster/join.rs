@@ -13,7 +13,8 @@ use super::member;
 use super::obstacle::{Obstacle, progress, refuse, shut_out};
 use super::session::Session;
 use super::silence::BEAT;
-use super::types::{Agreement, BEFORE_THE_START, Card, Config, now_millis};
+use super::survey::Visit;
+use super::types::{Agreement, BEFORE_THE_START, Card, Config, Purpose, now_millis};
 use super::wire::{Frame, Hello};
 use crate::host::Host;
 use crate::lang::Text;
@@ -36,6 +37,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub enum Joined {
     Offer(Box<Offer>),
+    /// Node 0 has the links measured ([`Purpose::Check`]).
+    Visit(Box<Visit>),
     /// Node 0 runs without a muster: this node goes on by itself.
     Alone(Text),
 }
@@ -64,6 +67,7 @@ pub enum Accepted {
 /// What one attempt gave.
 enum Step {
     Offer(Box<Offer>),
+    Visit(Box<Visit>),
     Alone(Text),
     Retry(Obstacle),
 }
@@ -96,6 +100,7 @@ pub async fn join(
                         let peer = SocketAddr::new(address, config.port);
                         match once(config, card, peer, &mut store_since).await? {
                             Step::Offer(offer) => return Ok(Joined::Offer(offer)),
+                            Step::Visit(visit) => return Ok(Joined::Visit(visit)),
                             Step::Alone(text) => return Ok(Joined::Alone(text)),
                             Step::Retry(why) => obstacle = why,
                         }
@@ -181,12 +186,19 @@ async fn once(
         Err(stranger) => return Err(shut_out(peer, &stranger)),
     };
     *store = None;
+    if config.purpose == Purpose::Check && channel.version() < 2 {
+        return Ok(Step::Alone(text!(
+            "node 0 runs an older ranklaunch that does not measure links, so this node is checked alone",
+            "节点 0 的 ranklaunch 版本较旧，不支持链路测量，因此仅检查本节点"
+        )));
+    }
     let hello = Frame::Hello(Hello {
         node: config.node,
         nnodes: config.nnodes,
         job: config.job.clone(),
         port: config.port,
         hostname: card.hostname.clone(),
+        purpose: config.purpose,
     });
     let asked = now_millis();
     if let Err(error) = channel.send(&hello).await {
@@ -217,6 +229,12 @@ async fn once(
                         return Ok(Step::Offer(Box::new(Offer {
                             agreement, differences, local, config: config.clone(), channel, offset,
                         })));
+                    }
+                    Ok(Frame::Measure { token }) => {
+                        let hostname = card.hostname.clone();
+                        let config = config.clone();
+                        let visit = Visit { config, hostname, channel, token };
+                        return Ok(Step::Visit(Box::new(visit)));
                     }
                     Ok(Frame::Alone(text)) => return Ok(Step::Alone(text)),
                     // It may be the node 0 of an earlier run that is about to end.
@@ -365,6 +383,7 @@ async fn excuse_to(
         job: config.job.clone(),
         port: config.port,
         hostname: hostname.to_owned(),
+        purpose: config.purpose,
     });
     channel.send(&hello).await.map_err(|error| failed(error.to_string()))?;
     match channel.receive().await {

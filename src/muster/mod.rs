@@ -19,7 +19,9 @@ mod hall;
 mod handshake;
 mod hub;
 mod join;
+mod links;
 mod listen;
+mod measure;
 mod member;
 mod obstacle;
 mod porch;
@@ -27,16 +29,25 @@ mod restart;
 mod secret;
 mod session;
 mod silence;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod types;
 mod wire;
 mod words;
 
+/// Newest version of the protocol between nodes.
+pub const PROTOCOL: u8 = handshake::HIGHEST;
+
 pub use compare::{Difference, Property, refuse_differences};
 pub use gather::{Assembly, Gathered, Settled, gather, turn_away};
 pub use join::{Accepted, Joined, Offer, excuse, join};
+pub use links::{Link, Measured, Odd, Place, Speed, Trouble};
+pub use measure::Target;
 pub use restart::Restarts;
 pub use secret::Secret;
 pub use session::{Event, Session};
-pub use types::{Again, Agreement, Card, Cause, Config, Loss, Memory, PEER_TIMEOUT, millis};
+pub use survey::{Found, Visit, Visited};
+pub use types::{
+    Again, Agreement, Card, Cause, Config, Loss, Memory, PEER_TIMEOUT, Purpose, Station, millis,
+};

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::handshake::STORE_HELLO;
+use super::measure::Task;
 use super::types::card;
 use super::*;
 use crate::host::Host;
@@ -23,6 +24,7 @@ fn port() -> u16 {
 
 pub(super) fn config(node: u32, nnodes: u32, port: u16) -> Config {
     Config {
+        purpose: Purpose::Run,
         node,
         nnodes,
         job: None,
@@ -338,4 +340,107 @@ async fn strangers_do_not_disturb() {
     };
     let (zero, one) = tokio::join!(node_0(config(0, 2, port), card(0, 2)), noise);
     assert!(zero.expect("agreed").is_some() && one.expect("agreed").is_some());
+}
+
+/// One node of a check: what it found, or how it ended otherwise.
+async fn checked(config: Config) -> Result<Found, String> {
+    let words = |refusal: Refusal| refusal.text.en.into_owned();
+    let host = Host::replayed("/", BTreeMap::new());
+    let target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
+    let address = Some(std::net::SocketAddr::from(([127, 0, 0, 1], target.port())));
+    let own = Station { address, ..Station::default() };
+    let card = Card { station: Some(Box::new(own.clone())), ..card(config.node, config.nnodes) };
+    if config.node == 0 {
+        return match gather(&config, card, &mut |_| {}).await.map_err(words)? {
+            Assembly::All(gathered) => Ok(gathered.survey(own, target).await),
+            Assembly::Alone(text) => Err(text.en.into_owned()),
+        };
+    }
+    match join(&host, &config, &card, None, &mut |_| {}).await.map_err(words)? {
+        Joined::Visit(visit) => visit.follow(target).await.map_err(|loss| format!("{loss:?}")),
+        _ => Err("no survey".to_owned()),
+    }
+}
+
+fn check_config(node: u32, nnodes: u32, port: u16) -> Config {
+    Config { purpose: Purpose::Check, ..config(node, nnodes, port) }
+}
+
+#[tokio::test]
+async fn all_nodes_of_a_check_learn_every_link() {
+    for words in [None, Some("correct horse battery")] {
+        let port = port();
+        let of = |node| Config { secret: words.and_then(secret), ..check_config(node, 3, port) };
+        let (zero, one, two) = tokio::join!(checked(of(0)), checked(of(1)), checked(of(2)));
+        let zero = zero.expect("found");
+        assert_eq!((&zero, &zero), (&one.expect("found"), &two.expect("found")));
+        assert_eq!((zero.links.len(), zero.lost.len(), zero.unmeasured), (6, 0, 0));
+        for link in &zero.links {
+            let speed = link.speed().unwrap_or_else(|| panic!("{link:?}"));
+            assert!(speed.floor <= speed.median && speed.median <= speed.p99, "{speed:?}");
+            assert!(speed.bytes > 0 && speed.gigabits() > 0.0, "{speed:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_listener_gives_a_stranger_nothing() {
+    let mut target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], target.port()));
+    target.serve(None, "the token".to_owned());
+    let task = |token: &str| Task {
+        node: 1,
+        nnodes: 2,
+        hostname: "me".to_owned(),
+        to: 0,
+        address,
+        token: token.to_owned(),
+        secret: None,
+    };
+    let link = task("another token").run().await;
+    assert!(link.speed().is_none(), "{link:?}");
+    // Noise, and a node of the job that has come to the wrong door.
+    let mut stranger = TcpStream::connect(address).await.expect("connected");
+    stranger.write_all(&[0u8; 4096]).await.expect("sent");
+    let mut answer = Vec::new();
+    let read = timeout(Duration::from_secs(10), stranger.read_to_end(&mut answer)).await;
+    assert!(read.is_ok() && answer.is_empty(), "{answer:?}");
+    let to_it = Config { patience: Duration::from_secs(1), ..check_config(1, 2, address.port()) };
+    assert!(checked(to_it).await.is_err());
+    // The control: who shows the token is served, whatever came before.
+    let link = task("the token").run().await;
+    assert!(link.speed().is_some(), "{link:?}");
+}
+
+#[tokio::test]
+async fn who_comes_to_run_and_who_comes_to_check_do_not_meet() {
+    let port = port();
+    let zero = Config { patience: Duration::from_secs(3), ..check_config(0, 2, port) };
+    let one = Config { patience: Duration::from_secs(1), ..config(1, 2, port) };
+    let (zero, one) = tokio::join!(checked(zero), other(one, card(1, 2)));
+    assert!(zero.expect_err("alone").contains("missing node 1"));
+    let refusal = one.expect_err("another purpose");
+    assert!(refusal.text.en.contains("`ranklaunch check`"), "{}", refusal.text.en);
+}
+
+#[tokio::test]
+async fn a_node_that_dies_while_links_are_measured_is_named_and_the_rest_goes_on() {
+    let port = port();
+    let dies = async {
+        let host = Host::replayed("/", BTreeMap::new());
+        let (config, node) = (check_config(1, 3, port), card(1, 3));
+        let address = Some(std::net::SocketAddr::from(([127, 0, 0, 1], 1)));
+        let station = Some(Box::new(Station { address, ..Station::default() }));
+        let card = Card { station, ..node };
+        let joined = join(&host, &config, &card, None, &mut |_| {}).await.expect("joined");
+        assert!(matches!(joined, Joined::Visit(_)), "the links are measured");
+    };
+    let of = |node| check_config(node, 3, port);
+    let (zero, (), two) = tokio::join!(checked(of(0)), dies, checked(of(2)));
+    let zero = zero.expect("found");
+    assert_eq!(zero, two.expect("found"));
+    assert_eq!(zero.lost, [(1, Loss::Died)]);
+    let pairs: Vec<_> = zero.links.iter().map(|link| (link.from, link.to)).collect();
+    assert_eq!(pairs, [(0, 2), (2, 0)], "nothing is said of the way to a dead node");
+    assert_eq!(zero.odd, []);
 }

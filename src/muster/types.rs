@@ -1,19 +1,36 @@
 //! What nodes tell each other, and how a muster is held.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::secret::Secret;
+use super::wire::{clean, clean_refusal};
 use crate::lang::Text;
 use crate::settings::{Engine, LayoutRule};
 use crate::text;
+use crate::verdict::Refusal;
+
+/// What a connection is for. Nodes meet only others with the same purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// To launch a job; the only one that version 1 knows.
+    #[default]
+    Run,
+    /// To look at all nodes and the links between them.
+    Check,
+    /// From node to node: to measure one link.
+    Measure,
+}
 
 /// How one node takes part.
 #[derive(Clone)]
 pub struct Config {
+    pub purpose: Purpose,
     pub node: u32,
     pub nnodes: u32,
     /// The platform's id of the job, where it has one; else port and node count tell jobs apart.
@@ -78,6 +95,39 @@ pub struct Card {
     pub link_layer: Option<String>,
     /// Milliseconds by which the node's clock is behind node 0's. Filled in by the handshake.
     pub clock_offset: i64,
+    /// Bytes, of the interface that the ranks use.
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// Gb/s of the RDMA ports that will be used: `8 × 400`.
+    #[serde(default)]
+    pub rates: Option<String>,
+    /// The newest version of the protocol that the node speaks; 0 before version 2.
+    #[serde(default)]
+    pub protocol: u8,
+    /// Where the others can measure to. Only of [`Purpose::Check`].
+    #[serde(default)]
+    pub station: Option<Box<Station>>,
+}
+
+/// A node as the others see it when links are measured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Station {
+    /// Its listener on the interface that the ranks use. Unspecified: wherever it was reached.
+    pub address: Option<SocketAddr>,
+    pub interface: Option<String>,
+    /// What the interface claims, in Mb/s.
+    pub megabits: Option<u32>,
+    /// The first of its own checks that failed.
+    pub failed: Option<Refusal>,
+}
+
+impl Station {
+    pub(super) fn clean(&mut self) {
+        self.interface.iter_mut().for_each(clean);
+        if let Some(refusal) = &mut self.failed {
+            clean_refusal(refusal);
+        }
+    }
 }
 
 impl Card {
@@ -305,5 +355,9 @@ pub(crate) fn card(node: u32, nnodes: u32) -> Card {
         rails: 0,
         link_layer: None,
         clock_offset: 0,
+        mtu: None,
+        rates: None,
+        protocol: super::handshake::HIGHEST,
+        station: None,
     }
 }

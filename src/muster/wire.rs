@@ -5,11 +5,14 @@
 //! that is bounded by the cap.
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::compare::Difference;
-use super::types::{Again, Agreement, Card, Cause, Memory};
+use super::links::Link;
+use super::survey::{Found, clean_link};
+use super::types::{Again, Agreement, Card, Cause, Memory, Purpose};
 use crate::lang::Text;
 use crate::verdict::Refusal;
 
@@ -33,6 +36,8 @@ pub(super) enum Frame {
     /// All ranks of the node ended well.
     Done,
     Pong,
+    /// What [`Frame::Dial`] came to.
+    Measured(Link),
 
     // Node 0 → member.
     /// Node 0's clock in milliseconds.
@@ -55,6 +60,16 @@ pub(super) enum Frame {
         again: Option<Again>,
     },
     AllDone,
+    /// All nodes are there: links are measured by whoever shows this token.
+    Measure {
+        token: String,
+    },
+    /// Measure to this node, now.
+    Dial {
+        to: u32,
+        address: SocketAddr,
+    },
+    Found(Box<Found>),
 
     // Both ways.
     Beat {
@@ -70,6 +85,8 @@ pub(super) struct Hello {
     pub(super) job: Option<String>,
     pub(super) port: u16,
     pub(super) hostname: String,
+    #[serde(default)]
+    pub(super) purpose: Purpose,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -97,6 +114,13 @@ fn shortened(frame: &Frame) -> Frame {
             Frame::Verdict { cause: Cause { lines: Vec::new(), ..cause }, again }
         }
         Frame::Agreed { agreement, .. } => Frame::Agreed { agreement, differences: Vec::new() },
+        Frame::Found(mut found) => {
+            found.links.clear();
+            for visited in &mut found.nodes {
+                visited.station.failed = None;
+            }
+            Frame::Found(found)
+        }
         other => other,
     }
 }
@@ -118,13 +142,15 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
             clean(&mut card.hostname);
             clean(&mut card.version);
             let words = [&mut card.torch, &mut card.driver, &mut card.script, &mut card.nccl];
-            words.into_iter().chain([&mut card.link_layer]).flatten().for_each(clean);
+            let more = [&mut card.link_layer, &mut card.rates];
+            words.into_iter().chain(more).flatten().for_each(clean);
+            if let Some(station) = &mut card.station {
+                station.clean();
+            }
         }
-        Frame::Decline(refusal) | Frame::Refuse(refusal) => {
-            clean(&mut refusal.id);
-            clean_text(&mut refusal.text);
-            clean_text(&mut refusal.hint);
-        }
+        Frame::Decline(refusal) | Frame::Refuse(refusal) => clean_refusal(refusal),
+        Frame::Measured(link) => clean_link(link),
+        Frame::Found(found) => found.clean(),
         Frame::Alone(text) => clean_text(text),
         Frame::Failed(cause) | Frame::Verdict { cause, .. } => clean_cause(cause),
         Frame::Agreed { agreement, differences } => {
@@ -161,6 +187,12 @@ pub(super) fn clean(word: &mut String) {
     }
 }
 
+pub(super) fn clean_refusal(refusal: &mut Refusal) {
+    clean(&mut refusal.id);
+    clean_text(&mut refusal.text);
+    clean_text(&mut refusal.hint);
+}
+
 fn clean_text(text: &mut Text) {
     for words in [&mut text.en, &mut text.zh] {
         let mut owned = std::mem::take(words).into_owned();
@@ -179,8 +211,48 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::muster::types::{Loss, card, millis};
+    use crate::muster::links::{Measured, Speed};
+    use crate::muster::survey::Visited;
+    use crate::muster::types::{Loss, Station, card, millis};
     use std::time::{Duration, SystemTime};
+
+    /// What `nnodes` nodes found of which each has a failing check.
+    fn found(nnodes: u32) -> Found {
+        let words = Text::same("长".repeat(LETTERS));
+        let failed = Refusal::new(crate::verdict::Verdict::Limit, "shm.size", words.clone(), words);
+        let station = Station {
+            address: Some(SocketAddr::from(([10, 0, 0, 1], 40_000))),
+            interface: Some("eth0".to_owned()),
+            megabits: Some(100_000),
+            failed: Some(failed),
+        };
+        let pairs = (0..nnodes).flat_map(|from| (0..nnodes).map(move |to| (from, to)));
+        let link = |(from, to)| Link { from, to, measured: Measured::Speed(Speed::default()) };
+        Found {
+            nnodes,
+            nodes: (0..nnodes)
+                .map(|node| Visited {
+                    node,
+                    hostname: format!("host-{node}"),
+                    station: station.clone(),
+                })
+                .collect(),
+            differences: Vec::new(),
+            links: pairs.map(link).collect(),
+            odd: Vec::new(),
+            odd_count: 0,
+            lost: vec![(1, Loss::Died)],
+            unmeasured: 0,
+        }
+    }
+
+    #[test]
+    fn what_sixteen_nodes_found_fits_and_what_people_alone_need_goes_first() {
+        let Ok(Frame::Found(read)) = decode(&encode(&Frame::Found(Box::new(found(16))))) else {
+            panic!("lost")
+        };
+        assert_eq!((read.nodes.len(), read.lost.len()), (16, 1));
+    }
 
     fn frames() -> Vec<Frame> {
         let cause =
@@ -204,6 +276,7 @@ mod tests {
                 job: None,
                 port: 29500,
                 hostname: "a".to_owned(),
+                purpose: Purpose::Check,
             }),
             Frame::Card(card(1, 2)),
             Frame::Accept,
@@ -212,6 +285,8 @@ mod tests {
             Frame::Failed(cause.clone()),
             Frame::Verdict { cause, again: Some(Again { attempt: 1, pause: 1000 }) },
             Frame::Beat { memory: Some(Memory { used: 1, limit: 2 }) },
+            Frame::Dial { to: 1, address: SocketAddr::from(([10, 0, 0, 1], 5)) },
+            Frame::Found(Box::new(found(3))),
         ]
     }
 
@@ -225,7 +300,7 @@ mod tests {
     #[test]
     fn what_ends_on_a_terminal_or_in_a_path_is_checked() {
         let all = frames();
-        let [.., agreed, failed, _, _] = all.as_slice() else { panic!("order") };
+        let [.., agreed, failed, _, _, _, _] = all.as_slice() else { panic!("order") };
         let Frame::Agreed { mut agreement, differences } = agreed.clone() else { panic!("order") };
         for run_id in ["../../etc", "", "a b", ".hidden", "a/b", &"x".repeat(200)] {
             agreement.run_id = run_id.to_owned();
@@ -257,7 +332,7 @@ mod tests {
 
         #[test]
         fn a_damaged_frame_gives_a_frame_or_an_error(
-            which in 0usize..8, at in 0usize..400, byte in any::<u8>(), cut in 0usize..400
+            which in 0usize..10, at in 0usize..400, byte in any::<u8>(), cut in 0usize..400
         ) {
             let mut bytes = encode(&frames()[which]);
             let length = bytes.len();

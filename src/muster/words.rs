@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::hall::Member;
-use super::types::Config;
+use super::types::{Config, Purpose};
 use super::wire::Hello;
 use crate::lang::Text;
 use crate::text;
@@ -91,6 +91,20 @@ pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
             "end the earlier job, or give the jobs different master ports",
             "请结束之前的任务，或为各任务指定不同的主端口"
         ),
+    )
+}
+
+/// Of the id that makes a node try again: a check may be followed by the launch.
+pub(super) fn wrong_purpose(ours: Purpose) -> Refusal {
+    let word = if ours == Purpose::Run { "run" } else { "check" };
+    Refusal::new(
+        Verdict::Muster,
+        "muster.job",
+        text!(
+            "node 0 is there with `ranklaunch {word}`, and this node is not",
+            "节点 0 正在执行 `ranklaunch {word}`，而本节点不是"
+        ),
+        text!("start the same subcommand on all nodes", "请在所有节点执行相同的子命令"),
     )
 }
 

@@ -280,6 +280,12 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
     pub running: bool,
     pub loopback: bool,
+    /// Bytes (/sys/class/net/NAME/mtu).
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// Mb/s as the driver says; none of a wireless or a virtual one, and 10000 of every veth.
+    #[serde(default)]
+    pub megabits: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,6 +59,8 @@ fn interfaces(host: &Host) -> Vec<Interface> {
                 .is_ok_and(|state| matches!(state.trim(), "up" | "unknown")),
             loopback: name == "lo",
             addresses: Vec::new(),
+            mtu: link_number(host, &name, "mtu"),
+            megabits: link_number(host, &name, "speed"),
             name,
         };
         return host.list("/sys/class/net").into_iter().map(interface).collect();
@@ -70,6 +72,8 @@ fn interfaces(host: &Host) -> Vec<Interface> {
         let place = *places.entry(entry.interface_name.clone()).or_insert(interfaces.len());
         if place == interfaces.len() {
             interfaces.push(Interface {
+                mtu: link_number(host, &entry.interface_name, "mtu"),
+                megabits: link_number(host, &entry.interface_name, "speed"),
                 name: entry.interface_name,
                 addresses: Vec::new(),
                 running: entry.flags.contains(InterfaceFlags::IFF_RUNNING),
@@ -86,6 +90,12 @@ fn interfaces(host: &Host) -> Vec<Interface> {
     }
     host.keep(INTERFACES, &interfaces);
     interfaces
+}
+
+/// A positive number of /sys/class/net/NAME. `speed` gives EINVAL or -1 where there is none.
+fn link_number(host: &Host, name: &str, file: &str) -> Option<u32> {
+    let text = host.read(format!("/sys/class/net/{name}/{file}")).ok()?;
+    text.trim().parse().ok().filter(|number| *number > 0)
 }
 
 /// The way to the first of the master's addresses that has one.

@@ -24,15 +24,21 @@ pub(crate) fn numa_node(host: &Host, address: &str) -> Option<u32> {
     host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
 }
 
-/// The link as sysfs has it. Its greatest width is what the device can, in a
-/// slot that may offer less; NVML knows both.
+/// The link as sysfs has it: as wide as it is, and as the device and the port
+/// above it can be.
 pub(crate) fn link(host: &Host, address: &str) -> PcieLink {
-    let number = |file: &str| {
+    let number = |address: &str, file: &str| -> Option<u32> {
         let text = host.read(format!("/sys/bus/pci/devices/{address}/{file}")).ok()?;
-        text.trim().parse().ok()
+        text.trim().parse().ok().filter(|lanes| *lanes > 0)
     };
-    let (width, max_width) = (number("current_link_width"), number("max_link_width"));
-    PcieLink { width, max_width, ..PcieLink::default() }
+    // The last is a port, or in a flat VM the host bridge, which has no link.
+    let port = bridges(host, address).pop().and_then(|port| number(&port, "max_link_width"));
+    let own = number(address, "max_link_width");
+    PcieLink {
+        width: number(address, "current_link_width"),
+        max_width: own.map(|own| port.map_or(own, |port| own.min(port))),
+        ..PcieLink::default()
+    }
 }
 
 /// The host bridge and the bridges below it, down to the device and without it:

@@ -5,22 +5,17 @@
 //! and the variables that select them. A node that was meant to have GPUs never
 //! quietly becomes a CPU worker.
 
-use std::ffi::OsString;
+mod choose;
+
+pub use choose::{Chosen, choose};
 
 use crate::lang::Text;
-use crate::observe::gpu;
 use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
-use crate::plan::distance::is_near;
+use crate::plan::AskedNproc;
 use crate::plan::notes::{Notes, severity};
-use crate::plan::rails::Rails;
-use crate::plan::{AskedNproc, PlannedGpu};
-use crate::probe::GpuProcess;
-use crate::settings::{Device, LayoutRule, Settings};
+use crate::settings::{Device, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
-
-/// Bytes in use up to which a GPU counts as idle; a CUDA context alone takes some 500 MB.
-const IDLE: u64 = 1 << 30;
 
 /// More processes than a node has GPUs or cores for.
 const MOST: u32 = 4096;
@@ -270,211 +265,6 @@ fn source_name(source: GpuSource) -> &'static str {
         GpuSource::NvidiaSmi => "nvidia-smi",
         GpuSource::None => "-",
     }
-}
-
-/// The GPUs of the plan and the variables that narrow the choice.
-#[derive(Debug, Clone, Default)]
-pub struct Chosen {
-    pub gpus: Vec<PlannedGpu>,
-    pub env: Vec<(String, OsString)>,
-}
-
-/// Chooses `nproc` of the visible GPUs: idle ones, then one NUMA node, then those
-/// next to an RDMA device, then their order.
-///
-/// The order of the visible GPUs is never changed, since allocators that virtualise
-/// GPUs (HAMi) count limits by position.
-pub fn choose(
-    settings: &Settings,
-    facts: &Facts,
-    nproc: u32,
-    exact: bool,
-    rule: LayoutRule,
-    notes: &mut Notes,
-) -> Chosen {
-    let visible = &facts.gpus.visible;
-    let (selected, because) = select(facts, nproc as usize);
-    let mut next = 0;
-    let gpus = visible
-        .iter()
-        .enumerate()
-        .map(|(position, token)| {
-            let gpu = gpu_of(&facts.gpus, token);
-            let selected = selected.contains(&position);
-            let local_rank = selected.then_some(next);
-            next += u32::from(selected);
-            PlannedGpu {
-                index: gpu.map_or(count(token.gpu), |gpu| gpu.index),
-                uuid: gpu.and_then(|gpu| gpu.uuid.clone()),
-                name: gpu.and_then(|gpu| gpu.name.clone()),
-                pci: gpu.and_then(|gpu| gpu.pci.clone()),
-                selected,
-                local_rank,
-            }
-        })
-        .collect();
-    // Fail is the conductor's to carry out: only after stale processes were ended
-    // does memory in use mean anything.
-    if gpu::shared_by(facts).is_none()
-        && severity(settings, "gpu.busy", Severity::Warn) != Severity::Off
-    {
-        busy(&facts.gpus, &selected, notes);
-    }
-    let mut chosen = Chosen { gpus, env: Vec::new() };
-    if selected.len() == visible.len() || has_mig(&facts.gpus) {
-        return chosen;
-    }
-    let tokens: Vec<&str> = selected
-        .iter()
-        .filter_map(|position| visible.get(*position))
-        .map(|gpu| gpu.token.as_str())
-        .collect();
-    let tokens = tokens.join(",");
-    unused(visible.len(), nproc, exact, rule, notes);
-    notes.decide("CUDA_VISIBLE_DEVICES", &tokens, because, "solved");
-    chosen.env.push(("CUDA_VISIBLE_DEVICES".to_owned(), tokens.into()));
-    // Plain indices count in NVML's order only under PCI_BUS_ID (CUDA's default is fastest first).
-    if !facts.environment.contains_key("CUDA_DEVICE_ORDER") {
-        chosen.env.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".into()));
-    }
-    chosen
-}
-
-/// Positions among the visible GPUs, rising, and why these.
-fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
-    let gpus = &facts.gpus;
-    let rails = Rails::of(&facts.hcas, &facts.network, gpus.visible.len());
-    let gpu = |position: &usize| gpus.visible.get(*position).and_then(|token| gpu_of(gpus, token));
-    let used = |position: &usize| gpu(position).and_then(|gpu| gpu.memory_used).unwrap_or(0);
-    let numa = |position: &usize| gpu(position).and_then(|gpu| gpu.numa_node);
-    let near = |position: &usize| {
-        gpu(position).is_some_and(|gpu| rails.kept.iter().any(|port| is_near(gpu, port.hca)))
-    };
-    let all: Vec<usize> = (0..gpus.visible.len()).collect();
-    let idle: Vec<usize> = all.iter().copied().filter(|gpu| used(gpu) <= IDLE).collect();
-    if idle.len() < nproc {
-        let mut by_use = all;
-        by_use.sort_by_key(|gpu| if used(gpu) <= IDLE { 0 } else { used(gpu) });
-        by_use.truncate(nproc);
-        by_use.sort_unstable();
-        let count = idle.len();
-        let because = text!(
-            "only {count} GPUs are idle; the least used of the others",
-            "只有 {count} 个 GPU 空闲；其余取占用最少者"
-        );
-        return (by_use, because);
-    }
-    let is_some_busy = idle.len() < all.len();
-    let mut nodes: Vec<u32> = idle.iter().filter_map(numa).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    let inside = |node: u32| -> Vec<usize> {
-        idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect()
-    };
-    // Of nodes with room enough, the one with the most GPUs beside a rail.
-    let node =
-        nodes.iter().copied().filter(|node| inside(*node).len() >= nproc).min_by_key(|node| {
-            (
-                std::cmp::Reverse(inside(*node).iter().filter(|gpu| near(gpu)).count().min(nproc)),
-                *node,
-            )
-        });
-    let mut chosen = node.map_or_else(|| idle.clone(), inside);
-    let rails_decide = chosen.len() > nproc && chosen.iter().any(near) && !chosen.iter().all(near);
-    chosen.sort_by_key(|gpu| (!near(gpu), *gpu));
-    chosen.truncate(nproc);
-    chosen.sort_unstable();
-
-    let mut en: Vec<String> = Vec::new();
-    let mut zh: Vec<String> = Vec::new();
-    let mut say = |words: Text| {
-        en.push(words.en.into_owned());
-        zh.push(words.zh.into_owned());
-    };
-    if is_some_busy {
-        say(text!("idle", "空闲"));
-    }
-    if let Some(node) = node {
-        say(text!("all on NUMA node {node}", "同在 NUMA 节点 {node}"));
-    } else if nodes.len() > 1 {
-        say(text!("no NUMA node has enough", "没有足够的同 NUMA 节点 GPU"));
-    }
-    if rails_decide {
-        say(text!("next to an RDMA device", "靠近 RDMA 设备"));
-    }
-    say(text!("in order", "按原有顺序"));
-    (chosen, Text::new(en.join(", "), zh.join("，")))
-}
-
-/// GPUs that are chosen although something already holds their memory.
-fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
-    let busy: Vec<(&Gpu, u64)> = selected
-        .iter()
-        .filter_map(|position| gpu_of(facts, facts.visible.get(*position)?))
-        .filter_map(|gpu| Some((gpu, gpu.memory_used.filter(|used| *used > IDLE)?)))
-        .collect();
-    if busy.is_empty() {
-        return;
-    }
-    let list: Vec<String> = busy
-        .iter()
-        .map(|(gpu, used)| format!("{} ({:.1} GiB)", gpu.index, *used as f64 / IDLE as f64))
-        .collect();
-    let list = list.join(", ");
-    let known: Option<Vec<_>> = busy.iter().map(|(gpu, _)| gpu.health.processes.as_ref()).collect();
-    let Text { en: by, zh: by_zh } = holders(known.map(|lists| lists.into_iter().flatten()));
-    notes.warn(
-        "gpu.busy",
-        text!(
-            "memory is already in use on GPU (nvidia-smi index) {list}{by}",
-            "以下 GPU（nvidia-smi 序号）的显存已被占用：{list}{by_zh}"
-        ),
-        text!(
-            "see who holds it with ranklaunch clean --dry-run",
-            "可用 ranklaunch clean --dry-run 查看占用者"
-        ),
-    );
-}
-
-/// Whom NVML names for the memory. Its pids are those of our pid namespace with
-/// current drivers, the host's with old ones, and 0 where it hides them.
-fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
-    let Some(listed) = listed else { return Text::same("") };
-    let mut pids: Vec<u32> = listed.map(|process| process.pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    if pids.is_empty() {
-        return text!(
-            "; NVML lists no process there: it is another container's, or is being torn down, or MPS serves it",
-            "；NVML 未列出其上的进程：可能属于其他容器、正在退出，或由 MPS 代管"
-        );
-    }
-    let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    text!(
-        "; held by pid {pids} as NVML counts, which may be of another pid namespace",
-        "；NVML 给出的占用者 pid 为 {pids}，可能属于其他 pid 命名空间"
-    )
-}
-
-/// Says that GPUs stay idle.
-fn unused(visible: usize, nproc: u32, exact: bool, rule: LayoutRule, notes: &mut Notes) {
-    let idle = visible.saturating_sub(nproc as usize);
-    let (batch_en, batch_zh) = if exact && rule == LayoutRule::None {
-        ("; the global batch changes with the number of ranks", "；全局 batch 会随进程数改变")
-    } else {
-        ("", "")
-    };
-    notes.warn(
-        "gpu.unused",
-        text!(
-            "{nproc} of {visible} GPUs are used on every node, {idle} stay idle{batch_en}",
-            "每个节点只使用 {visible} 个 GPU 中的 {nproc} 个，{idle} 个闲置{batch_zh}"
-        ),
-        text!(
-            "--min-nproc {visible} refuses a launch that leaves GPUs idle",
-            "--min-nproc {visible} 可在有 GPU 闲置时拒绝启动"
-        ),
-    );
 }
 
 fn gpu_of<'a>(facts: &'a GpuFacts, token: &VisibleGpu) -> Option<&'a Gpu> {

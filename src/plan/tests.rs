@@ -264,6 +264,7 @@ fn interface(name: &str, address: &str) -> Interface {
         addresses: vec![address.parse().expect("an address")],
         running: true,
         loopback: name == "lo",
+        ..Interface::default()
     }
 }
 

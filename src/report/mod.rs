@@ -10,6 +10,7 @@ pub mod ending;
 pub mod files;
 pub mod journal;
 pub mod memory;
+pub mod nodes_view;
 pub mod plan_view;
 pub mod start;
 

@@ -40,6 +40,13 @@ pub const CHECK_IDS: &[&str] = &[
     "env.proxy",
     "cuda.compat",
     "numa.calls",
+    "nodes.arrive",
+    "nodes.checks",
+    "nodes.differ",
+    "nodes.rails",
+    "link.reach",
+    "link.latency",
+    "link.bandwidth",
 ];
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {

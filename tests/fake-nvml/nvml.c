@@ -12,7 +12,8 @@
  *                       remap-failed, retired, throttle, pcie-narrow,
  *                       nvlink-down, exclusive, prohibited, persistence-off,
  *                       not-supported and no-permission (what tells of health),
- *                       health-lost, health-hang, many-processes
+ *                       sandbox (unknown errors of all that is not needed),
+ *                       handle-unknown, health-lost, health-hang, many-processes
  *   FAKE_NVML_GPUS      how many (8)
  *   FAKE_NVML_BAD       index of the GPU that is lost, needs a reset… (0)
  *   FAKE_NVML_NAME      product name
@@ -250,6 +251,8 @@ code_t nvmlDeviceGetHandleByIndex_v2(unsigned index, gpu_t **gpu)
         return INVALID_ARGUMENT;
     if (mode("lost") && is_bad(index))
         return GPU_IS_LOST;
+    if (mode("handle-unknown") && is_bad(index))
+        return UNKNOWN;
     if (mode("reset-required") && is_bad(index))
         return RESET_REQUIRED;
     *gpu = &gpus[index];
@@ -305,6 +308,8 @@ code_t nvmlDeviceGetPciInfo_v3(gpu_t *gpu, pci_t *pci)
 code_t nvmlDeviceGetMinorNumber(gpu_t *gpu, unsigned *minor)
 {
     CHECK(gpu);
+    if (mode("sandbox"))
+        return UNKNOWN;
     const char *list = setting("FAKE_NVML_MINORS", NULL);
     *minor = gpu->index;
     if (list) {
@@ -364,6 +369,8 @@ code_t nvmlDeviceGetMemoryInfo_v2(gpu_t *gpu, memory_v2_t *memory)
 code_t nvmlDeviceGetMigMode(gpu_t *gpu, unsigned *current, unsigned *pending)
 {
     CHECK(gpu);
+    if (mode("sandbox"))
+        return UNKNOWN;
     *current = *pending = mode("mig") || mode("mig-empty");
     return SUCCESS;
 }
@@ -450,6 +457,8 @@ static code_t health_code(const gpu_t *gpu)
     CHECK(gpu);
     if (mode("not-supported"))
         return NOT_SUPPORTED;
+    if (mode("sandbox"))
+        return UNKNOWN;
     if (mode("no-permission"))
         return NO_PERMISSION;
     if (mode("health-lost") && is_bad(gpu->index))

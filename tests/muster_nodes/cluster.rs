@@ -98,12 +98,16 @@ impl Cluster {
         self.folder.path()
     }
 
-    fn namespace(&self, host: u32) -> String {
+    pub(crate) fn namespace(&self, host: u32) -> String {
         format!("{}-{host}", self.name)
     }
 
+    pub(crate) fn switch_namespace(&self) -> String {
+        format!("{}-sw", self.name)
+    }
+
     fn switch(&self, words: &str) {
-        assert!(ip(&format!("-n {}-sw {words}", self.name)), "{words}");
+        assert!(ip(&format!("-n {} {words}", self.switch_namespace())), "{words}");
     }
 
     /// From now on every packet to and from the host is dropped.

@@ -110,8 +110,17 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
 fn errors(gpu: &NvmlGpu) -> impl Iterator<Item = &CallError> {
     let gone =
         |error: &&CallError| matches!(error.code, Some(code::GPU_IS_LOST | code::RESET_REQUIRED));
-    gpu.errors.iter().chain(gpu.health.unknown.iter().filter(gone))
+    // "Unknown error" is also what a sandbox makes of a call that it does not
+    // pass on; of these three alone it says that the GPU does not work.
+    let tells = |error: &&CallError| {
+        error.code != Some(code::UNKNOWN) || TELLING.contains(&error.call.as_str())
+    };
+    gpu.errors.iter().filter(tells).chain(gpu.health.unknown.iter().filter(gone))
 }
+
+/// Calls without which there is no GPU.
+const TELLING: &[&str] =
+    &["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo_v2"];
 
 /// Whether a GPU cannot be computed on, as far as its calls say.
 pub(super) fn is_gone(gpu: &NvmlGpu) -> bool {

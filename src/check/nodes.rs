@@ -1,0 +1,319 @@
+//! The other nodes of the job and the links to them, as all nodes found them together.
+//!
+//! Without other nodes there is nothing to say, and no line of the table.
+
+use super::{Evidence, Finding, Kind, Nodes};
+use crate::lang::Text;
+use crate::muster::{Difference, Found, Loss, Measured, Odd, Place, Property, Speed, Trouble};
+use crate::settings::MusterMode;
+use crate::text;
+use crate::verdict::Warning;
+
+/// Refusals that say in what nodes differ.
+const DIFFERENT: &[&str] = &["muster.engine", "muster.rule", "muster.heads", "muster.layout"];
+
+fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a Found> {
+    match &evidence.tried.nodes {
+        Some(Nodes::Found(found)) => Some(found),
+        _ => None,
+    }
+}
+
+/// Node 2 (host-2)
+fn name(found: &Found, node: u32) -> Text {
+    let host = found.hostname(node);
+    text!("node {node} ({host})", "节点 {node}（{host}）")
+}
+
+pub(super) fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let found = match &evidence.tried.nodes {
+        None => return Vec::new(),
+        Some(Nodes::Alone(why)) => {
+            let Text { en, zh } = why;
+            return vec![Finding::doubtful(
+                text!("only this node was looked at: {en}", "仅检查了本节点：{zh}"),
+                text!(
+                    "start ranklaunch check on all nodes at the same time",
+                    "请在所有节点同时执行 ranklaunch check"
+                ),
+            )];
+        }
+        Some(Nodes::Refused(refusal)) => {
+            if DIFFERENT.contains(&refusal.id.as_str()) {
+                return vec![Finding::ok(text!("all are there", "全部到达"))];
+            }
+            let finding = Finding::bad(refusal.text.clone(), with_off(&refusal.hint));
+            return vec![Finding { verdict: Some(refusal.verdict), ..finding }];
+        }
+        Some(Nodes::Found(found)) => found,
+    };
+    if found.lost.is_empty() {
+        let nodes = found.nnodes;
+        return vec![Finding::ok(text!("all {nodes} are there", "全部 {nodes} 个节点均已到达"))];
+    }
+    let lost = found.lost.iter().map(|(node, loss)| {
+        let Text { en, zh } = name(found, *node);
+        let text = match loss {
+            Loss::Died => {
+                text!("{en} vanished while the links were measured", "{zh}在测量链路时消失")
+            }
+            Loss::Silent => {
+                text!("{en} fell silent while the links were measured", "{zh}在测量链路时失去响应")
+            }
+        };
+        let hint = text!(
+            "look at that node: its pod may have been deleted, evicted or stopped",
+            "请检查该节点：其 Pod 可能被删除、驱逐或暂停"
+        );
+        Finding::bad(text, hint)
+    });
+    lost.collect()
+}
+
+/// The hint of a launch, and what there is beside a launch.
+fn with_off(hint: &Text) -> Text {
+    let Text { en, zh } = hint;
+    text!("{en}; --muster off looks at this node alone", "{zh}；--muster off 仅检查本节点")
+}
+
+/// What failed on another node, with the code that it ends with there.
+pub(super) fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let own = evidence.outline().map(|plan| plan.membership.node_rank);
+    let failed: Vec<Finding> = found
+        .nodes
+        .iter()
+        .filter(|visited| Some(visited.node) != own)
+        .filter_map(|visited| {
+            let refusal = visited.station.failed.as_ref()?;
+            let Text { en, zh } = name(found, visited.node);
+            let (id, said, said_zh) = (&refusal.id, &refusal.text.en, &refusal.text.zh);
+            let finding = Finding::bad(
+                text!("{en}: {id}: {said}", "{zh}：{id}：{said_zh}"),
+                refusal.hint.clone(),
+            );
+            Some(Finding { verdict: Some(refusal.verdict), ..finding })
+        })
+        .collect();
+    if failed.is_empty() {
+        return vec![Finding::ok(text!("nothing fails on another node", "其他节点没有失败项"))];
+    }
+    failed
+}
+
+pub(super) fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
+    if let Some(Nodes::Refused(refusal)) = &evidence.tried.nodes
+        && DIFFERENT.contains(&refusal.id.as_str())
+    {
+        let kind = Kind::Refused;
+        let finding = Finding::new(kind, refusal.text.clone(), refusal.hint.clone());
+        return vec![Finding { verdict: Some(refusal.verdict), ..finding }];
+    }
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let all = differences(evidence, found, |property| !is_of_rdma(property));
+    if all.is_empty() {
+        return vec![Finding::ok(text!(
+            "software, settings, MTU and clocks are alike",
+            "软件、设置、MTU 与时钟一致"
+        ))];
+    }
+    all
+}
+
+pub(super) fn rails(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let all = differences(evidence, found, is_of_rdma);
+    if all.is_empty() {
+        return vec![Finding::ok(text!(
+            "number, speed and kind of the RDMA ports are alike",
+            "RDMA 端口的数量、速率与类型一致"
+        ))];
+    }
+    all
+}
+
+fn is_of_rdma(property: Property) -> bool {
+    matches!(property, Property::Rails | Property::LinkLayer | Property::Rates)
+}
+
+fn differences(
+    evidence: &Evidence<'_>,
+    found: &Found,
+    wanted: impl Fn(Property) -> bool,
+) -> Vec<Finding> {
+    let required = evidence.settings.muster.value == MusterMode::Required;
+    let finding = |difference: &Difference| {
+        let Warning { text, hint, .. } = difference.warning();
+        // As a launch sees it: fewer GPUs on one node only make the plan smaller.
+        if required && difference.property == Property::Gpus {
+            return Finding::doubtful(text, hint);
+        }
+        Finding::bad(text, hint)
+    };
+    found.differences.iter().filter(|one| wanted(one.property)).map(finding).collect()
+}
+
+pub(super) fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let hint = text!(
+        "open all TCP ports between the nodes (firewall, NetworkPolicy, security group): NCCL and Gloo listen on ports that the kernel picks",
+        "请放行节点间的所有 TCP 端口（防火墙、NetworkPolicy、安全组）：NCCL 与 Gloo 监听由内核分配的端口"
+    );
+    let mut all = odd(found, Trouble::Unreachable, &hint, |odd| {
+        let Measured::Failed(why) = &odd.worst.measured else { return None };
+        Some(text!("no connection ({why})", "无法连接（{why}）"))
+    });
+    let unmeasured = found.unmeasured;
+    if unmeasured > 0 && found.lost.is_empty() {
+        all.push(Finding::doubtful(
+            text!(
+                "{unmeasured} directions were not measured in time",
+                "有 {unmeasured} 个方向未能及时测量"
+            ),
+            text!("run it again on idle nodes", "请在空闲节点上重新执行"),
+        ));
+    }
+    if all.is_empty() {
+        let nodes = found.nnodes;
+        all.push(Finding::ok(text!(
+            "the {nodes} nodes reach each other",
+            "{nodes} 个节点之间均可连接"
+        )));
+    }
+    all
+}
+
+pub(super) fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let hint = text!(
+        "nodes of one job belong side by side: look at zone, rack, tunnels and overlays between them",
+        "同一任务的节点应彼此邻近：请检查可用区、机架、隧道与 overlay 网络"
+    );
+    let all = odd(found, Trouble::Slow, &hint, |odd| {
+        let here = millis(odd.worst.speed()?.floor);
+        Some(match odd.others.map(millis) {
+            Some(good) => text!(
+                "a round trip takes {here} ms, and {good} ms where it is good",
+                "往返需 {here} ms，正常链路为 {good} ms"
+            ),
+            None => text!("a round trip takes {here} ms", "往返需 {here} ms"),
+        })
+    });
+    or_range(
+        all,
+        found,
+        |speed| speed.median,
+        |low, high| {
+            let (low, high) = (millis(low), millis(high));
+            text!("round trips of {low} to {high} ms", "往返 {low} 至 {high} ms")
+        },
+    )
+}
+
+pub(super) fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(found) = found(evidence) else { return Vec::new() };
+    let hint = text!(
+        "look at the cable, the negotiated speed, traffic shaping and what else uses that node's network (ethtool, tc qdisc)",
+        "请检查线缆、协商速率、流量整形以及占用该节点网络的其他程序（ethtool、tc qdisc）"
+    );
+    let all = odd(found, Trouble::Narrow, &hint, |odd| {
+        let here = gigabits(megabits(odd.worst.speed()?));
+        let claims = [odd.worst.from, odd.worst.to]
+            .into_iter()
+            .filter_map(|node| found.station(node)?.megabits)
+            .min();
+        Some(match (odd.others.map(gigabits), claims.map(|claimed| gigabits(claimed.into()))) {
+            (Some(good), _) => text!(
+                "{here} Gb/s go through, and {good} Gb/s where it is good",
+                "速率为 {here} Gb/s，正常链路为 {good} Gb/s"
+            ),
+            (None, Some(claimed)) => text!(
+                "{here} Gb/s go through, and the interface claims {claimed} Gb/s",
+                "速率为 {here} Gb/s，而接口标称 {claimed} Gb/s"
+            ),
+            (None, None) => text!("{here} Gb/s go through", "速率为 {here} Gb/s"),
+        })
+    });
+    or_range(all, found, megabits, |low, high| {
+        let (low, high) = (gigabits(low), gigabits(high));
+        text!("{low} to {high} Gb/s by one TCP connection", "单个 TCP 连接 {low} 至 {high} Gb/s")
+    })
+}
+
+/// One finding per place with this trouble.
+fn odd(
+    found: &Found,
+    trouble: Trouble,
+    hint: &Text,
+    what: impl Fn(&Odd) -> Option<Text>,
+) -> Vec<Finding> {
+    found
+        .odd
+        .iter()
+        .filter(|odd| odd.trouble == trouble)
+        .filter_map(|odd| {
+            let Text { en, zh } = place(found, odd);
+            let said = what(odd)?;
+            let (said, said_zh) = (said.en, said.zh);
+            Some(Finding::bad(text!("{en}: {said}", "{zh}：{said_zh}"), hint.clone()))
+        })
+        .collect()
+}
+
+/// Where, with the interface.
+fn place(found: &Found, odd: &Odd) -> Text {
+    let Text { en, zh } = match odd.place {
+        Place::All => text!("all links", "所有链路"),
+        Place::Node(node) => {
+            let Text { en, zh } = name(found, node);
+            text!("every link of {en}", "{zh}的所有链路")
+        }
+        Place::Pair(one, other) => both(name(found, one), "↔", name(found, other)),
+        Place::OneWay(one, other) => both(name(found, one), "→", name(found, other)),
+    };
+    match found.station(odd.worst.from).and_then(|station| station.interface.as_ref()) {
+        Some(interface) => text!("{en} on {interface}", "{zh}（{interface}）"),
+        None => Text::new(en, zh),
+    }
+}
+
+fn both(one: Text, sign: &str, other: Text) -> Text {
+    let (one_zh, other_zh) = (one.zh, other.zh);
+    let (one, other) = (one.en, other.en);
+    text!("{one} {sign} {other}", "{one_zh} {sign} {other_zh}")
+}
+
+/// Microseconds in milliseconds.
+fn millis(micros: u64) -> String {
+    format!("{:.2}", micros as f64 / 1e3)
+}
+
+/// Mb/s
+fn megabits(speed: &Speed) -> u64 {
+    // Saturating: a rate is a small positive number.
+    #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
+    let rate = (speed.gigabits() * 1e3) as u64;
+    rate
+}
+
+/// Mb/s in Gb/s.
+fn gigabits(megabits: u64) -> String {
+    let rate = megabits as f64 / 1e3;
+    if rate < 1.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
+}
+
+fn or_range(
+    all: Vec<Finding>,
+    found: &Found,
+    value: impl Fn(&Speed) -> u64,
+    words: impl Fn(u64, u64) -> Text,
+) -> Vec<Finding> {
+    let values = || found.links.iter().filter_map(|link| link.speed()).map(&value);
+    match (values().min(), values().max()) {
+        (Some(low), Some(high)) if all.is_empty() => vec![Finding::ok(words(low, high))],
+        (None, _) if all.is_empty() && found.links.is_empty() && found.odd_count == 0 => {
+            vec![Finding::ok(text!("nothing odd", "无异常"))]
+        }
+        _ => all,
+    }
+}

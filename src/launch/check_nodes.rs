@@ -1,0 +1,140 @@
+//! `ranklaunch check` on the nodes of one job: they meet as for a launch, measure
+//! the links between them, and all hold the same findings.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::{card, interface};
+use super::look;
+use super::together;
+use crate::check::Nodes;
+use crate::host::Host;
+use crate::lang::Text;
+use crate::muster::{self, Assembly, Card, Config, Joined, Loss, Purpose, Station, Target};
+use crate::observe::Facts;
+use crate::plan::{Plan, Survey};
+use crate::report::closing;
+use crate::settings::{MusterMode, Settings, Source};
+use crate::text;
+use crate::verdict::{Refusal, Verdict};
+
+/// How long nodes wait for each other where nobody says how long: somebody who
+/// asks about one node of a job should not wait for half an hour.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Whether this node is looked at together with others. A capture is of one node, and
+/// files of another node are no node to meet, unless that is what was asked for.
+pub(super) fn is_wanted(host: &Host, settings: &Settings, survey: &Survey) -> bool {
+    let there = host.is_live() && !host.is_recorded();
+    let there = there || settings.muster.value == MusterMode::Required;
+    let member = survey.outline.as_ref().map(|plan| &plan.membership);
+    there && member.is_some_and(|member| together::is_wanted(settings, member).unwrap_or(false))
+}
+
+/// Meets the others; `failed` is the first of this node's own checks that failed.
+pub(super) async fn meet(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    plan: &Plan,
+    failed: Option<Refusal>,
+) -> Nodes {
+    let met = try_to_meet(host, settings, facts, plan, failed).await;
+    met.unwrap_or_else(|refusal| Nodes::Refused(Box::new(refusal)))
+}
+
+async fn try_to_meet(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    plan: &Plan,
+    failed: Option<Refusal>,
+) -> Result<Nodes, Refusal> {
+    let member = &plan.membership;
+    let config = together::config(host, settings, &facts.contract, member, true)?;
+    let patience = match settings.wait_timeout.source {
+        Source::Default => config.patience.min(PATIENCE),
+        _ => config.patience,
+    };
+    let config = Config { purpose: Purpose::Check, patience, progress_every: PROGRESS, ..config };
+    let lang = settings.lang;
+    let mut say = |line: Text| eprint!("{}", closing::line(&line, lang));
+    if config.secret.is_none() {
+        say(text!(
+            "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",
+            "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
+        ));
+    }
+    let (target, address) = target(plan).await?;
+    let link = interface(facts, plan);
+    let station = Station {
+        address: Some(address),
+        interface: plan.network.socket_ifname.clone(),
+        megabits: link.and_then(|link| link.megabits),
+        failed,
+    };
+    let own = card(settings, facts, plan)?;
+    let own = Card { station: Some(Box::new(station.clone())), ..own };
+    if member.is_master() {
+        crate::prepare::raise_limits();
+        return Ok(match muster::gather(&config, own, &mut say).await? {
+            Assembly::All(gathered) => {
+                Nodes::Found(Box::new(gathered.survey(station, target).await))
+            }
+            Assembly::Alone(why) => Nodes::Alone(why),
+        });
+    }
+    let last = look::last_resort(settings.probe.value);
+    let joined = muster::join(host, &config, &own, Some(&last), &mut say).await?;
+    let visit = match joined {
+        Joined::Visit(visit) => visit,
+        Joined::Alone(why) => return Ok(Nodes::Alone(why)),
+        // It proposes a plan to those who came to run alone.
+        Joined::Offer(_) => return Err(lost(&config, Loss::Died)),
+    };
+    let found = visit.follow(target).await.map_err(|loss| lost(&config, loss))?;
+    Ok(Nodes::Found(Box::new(found)))
+}
+
+/// Listens on the interface that the ranks use, or anywhere where that is not known.
+async fn target(plan: &Plan) -> Result<(Target, SocketAddr), Refusal> {
+    let anywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let mut problem = String::new();
+    for address in plan.network.local_addr.into_iter().chain(anywhere) {
+        match Target::open(address).await {
+            Ok(target) => {
+                let port = target.port();
+                return Ok((target, SocketAddr::new(address, port)));
+            }
+            Err(error) => problem = format!("{address}: {error}"),
+        }
+    }
+    Err(Refusal::new(
+        Verdict::PortInUse,
+        "link.reach",
+        text!("no port to measure links on: {problem}", "没有可用于测量链路的端口：{problem}"),
+        text!("see the limits of this container", "请检查该容器的限制"),
+    ))
+}
+
+fn lost(config: &Config, loss: Loss) -> Refusal {
+    let master = &config.master_addr;
+    let text = match loss {
+        Loss::Died => text!(
+            "node 0 ({master}) vanished while the nodes were examined",
+            "检查各节点时节点 0（{master}）消失"
+        ),
+        Loss::Silent => text!(
+            "nothing was heard from node 0 ({master}) while the nodes were examined",
+            "检查各节点时未再收到节点 0（{master}）的消息"
+        ),
+    };
+    Refusal::new(
+        Verdict::Muster,
+        "nodes.arrive",
+        text,
+        text!("look at node 0's own report", "请查看节点 0 自己的报告"),
+    )
+}

@@ -1,0 +1,273 @@
+//! One direction of one pair of nodes: round trips, then as much as goes through.
+//!
+//! The sender dials the other's listener with the handshake of the muster, proves
+//! by the token of this gathering that it belongs here, and then speaks plainly:
+//! messages of 16 bytes that come back, then zeros until the receiver has seen
+//! enough and says what arrived. The zeros are no secret, so they are not sealed.
+//!
+//! Whoever cannot show the token gets no byte more than the handshake, and what
+//! comes back to a member is never more than it sent.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::handshake;
+use super::links::{Link, Measured, Speed};
+use super::listen::connect;
+use super::porch::Porch;
+use super::secret::Secret;
+use super::types::{Purpose, now_millis};
+use super::wire::{Frame, Hello};
+
+/// A lost first packet is sent again after 1 s, a second one after 2 s more.
+const CONNECT: Duration = Duration::from_secs(4);
+/// Round trips; the first few wake CPUs and fill caches, and do not count.
+const PINGS: usize = 48;
+const WARM_UP: usize = 8;
+/// On a long way fewer round trips have to do.
+const PINGING: Duration = Duration::from_millis(1500);
+/// The most that is sent, and for how long.
+const BYTES: u64 = 256 << 20;
+const SENDING: Duration = Duration::from_millis(250);
+/// What one direction may take in all, whatever happens.
+pub(super) const WHOLE: Duration = Duration::from_secs(8);
+
+const MESSAGE: usize = 16;
+const BLOCK: usize = 256 << 10;
+/// Members that are served at a time. Node 0 asks one of them at a time to come; a
+/// connection that was given up may not have ended yet.
+const AT_ONCE: usize = 4;
+/// First byte of a message: send it back, or: zeros follow.
+const ECHO: u8 = b'p';
+const FLOOD: u8 = b'f';
+
+/// Where the others measure to. Closed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    listener: Option<TcpListener>,
+    port: u16,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Target {
+    /// Listens on any free port of this address. Takes nobody in until [`Target::serve`].
+    ///
+    /// # Errors
+    /// When the address is not this node's, or no port is free.
+    pub async fn open(address: IpAddr) -> io::Result<Target> {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0)).await?;
+        let port = listener.local_addr()?.port();
+        Ok(Target { listener: Some(listener), port, task: None })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on members of this gathering can measure.
+    pub(super) fn serve(&mut self, secret: Option<Secret>, token: String) {
+        let Some(listener) = self.listener.take() else { return };
+        self.task = Some(tokio::spawn(accept_all(listener, secret, token)));
+    }
+}
+
+async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String) {
+    let (secret, token) = (Arc::new(secret), Arc::new(token));
+    let (porch, places) = (Porch::new(1), Arc::new(Semaphore::new(AT_ONCE)));
+    let mut id = 0;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptor left, or a connection that was reset in the queue.
+            porch.make_room();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        id += 1;
+        let (goes, porch, places) = (porch.enter(id), porch.clone(), Arc::clone(&places));
+        let (secret, token) = (Arc::clone(&secret), Arc::clone(&token));
+        tokio::spawn(async move {
+            let admitted = tokio::select! {
+                biased;
+                admitted = admit(stream, secret.as_ref().as_ref(), &token) => admitted,
+                _ = goes => Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            let served = match (admitted, places.try_acquire()) {
+                (Ok(stream), Ok(_place)) => {
+                    let _inside = porch.admit(id);
+                    timeout(WHOLE, serve_one(stream)).await.unwrap_or(Ok(()))
+                }
+                (Ok(_), Err(_)) => Err(io::ErrorKind::ResourceBusy.into()),
+                (Err(error), _) => Err(error),
+            };
+            porch.leave(id);
+            if let Err(error) = served {
+                tracing::info!(%error, "a measurement that came to nothing");
+            }
+        });
+    }
+}
+
+/// The bare connection of a member of this gathering.
+async fn admit(stream: TcpStream, secret: Option<&Secret>, token: &str) -> io::Result<TcpStream> {
+    let stranger = || io::Error::from(io::ErrorKind::PermissionDenied);
+    let admitted = handshake::admit(stream, secret).await;
+    let (mut channel, hello) = admitted.map_err(|who| io::Error::other(format!("{who:?}")))?;
+    if hello.purpose != Purpose::Measure || hello.job.as_deref() != Some(token) {
+        return Err(stranger());
+    }
+    channel.send(&Frame::Welcome { at: now_millis() }).await.map_err(io::Error::other)?;
+    let stream = channel.into_stream().ok_or_else(stranger)?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
+    let mut message = [0u8; MESSAGE];
+    loop {
+        stream.read_exact(&mut message).await?;
+        match message.first() {
+            Some(&ECHO) => stream.write_all(&message).await?,
+            Some(&FLOOD) => break,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+    let (bytes, micros) = swallow(&mut stream).await?;
+    let answer = [bytes.to_be_bytes(), micros.to_be_bytes()].concat();
+    stream.write_all(&answer).await?;
+    // Bytes that are unread when a connection closes reset it, and the answer with it.
+    let mut rest = vec![0u8; BLOCK];
+    while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+    Ok(())
+}
+
+/// Bytes and microseconds, until there were enough of one.
+async fn swallow(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
+    let mut block = vec![0u8; BLOCK];
+    let mut read = stream.read(&mut block).await?;
+    let began = Instant::now();
+    let end = began + SENDING;
+    // What was there before the clock ran does not count.
+    let mut bytes = 0;
+    while read > 0 && bytes < BYTES {
+        read = tokio::select! {
+            biased;
+            () = sleep_until(end) => break,
+            read = stream.read(&mut block) => read?,
+        };
+        bytes += read as u64;
+    }
+    let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    Ok((bytes, micros.max(1)))
+}
+
+/// What a sender needs to know.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) node: u32,
+    pub(super) nnodes: u32,
+    pub(super) hostname: String,
+    pub(super) to: u32,
+    pub(super) address: SocketAddr,
+    pub(super) token: String,
+    pub(super) secret: Option<Secret>,
+}
+
+impl Task {
+    /// Measures; never longer than [`WHOLE`].
+    pub(super) async fn run(self) -> Link {
+        let measured = match timeout(WHOLE, self.measure()).await {
+            Ok(Ok(speed)) => Measured::Speed(speed),
+            Ok(Err(error)) => Measured::Failed(format!("{}: {error}", self.address)),
+            Err(_) => Measured::Failed(format!("{}: no answer", self.address)),
+        };
+        Link { from: self.node, to: self.to, measured }
+    }
+
+    async fn measure(&self) -> io::Result<Speed> {
+        let stream = connect(self.address, CONNECT).await?;
+        let dialed = handshake::dial(stream, self.secret.as_ref()).await;
+        let mut channel = dialed.map_err(|who| io::Error::other(format!("{who:?}")))?;
+        let hello = Frame::Hello(Hello {
+            node: self.node,
+            nnodes: self.nnodes,
+            job: Some(self.token.clone()),
+            port: 0,
+            hostname: self.hostname.clone(),
+            purpose: Purpose::Measure,
+        });
+        channel.send(&hello).await.map_err(io::Error::other)?;
+        match channel.receive().await.map_err(io::Error::other)? {
+            Frame::Welcome { .. } => {}
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        let mut stream = channel.into_stream().ok_or(io::ErrorKind::InvalidData)?;
+        let speed = ping(&mut stream).await?;
+        let (bytes, micros) = flood(&mut stream).await?;
+        // What is still on its way would be in the way of whoever measures next.
+        let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+        Ok(Speed { bytes, micros, ..speed })
+    }
+}
+
+async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
+    let end = Instant::now() + PINGING;
+    let mut trips = Vec::with_capacity(PINGS);
+    let mut message = [0u8; MESSAGE];
+    if let Some(first) = message.first_mut() {
+        *first = ECHO;
+    }
+    while trips.len() < PINGS && (trips.is_empty() || Instant::now() < end) {
+        let sent = Instant::now();
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut message).await?;
+        trips.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    // On a way so long that few were made, all count.
+    let mut counted = trips.split_off(if trips.len() > 2 * WARM_UP { WARM_UP } else { 0 });
+    counted.sort_unstable();
+    let at = |part: usize| counted.get((counted.len() - 1) * part / 100).copied().unwrap_or(0);
+    Ok(Speed { floor: at(0), median: at(50), p99: at(99), bytes: 0, micros: 0 })
+}
+
+/// Sends until the receiver answers.
+async fn flood(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
+    let mut start = [0u8; MESSAGE];
+    if let Some(first) = start.first_mut() {
+        *first = FLOOD;
+    }
+    stream.write_all(&start).await?;
+    let (mut reader, mut writer) = stream.split();
+    let mut answer = [0u8; MESSAGE];
+    let zeros = vec![0u8; BLOCK];
+    // A little more than the receiver counts, since its clock starts after the first bytes.
+    let blocks = BYTES / BLOCK as u64 + 64;
+    let send = async {
+        for _ in 0..blocks {
+            writer.write_all(&zeros).await?;
+        }
+        std::future::pending::<io::Result<()>>().await
+    };
+    tokio::select! {
+        read = reader.read_exact(&mut answer) => read.map(drop)?,
+        sent = send => sent?,
+    }
+    let (bytes, micros) = answer.split_at(MESSAGE / 2);
+    let number = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte));
+    Ok((number(bytes), number(micros)))
+}
