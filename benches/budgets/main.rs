@@ -8,6 +8,7 @@ mod crowd;
 mod harness;
 mod logs;
 mod memory;
+mod peers;
 mod roles;
 mod start;
 
@@ -25,6 +26,7 @@ fn main() {
         ("memory", memory::measure),
         ("crowd", crowd::measure),
         ("logs", logs::measure),
+        ("peers", peers::measure),
     ] {
         if asked.is_empty() || asked.iter().any(|word| word == name) {
             measure(&mut table);

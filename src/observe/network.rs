@@ -338,12 +338,17 @@ fn of_user(host: &Host) -> Option<String> {
 }
 
 /// NCCL's grammar: `#` only at the line's start, the first `=` ends the name,
-/// nothing is trimmed, so `KEY==eth0` is KEY with the value `=eth0`.
+/// nothing is trimmed, so `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or
+/// `export KEY=1` sets a variable that nobody reads (nccl src/misc/param.cc, setEnvFile).
 fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split('\n')
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once('='))
-        .filter(|(name, _)| name.starts_with("NCCL_"))
+        .filter(|(name, _)| {
+            let name = name.trim_start();
+            let name = name.strip_prefix("export").map_or(name, str::trim_start);
+            name.starts_with("NCCL_")
+        })
 }
 
 #[cfg(test)]
@@ -429,7 +434,7 @@ mod tests {
         for (file, text) in [
             (
                 "root/.nccl.conf",
-                "# site\nNCCL_SOCKET_IFNAME==eth0\n #NCCL_X=1\nNCCL_DEBUG = INFO\nnoise\n",
+                "# site\nNCCL_SOCKET_IFNAME==eth0\n #NCCL_X=1\nNCCL_DEBUG = INFO\nnoise\nexport NCCL_Y=1\n",
             ),
             ("etc/nccl.conf", "NCCL_SOCKET_IFNAME=ib0\nNCCL_IB_HCA=mlx5_1"),
         ] {
@@ -453,6 +458,7 @@ mod tests {
                 ("NCCL_DEBUG", "WARN", "environment"),
                 ("NCCL_SOCKET_IFNAME", "=eth0", "/root/.nccl.conf"),
                 ("NCCL_DEBUG ", " INFO", "/root/.nccl.conf"),
+                ("export NCCL_Y", "1", "/root/.nccl.conf"),
                 ("NCCL_SOCKET_IFNAME", "ib0", "/etc/nccl.conf"),
                 ("NCCL_IB_HCA", "mlx5_1", "/etc/nccl.conf"),
             ]

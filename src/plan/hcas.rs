@@ -96,6 +96,26 @@ pub(crate) fn choose(
     }
     if let Some((list, found)) = &own {
         let names: Vec<&str> = hcas.iter().map(|hca| hca.name.as_str()).collect();
+        let strangers = list.strangers(&names);
+        if !kept.is_empty() && !strangers.is_empty() {
+            let (value, source, strangers) = (&found.value, &found.source, strangers.join(", "));
+            let have = names.join(", ");
+            notes.raise(
+                severity(settings, "env.nccl", Severity::Warn),
+                Verdict::Usage,
+                Warning::new(
+                    "env.nccl",
+                    text!(
+                        "NCCL_IB_HCA={value} ({source}): no RDMA device matches {strangers}; here: {have}",
+                        "NCCL_IB_HCA={value}（{source}）：没有 RDMA 设备与 {strangers} 匹配；此处有：{have}"
+                    ),
+                    text!(
+                        "remove it: the devices are then found on each node",
+                        "请删除该变量，届时将在各节点上自动查找设备"
+                    ),
+                ),
+            )?;
+        }
         let more = list.more_than_named(&names);
         if !more.is_empty() {
             let (value, source, more) = (&found.value, &found.source, more.join(", "));

@@ -116,11 +116,21 @@ impl Row {
     fn applies(&self, value: &str, around: Around<'_>) -> bool {
         match &self.when {
             When::Always => true,
+            When::NotEmpty => !value.is_empty(),
             When::Is(bad) => value == *bad,
-            When::IsWithHcas(bad) => value == *bad && around.has_hcas,
+            When::IsWithHcas(bad) => value.eq_ignore_ascii_case(bad) && around.has_hcas,
             When::Number => value.parse::<u32>().is_ok(),
             When::OtherThan(good) => !value.is_empty() && !good.contains(&value),
             When::InnerMark => has_inner_mark(value),
+            When::UnknownWord(known) => {
+                !value.is_empty() && value.parse::<i64>().is_err() && !known.contains(&value)
+            }
+            When::Outside(range) => value.parse().is_ok_and(|value| !range.contains(&value)),
+            When::Colon => value.contains(':'),
+            When::SharedFile => {
+                let one_file = value.starts_with('/') && !value.starts_with("/dev/");
+                one_file && !value.contains("%p") && around.world > 1
+            }
             When::Blank => value.contains(char::is_whitespace),
             When::LongerThan(most) => value.split(',').count() > *most,
             When::InLargeJob(bad, least) => {
@@ -179,7 +189,33 @@ pub fn lint(
             ),
         )?;
     }
-    slips(settings, facts, notes)
+    slips(settings, facts, notes)?;
+    odd_lines(settings, facts, notes)
+}
+
+/// Lines of NCCL's files that set something else than they seem to: nothing is trimmed,
+/// and `export` is a part of the name.
+fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Refusal> {
+    for found in &facts.network.nccl {
+        let (name, source) = (&found.name, &found.source);
+        if !name.contains(char::is_whitespace) || source == "environment" {
+            continue;
+        }
+        let meant = name.trim().trim_start_matches("export").trim();
+        notes.raise(
+            severity(settings, "env.nccl", Severity::Warn),
+            Verdict::Usage,
+            Warning::new(
+                "env.nccl",
+                text!(
+                    "\"{name}=\" in {source} sets nothing that NCCL reads: it takes blanks and export for a part of the name",
+                    "{source} 中的 \"{name}=\" 不会被 NCCL 读取：空白与 export 会被当作名称的一部分"
+                ),
+                text!("write {meant}=VALUE, from the first column on", "请从行首写 {meant}=值"),
+            ),
+        )?;
+    }
+    Ok(())
 }
 
 /// Variables that differ by one letter from one that exists, and those that no

@@ -64,7 +64,7 @@ pub fn choose(
     notes: &mut Notes,
 ) -> Result<Socket, Refusal> {
     let route = on_route(facts);
-    check_gloo(settings, facts, variables, notes)?;
+    check_whole_names(settings, facts, variables, notes)?;
     if let Some(found) = variables.get("NCCL_SOCKET_IFNAME")
         && let Some(list) = NcclList::parse(&found.value)
     {
@@ -155,36 +155,44 @@ fn is_global(address: &IpAddr) -> bool {
     }
 }
 
-/// Gloo knows whole names alone: a mark or a prefix ends it with "unable to find address".
-fn check_gloo(
+/// Variables that take whole names, what reads them, and what a wrong one ends with.
+const WHOLE_NAMES: &[(&str, &str)] =
+    &[("GLOO_SOCKET_IFNAME", "Gloo"), ("TP_SOCKET_IFNAME", "TensorPipe")];
+
+/// Gloo and TensorPipe know whole names alone: a mark or a prefix ends Gloo with
+/// "unable to find address".
+fn check_whole_names(
     settings: &Settings,
     facts: &NetworkFacts,
     variables: Variables<'_>,
     notes: &mut Notes,
 ) -> Result<(), Refusal> {
-    let Some(found) = variables.get("GLOO_SOCKET_IFNAME") else { return Ok(()) };
     let known = |name: &str| facts.interfaces.iter().any(|one| one.name == name);
-    let unknown: Vec<&str> =
-        found.value.split(',').filter(|name| !name.is_empty() && !known(name)).collect();
-    if unknown.is_empty() || facts.interfaces.is_empty() {
-        return Ok(());
+    for (variable, reader) in WHOLE_NAMES {
+        let Some(found) = variables.get(variable) else { continue };
+        let unknown: Vec<&str> =
+            found.value.split(',').filter(|name| !name.is_empty() && !known(name)).collect();
+        if unknown.is_empty() || facts.interfaces.is_empty() {
+            continue;
+        }
+        let (value, source, unknown) = (&found.value, &found.source, unknown.join(", "));
+        notes.raise(
+            severity(settings, "env.nccl", Severity::Warn),
+            Verdict::Usage,
+            Warning::new(
+                "env.nccl",
+                text!(
+                    "{variable}={value} ({source}): there is no interface {unknown}, and {reader} knows neither ^ and = nor prefixes",
+                    "{variable}={value}（{source}）：没有名为 {unknown} 的网卡，且 {reader} 不支持 ^、= 与前缀"
+                ),
+                text!(
+                    "remove it: the interface on the route to the master is then used",
+                    "请删除该变量，届时将使用通往主节点的网卡"
+                ),
+            ),
+        )?;
     }
-    let (value, source, unknown) = (&found.value, &found.source, unknown.join(", "));
-    notes.raise(
-        severity(settings, "env.nccl", Severity::Warn),
-        Verdict::Usage,
-        Warning::new(
-            "env.nccl",
-            text!(
-                "GLOO_SOCKET_IFNAME={value} ({source}): there is no interface {unknown}, and Gloo knows neither ^ and = nor prefixes",
-                "GLOO_SOCKET_IFNAME={value}（{source}）：没有名为 {unknown} 的网卡，且 Gloo 不支持 ^、= 与前缀"
-            ),
-            text!(
-                "remove it: the interface on the route to the master is then used",
-                "请删除该变量，届时将使用通往主节点的网卡"
-            ),
-        ),
-    )
+    Ok(())
 }
 
 /// Warns of names that match nothing; gives the first interface that NCCL takes.
@@ -278,6 +286,27 @@ fn check_existing(
             text!(
                 "write =NAME for this one interface, or remove it",
                 "请写成 =NAME 以只选这一个网卡，或删除该变量"
+            ),
+        )?;
+    }
+    // What is left over is used as well: the Socket transport stripes over all of it.
+    let decoys: Vec<&str> = running
+        .iter()
+        .copied()
+        .filter(|name| list.exclude && is_one_of(name, SKIPPED) && list.takes(name, None))
+        // The first one has been told of already.
+        .filter(|name| taken != Some(*name))
+        .collect();
+    if !decoys.is_empty() {
+        let decoys = decoys.join(", ");
+        raise(
+            text!(
+                "NCCL_SOCKET_IFNAME={value} ({source}) leaves {decoys} in use, which no other node can reach",
+                "NCCL_SOCKET_IFNAME={value}（{source}）未排除 {decoys}，而其他节点无法到达它们"
+            ),
+            text!(
+                "name the one that is meant: NCCL_SOCKET_IFNAME==NAME, or remove it",
+                "请指明所要的网卡：NCCL_SOCKET_IFNAME==名称，或删除该变量"
             ),
         )?;
     }

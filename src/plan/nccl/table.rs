@@ -6,6 +6,7 @@
 /// When a row of the table applies to a value.
 pub(super) enum When {
     Always,
+    NotEmpty,
     Is(&'static str),
     /// Only where the node has RDMA devices that can be opened.
     IsWithHcas(&'static str),
@@ -20,6 +21,14 @@ pub(super) enum When {
     LongerThan(usize),
     /// One of these values, in a job of this many ranks or more.
     InLargeJob(&'static [&'static str], u32),
+    /// Neither a number nor one of these words, as they are written.
+    UnknownWord(&'static [&'static str]),
+    /// A number outside of this range.
+    Outside(std::ops::RangeInclusive<u32>),
+    /// It has a colon.
+    Colon,
+    /// A file that every rank of a node would write: nothing in its name tells them apart.
+    SharedFile,
     /// It names a file, or a folder for one, that is not here.
     NoSuchFile,
 }
@@ -55,6 +64,15 @@ const SLOW: (&str, &str) = (
 const BLANK: (&str, &str) =
     ("has white space, which becomes a part of the name", "含有空白，会被当作名称的一部分");
 const NO_BLANKS: (&str, &str) = ("write the list without blanks: a,b", "列表中不要有空白：a,b");
+const UNKNOWN_WORD: (&str, &str) =
+    ("is no level that NCCL knows, and is ignored", "不是 NCCL 认识的级别，会被忽略");
+const TOOL: (&str, &str) = (
+    "loads or starts a debugging tool in every rank, usually a leftover",
+    "会在每个进程中启用调试工具，通常是遗留设置",
+);
+/// nccl src/graph/topo.cc, topoPathTypeStr; capitals only.
+const PATHS: &[&str] =
+    &["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"];
 const ABSENT: (&str, &str) = ("names a file that does not exist", "指向不存在的文件");
 const REMOVE: (&str, &str) = ("remove it", "请删除");
 const TIMEOUT: (&str, &str) = (
@@ -210,6 +228,50 @@ pub(super) const TABLE: &[Row] = &[
         ),
         REMOVE,
     ),
+    row(
+        "NCCL_P2P_LEVEL",
+        When::UnknownWord(PATHS),
+        UNKNOWN_WORD,
+        ("use one of LOC, NVL, PIX, PXB, PHB, SYS", "请使用 LOC、NVL、PIX、PXB、PHB、SYS 之一"),
+    ),
+    row(
+        "NCCL_NET_GDR_LEVEL",
+        When::UnknownWord(PATHS),
+        UNKNOWN_WORD,
+        ("use one of LOC, PIX, PXB, PHB, SYS", "请使用 LOC、PIX、PXB、PHB、SYS 之一"),
+    ),
+    row(
+        "NCCL_IB_TIMEOUT",
+        When::Outside(1..=31),
+        ("makes an HCA wait for ever for a peer that is gone", "会使 HCA 无限期等待已消失的对端"),
+        (
+            "use 1 to 31; each step doubles, and 20 is the default",
+            "请使用 1 到 31；每加一翻倍，默认 20",
+        ),
+    ),
+    row(
+        "NCCL_SOCKET_IFNAME",
+        When::Colon,
+        (
+            "has a colon, and NCCL takes what follows it for a port: the label of an address is lost",
+            "含有冒号，NCCL 会将其后内容当作端口：地址标签丢失",
+        ),
+        ("name the interface itself: eth0, not eth0:1", "请写网卡本身：eth0，而非 eth0:1"),
+    ),
+    row("CUDA_INJECTION64_PATH", When::NotEmpty, TOOL, REMOVE),
+    row("CUDA_INJECTION32_PATH", When::NotEmpty, TOOL, REMOVE),
+    row("CUDA_PROFILE", When::Is("1"), TOOL, REMOVE),
+    row("COMPUTE_PROFILE", When::Is("1"), TOOL, REMOVE),
+    row("CUDA_DEVICE_WAITS_ON_EXCEPTION", When::Is("1"), TOOL, REMOVE),
+    row(
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+        When::Is("1"),
+        (
+            "writes the memory of each failed GPU to a file, which takes minutes and tens of gigabytes",
+            "会在 GPU 出错时将其内存写入文件，耗时数分钟、占用数十 GB",
+        ),
+        REMOVE,
+    ),
     row("NCCL_SOCKET_IFNAME", When::Blank, BLANK, NO_BLANKS),
     row("NCCL_IB_HCA", When::Blank, BLANK, NO_BLANKS),
     row("GLOO_SOCKET_IFNAME", When::Blank, BLANK, NO_BLANKS),
@@ -254,6 +316,15 @@ pub(super) const TABLE: &[Row] = &[
             "所在目录不存在，而 NCCL 不会创建",
         ),
         ("make the folder, or remove the variable", "请创建该目录，或删除该变量"),
+    ),
+    row(
+        "NCCL_DEBUG_FILE",
+        When::SharedFile,
+        (
+            "is one file for all ranks of a node, each of which empties it at its start",
+            "是同一节点所有进程共用的文件，每个进程启动时都会将其清空",
+        ),
+        ("tell them apart: /path/nccl.%h.%p", "请加以区分：/path/nccl.%h.%p"),
     ),
 ];
 
