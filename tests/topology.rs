@@ -30,6 +30,8 @@ struct Rdma<'a> {
     active: bool,
     /// RoCE v2 GID that is ours.
     gid: bool,
+    /// Of IPv6 instead of IPv4.
+    ipv6: bool,
     netdev: Option<&'a str>,
     /// Path of the physical function.
     physical: Option<String>,
@@ -46,6 +48,7 @@ fn rail(name: impl Into<String>, path: impl Into<String>) -> Rdma<'static> {
         opens: true,
         active: true,
         gid: false,
+        ipv6: false,
         netdev: None,
         physical: None,
         bond: false,
@@ -111,7 +114,12 @@ impl Node {
         let layer = if rdma.ethernet { "Ethernet\n" } else { "InfiniBand\n" };
         self.write(&format!("{port}/link_layer"), layer);
         if rdma.gid {
-            self.write(&format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
+            let gid = if rdma.ipv6 {
+                "fd00:0000:0000:0000:0000:0000:0000:0002\n"
+            } else {
+                "0000:0000:0000:0000:0000:ffff:0a00:0001\n"
+            };
+            self.write(&format!("{port}/gids/3"), gid);
             self.write(&format!("{port}/gid_attrs/types/3"), "RoCE v2\n");
         }
         if let Some(net) = rdma.netdev {
@@ -403,6 +411,50 @@ fn rdma_devices_are_chosen_for_a_reason() {
             because: "nothing is set",
         },
         Case {
+            name: "one fast card among slower ones is no class of rails",
+            build: |node| {
+                with_eight_gpus(node);
+                node.hca(&roce("mlx5_0", front(8), 200));
+                for n in 1..4 {
+                    node.hca(&roce(format!("mlx5_{n}"), front(8 + n), 25));
+                }
+            },
+            options: &[],
+            hcas: names("mlx5_", 0..4),
+            set: false,
+            because: "what NCCL takes by itself",
+        },
+        Case {
+            name: "one GPU and one rail beside a slower front-end",
+            build: |node| {
+                node.gpu(&below_switch(0, 0), 0, 0);
+                node.hca(&rail("mlx5_0", below_switch(0, 4)));
+                node.hca(&roce("mlx5_1", front(9), 100));
+            },
+            options: &[],
+            hcas: names("mlx5_", [0]),
+            set: true,
+            because: "mlx5_1:1 (slower than the others)",
+        },
+        Case {
+            name: "TCPX: several gVNICs and no RDMA device; NCCL's plugin finds its own way",
+            build: |node| {
+                with_eight_gpus(node);
+                for n in 0..5 {
+                    node.write(&format!("sys/class/net/eth{n}/operstate"), "up\n");
+                    node.write(
+                        &format!("sys/class/net/eth{n}/device/driver/module/drivers/pci:gve/x"),
+                        "",
+                    );
+                }
+                node.default_route("eth0");
+            },
+            options: &["--env", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"],
+            hcas: Vec::new(),
+            set: false,
+            because: "",
+        },
+        Case {
             name: "no RDMA",
             build: with_eight_gpus,
             options: &[],
@@ -420,6 +472,62 @@ fn rdma_devices_are_chosen_for_a_reason() {
         assert_eq!(plan["env"]["NCCL_IB_HCA"], wanted, "{name}");
         let said = because(&plan, "hcas");
         assert!(said.contains(reason), "{name}: {said}");
+        // Whatever moves the bytes, a plugin that is not ours to choose stays chosen.
+        for variable in ["NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET_PLUGIN"] {
+            assert_eq!(plan["env"][variable], Value::Null, "{name}: {variable}");
+        }
+    }
+}
+
+#[test]
+fn roce_addresses_count_at_any_index_of_the_table() {
+    const V4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
+    const V6: &str = "fd00:0000:0000:0000:0000:0000:0000:0001";
+    const LOCAL: &str = "fe80:0000:0000:0000:0202:c9ff:fe00:0001";
+    const NONE: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
+    /// (index, GID, type; none: the kernel gives EINVAL for an entry of another namespace)
+    type Entry = (u32, &'static str, Option<&'static str>);
+    let (one, two) = (Some("IB/RoCE v1"), Some("RoCE v2"));
+    let rows: [(&str, &[Entry], bool, Option<&str>); 8] = [
+        (
+            "bare metal: index 3",
+            &[(0, LOCAL, one), (1, LOCAL, two), (2, V4, one), (3, V4, two)],
+            true,
+            None,
+        ),
+        (
+            "a pod: index 7 of a sparse table",
+            &[(0, NONE, None), (6, V4, one), (7, V4, two)],
+            true,
+            None,
+        ),
+        ("IPv6 and IPv4", &[(3, V6, two), (5, V4, two)], true, None),
+        ("IPv6 alone", &[(0, LOCAL, two), (3, V6, two)], true, Some("AF_INET6")),
+        ("link-local alone", &[(0, LOCAL, one), (1, LOCAL, two)], false, None),
+        ("version 1 alone", &[(0, V4, one)], false, None),
+        ("those of another namespace", &[(2, V4, None), (3, NONE, None)], false, None),
+        ("none at all", &[], false, None),
+    ];
+    for (name, entries, taken, family) in rows {
+        let mut node = Node::new();
+        with_eight_gpus(&mut node);
+        node.hca(&Rdma { gid: false, ..roce("mlx5_0", front(9), 200) });
+        for (index, gid, kind) in entries {
+            let port = "sys/class/infiniband/mlx5_0/ports/1";
+            node.write(&format!("{port}/gids/{index}"), format!("{gid}\n"));
+            if let Some(kind) = kind {
+                node.write(&format!("{port}/gid_attrs/types/{index}"), format!("{kind}\n"));
+            }
+        }
+        // Another way for the job, so that leaving this one out can be seen.
+        node.hca(&Rdma { ipv6: family.is_some(), ..roce("mlx5_1", front(10), 200) });
+        let plan = node.plan(&[]);
+        let expected = if taken { names("mlx5_", [0, 1]) } else { names("mlx5_", [1]) };
+        assert_eq!(plan["network"]["hcas"], json!(expected), "{name}");
+        assert_eq!(plan["env"]["NCCL_IB_ADDR_FAMILY"], json!(family), "{name}");
+        let reason = "mlx5_0:1 (no RoCE v2 address in this network namespace)";
+        assert_eq!(because(&plan, "hcas").contains(reason), !taken, "{name}");
+        assert_eq!(plan["env"]["NCCL_IB_GID_INDEX"], Value::Null, "{name}: NCCL finds it");
     }
 }
 

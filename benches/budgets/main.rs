@@ -9,6 +9,7 @@ mod crowd;
 mod harness;
 mod logs;
 mod memory;
+mod peers;
 mod roles;
 mod start;
 
@@ -27,6 +28,7 @@ fn main() {
         ("memory", memory::measure),
         ("crowd", crowd::measure),
         ("logs", logs::measure),
+        ("peers", peers::measure),
     ] {
         if asked.is_empty() || asked.iter().any(|word| word == name) {
             measure(&mut table);

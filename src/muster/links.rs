@@ -17,6 +17,9 @@ const AND_SLOWER_BY: u64 = 1_000;
 const PART_OF_OTHERS: f64 = 0.2;
 /// A link is narrow below this part of what its interface claims.
 const PART_OF_NOMINAL: f64 = 0.05;
+/// An end that waited for a CPU for more than all but this part of the time says nothing
+/// of the link beyond what went through in that part.
+const MOST_HINDERED: u64 = 50;
 /// One TCP stream fills no faster interface, so no more than this is expected (Mb/s).
 const MOST_EXPECTED: u32 = 20_000;
 
@@ -45,6 +48,9 @@ pub struct Speed {
     pub p99: u64,
     pub bytes: u64,
     pub micros: u64,
+    /// Of these, how long the busier end waited for a CPU.
+    #[serde(default)]
+    pub waited: u64,
 }
 
 impl Speed {
@@ -53,11 +59,19 @@ impl Speed {
         self.bytes as f64 * 8.0 / (self.micros.max(1) as f64 * 1e3)
     }
 
+    /// Gb/s while both ends had a CPU: what a busy node keeps from a link is no
+    /// fault of the link. An end that sleeps because nothing comes does not wait.
+    fn unhindered(&self) -> f64 {
+        let least = self.micros / MOST_HINDERED;
+        let micros = self.micros.saturating_sub(self.waited).max(least);
+        Speed { micros, ..*self }.gigabits()
+    }
+
     /// The better half of two measurements: what a busy moment spoilt counts for nothing.
     fn better(self, other: Speed) -> Speed {
         let quick = if self.floor <= other.floor { self } else { other };
-        let wide = if self.gigabits() >= other.gigabits() { self } else { other };
-        Speed { bytes: wide.bytes, micros: wide.micros, ..quick }
+        let wide = if self.unhindered() >= other.unhindered() { self } else { other };
+        Speed { bytes: wide.bytes, micros: wide.micros, waited: wide.waited, ..quick }
     }
 }
 
@@ -177,7 +191,7 @@ impl Good {
     }
 
     fn is_narrow(&self, link: &Link, speed: &Speed, nominal: &dyn Fn(u32) -> Option<u32>) -> bool {
-        let rate = speed.gigabits();
+        let rate = speed.unhindered();
         let claimed = [link.from, link.to].into_iter().filter_map(nominal).min();
         let expected = claimed
             .map_or(0.0, |claimed| f64::from(claimed.min(MOST_EXPECTED)) / 1e3 * PART_OF_NOMINAL);
@@ -191,7 +205,7 @@ impl Good {
             Trouble::Unreachable => None,
             Trouble::Slow => self.floor.filter(|good| is_slower(speed.floor, *good)),
             Trouble::Narrow => {
-                let good = self.gigabits.filter(|good| is_narrower(speed.gigabits(), *good))?;
+                let good = self.gigabits.filter(|good| is_narrower(speed.unhindered(), *good))?;
                 // Saturating: rates are small positive numbers.
                 #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
                 let megabits = (good * 1e3) as u64;
@@ -293,7 +307,8 @@ mod tests {
     use super::*;
 
     fn link(from: u32, to: u32, floor: u64, gigabits: u64) -> Link {
-        let speed = Speed { floor, median: floor, p99: floor, bytes: gigabits * 125, micros: 1 };
+        let speed =
+            Speed { floor, median: floor, p99: floor, bytes: gigabits * 125, micros: 1, waited: 0 };
         Link { from, to, measured: Measured::Speed(speed) }
     }
 
@@ -387,6 +402,19 @@ mod tests {
             .collect();
         assert_eq!(found(&narrow, None), []);
         assert_eq!(found(&narrow, Some(10_000)), [(Trouble::Narrow, Place::Pair(0, 1))]);
+    }
+
+    #[test]
+    fn a_busy_node_is_no_narrow_link() {
+        let hindered = |waited: u64| {
+            let mut links = links(3, |_, _| Some((80, 9)));
+            let speed = Speed { bytes: 12_500_000, micros: 1_000_000, waited, ..Speed::default() };
+            links[0].measured = Measured::Speed(speed);
+            found(&links, Some(10_000))
+        };
+        assert_eq!(hindered(0), [(Trouble::Narrow, Place::OneWay(0, 1))]);
+        assert_eq!(hindered(500_000), [(Trouble::Narrow, Place::OneWay(0, 1))]);
+        assert_eq!(hindered(960_000), [], "it had a CPU for 40 ms in all");
     }
 
     #[test]

@@ -147,8 +147,10 @@ async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
-    let (bytes, micros) = swallow(&mut stream).await?;
-    let answer = [bytes.to_be_bytes(), micros.to_be_bytes()].concat();
+    let Arrived { bytes, micros, waited } = swallow(&mut stream).await?;
+    let mut answer = bytes.to_be_bytes().to_vec();
+    answer.extend(micros.to_be_bytes());
+    answer.extend(waited.to_be_bytes());
     stream.write_all(&answer).await?;
     // Bytes that are unread when a connection closes reset it, and the answer with it.
     let mut rest = vec![0u8; BLOCK];
@@ -156,11 +158,32 @@ async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes and microseconds, until there were enough of one.
-async fn swallow(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
+/// What a receiver saw.
+struct Arrived {
+    bytes: u64,
+    micros: u32,
+    /// Microseconds of these that it waited for a CPU.
+    waited: u32,
+}
+
+/// Microseconds for which this thread was ready and had no CPU, since its start
+/// (sched-stats.rst, second field); 0 where the kernel does not count it. It is of
+/// ourselves, and so of no node that could be replayed.
+fn waited_for_a_cpu() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok());
+    nanos.unwrap_or(0) / 1000
+}
+
+fn saturated(micros: u128) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
+}
+
+/// Reads until there were enough bytes, or it took long enough.
+async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
     let mut block = vec![0u8; BLOCK];
     let mut read = stream.read(&mut block).await?;
-    let began = Instant::now();
+    let (began, waited) = (Instant::now(), waited_for_a_cpu());
     let end = began + SENDING;
     // What was there before the clock ran does not count.
     let mut bytes = 0;
@@ -172,8 +195,9 @@ async fn swallow(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
         };
         bytes += read as u64;
     }
-    let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-    Ok((bytes, micros.max(1)))
+    let micros = saturated(began.elapsed().as_micros()).max(1);
+    let waited = saturated(waited_for_a_cpu().saturating_sub(waited).into());
+    Ok(Arrived { bytes, micros, waited })
 }
 
 /// What a sender needs to know.
@@ -218,10 +242,12 @@ impl Task {
         }
         let mut stream = channel.into_stream().ok_or(io::ErrorKind::InvalidData)?;
         let speed = ping(&mut stream).await?;
-        let (bytes, micros) = flood(&mut stream).await?;
+        let before = waited_for_a_cpu();
+        let there = flood(&mut stream).await?;
+        let waited = waited_for_a_cpu().saturating_sub(before).max(there.waited.into());
         // What is still on its way would be in the way of whoever measures next.
         let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
-        Ok(Speed { bytes, micros, ..speed })
+        Ok(Speed { bytes: there.bytes, micros: there.micros.into(), waited, ..speed })
     }
 }
 
@@ -242,11 +268,11 @@ async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
     let mut counted = trips.split_off(if trips.len() > 2 * WARM_UP { WARM_UP } else { 0 });
     counted.sort_unstable();
     let at = |part: usize| counted.get((counted.len() - 1) * part / 100).copied().unwrap_or(0);
-    Ok(Speed { floor: at(0), median: at(50), p99: at(99), bytes: 0, micros: 0 })
+    Ok(Speed { floor: at(0), median: at(50), p99: at(99), ..Speed::default() })
 }
 
 /// Sends until the receiver answers.
-async fn flood(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
+async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
     let mut start = [0u8; MESSAGE];
     if let Some(first) = start.first_mut() {
         *first = FLOOD;
@@ -267,7 +293,10 @@ async fn flood(stream: &mut TcpStream) -> io::Result<(u64, u64)> {
         read = reader.read_exact(&mut answer) => read.map(drop)?,
         sent = send => sent?,
     }
-    let (bytes, micros) = answer.split_at(MESSAGE / 2);
-    let number = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte));
-    Ok((number(bytes), number(micros)))
+    let number = |range: std::ops::Range<usize>| {
+        let bytes = answer.get(range).unwrap_or_default();
+        bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte))
+    };
+    let short = |range| saturated(number(range).into());
+    Ok(Arrived { bytes: number(0..8), micros: short(8..12), waited: short(12..16) })
 }
