@@ -3,6 +3,7 @@
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
+# make fuzz   what strangers may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
@@ -23,7 +24,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo gpu test lint bench bench-muster soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu test lint bench bench-muster fuzz soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -71,6 +72,19 @@ bench: linker
 
 bench-muster: linker
 	$(CARGO) bench --locked --bench muster -- muster $(ONLY)
+
+# cargo-fuzz asks for a nightly compiler's flags; RUSTC_BOOTSTRAP gives them to any.
+# No sanitizer: the rooms under test hold no unsafe code. What is found is kept in
+# target/fuzz; the seeds are those of the tests.
+fuzz: linker
+	@command -v c++ >/dev/null || tests/packages.sh g++
+	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
+	for target in frames handshake agreement; do \
+	  mkdir -p target/fuzz/corpus/$$target target/fuzz/found && \
+	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none $$target \
+	    target/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- -artifact_prefix=target/fuzz/found/ \
+	    -max_total_time=$${FUZZ_SECONDS:-60} -timeout=10 -rss_limit_mb=512 -print_final_stats=1 || exit 1; \
+	done
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

@@ -10,6 +10,8 @@ mod check;
 mod check_nodes;
 mod commands;
 mod excuse;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod install;
 mod look;
 mod node;

@@ -227,3 +227,22 @@ fn a_node_that_cannot_take_part_tells_the_others() {
     );
     assert!(sick.err.contains("min-nproc"), "{}", sick.err);
 }
+
+/// Node 0 holds a connection per node: what cannot be is said before anybody waits.
+#[test]
+fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
+    let node = |muster: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(common::executable());
+        let mut args = run_args("direct", 1);
+        args.extend(["--muster".into(), muster.into(), "--".into()]);
+        args.extend(["echo".into(), "it runs".into()]);
+        Launcher::of(shell, args).node(0, 200, free_port()).run()
+    };
+    let words = "node 0 may open 300 files (hard limit), and a muster of 200 nodes needs 328";
+    let refused = node("required").expect_code(84);
+    assert!(refused.err.contains(words) && refused.out.is_empty(), "{}", refused.err);
+    // Without being required it is no reason not to start.
+    let ran = node("auto").expect_code(0);
+    assert!(ran.err.contains(words) && ran.out.contains("it runs"), "{}", ran.err);
+}

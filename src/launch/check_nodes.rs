@@ -78,7 +78,7 @@ async fn try_to_meet(
     let own = card(settings, facts, plan)?;
     let own = Card { station: Some(Box::new(station.clone())), ..own };
     if member.is_master() {
-        together::raise_nofile(config.nnodes);
+        crate::prepare::raise_limits();
         return Ok(match muster::gather(&config, own, &mut say).await? {
             Assembly::All(gathered) => {
                 Nodes::Found(Box::new(gathered.survey(station, target).await))

@@ -15,8 +15,8 @@ use super::shared::Together;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Card, Config, Difference, Gathered, Joined, Memory,
-    Purpose, Restarts, Secret, Session, Settled,
+    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Purpose,
+    Restarts, Secret, Session, Settled,
 };
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{Membership, Plan, RunIdentity};
@@ -145,7 +145,6 @@ async fn lead(
         Some(next) => next.identity.clone(),
         None => node::identity(plan, &facts.contract)?,
     };
-    raise_nofile(config.nnodes);
     let mut say = |line: Text| scene.say(&line);
     loop {
         let gathered = match muster::gather(config, own.clone(), &mut say).await? {
@@ -156,7 +155,8 @@ async fn lead(
             }
         };
         let differences = gathered.differences().to_vec();
-        let planned = plan_for_all(scene, facts, &gathered);
+        let (fewest, heads) = (gathered.fewest(), gathered.heads());
+        let planned = plan_for_all(&scene.settings, facts, &differences, fewest, heads);
         let plan = match planned {
             Ok(plan) => plan,
             Err(refusal) => {
@@ -164,18 +164,7 @@ async fn lead(
                 return Err(refusal);
             }
         };
-        let agreement = Agreement {
-            nnodes: plan.membership.nnodes,
-            nproc: plan.nproc_per_node,
-            world: plan.world_size,
-            ulysses: plan.layout.ulysses_size,
-            ring: plan.layout.ring_size,
-            heads: plan.layout.heads,
-            master_port: plan.membership.master_port,
-            run_id: identity.run_id.clone(),
-            timestamp: identity.timestamp.clone(),
-            attempt: next.map_or(0, |next| next.attempt),
-        };
+        let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
         match gathered.agree(agreement.clone(), restarts.clone(), &mut say).await? {
             Settled::Session(session) => {
                 return Ok(agreed(scene, own, plan, &agreement, &differences, session, restarts));
@@ -185,12 +174,35 @@ async fn lead(
     }
 }
 
-fn plan_for_all(scene: &Scene, facts: &Facts, gathered: &Gathered) -> Result<Plan, Refusal> {
-    if scene.settings.muster.value == MusterMode::Required {
-        muster::refuse_differences(gathered.differences())?;
+/// Node 0's plan for all: `fewest` is the least that one node can carry.
+pub(super) fn plan_for_all(
+    settings: &Settings,
+    facts: &Facts,
+    differences: &[Difference],
+    fewest: u32,
+    heads: Option<u32>,
+) -> Result<Plan, Refusal> {
+    if settings.muster.value == MusterMode::Required {
+        muster::refuse_differences(differences)?;
     }
-    let settings = with_heads(&scene.settings, gathered.heads());
-    node::planned_with(&settings, facts, Some(gathered.fewest()), Stage::BeforeStart)
+    let settings = with_heads(settings, heads);
+    node::planned_with(&settings, facts, Some(fewest), Stage::BeforeStart)
+}
+
+/// What of a plan holds for all nodes.
+pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agreement {
+    Agreement {
+        nnodes: plan.membership.nnodes,
+        nproc: plan.nproc_per_node,
+        world: plan.world_size,
+        ulysses: plan.layout.ulysses_size,
+        ring: plan.layout.ring_size,
+        heads: plan.layout.heads,
+        master_port: plan.membership.master_port,
+        run_id: identity.run_id.clone(),
+        timestamp: identity.timestamp.clone(),
+        attempt,
+    }
 }
 
 /// Any other node: joins, plans with what was agreed, says whether it can follow.
@@ -244,7 +256,7 @@ async fn follow(
 }
 
 /// The plan of this node with the agreed sizes.
-fn plan_as_agreed(
+pub(super) fn plan_as_agreed(
     settings: &Settings,
     facts: &Facts,
     agreement: &Agreement,
@@ -320,15 +332,4 @@ fn agreed(
     };
     let together = Together::new(session, own.node, own.hostname, agreement.attempt, restarts);
     Met::Agreed { plan: Box::new(plan), identity, together: Box::new(together) }
-}
-
-/// Every node is a descriptor on node 0; the soft limit is often 1024.
-pub(super) fn raise_nofile(nnodes: u32) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let needed = u64::from(nnodes).saturating_mul(2).saturating_add(512);
-    if current.is_some_and(|current| current < needed) {
-        // Refused by nobody: a soft limit may be raised to the hard one.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    }
 }

@@ -9,11 +9,13 @@
 mod command;
 mod findings;
 mod kinds;
+mod launchers;
 mod print;
 mod profiles;
 mod quantity;
 mod rules;
 mod shell;
+mod word;
 mod workload;
 mod yaml;
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::command::{self, Started};
 use super::kinds::{KINDS, Kind, Together, WITHOUT_PODS, is_runtime, refers_to};
+use super::launchers::Launcher;
 use super::quantity;
 use super::yaml::Node;
 
@@ -148,11 +149,7 @@ impl<'a> Container<'a> {
 
     pub(super) fn works(&self) -> bool {
         self.gpus().is_some()
-            || self
-                .started
-                .launches
-                .iter()
-                .any(|launch| launch.launcher != command::Launcher::Python)
+            || self.started.launches.iter().any(|launch| launch.launcher != Launcher::Python)
     }
 
     /// A variable's literal value.

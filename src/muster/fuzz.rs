@@ -1,8 +1,8 @@
 //! What any stranger may send, as functions that a fuzzer feeds: `make fuzz` runs
 //! them under libFuzzer, the tests run them over the seeds and their mutations.
 //!
-//! Each takes any bytes and panics where a promise is broken. Not part of the
-//! program.
+//! Each takes any bytes, panics where a promise is broken, and says whether they
+//! came as far as something that was accepted. Not part of the program.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::runtime::Runtime;
 
 use super::channel::Channel;
-use super::compare;
+use super::compare::{self, Difference};
 use super::handshake::{Stranger, admit, dial};
 use super::secret::Secret;
-use super::types::Card;
+use super::types::{Agreement, Card};
 use super::wire::{self, Frame, Hello, LONGEST, LONGEST_STRANGER};
 use crate::verdict::Refusal;
 
@@ -96,11 +96,11 @@ impl AsyncWrite for Script {
 ///
 /// Whatever the cut: the same frames, bounded memory, and a frame that was read
 /// is the same after it was written and read again.
-pub fn frames(data: &[u8]) {
+pub fn frames(data: &[u8]) -> bool {
     if let Ok(frame) = wire::decode(data) {
         same_again(&frame);
     }
-    let [cut, trusted, bytes @ ..] = data else { return };
+    let [cut, trusted, bytes @ ..] = data else { return false };
     let trusted = trusted & 1 == 1;
     let received = |piece: usize| {
         let mut channel = Channel::new(Script::new(bytes, piece, true), None);
@@ -122,6 +122,7 @@ pub fn frames(data: &[u8]) {
     let whole = received(usize::MAX);
     assert_eq!(whole, received(usize::from(*cut)), "by pieces of {cut}");
     whole.0.iter().for_each(same_again);
+    !whole.0.is_empty()
 }
 
 fn same_again(frame: &Frame) {
@@ -145,32 +146,42 @@ fn hello() -> Hello {
 /// A handshake with a stranger. The first byte chooses who is the stranger and
 /// whether there is a secret, the second how the bytes are cut.
 ///
-/// It ends, whatever comes; nothing that does not know the secret gets in; and of
-/// a node that does, exactly its own words are heard or none.
-pub fn handshake(data: &[u8]) {
-    let [mode, cut, bytes @ ..] = data else { return };
+/// It ends, whatever comes; nothing that does not know the secret gets in; and a
+/// node that does is heard only if not one byte was changed on the way.
+pub fn handshake(data: &[u8]) -> bool {
+    let [mode, cut, bytes @ ..] = data else { return false };
     let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
     let ends = cut & 1 == 1;
     let script = Script::new(bytes, usize::from(cut / 2), ends);
     match mode % 6 {
         // A stranger at node 0, open and sealed.
-        0 => drop(run(admit(script, None))),
-        1 => assert!(run(admit(script, Some(&secret))).is_err(), "a stranger got in"),
-        // A stranger in the place of node 0.
-        2 => drop(run(dial(script, None))),
-        3 => assert!(run(dial(script, Some(&secret))).is_err(), "a stranger was believed"),
-        // Somebody between a node and node 0, who changes what the node says.
-        4 => {
-            let (admitted, changed) = run(between(bytes, &secret, &secret));
-            match admitted {
-                Ok(heard) => assert_eq!(heard, hello(), "changed on the way: {changed}"),
-                Err(stranger) => assert!(changed, "nothing was changed: {stranger:?}"),
-            }
+        0 => run(admit(script, None)).is_ok(),
+        1 => {
+            assert!(run(admit(script, Some(&secret))).is_err(), "a stranger got in");
+            false
         }
+        // A stranger in the place of node 0.
+        2 => run(dial(script, None)).is_ok(),
+        3 => {
+            assert!(run(dial(script, Some(&secret))).is_err(), "a stranger was believed");
+            false
+        }
+        // Somebody between a node and node 0, who changes what the node says.
+        4 => match run(between(bytes, &secret, &secret)) {
+            (Ok(heard), changed) => {
+                assert_eq!((heard, changed), (hello(), false));
+                true
+            }
+            (Err(stranger), changed) => {
+                assert!(changed, "nothing was changed: {stranger:?}");
+                false
+            }
+        },
         // The same, and the secrets differ.
         _ => {
             let (admitted, _) = run(between(bytes, &other, &secret));
             assert!(admitted.is_err(), "another secret got in");
+            false
         }
     }
 }
@@ -241,29 +252,102 @@ async fn edit(
     std::future::pending().await
 }
 
-/// What node 0 makes of the cards that it has; its own is the first. As it comes
-/// over the wire: the least that one node can carry, and the heads.
+/// What node 0 makes of the cards that it has, its own first: in what they differ,
+/// the least that one node can carry, and the heads.
 ///
 /// # Errors
 /// When the nodes do not fit together.
-pub fn compared(cards: &[Card]) -> Result<(u32, Option<u32>), Refusal> {
+pub fn compared(cards: &[Card]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
     let differences = compare::differences(cards);
-    for one in &differences {
-        let warning = one.warning();
+    for warning in differences.iter().map(Difference::warning) {
         assert!(!warning.text.en.chars().any(char::is_control), "{warning:?}");
     }
     compare::check_all(cards)?;
-    Ok((compare::fewest(cards), compare::heads(cards)))
+    Ok((differences, compare::fewest(cards), compare::heads(cards)))
 }
 
-/// A card as node 0 reads it off the wire; none where it would hang up.
-pub fn card_from_wire(json: &[u8]) -> Option<Card> {
-    match wire::decode(json) {
-        Ok(Frame::Card(card)) => Some(card),
+/// Whether node 0 proposes so many processes to nodes with these cards.
+pub fn fits(cards: &[Card], nproc: u32) -> bool {
+    compare::check_exact(cards, nproc).is_ok()
+}
+
+/// What the other rooms' promises are about.
+#[derive(Debug)]
+pub enum Wire {
+    Card(Card),
+    Agreement(Agreement),
+}
+
+/// As it is read off the wire; none where the connection would be closed.
+pub fn read(bytes: &[u8]) -> Option<Wire> {
+    match wire::decode(bytes) {
+        Ok(Frame::Card(card)) => Some(Wire::Card(card)),
+        Ok(Frame::Agreed { agreement, .. }) => Some(Wire::Agreement(agreement)),
         _ => None,
     }
 }
 
-pub fn card_to_wire(card: &Card) -> Vec<u8> {
-    wire::encode(&Frame::Card(card.clone()))
+pub fn write(what: Wire) -> Vec<u8> {
+    wire::encode(&match what {
+        Wire::Card(card) => Frame::Card(card),
+        Wire::Agreement(agreement) => Frame::Agreed { agreement, differences: Vec::new() },
+    })
+}
+
+/// The short form of a fuzzer: the seeds of a target, then `rounds` mutations of them,
+/// the same ones each time. A part of them must come far.
+#[cfg(test)]
+pub(crate) fn over_seeds(target: &str, rounds: usize, entry: fn(&[u8]) -> bool) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds");
+    let files = std::fs::read_dir(format!("{folder}/{target}")).expect("the seeds");
+    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    paths.sort();
+    let seeds: Vec<Vec<u8>> =
+        paths.iter().map(|path| std::fs::read(path).expect("readable")).collect();
+    assert!(seeds.len() >= 4, "{target} has {} seeds", seeds.len());
+    let mut accepted = seeds.iter().filter(|seed| entry(seed)).count();
+    // xorshift64: any sequence does, as long as a failure comes again.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 33).expect("31 bits") % below.max(1)
+    };
+    for _ in 0..rounds {
+        let mut data = seeds[random(seeds.len())].clone();
+        for _ in 0..=random(4) {
+            let at = random(data.len());
+            let byte = u8::try_from(random(256)).expect("a byte");
+            match random(6) {
+                0 => data.truncate(at),
+                1 => data.insert(at, byte),
+                2 if !data.is_empty() => drop(data.remove(at)),
+                3 => {
+                    let other = &seeds[random(seeds.len())];
+                    data.extend(other.iter().skip(random(other.len())));
+                }
+                _ if !data.is_empty() => data[at] = byte,
+                _ => data.push(byte),
+            }
+        }
+        accepted += usize::from(entry(&data));
+    }
+    // Else only the outermost check was tried.
+    assert!(accepted > rounds / 20, "{target}: {accepted} of {rounds} were accepted");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_the_same_frames_however_they_are_cut() {
+        over_seeds("frames", 4_000, frames);
+    }
+
+    #[test]
+    fn any_handshake_ends_and_lets_nobody_in_without_the_secret() {
+        over_seeds("handshake", 1_000, handshake);
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::compare::{self, Difference};
@@ -15,7 +16,7 @@ use super::session::Session;
 use super::silence::BEAT;
 use super::types::{Agreement, Card, Config};
 use super::wire::{self, Frame};
-use super::words::{cannot_listen, declined};
+use super::words::{cannot_listen, declined, too_few_files};
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::Refusal;
@@ -47,13 +48,19 @@ pub struct Gathered {
 /// Waits for all nodes. The own card is node 0's.
 ///
 /// # Errors
-/// When the port cannot be listened on, a node is missing at the deadline, or
-/// nodes do not fit together. All that have arrived are told.
+/// When this process may not open a file per node, the port cannot be listened on,
+/// a node is missing at the deadline, or nodes do not fit together. All that have
+/// arrived are told.
 pub async fn gather(
     config: &Config,
     own: Card,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Assembly, Refusal> {
+    match too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
+        Some(refusal) if config.may_fall_back => return Ok(Assembly::Alone(refusal.text)),
+        Some(refusal) => return Err(refusal),
+        None => {}
+    }
     let (door, ear) = Door::open(config.port, config.nnodes, config.secret.clone())
         .map_err(|error| cannot_listen(config.port, &error))?;
     let mut hall = Hall::new(config, own, door, ear);

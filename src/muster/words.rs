@@ -123,9 +123,38 @@ pub(super) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
     )
 }
 
+/// Every node is a connection of node 0, and so an open file. `limit`: None is unlimited.
+pub(super) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> {
+    /// Logs, pipes of ranks, and strangers at the port, who make room for each other.
+    const OTHERS: u64 = 128;
+    let needed = u64::from(nnodes) + OTHERS;
+    let limit = limit.filter(|limit| *limit < needed)?;
+    Some(Refusal::new(
+        Verdict::Limit,
+        "muster.nofile",
+        text!(
+            "node 0 may open {limit} files (hard limit), and a muster of {nnodes} nodes needs {needed}",
+            "节点 0 最多可打开 {limit} 个文件（硬限制），而 {nnodes} 个节点的集结需要 {needed} 个"
+        ),
+        text!(
+            "docker run --ulimit nofile=1048576, or LimitNOFILE of containerd; --muster off starts every node by itself",
+            "docker run --ulimit nofile=1048576，或 containerd 的 LimitNOFILE；--muster off 可让各节点自行启动"
+        ),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_0_that_may_not_hold_all_connections_says_so_at_once() {
+        assert_eq!(too_few_files(10_000, Some(20_000)), None);
+        assert_eq!(too_few_files(10_000, None), None);
+        let refusal = too_few_files(1_000, Some(1_024)).expect("too few");
+        assert!(refusal.text.en.contains("1024 files (hard limit)"), "{}", refusal.text.en);
+        assert!(refusal.text.en.contains("1000 nodes needs 1128"), "{}", refusal.text.en);
+    }
 
     #[test]
     fn missing_nodes_and_durations_are_short_words() {

@@ -10,7 +10,7 @@ pub mod command;
 pub mod devices;
 pub mod distance;
 pub mod environment;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 pub mod hcas;
 pub mod heads;

@@ -8,7 +8,7 @@
 
 mod document;
 mod entries;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod meeting;
 mod places;

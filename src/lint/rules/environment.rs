@@ -1,8 +1,8 @@
 //! Variables that a container or a script sets.
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
+use super::super::launchers::{Field, Launcher};
 use super::super::workload::{Container, name_of, namespace_of};
 use super::super::yaml::Node;
 use super::{containers, places};

@@ -1,8 +1,8 @@
 //! What the kinds ask for, and what of a command cannot be read.
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
+use super::super::launchers::{Field, Launcher};
 use super::super::workload::Container;
 use super::super::yaml::Node;
 use super::layout::ulysses;

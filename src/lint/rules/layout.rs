@@ -1,10 +1,10 @@
 //! Sequence-parallel sizes against the number of processes and the model's heads.
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
+use super::super::launchers::{Field, Launcher};
 use super::super::profiles::{self, Layout};
-use super::super::shell::Word;
+use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
 use super::{Place, places};
 use crate::text;

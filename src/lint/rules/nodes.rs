@@ -1,8 +1,8 @@
 //! Nodes against replicas, and ranks.
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
+use super::super::launchers::{Field, Launcher};
 use super::sizes::{Size, per_node, stated_nodes};
 use super::{containers, places};
 use crate::text;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::{Findings, Importance};
+use super::super::launchers::{Field, Launcher};
 use super::super::quantity;
 use super::super::workload::{Container, Group, Quantity, Workload};
 use super::super::yaml::Node;

@@ -1,9 +1,9 @@
 //! Sizes of a launch as the manifest states them, and processes against GPUs.
 
 use super::super::Scene;
-use super::super::command::{Field, Launcher};
 use super::super::findings::Findings;
-use super::super::shell::Word;
+use super::super::launchers::{Field, Launcher};
+use super::super::word::Word;
 use super::super::workload::Workload;
 use super::{Place, places};
 use crate::text;
