@@ -175,7 +175,9 @@ async fn once(
         }
         narrate(scene, &notice);
     };
-    let judge = |seen: &Outcome| memory::attributed(ending(seen), seen, oom.kills(&scene.host));
+    let judge = |seen: &Outcome| {
+        memory::attributed(ending(seen), seen, oom.kills(&scene.host), oom.counts())
+    };
     if ready.interactive {
         guard.link.announce_interactive();
         // What we say must not come between a prompt and its answer.

@@ -50,6 +50,11 @@ impl OomWatch {
         self.first.get_or_init(|| self.since(host));
     }
 
+    /// Whether there is anything that would count a kill.
+    pub fn counts(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// What was noted, or else what the counters say now.
     pub fn kills(&self, host: &Host) -> Option<OomKills> {
         self.first.get().copied().unwrap_or_else(|| self.since(host))
@@ -92,7 +97,11 @@ fn groups(host: &Host) -> Vec<Group> {
     let of = |folders: &[String], unified: bool, file: &str| -> Vec<Group> {
         folders
             .iter()
-            .filter(|folder| host.read(format!("{folder}/{file}")).is_ok())
+            // Kernels before 4.13 do not count kills in version 1.
+            .filter(|folder| {
+                let text = host.read(format!("{folder}/{file}")).unwrap_or_default();
+                text.lines().any(|line| line.starts_with("oom_kill "))
+            })
             .map(|folder| Group { folder: folder.clone(), unified })
             .collect()
     };
@@ -158,6 +167,7 @@ mod tests {
         write(root.path(), before);
         let host = Host::replayed(root.path(), BTreeMap::new());
         let watch = OomWatch::begin(&host);
+        assert!(watch.counts());
         assert_eq!(watch.kills(&host), None, "nothing has happened yet");
         write(root.path(), then);
         watch.kills(&host)

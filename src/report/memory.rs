@@ -14,8 +14,18 @@ const KILL: i32 = 9;
 
 /// The ending in the light of what the kernel counted while the job ran. A process
 /// that was killed while nothing was counted was killed by somebody else.
-pub fn attributed(ending: Ending, outcome: &Outcome, kills: Option<OomKills>) -> Ending {
-    let Some(kills) = kills else { return ending };
+///
+/// `counts`: the kernel would have counted a kill here.
+pub fn attributed(
+    ending: Ending,
+    outcome: &Outcome,
+    kills: Option<OomKills>,
+    counts: bool,
+) -> Ending {
+    let Some(kills) = kills else {
+        let killed = counts && ending.id == "rank.signal" && ending.code == 128 + KILL;
+        return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
+    };
     match victim(outcome, ending.rank) {
         Some(victim) => of_victim(ending, &victim, &kills),
         None => beside(ending, outcome, &kills),
@@ -65,6 +75,13 @@ fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
         "在此之前，内核 OOM killer 杀死了本容器中的 {count} 个其他进程，可能是该 rank 的子进程：{zh}；{advice_zh}"
     );
     Ending { hint, ..ending }
+}
+
+fn not_for_memory() -> Text {
+    text!(
+        "the kernel counted no kill for memory here, so somebody sent it: a person, a watchdog, or what manages the node",
+        "内核未在此记录到 OOM 终止，因此是有人发送的：用户、看门狗程序或节点管理组件"
+    )
 }
 
 fn limit(kills: &OomKills) -> Text {
@@ -129,11 +146,17 @@ mod tests {
             let outcome = outcome(end, stop);
             let plain = super::super::ending(&outcome);
             let code = plain.code;
-            let ending = attributed(plain, &outcome, kills);
+            let ending = attributed(plain, &outcome, kills, true);
             assert_eq!((ending.id.as_str(), ending.code), (id, code), "{ending:?}");
             assert!(ending.text.en.contains(words), "{ending:?}");
             let says = ending.hint.en.contains("limits.memory");
             assert_eq!(says, kills == Some(BOX) && stop != told, "{ending:?}");
+        }
+        // Who would count it says whether silence means anything.
+        for counts in [false, true] {
+            let outcome = outcome(Some(End::Signal(9)), failed);
+            let ending = attributed(super::super::ending(&outcome), &outcome, None, counts);
+            assert_eq!(ending.hint.en.contains("counted no kill"), counts, "{ending:?}");
         }
     }
 }
