@@ -447,7 +447,12 @@ async fn who_comes_to_run_and_who_comes_to_check_do_not_meet() {
 }
 
 #[tokio::test]
-async fn a_node_that_dies_while_links_are_measured_is_named_and_the_rest_goes_on() {
+async fn a_node_that_is_lost_while_links_are_measured_is_named_and_the_rest_goes_on() {
+    // The silent one is given up when a step of node 0 is over.
+    tokio::join!(lost_meanwhile(Loss::Died), lost_meanwhile(Loss::Silent));
+}
+
+async fn lost_meanwhile(loss: Loss) {
     let port = port();
     let dies = async {
         let host = Host::replayed("/", BTreeMap::new());
@@ -457,12 +462,14 @@ async fn a_node_that_dies_while_links_are_measured_is_named_and_the_rest_goes_on
         let card = Card { station, ..node };
         let joined = join(&host, &config, &card, None, &mut |_| {}).await.expect("joined");
         assert!(matches!(joined, Joined::Visit(_)), "the links are measured");
+        // Its connection is open as long as it is held.
+        (loss == Loss::Silent).then_some(joined)
     };
     let of = |node| check_config(node, 3, port);
-    let (zero, (), two) = tokio::join!(checked(of(0)), dies, checked(of(2)));
+    let (zero, _held, two) = tokio::join!(checked(of(0)), dies, checked(of(2)));
     let zero = zero.expect("found");
     assert_eq!(zero, two.expect("found"));
-    assert_eq!(zero.lost, [(1, Loss::Died)]);
+    assert_eq!(zero.lost, [(1, loss)]);
     let pairs: Vec<_> = zero.links.iter().map(|link| (link.from, link.to)).collect();
     assert_eq!(pairs, [(0, 2), (2, 0)], "nothing is said of the way to a dead node");
     assert_eq!(zero.odd, []);
