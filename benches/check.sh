@@ -4,6 +4,7 @@
 #
 #   benches/check.sh RANKLAUNCH [RUNS]
 set -eu
+here=$(cd "$(dirname "$0")" && pwd)
 binary=$1
 runs=${2:-30}
 folder=$(mktemp -d)
@@ -13,19 +14,6 @@ cd "$folder"
 # The interpreter itself, not a shim that costs more than all the rest.
 PATH=$(dirname "$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')"):$PATH
 export PATH
-
-cat > gather.sh <<'SCRIPT'
-ip addr > addresses 2>/dev/null || true
-ip route > routes 2>/dev/null || true
-df -k > disks
-df -i > inodes
-df -k /dev/shm > shm 2>/dev/null || true
-ulimit -a > limits
-cat /proc/meminfo /proc/self/status /etc/hosts /etc/resolv.conf > node 2>/dev/null || true
-cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max > cgroup 2>/dev/null || true
-ls /dev/nvidia* /sys/class/infiniband > devices 2>/dev/null || true
-python3 -c pass
-SCRIPT
 
 # Milliseconds of all runs, after one that fills the caches.
 milliseconds() {
@@ -41,7 +29,7 @@ milliseconds() {
 }
 
 ours=$(milliseconds "$binary" check)
-theirs=$(milliseconds sh gather.sh)
+theirs=$(milliseconds sh "$here/gather.sh")
 # Most of it is the interpreter's start; so it is said apart.
 python=$(milliseconds python3 -c pass)
 awk -v ours="$ours" -v theirs="$theirs" -v python="$python" -v runs="$runs" 'BEGIN {

@@ -73,14 +73,14 @@ fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
         "echo started",
     ];
 
-    let started: Vec<Container> = ["64m", "8g"]
-        .iter()
-        .flat_map(|size| {
-            [with(size).start(&look), with(size).start(&run("true")), with(size).start(&wan22)]
-        })
-        .collect();
+    let started = [
+        with("64m").start(&look),
+        with("64m").start(&run("true")),
+        with("64m").start(&wan22),
+        with("8g").start(&wan22),
+    ];
     let mut over = started.into_iter().map(Container::wait);
-    let mut next = || over.next().expect("six");
+    let mut next = || over.next().expect("four");
 
     let (severity, text, hint) = found(&json(&next().code(0).out), "shm.size");
     assert!(severity == "warn" && text.contains("64 MiB"), "{severity} {text}");
@@ -89,9 +89,8 @@ fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
     let refused = next().code(84).says(&["refused: /dev/shm holds 64 MiB", "(shm.size)"]);
     assert!(!refused.out.contains("started"), "{}", refused.out);
 
-    assert_eq!(found(&json(&next().code(0).out), "shm.size").0, "ok");
-    assert!(!next().code(0).err.contains("/dev/shm"));
-    assert!(next().code(0).out.contains("started"));
+    let sound = next().code(0);
+    assert!(sound.out.contains("started") && !sound.err.contains("/dev/shm"), "{}", sound.err);
 }
 
 #[test]
@@ -207,16 +206,16 @@ fn a_job_runs_in_every_kind_of_confinement() {
     let table = [
         Root { options: &[], says: &[HERE] },
         Root { options: &["--read-only"], says: &[NOWHERE, "Read-only file system"] },
-        Root { options: &["--read-only", "--tmpfs", "/tmp"], says: &[TMP] },
         Root {
             options: &["--read-only", "--tmpfs", "/logs", "-e", "RANKLAUNCH_LOG_DIR=/logs"],
             says: &["logs: /logs/"],
         },
         // Nobody of that number is in /etc/passwd, which does not exist.
-        Root { options: &["--user", "1000:1000"], says: &[TMP] },
         Root { options: &["--user", "4711"], says: &[TMP] },
-        Root { options: &["--cap-drop", "ALL"], says: &[HERE] },
-        Root { options: &["--security-opt", "no-new-privileges"], says: &[HERE] },
+        Root {
+            options: &["--cap-drop", "ALL", "--security-opt", "no-new-privileges"],
+            says: &[HERE],
+        },
         Root { options: &["--pids-limit", "64"], says: &[HERE, "allows 64 processes and threads"] },
         Root {
             options: &[
@@ -304,11 +303,13 @@ fn gpus_that_are_asked_for_and_not_there_are_refused() {
         (&["-e", "NVIDIA_VISIBLE_DEVICES=GPU-5a2b5a2b-0000-4000-8000-000000000000"], &[], uuid),
         (&["-e", "GPU_COUNT=8"], &[], "GPU_COUNT=8"),
     ];
-    for (options, args, words) in table {
+    let started = table.map(|(options, args, words)| {
         let args =
             [&["run", "--engine", "direct"], args, &["--", "sh", "-c", "echo started"]].concat();
-        let over = Setup::of(&image).programs().options(options).run(&args);
-        let over = over.code(80).says(&[words, "none can be used", "(gpu.count)"]);
+        (Setup::of(&image).programs().options(options).start(&args), words)
+    });
+    for (container, words) in started {
+        let over = container.wait().code(80).says(&[words, "none can be used", "(gpu.count)"]);
         assert!(!over.out.contains("started"), "{}", over.out);
     }
 }
@@ -529,10 +530,12 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
         .collect();
     for (mut container, (shell, options, script, deaf)) in started.into_iter().zip(&table) {
         container.says("READY", 2);
-        let look = ["exec", container.name(), docker::RANKLAUNCH, "check", "--device", "cpu"];
-        let said = String::from_utf8_lossy(&docker::docker(&look).stdout).into_owned();
-        // What is started beside the job is not below PID 1, and is told nothing.
-        assert!(said.contains("signals.term") && !said.contains(WARNING), "{said}");
+        if *deaf {
+            let look = ["exec", container.name(), docker::RANKLAUNCH, "check", "--device", "cpu"];
+            let said = String::from_utf8_lossy(&docker::docker(&look).stdout).into_owned();
+            // What is started beside the job is not below PID 1, and is told nothing.
+            assert!(said.contains("signals.term") && !said.contains(WARNING), "{said}");
+        }
         // Both streams are whole only at the end.
         tell(&["kill", container.name()]);
         let err = container.wait().err;

@@ -7,10 +7,13 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Ended, Launcher, PATIENCE, Running, free_port, program, run_args, wait_until};
+use common::{
+    Ended, Launcher, PATIENCE, Running, executable, free_port, program, run_args, wait_until,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SECRET: &str = "correct horse battery";
@@ -23,9 +26,13 @@ const SEALED: &[u8] = b"rkl/mu\x01\x01\x01";
 /// A node of a job, in one rank. The job has a name, so that a node may come
 /// through another port than the one on which node 0 listens.
 fn node(rank: u32, nodes: u32, port: u16, secret: Option<&str>) -> Launcher {
+    node_of(Command::new(executable()), rank, nodes, port, secret)
+}
+
+fn node_of(command: Command, rank: u32, nodes: u32, port: u16, secret: Option<&str>) -> Launcher {
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), program("rank.sh").into_os_string(), "succeed".into()]);
-    let launcher = Launcher::new(args)
+    let launcher = Launcher::of(command, args)
         .env("SKYPILOT_NUM_NODES", nodes.to_string())
         .env("SKYPILOT_NODE_RANK", rank.to_string())
         .env("SKYPILOT_TASK_ID", "strangers")
@@ -145,6 +152,24 @@ fn ten_thousand_idle_strangers_keep_nobody_out() {
         let counted = counted(&zero);
         assert!(counted > crowd - 400, "{counted} of {crowd}");
     }
+}
+
+/// Fewer files than strangers may have: they make room as well.
+#[test]
+fn strangers_that_take_the_last_file_keep_nobody_out() {
+    const FILES: usize = 160;
+    let port = free_port();
+    let mut shell = Command::new("sh");
+    let limit = format!("ulimit -n {FILES} && exec \"$@\"");
+    shell.args(["-c", &limit, "sh"]).arg(executable());
+    let zero = node_of(shell, 0, 2, port, None).start();
+    let strangers: Vec<TcpStream> = (0..300).map(|_| dial(port)).collect();
+    wait_until("all files of node 0 are taken", || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", zero.agent())).unwrap().count();
+        (files >= FILES - 2).then_some(())
+    });
+    let zero = runs(zero, port, None);
+    assert!(counted(&zero) > strangers.len() - FILES, "{}", zero.err);
 }
 
 #[test]

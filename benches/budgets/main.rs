@@ -4,6 +4,7 @@
 //! `make bench` runs all; words pick some (`make bench ONLY="start memory"`).
 //! Fails when a budget is missed. Real processes, release build, medians.
 
+mod check;
 mod crowd;
 mod harness;
 mod logs;
@@ -23,6 +24,7 @@ fn main() {
     let mut table = Table::new();
     for (name, measure) in [
         ("start", start::measure as fn(&mut Table)),
+        ("check", check::measure),
         ("memory", memory::measure),
         ("crowd", crowd::measure),
         ("logs", logs::measure),

@@ -384,6 +384,29 @@ async fn all_nodes_of_a_check_learn_every_link() {
 }
 
 #[tokio::test]
+async fn many_nodes_measure_to_their_neighbours_and_node_0_keeps_the_numbers() {
+    const NODES: u32 = 18;
+    let port = port();
+    let mut tasks = tokio::task::JoinSet::new();
+    for node in 0..NODES {
+        let config = check_config(node, NODES, port);
+        let config = Config { peer_timeout: Duration::from_secs(15), ..config };
+        tasks.spawn(async move { (node, checked(config).await.expect("found")) });
+    }
+    let found: BTreeMap<u32, Found> = tasks.join_all().await.into_iter().collect();
+    let zero = &found[&0];
+    let pairs: Vec<_> = zero.links.iter().map(|link| (link.from, link.to)).collect();
+    assert_eq!(pairs.len(), 2 * NODES as usize, "{pairs:?}");
+    assert!(pairs.contains(&(17, 0)) && pairs.contains(&(8, 9)), "{pairs:?}");
+    assert_eq!((zero.nodes.len(), zero.unmeasured), (NODES as usize, 0));
+    for (node, found) in found.iter().filter(|(node, _)| **node > 0) {
+        assert_eq!((found.nnodes, found.links.len()), (NODES, 0), "{node}");
+        let count = |found: &Found| (found.odd_count, found.odd.len().min(16), found.lost.len());
+        assert_eq!(count(found), count(zero), "{node}");
+    }
+}
+
+#[tokio::test]
 async fn a_listener_gives_a_stranger_nothing() {
     let mut target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], target.port()));
@@ -424,7 +447,12 @@ async fn who_comes_to_run_and_who_comes_to_check_do_not_meet() {
 }
 
 #[tokio::test]
-async fn a_node_that_dies_while_links_are_measured_is_named_and_the_rest_goes_on() {
+async fn a_node_that_is_lost_while_links_are_measured_is_named_and_the_rest_goes_on() {
+    // The silent one is given up when a step of node 0 is over.
+    tokio::join!(lost_meanwhile(Loss::Died), lost_meanwhile(Loss::Silent));
+}
+
+async fn lost_meanwhile(loss: Loss) {
     let port = port();
     let dies = async {
         let host = Host::replayed("/", BTreeMap::new());
@@ -434,12 +462,14 @@ async fn a_node_that_dies_while_links_are_measured_is_named_and_the_rest_goes_on
         let card = Card { station, ..node };
         let joined = join(&host, &config, &card, None, &mut |_| {}).await.expect("joined");
         assert!(matches!(joined, Joined::Visit(_)), "the links are measured");
+        // Its connection is open as long as it is held.
+        (loss == Loss::Silent).then_some(joined)
     };
     let of = |node| check_config(node, 3, port);
-    let (zero, (), two) = tokio::join!(checked(of(0)), dies, checked(of(2)));
+    let (zero, _held, two) = tokio::join!(checked(of(0)), dies, checked(of(2)));
     let zero = zero.expect("found");
     assert_eq!(zero, two.expect("found"));
-    assert_eq!(zero.lost, [(1, Loss::Died)]);
+    assert_eq!(zero.lost, [(1, loss)]);
     let pairs: Vec<_> = zero.links.iter().map(|link| (link.from, link.to)).collect();
     assert_eq!(pairs, [(0, 2), (2, 0)], "nothing is said of the way to a dead node");
     assert_eq!(zero.odd, []);

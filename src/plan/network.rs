@@ -311,7 +311,10 @@ fn check_existing(
         )?;
     }
     // On the route where the list allows it, since that is certain to reach the peers.
-    let best = route.filter(|route| list.takes(route, None)).or(taken);
+    let global =
+        facts.interfaces.iter().find(|one| is_candidate(one) && list.takes(&one.name, None));
+    let allowed = route.filter(|route| list.takes(route, None));
+    let best = allowed.or(global.map(|one| one.name.as_str())).or(taken);
     Ok(best.map(str::to_owned))
 }
 
