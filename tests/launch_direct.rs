@@ -97,6 +97,29 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_script_that_is_not_there_is_refused_before_anything_starts() {
+    let run = |script: &str, more: &[&str]| {
+        Launcher::new(run_args("direct", 1)).args(more).args(["--", script]).run()
+    };
+    let ended = run("no-such.py", &[]).expect_code(64).expect_nothing_left();
+    assert!(ended.err.contains("the script no-such.py does not exist ("), "{}", ended.err);
+    assert!(ended.err.contains("script.file") && !ended.err.contains("[r0"), "{}", ended.err);
+    // Absolute, it counts from nowhere; and whoever knows better has the last word.
+    let ended = run("/no/such.py", &["--lang", "zh"]).expect_code(64);
+    assert!(ended.err.contains("脚本 /no/such.py 不存在：所有"), "{}", ended.err);
+    let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
+    assert!(ended.err.contains("rank 0 exited with code 2"), "{}", ended.err);
+
+    // A plan may be for another place: it only warns.
+    let plan = Launcher::new(["plan", "--device", "cpu", "--python"])
+        .args([common::python().into_os_string()])
+        .args(["--format", "json", "--", "no-such.py"]);
+    let plan: serde_json::Value =
+        serde_json::from_str(&plan.run().expect_code(0).out).expect("a plan");
+    assert!(plan["warnings"].to_string().contains("script.file"), "{plan:#}");
+}
+
+#[test]
 fn term_ends_everything_with_143() {
     let mut running = direct(2, "escape").start();
     running.says("READY", 2);

@@ -25,6 +25,26 @@ pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
+/// `run` refuses what `plan` and `check`, which may be asked elsewhere, only warn of.
+pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(script) = &evidence.facts.state.script else { return Vec::new() };
+    let (path, from) = (script.path.display(), script.from.display());
+    let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
+    if script.exists {
+        return vec![Finding::ok(text!("{path}{place}", "{path}{place}"))];
+    }
+    vec![Finding::bad(
+        text!(
+            "the script {path} does not exist{place}: every rank would fail",
+            "脚本 {path} 不存在{place}：所有 rank 都会失败"
+        ),
+        text!(
+            "give its absolute path, start in the folder where it is, or mount that folder",
+            "请使用绝对路径、在脚本所在目录启动，或挂载该目录"
+        ),
+    )]
+}
+
 /// NCCL versions that take host memory by NUMA node and have no way back.
 const NEEDS_NUMA: std::ops::Range<(u32, u32, u32)> = (2, 23, 0)..(2, 26, 5);
 

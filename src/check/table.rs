@@ -73,6 +73,7 @@ pub(super) const TABLE: &[Row] = &[
     row!("rdma.gpudirect", Rdma, warn, network::gpudirect),
     row!("env.nccl", Usage, warn, network::nccl),
     row!("env.proxy", Usage, warn, network::proxy),
+    row!("script.file", Usage, warn, software::script),
     row!("python.torch", Python, warn, software::torch),
     row!("cuda.compat", Python, warn, software::compat),
     row!("numa.calls", Limit, warn, software::numa),

@@ -33,13 +33,29 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
         return Vec::new();
     }
     let all = procfs::processes(host);
-    Search { host, request, own: &own, all: &all, seen: BTreeMap::new() }.run(doomed)
+    let born = born(host, &own, &all);
+    Search { host, request, own: &own, born, all: &all, seen: BTreeMap::new() }.run(doomed)
+}
+
+/// When this launch began: with the topmost of the processes that are us. We may be
+/// a child that was forked without exec, which shows in the same executable and
+/// arguments, and processes of the container may have been started in between.
+fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
+    let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
+    let us = program(own.pid);
+    procfs::ancestors_in(all, own.pid)
+        .into_iter()
+        .take_while(|above| us.is_some() && program(above.pid) == us)
+        .map(|above| above.start_ticks)
+        .fold(own.start_ticks, u64::min)
 }
 
 struct Search<'a> {
     host: &'a Host,
     request: &'a Request,
     own: &'a Process,
+    /// Clock ticks after boot; whoever began later is not of an earlier run.
+    born: u64,
     all: &'a BTreeMap<i32, Process>,
     /// What was read of a process beyond its stat.
     seen: BTreeMap<i32, Seen>,
@@ -85,7 +101,7 @@ impl Search<'_> {
                     && !above.contains(&one.pid)
                     && !one.is_dead()
                     && !one.is_kernel_thread()
-                    && one.start_ticks < self.own.start_ticks
+                    && one.start_ticks < self.born
             })
             .collect();
         let mut matched: Vec<(&Process, Rule)> = Vec::new();

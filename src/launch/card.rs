@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::muster::{self, Card};
-use crate::observe::{Facts, Interface};
+use crate::observe::{self, Facts, Interface};
 use crate::plan::{self, AskedNproc, Plan};
-use crate::settings::{Program, Settings};
+use crate::settings::Settings;
 use crate::verdict::Refusal;
 
 /// Settings that name devices of one node, and so differ for good reasons.
@@ -37,7 +37,7 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         gpus: u32::try_from(facts.gpus.visible.len()).unwrap_or(u32::MAX),
         torch: plan.torch_version.clone(),
         driver: facts.gpus.driver_version.clone(),
-        script: script_digest(&plan.program),
+        script: facts.state.script.as_ref().and_then(|script| script.digest.clone()),
         nccl: nccl_digest(facts),
         rails: u32::try_from(plan.network.hcas.len()).unwrap_or(u32::MAX),
         link_layer,
@@ -72,15 +72,6 @@ fn rates(facts: &Facts, plan: &Plan) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-fn script_digest(program: &Program) -> Option<String> {
-    /// A program that is larger is no script.
-    const LARGEST: u64 = 16 << 20;
-    let Program::Script { path, .. } = program else { return None };
-    let size = std::fs::metadata(path).ok().filter(|file| file.is_file())?.len();
-    let bytes = if size <= LARGEST { std::fs::read(path).ok()? } else { return None };
-    Some(digest(&bytes))
-}
-
 fn nccl_digest(facts: &Facts) -> Option<String> {
     let settings: BTreeMap<&str, &str> = facts
         .network
@@ -91,13 +82,5 @@ fn nccl_digest(facts: &Facts) -> Option<String> {
         .rev()
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();
-    (!settings.is_empty()).then(|| digest(format!("{settings:?}").as_bytes()))
-}
-
-/// FNV-1a, 64 bits: tells files apart that nobody made alike on purpose.
-fn digest(bytes: &[u8]) -> String {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016x}")
+    (!settings.is_empty()).then(|| observe::digest(format!("{settings:?}").as_bytes()))
 }

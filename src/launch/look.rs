@@ -164,6 +164,10 @@ pub(super) async fn observe_within(
         files,
         observe::leftovers::leftovers,
     );
+    let its = ours();
+    let script = read(host, text!("the script", "脚本文件"), files, move |host| {
+        observe::script(host, &its)
+    });
     let marks = read(
         host,
         text!("libraries, modules and PID 1", "库、内核模块与 PID 1"),
@@ -203,6 +207,7 @@ pub(super) async fn observe_within(
     let leftovers = leftovers.answer(&mut late).await.unwrap_or_default();
     let silent =
         |path: PathBuf| Folder { path, problem: Some("no answer".to_owned()), ..Folder::default() };
+    let script = script.answer(&mut late).await.flatten();
     let log_folder = logs
         .answer(&mut late)
         .await
@@ -234,7 +239,15 @@ pub(super) async fn observe_within(
         python,
         checkpoint_heads,
         environment: observe::environment(host),
-        state: NodeState { logs: log_folder, folders: used, leftovers, late, absent, ..marks },
+        state: NodeState {
+            logs: log_folder,
+            folders: used,
+            leftovers,
+            script,
+            late,
+            absent,
+            ..marks
+        },
     }
 }
 

@@ -120,6 +120,7 @@ async fn plan_alone(
 ) -> Result<(Plan, bool), Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
     plan.runnable()?;
+    script_exists(&scene.settings, &plan)?;
     let interactive = interactive(&scene.settings, &plan)?;
     if first {
         scene.console.say(&start::block(&plan, &scene.settings));
@@ -211,6 +212,20 @@ async fn drained(scene: &Scene) -> Result<(Facts, Plan), Refusal> {
 
 fn busy(plan: &Plan) -> Option<&Warning> {
     plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
+}
+
+/// A launch from here needs what a plan, which may be for elsewhere, only warns of.
+fn script_exists(settings: &Settings, plan: &Plan) -> Result<(), Refusal> {
+    let missing = plan.warnings.iter().find(|warning| warning.id == "script.file");
+    match missing {
+        Some(warning)
+            if plan::severity(settings, "script.file", Severity::Fail) == Severity::Fail =>
+        {
+            let (text, hint) = (warning.text.clone(), warning.hint.clone());
+            Err(Refusal::new(Verdict::Usage, "script.file", text, hint))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The check `port.free` of node 0, of the severity that it has.

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 mod state;
 
-pub use state::{Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NodeState, UsedFolder};
+pub use state::{
+    Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NodeState, Script, UsedFolder,
+};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;

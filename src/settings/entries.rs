@@ -27,6 +27,7 @@ pub const CHECK_IDS: &[&str] = &[
     "rdma.ports",
     "env.nccl",
     "python.torch",
+    "script.file",
     "disk.logs",
     "clock.sync",
     "pids.limit",

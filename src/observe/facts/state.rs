@@ -35,9 +35,25 @@ pub struct NodeState {
     /// Variables of NCCL that name a file, or a folder for one, that is not there.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// The script that every rank is to run, where the program is one.
+    #[serde(default)]
+    pub script: Option<Script>,
     /// PID 1, where it keeps SIGTERM from us.
     #[serde(default)]
     pub deaf_shell: Option<DeafShell>,
+}
+
+/// The script as python would find it from the folder in which the ranks start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// As given.
+    pub path: PathBuf,
+    /// The folder from which a relative path counts.
+    pub from: PathBuf,
+    /// Whether there is a file or a folder; what may not be looked at counts as there.
+    pub exists: bool,
+    /// FNV-1a of the content, 16 hex digits; None for a folder or more than 16 MiB.
+    pub digest: Option<String>,
 }
 
 /// A shell that runs a script as PID 1 and has no handler for SIGTERM.

@@ -1,0 +1,67 @@
+//! The script that the ranks are to run: whether it is there, and what tells it
+//! from another node's.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::Script;
+use crate::host::Host;
+use crate::settings::{Program, Settings};
+
+/// A program that is larger is no script.
+const LARGEST: u64 = 16 << 20;
+
+/// None where the program is no script of python, or on a copied root that kept none.
+pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
+    let Program::Script { path, .. } = &settings.program.as_ref()?.value else { return None };
+    host.answer("script", || look(PathBuf::from(path)))
+}
+
+fn look(path: PathBuf) -> Script {
+    let from = std::env::current_dir().unwrap_or_default();
+    // What may not be looked at, or not just now, is not said to be missing.
+    let missing = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    };
+    let exists = std::fs::metadata(&path).map_or_else(|error| !missing(&error), |_| true);
+    let digest = exists.then(|| content(&path)).flatten();
+    Script { path, from, exists, digest }
+}
+
+fn content(path: &Path) -> Option<String> {
+    // Never opened before it is known to be a file: a FIFO would hold us.
+    let size = std::fs::metadata(path).ok().filter(|file| file.is_file())?.len();
+    let bytes = (size <= LARGEST).then(|| std::fs::read(path))?.ok()?;
+    Some(digest(&bytes))
+}
+
+/// FNV-1a, 64 bits: tells files apart that nobody made alike on purpose.
+pub fn digest(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_has_a_digest_and_what_cannot_be_said_is_not_missing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = folder.path().join("train.py");
+        std::fs::write(&script, "print(1)\n").expect("written");
+        let seen = look(script.clone());
+        assert!(seen.exists && seen.digest.is_some());
+        std::fs::write(&script, "print(2)\n").expect("written");
+        assert_ne!(look(script.clone()).digest, seen.digest);
+
+        let of = |path: PathBuf| (look(path.clone()).exists, look(path).digest);
+        // Python runs a folder that holds a __main__.py.
+        assert_eq!(of(folder.path().to_owned()), (true, None));
+        assert_eq!(of(folder.path().join("other.py")), (false, None));
+        assert_eq!(of(script.join("below-a-file.py")), (false, None));
+        assert_eq!(of(folder.path().join("x".repeat(300))), (true, None));
+    }
+}
