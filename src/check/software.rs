@@ -27,7 +27,9 @@ pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 /// `run` refuses what `plan` and `check`, which may be asked elsewhere, only warn of.
 pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(script) = &evidence.facts.state.script else { return Vec::new() };
+    let Some(script) = &evidence.facts.state.script else {
+        return vec![Finding::info(text!("no script to look for", "没有要查找的脚本"))];
+    };
     let (path, from) = (script.path.display(), script.from.display());
     let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
     if script.exists {
