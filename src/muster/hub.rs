@@ -112,7 +112,10 @@ impl Hub {
                     Frame::Beat { memory } => member.memory = memory.or(member.memory),
                     Frame::Done => member.done = true,
                     // A node speaks for itself only.
-                    Frame::Failed(cause) if cause.node == node => self.failed(cause),
+                    Frame::Failed(cause) if cause.node == node => {
+                        let cause = cause.seen_with(member.memory);
+                        self.failed(cause);
+                    }
                     _ => {}
                 }
             }

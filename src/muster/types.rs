@@ -291,6 +291,16 @@ impl Cause {
         }
     }
 
+    /// The kernel that takes a whole container takes the guard before the agent, which
+    /// may just have the time to say so: where memory was short, that is why.
+    pub(super) fn seen_with(self, memory: Option<Memory>) -> Cause {
+        if self.id != "guard.killed" || !memory.is_some_and(Memory::is_short) {
+            return self;
+        }
+        let (node, at) = (self.node, self.at);
+        Cause::lost(node, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
+    }
+
     /// Sorts the first failure to the front. A dead agent is never a consequence of
     /// a failing rank elsewhere, while its end reaches us after the errors that the
     /// vanished ranks cause on other nodes.
@@ -359,5 +369,27 @@ pub(crate) fn card(node: u32, nnodes: u32) -> Card {
         rates: None,
         protocol: super::handshake::HIGHEST,
         station: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
+        let said = |id: &str, used: Option<u64>| {
+            let lost = Cause::lost(1, "h", Loss::Died, None, Duration::ZERO, 7);
+            let own = Cause { id: id.to_owned(), loss: None, ..lost };
+            own.seen_with(used.map(|used| Memory { used, limit: 100 }))
+        };
+        let taken = said("guard.killed", Some(93));
+        assert_eq!((taken.id.as_str(), taken.at, taken.node), ("node.died", 7, 1));
+        assert!(taken.text.en.contains("at 93 % of its memory limit"), "{taken:?}");
+        for (id, used) in
+            [("guard.killed", Some(50)), ("guard.killed", None), ("rank.exit", Some(93))]
+        {
+            assert_eq!(said(id, used).id, id);
+        }
     }
 }
