@@ -120,8 +120,8 @@ async fn plan_alone(
 ) -> Result<(Plan, bool), Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
     plan.runnable()?;
-    script_exists(&scene.settings, &plan)?;
     let interactive = interactive(&scene.settings, &plan)?;
+    script_exists(&scene.settings, &plan)?;
     if first {
         scene.console.say(&start::block(&plan, &scene.settings));
         if interactive {
