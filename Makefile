@@ -3,6 +3,7 @@
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
+# make vm     control groups of version 2 and an older kernel, in an emulated machine (two minutes)
 # make fuzz   what strangers may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
@@ -24,7 +25,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo gpu test lint bench bench-muster fuzz soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu vm test lint bench bench-muster fuzz soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -54,6 +55,10 @@ soak-torchrun: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
 	$(CARGO) test --locked --test soak torchrun -- --nocapture
+
+# Not for CI: it installs qemu and fetches a kernel.
+vm: build
+	tests/vm/run.sh "$(BINARY)"
 
 gpu: $(if $(RANKLAUNCH),,build)
 	tests/gpu/real.sh "$(or $(RANKLAUNCH),$(BINARY))" $(GPU_OUT)
