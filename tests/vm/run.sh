@@ -32,14 +32,18 @@ if ! [ -e "$cache/done" ]; then
 fi
 
 root=$work/root
-mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/run" "$root/modules"
+mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/run"
 cp "$(command -v busybox)" "$root/bin/busybox"
 for name in $(busybox --list); do
     [ "$name" = busybox ] || ln -s busybox "$root/bin/$name"
 done
 strip -o "$root/bin/ranklaunch" "$executable"
 cp "$here/init" "$here/rank.sh" "$root/"
-find "$cache/lib/modules" -name veth.ko -exec cp {} "$root/modules/" \;
+version=$(ls "$cache/lib/modules")
+mkdir -p "$root/lib/modules/$version"
+for module in veth llc stp garp mrp 8021q macvlan ipvlan tls bonding; do
+    find "$cache/lib/modules" -name "$module.ko" -exec cp {} "$root/lib/modules/$version/" \;
+done
 # iproute2's ip with its libraries, under a name that busybox does not take for its own:
 # that one knows no network namespaces.
 ip=$(command -v ip)
