@@ -217,7 +217,7 @@ pub(super) fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
         "请检查线缆、协商速率、流量整形以及占用该节点网络的其他程序（ethtool、tc qdisc）"
     );
     let all = odd(found, Trouble::Narrow, &hint, |odd| {
-        let here = gigabits(megabits(odd.worst.speed()?));
+        let here = gigabits(odd.worst.speed()?.megabits());
         let claims = [odd.worst.from, odd.worst.to]
             .into_iter()
             .filter_map(|node| found.station(node)?.megabits)
@@ -234,7 +234,7 @@ pub(super) fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
             (None, None) => text!("{here} Gb/s go through", "速率为 {here} Gb/s"),
         })
     });
-    or_range(all, found, megabits, |low, high| {
+    or_range(all, found, Speed::megabits, |low, high| {
         let (low, high) = (gigabits(low), gigabits(high));
         text!("{low} to {high} Gb/s by one TCP connection", "单个 TCP 连接 {low} 至 {high} Gb/s")
     })
@@ -286,14 +286,6 @@ fn both(one: Text, sign: &str, other: Text) -> Text {
 /// Microseconds in milliseconds.
 fn millis(micros: u64) -> String {
     format!("{:.2}", micros as f64 / 1e3)
-}
-
-/// Mb/s
-fn megabits(speed: &Speed) -> u64 {
-    // Saturating: a rate is a small positive number.
-    #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
-    let rate = (speed.gigabits() * 1e3) as u64;
-    rate
 }
 
 /// Mb/s in Gb/s.

@@ -122,7 +122,7 @@ pub(super) const KINDS: &[Kind] = &[
         gives_master: true,
         pods: |object, _| {
             let tasks = object.at(&["spec", "tasks"]).map(Node::list).unwrap_or_default();
-            tasks.iter().filter_map(|task| replicated(task, "replicas", "template")).collect()
+            tasks.iter().filter_map(|task| replicated(task, "replicas")).collect()
         },
         ..PLAIN
     },
@@ -147,51 +147,12 @@ pub(super) const KINDS: &[Kind] = &[
         kind: "StatefulSet",
         group: "apps/",
         together: Together::Perhaps,
-        pods: |object, _| {
-            object
-                .get("spec")
-                .and_then(|s| replicated(s, "replicas", "template"))
-                .into_iter()
-                .collect()
-        },
+        pods: workload,
         ..PLAIN
     },
-    Kind {
-        kind: "Deployment",
-        group: "apps/",
-        pods: |object, _| {
-            object
-                .get("spec")
-                .and_then(|s| replicated(s, "replicas", "template"))
-                .into_iter()
-                .collect()
-        },
-        ..PLAIN
-    },
-    Kind {
-        kind: "ReplicaSet",
-        group: "apps/",
-        pods: |object, _| {
-            object
-                .get("spec")
-                .and_then(|s| replicated(s, "replicas", "template"))
-                .into_iter()
-                .collect()
-        },
-        ..PLAIN
-    },
-    Kind {
-        kind: "DaemonSet",
-        group: "apps/",
-        pods: |object, _| {
-            object
-                .get("spec")
-                .and_then(|s| replicated(s, "replicas", "template"))
-                .into_iter()
-                .collect()
-        },
-        ..PLAIN
-    },
+    Kind { kind: "Deployment", group: "apps/", pods: workload, ..PLAIN },
+    Kind { kind: "ReplicaSet", group: "apps/", pods: workload, ..PLAIN },
+    Kind { kind: "DaemonSet", group: "apps/", pods: workload, ..PLAIN },
 ];
 
 /// Kinds of Kubernetes and of the operators that have no pods of a job.
@@ -235,9 +196,14 @@ fn number(node: Option<&Node>, missing: u64) -> Option<u64> {
     }
 }
 
+/// StatefulSet, Deployment and their like.
+fn workload<'a>(object: &'a Node, _: &Objects<'a>) -> Vec<Group<'a>> {
+    object.get("spec").and_then(|spec| replicated(spec, "replicas")).into_iter().collect()
+}
+
 /// A map with a number of replicas and a pod template.
-fn replicated<'a>(node: &'a Node, replicas: &str, template: &str) -> Option<Group<'a>> {
-    let pod = node.at(&[template, "spec"])?;
+fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
+    let pod = node.at(&["template", "spec"])?;
     let count = node.get(replicas);
     let role = node.get("name").and_then(Node::text).unwrap_or("replicas");
     Some(Group {
@@ -252,7 +218,7 @@ fn replica_specs<'a>(specs: Option<&'a Node>) -> Vec<Group<'a>> {
     specs
         .entries()
         .filter_map(|(role, key, spec)| {
-            let group = replicated(spec, "replicas", "template")?;
+            let group = replicated(spec, "replicas")?;
             let line = if spec.get("replicas").is_some() { group.replicas_line } else { key.line };
             Some(Group { role: role.to_owned(), replicas_line: line, ..group })
         })
@@ -260,14 +226,14 @@ fn replica_specs<'a>(specs: Option<&'a Node>) -> Vec<Group<'a>> {
 }
 
 fn batch_job<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
-    spec.and_then(|spec| replicated(spec, "parallelism", "template"))
+    spec.and_then(|spec| replicated(spec, "parallelism"))
         .map(|group| Group { role: "pod".to_owned(), ..group })
         .into_iter()
         .collect()
 }
 
 fn replicated_job<'a>(job: &'a Node) -> Option<Group<'a>> {
-    let group = replicated(job.at(&["template", "spec"])?, "parallelism", "template")?;
+    let group = replicated(job.at(&["template", "spec"])?, "parallelism")?;
     let copies = number(job.get("replicas"), 1)?;
     let role = job.get("name").and_then(Node::text).unwrap_or("job").to_owned();
     Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(copies)), ..group })
@@ -278,7 +244,7 @@ fn ray_cluster<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
     let head = spec.at(&["headGroupSpec", "template", "spec"]).map(|pod| Group::of("head", pod));
     let workers = spec.get("workerGroupSpecs").map(Node::list).unwrap_or_default();
     let workers = workers.iter().filter_map(|worker| {
-        let group = replicated(worker, "replicas", "template")?;
+        let group = replicated(worker, "replicas")?;
         let hosts = number(worker.get("numOfHosts"), 1)?;
         let role = worker.get("groupName").and_then(Node::text).unwrap_or("worker").to_owned();
         Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(hosts)), ..group })

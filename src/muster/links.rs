@@ -59,6 +59,11 @@ impl Speed {
         self.bytes as f64 * 8.0 / (self.micros.max(1) as f64 * 1e3)
     }
 
+    /// Mb/s, rounded down.
+    pub fn megabits(&self) -> u64 {
+        in_megabits(self.gigabits())
+    }
+
     /// Gb/s while both ends had a CPU: what a busy node keeps from a link is no
     /// fault of the link. An end that sleeps because nothing comes does not wait.
     fn unhindered(&self) -> f64 {
@@ -133,8 +138,8 @@ pub struct Odd {
 /// Reads all links; `nominal` is what a node's interface claims, in Mb/s.
 pub(super) fn odd(links: &[Link], nominal: &dyn Fn(u32) -> Option<u32>) -> Vec<Odd> {
     let mut found = Vec::new();
+    let good = Good::of(links);
     for trouble in [Trouble::Unreachable, Trouble::Slow, Trouble::Narrow] {
-        let good = Good::of(links);
         let is_odd = |link: &&Link| good.judge(link, nominal) == Some(trouble);
         let set: Vec<&Link> = links.iter().filter(is_odd).collect();
         // Of links that carry nothing nothing else can be said.
@@ -206,13 +211,17 @@ impl Good {
             Trouble::Slow => self.floor.filter(|good| is_slower(speed.floor, *good)),
             Trouble::Narrow => {
                 let good = self.gigabits.filter(|good| is_narrower(speed.unhindered(), *good))?;
-                // Saturating: rates are small positive numbers.
-                #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
-                let megabits = (good * 1e3) as u64;
-                Some(megabits)
+                Some(in_megabits(good))
             }
         }
     }
+}
+
+fn in_megabits(gigabits: f64) -> u64 {
+    // Saturating: rates are small positive numbers.
+    #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
+    let megabits = (gigabits * 1e3) as u64;
+    megabits
 }
 
 fn is_slower(floor: u64, good: u64) -> bool {

@@ -2,7 +2,7 @@
 //! from another node's.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::Script;
 use crate::host::Host;
@@ -23,16 +23,12 @@ fn look(path: PathBuf) -> Script {
     let missing = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
     };
-    let exists = std::fs::metadata(&path).map_or_else(|error| !missing(&error), |_| true);
-    let digest = exists.then(|| content(&path)).flatten();
-    Script { path, from, exists, digest }
-}
-
-fn content(path: &Path) -> Option<String> {
+    let found = std::fs::metadata(&path);
+    let exists = !found.as_ref().is_err_and(missing);
     // Never opened before it is known to be a file: a FIFO would hold us.
-    let size = std::fs::metadata(path).ok().filter(|file| file.is_file())?.len();
-    let bytes = (size <= LARGEST).then(|| std::fs::read(path))?.ok()?;
-    Some(digest(&bytes))
+    let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
+    let content = is_script.then(|| std::fs::read(&path).ok()).flatten();
+    Script { digest: content.as_deref().map(digest), path, from, exists }
 }
 
 /// FNV-1a, 64 bits: tells files apart that nobody made alike on purpose.

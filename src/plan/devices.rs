@@ -124,7 +124,8 @@ fn gpus(
             let attempts = what_sources_said(facts);
             let Text { en, zh } = attempts;
             notes.raise(
-                severity(settings, "gpu.count", Severity::Fail),
+                settings,
+                Severity::Fail,
                 Verdict::GpuCount,
                 Warning::new(
                     "gpu.count",
@@ -162,7 +163,7 @@ fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) -> Result<()
                 "{zh}；--severity {check}=warn 可照常启动"
             );
         }
-        notes.raise(severity, verdict, fault)?;
+        notes.weigh(severity, verdict, fault)?;
     }
     Ok(())
 }
@@ -214,7 +215,8 @@ fn none_visible(
         _ => (String::new(), String::new()),
     };
     notes.raise(
-        severity(settings, "gpu.count", Severity::Fail),
+        settings,
+        Severity::Fail,
         Verdict::GpuCount,
         Warning::new(
             "gpu.count",

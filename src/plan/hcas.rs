@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use crate::lang::Text;
 use crate::observe::{Facts, Gpu, Hca};
 use crate::plan::nccl::NcclList;
-use crate::plan::notes::{Notes, severity};
+use crate::plan::notes::Notes;
 use crate::plan::rails::{Port, Rails};
 use crate::plan::variables::Variables;
 use crate::settings::{Rdma, Settings};
@@ -79,7 +79,8 @@ pub(crate) fn choose(
     {
         let (value, source) = (&found.value, &found.source);
         notes.raise(
-            severity(settings, "rdma.ports", Severity::Warn),
+            settings,
+            Severity::Warn,
             Verdict::Rdma,
             Warning::new(
                 "rdma.ports",
@@ -100,36 +101,28 @@ pub(crate) fn choose(
         if !kept.is_empty() && !strangers.is_empty() {
             let (value, source, strangers) = (&found.value, &found.source, strangers.join(", "));
             let have = names.join(", ");
-            notes.raise(
-                severity(settings, "env.nccl", Severity::Warn),
-                Verdict::Usage,
-                Warning::new(
-                    "env.nccl",
-                    text!(
-                        "NCCL_IB_HCA={value} ({source}): no RDMA device matches {strangers}; here: {have}",
-                        "NCCL_IB_HCA={value}（{source}）：没有 RDMA 设备与 {strangers} 匹配；此处有：{have}"
-                    ),
-                    text!(
-                        "remove it: the devices are then found on each node",
-                        "请删除该变量，届时将在各节点上自动查找设备"
-                    ),
+            notes.env_nccl(
+                settings,
+                text!(
+                    "NCCL_IB_HCA={value} ({source}): no RDMA device matches {strangers}; here: {have}",
+                    "NCCL_IB_HCA={value}（{source}）：没有 RDMA 设备与 {strangers} 匹配；此处有：{have}"
+                ),
+                text!(
+                    "remove it: the devices are then found on each node",
+                    "请删除该变量，届时将在各节点上自动查找设备"
                 ),
             )?;
         }
         let more = list.more_than_named(&names);
         if !more.is_empty() {
             let (value, source, more) = (&found.value, &found.source, more.join(", "));
-            notes.raise(
-                severity(settings, "env.nccl", Severity::Warn),
-                Verdict::Usage,
-                Warning::new(
-                    "env.nccl",
-                    text!(
-                        "NCCL_IB_HCA={value} ({source}) takes {more} as well, since its items are prefixes",
-                        "NCCL_IB_HCA={value}（{source}）按前缀匹配，还会选中 {more}"
-                    ),
-                    text!("begin the list with =", "请在列表最前加 ="),
+            notes.env_nccl(
+                settings,
+                text!(
+                    "NCCL_IB_HCA={value} ({source}) takes {more} as well, since its items are prefixes",
+                    "NCCL_IB_HCA={value}（{source}）按前缀匹配，还会选中 {more}"
                 ),
+                text!("begin the list with =", "请在列表最前加 ="),
             )?;
         }
     }

@@ -9,11 +9,11 @@ mod table;
 use crate::lang::Text;
 use crate::nearest::is_slip;
 use crate::observe::Facts;
-use crate::plan::notes::{Notes, severity};
+use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::Refusal;
 
 use table::{COMMON, Row, TABLE, When};
 
@@ -179,14 +179,10 @@ pub fn lint(
             continue;
         }
         let Misuse { effect: Text { en, zh }, advice } = row.misuse();
-        notes.raise(
-            severity(settings, "env.nccl", Severity::Warn),
-            Verdict::Usage,
-            Warning::new(
-                "env.nccl",
-                text!("{name}={value} ({source}) {en}", "{name}={value}（{source}）{zh}"),
-                advice,
-            ),
+        notes.env_nccl(
+            settings,
+            text!("{name}={value} ({source}) {en}", "{name}={value}（{source}）{zh}"),
+            advice,
         )?;
     }
     slips(settings, facts, notes)?;
@@ -202,17 +198,13 @@ fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<()
             continue;
         }
         let meant = name.trim().trim_start_matches("export").trim();
-        notes.raise(
-            severity(settings, "env.nccl", Severity::Warn),
-            Verdict::Usage,
-            Warning::new(
-                "env.nccl",
-                text!(
-                    "\"{name}=\" in {source} sets nothing that NCCL reads: it takes blanks and export for a part of the name",
-                    "{source} 中的 \"{name}=\" 不会被 NCCL 读取：空白与 export 会被当作名称的一部分"
-                ),
-                text!("write {meant}=VALUE, from the first column on", "请从行首写 {meant}=值"),
+        notes.env_nccl(
+            settings,
+            text!(
+                "\"{name}=\" in {source} sets nothing that NCCL reads: it takes blanks and export for a part of the name",
+                "{source} 中的 \"{name}=\" 不会被 NCCL 读取：空白与 export 会被当作名称的一部分"
             ),
+            text!("write {meant}=VALUE, from the first column on", "请从行首写 {meant}=值"),
         )?;
     }
     Ok(())
@@ -225,17 +217,13 @@ fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Re
     let names = facts.environment.keys().filter(|name| name.starts_with("NCCL_"));
     for name in names.filter(|name| !known(name)) {
         let Some(meant) = COMMON.iter().find(|common| is_slip(name, common)) else { continue };
-        notes.raise(
-            severity(settings, "env.nccl", Severity::Warn),
-            Verdict::Usage,
-            Warning::new(
-                "env.nccl",
-                text!(
-                    "{name} is no variable of NCCL, and {meant} is",
-                    "{name} 不是 NCCL 的变量，而 {meant} 是"
-                ),
-                text!("did you mean {meant}?", "是否想写 {meant}？"),
+        notes.env_nccl(
+            settings,
+            text!(
+                "{name} is no variable of NCCL, and {meant} is",
+                "{name} 不是 NCCL 的变量，而 {meant} 是"
             ),
+            text!("did you mean {meant}?", "是否想写 {meant}？"),
         )?;
     }
     Ok(())

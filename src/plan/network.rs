@@ -10,11 +10,11 @@ use std::net::IpAddr;
 use crate::lang::Text;
 use crate::observe::{Interface, NetworkFacts};
 use crate::plan::nccl::NcclList;
-use crate::plan::notes::{Notes, severity};
+use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::Refusal;
 
 /// The interface and its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -176,19 +176,15 @@ fn check_whole_names(
             continue;
         }
         let (value, source, unknown) = (&found.value, &found.source, unknown.join(", "));
-        notes.raise(
-            severity(settings, "env.nccl", Severity::Warn),
-            Verdict::Usage,
-            Warning::new(
-                "env.nccl",
-                text!(
-                    "{variable}={value} ({source}): there is no interface {unknown}, and {reader} knows neither ^ and = nor prefixes",
-                    "{variable}={value}（{source}）：没有名为 {unknown} 的网卡，且 {reader} 不支持 ^、= 与前缀"
-                ),
-                text!(
-                    "remove it: the interface on the route to the master is then used",
-                    "请删除该变量，届时将使用通往主节点的网卡"
-                ),
+        notes.env_nccl(
+            settings,
+            text!(
+                "{variable}={value} ({source}): there is no interface {unknown}, and {reader} knows neither ^ and = nor prefixes",
+                "{variable}={value}（{source}）：没有名为 {unknown} 的网卡，且 {reader} 不支持 ^、= 与前缀"
+            ),
+            text!(
+                "remove it: the interface on the route to the master is then used",
+                "请删除该变量，届时将使用通往主节点的网卡"
             ),
         )?;
     }
@@ -217,13 +213,7 @@ fn check_existing(
     let strangers = list.strangers(&running);
     let (value, source) = (&found.value, &found.source);
     let have = running.join(", ");
-    let mut raise = |text: Text, hint: Text| {
-        notes.raise(
-            severity(settings, "env.nccl", Severity::Warn),
-            Verdict::Usage,
-            Warning::new("env.nccl", text, hint),
-        )
-    };
+    let mut raise = |text: Text, hint: Text| notes.env_nccl(settings, text, hint);
     let hint = || {
         text!(
             "remove it: the interface on the route to the master is then used",

@@ -30,8 +30,25 @@ impl Notes {
         self.warnings.push(Warning::new(id, text, hint));
     }
 
-    /// A finding of the weight `severity`: fail refuses, warn warns, off is silent.
+    /// A finding of the weight that the user gives to its id, else of `default`.
     pub fn raise(
+        &mut self,
+        settings: &Settings,
+        default: Severity,
+        verdict: Verdict,
+        finding: Warning,
+    ) -> Result<(), Refusal> {
+        self.weigh(severity(settings, &finding.id, default), verdict, finding)
+    }
+
+    /// A setting of the network that does nothing or does harm.
+    pub fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) -> Result<(), Refusal> {
+        let finding = Warning::new("env.nccl", text, hint);
+        self.raise(settings, Severity::Warn, Verdict::Usage, finding)
+    }
+
+    /// A finding of the weight `severity`: fail refuses, warn warns, off is silent.
+    pub fn weigh(
         &mut self,
         severity: Severity,
         verdict: Verdict,

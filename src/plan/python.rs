@@ -5,7 +5,7 @@
 
 use crate::observe::Facts;
 use crate::plan::devices::Hardware;
-use crate::plan::notes::{Notes, severity};
+use crate::plan::notes::Notes;
 use crate::settings::{Engine, Program, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
@@ -32,7 +32,8 @@ pub(crate) fn check(
         // Copied facts may lack the interpreter of the node that they came from.
         let default = if settings.host_root.is_some() { Severity::Warn } else { Severity::Fail };
         return notes.raise(
-            severity(settings, "python.interpreter", default),
+            settings,
+            default,
             Verdict::Python,
             Warning::new(
                 "python.interpreter",
@@ -113,7 +114,8 @@ fn raise_torch(
     text: crate::lang::Text,
 ) -> Result<(), Refusal> {
     notes.raise(
-        severity(settings, "python.torch", Severity::Warn),
+        settings,
+        Severity::Warn,
         Verdict::Python,
         Warning::new(
             "python.torch",
