@@ -20,6 +20,14 @@ pub(crate) fn in_time<T: Send + 'static>(
     result.recv_timeout(patience).ok()
 }
 
+/// [`in_time`] for a task of the runtime, whose thread others share meanwhile.
+pub(crate) async fn beside<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::time::timeout(patience, tokio::task::spawn_blocking(work)).await.ok()?.ok()
+}
+
 /// [`in_time`] for what may fail: no answer is an error like any other.
 ///
 /// # Errors

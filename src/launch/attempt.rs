@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::node::Ready;
 use super::shared::Together;
 use super::{Guard, Scene};
-use crate::in_time::io_in_time;
+use crate::in_time::{beside, io_in_time};
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
@@ -264,19 +264,14 @@ async fn link_counters(scene: &Scene, plan: &Plan) -> Option<Counters> {
         return None;
     }
     let (host, ports) = (Arc::clone(&scene.host), plan.network.hcas.clone());
-    let reading = tokio::task::spawn_blocking(move || counters::counters(&host, &ports));
-    tokio::time::timeout(ANSWER, reading).await.ok()?.ok()
+    beside(ANSWER, move || counters::counters(&host, &ports)).await
 }
 
 /// By how much they grew while the job ran; nothing where they cannot be read any more.
 async fn grown(scene: &Scene, before: Option<Counters>) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&scene.host);
-    let reading = tokio::task::spawn_blocking(move || counters::growth(&host, &before));
-    match tokio::time::timeout(ANSWER, reading).await {
-        Ok(Ok(grown)) => grown,
-        _ => Vec::new(),
-    }
+    beside(ANSWER, move || counters::growth(&host, &before)).await.unwrap_or_default()
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {

@@ -19,6 +19,7 @@ use super::{check_nodes, excuse, open};
 use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
 use crate::cli;
 use crate::host::Host;
+use crate::in_time::beside;
 use crate::lang::Text;
 use crate::muster::Found;
 use crate::observe::{self, Facts};
@@ -206,8 +207,7 @@ const TRIED: &str = "tried";
 /// the facts say already.
 async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, WriteProblem>> {
     let folder = facts.state.logs.as_ref()?.path.clone();
-    let writing = tokio::task::spawn_blocking(move || prepare::try_write(&folder));
-    tokio::time::timeout(patience.files, writing).await.ok()?.ok()
+    beside(patience.files, move || prepare::try_write(&folder)).await
 }
 
 /// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
@@ -223,7 +223,7 @@ async fn attempts(
     }
     let mut tried = Tried { write: written(facts, patience).await, ..Tried::default() };
     let Some(member) = survey.outline.as_ref().map(|plan| &plan.membership) else { return tried };
-    if member.nnodes == 1 || member.elastic.is_some() || !host.is_live() {
+    if member.nnodes == 1 || member.elastic.is_some() {
         return tried;
     }
     let port = member.master_port;

@@ -14,11 +14,11 @@ const LARGEST: u64 = 16 << 20;
 /// None where the program is no script of python, or on a copied root that kept none.
 pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
     let Program::Script { path, .. } = &settings.program.as_ref()?.value else { return None };
-    host.answer("script", || look(PathBuf::from(path)))
+    let from = host.working_directory().unwrap_or_default();
+    host.answer("script", || look(PathBuf::from(path), from))
 }
 
-fn look(path: PathBuf) -> Script {
-    let from = std::env::current_dir().unwrap_or_default();
+fn look(path: PathBuf, from: PathBuf) -> Script {
     // What may not be looked at, or not just now, is not said to be missing.
     let missing = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
@@ -45,15 +45,16 @@ mod tests {
 
     #[test]
     fn what_is_there_has_a_digest_and_what_cannot_be_said_is_not_missing() {
+        let at = |path| look(path, PathBuf::new());
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("train.py");
         std::fs::write(&script, "print(1)\n").expect("written");
-        let seen = look(script.clone());
+        let seen = at(script.clone());
         assert!(seen.exists && seen.digest.is_some());
         std::fs::write(&script, "print(2)\n").expect("written");
-        assert_ne!(look(script.clone()).digest, seen.digest);
+        assert_ne!(at(script.clone()).digest, seen.digest);
 
-        let of = |path: PathBuf| (look(path.clone()).exists, look(path).digest);
+        let of = |path: PathBuf| (at(path.clone()).exists, at(path).digest);
         // Python runs a folder that holds a __main__.py.
         assert_eq!(of(folder.path().to_owned()), (true, None));
         assert_eq!(of(folder.path().join("other.py")), (false, None));
