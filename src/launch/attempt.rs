@@ -26,7 +26,7 @@ use crate::report::journal::Journal;
 use crate::report::{self, Ending, ending, ending::describe, ending::signal_name, memory};
 use crate::settings::Engine;
 use crate::supervise::{
-    self, End, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
+    self, End, EndBudget, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
 };
 use crate::sys::Dispositions;
 use crate::text;
@@ -363,8 +363,7 @@ fn launch(
                 &ready.executable,
                 &EngineOptions {
                     log_dir: scratch.path.clone(),
-                    // Below the engine's share of the grace, so that it is done before we step in.
-                    shutdown_timeout: Some(grace / 2),
+                    shutdown_timeout: Some(EndBudget::of(grace).engine_timeout()),
                 },
             ),
         },

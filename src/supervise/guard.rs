@@ -14,6 +14,7 @@ use nix::unistd::{Pid, getpgrp, setpgid};
 use rustix::process::Signal as Kill;
 
 use super::apart;
+use super::budget::{EndBudget, EndStep};
 use super::keeper::{Event, Keeper, Mark, Watch, number};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
@@ -23,8 +24,6 @@ use crate::sys::{self, Dispositions, Fork};
 
 /// Until the agent has said its own, the stop budget that the guard allows it.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
-/// How much longer than the agent's budget the guard waits before it takes over.
-const MARGIN: Duration = Duration::from_millis(500);
 /// How long an agent that has said its verdict may take to be gone.
 const LEAVE: Duration = Duration::from_secs(1);
 /// How long the agent may take for the KILL that a second interrupt demands.
@@ -116,7 +115,8 @@ struct Guard {
 impl Guard {
     fn watch(&mut self) -> i32 {
         loop {
-            let whole = self.stop.map(|(_, since)| since + self.grace + MARGIN);
+            let budget = EndBudget::of(self.grace);
+            let whole = self.stop.map(|(_, since)| since + budget.until(EndStep::Agent));
             let leave = self.verdict.map(|(_, by)| by);
             let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
             match self.keeper.next(deadline, Some(self.link.as_fd())) {

@@ -1,13 +1,15 @@
 //! Starts the engine, keeps every process of the job in hand, ends all of them.
 //!
 //! Owns the guard (the process that outlives everything), its use without a job
-//! (init), the rank shim, the process tree, the terminal and termination. Takes a [`Launch`] (command lines, environments,
+//! (init), the rank shim, the process tree, the terminal, termination and its
+//! [`EndBudget`]. Takes a [`Launch`] (command lines, environments,
 //! stop budget) and a place to hand pipes to; gives an [`Outcome`]: how each rank
 //! and the engine ended, and what could not be ended. Decides nothing about the
 //! job: what runs was fixed by the plan, what it meant is said by the report.
 
 pub mod apart;
 mod bind;
+pub mod budget;
 mod engine;
 pub mod guard;
 pub mod init;
@@ -22,6 +24,7 @@ mod socket;
 mod terminal;
 mod tree;
 
+pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start};
 pub use link::{AgentEar, AgentLink, GuardWord};
 pub use message::JOB_MARK;

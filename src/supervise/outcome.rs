@@ -1,6 +1,6 @@
 //! How things ended: the data that supervision gives to the report.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +122,9 @@ pub struct Outcome {
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
+    /// When the stop began: what an [`EndBudget`](super::EndBudget) counts from. None
+    /// where the ranks ended by themselves.
+    pub stopped_at: Option<Instant>,
     /// A stop was asked for from outside or the guard is gone, whatever came
     /// first: no attempt may follow.
     pub told: bool,

@@ -10,17 +10,16 @@ use std::time::Duration;
 use rustix::process::{Signal, WaitOptions};
 use tokio::time::Instant;
 
+use super::super::budget::{EndBudget, EndStep};
 use super::super::outcome::{End, Notice, StopReason};
 use super::super::tree::{self, Process};
 use super::{Supervisor, own_pid};
 
-/// Part of the grace, in tenths, in which the engine may end its ranks by itself.
-const ENGINE_TENTHS: u32 = 6;
-/// Part of the grace, in tenths, after which SIGKILL begins; the rest is for the
-/// kernel to take memory back and for the last lines to be written.
-const KILL_TENTHS: u32 = 9;
-/// After SIGKILL, how long until a process counts as unkillable.
+/// After SIGKILL, how long until a process counts as unkillable where no platform
+/// ends us: a driver may take seconds to give the memory of a GPU back.
 const UNKILLABLE: Duration = Duration::from_secs(5);
+/// The same after a second interrupt: a person waits, and the guard not much longer.
+const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// How long an engine without a single rank may take to end once a stop has begun.
 /// torchrun's exit barrier waits for other nodes up to 300 s inside a call into
 /// C++, in which no Python signal handler runs.
@@ -36,6 +35,8 @@ pub(super) struct Stopping {
     pub(super) term_tree: Option<Instant>,
     kill: Instant,
     killing: bool,
+    /// When what outlived SIGKILL is named.
+    give_up: Instant,
     /// When an engine that has no rank any more is killed.
     kill_engine: Option<Instant>,
 }
@@ -44,6 +45,7 @@ pub(super) struct Stopping {
 pub(super) struct Leftovers {
     termed: HashSet<(i32, u64)>,
     kill: Instant,
+    give_up: Instant,
     next: Instant,
     announced: bool,
 }
@@ -57,6 +59,8 @@ impl Supervisor<'_> {
         self.outcome.stop = Some(reason);
         (self.notice)(Notice::Stopping { reason });
         let now = Instant::now();
+        self.outcome.stopped_at = Some(now.into_std());
+        let budget = EndBudget::of(self.grace);
         let engine_alive = self.has_engine && !self.children.is_empty();
         if engine_alive && matches!(reason, StopReason::Signal(_) | StopReason::OtherNode) {
             for pid in self.children.keys() {
@@ -66,11 +70,17 @@ impl Supervisor<'_> {
             }
         }
         // An engine that lost a rank ends the others without being told.
-        let share = if engine_alive { self.grace * ENGINE_TENTHS / 10 } else { Duration::ZERO };
+        let patience = budget.between(EndStep::Ranks, EndStep::Kill);
+        let patience = match reason {
+            StopReason::Signal(_) => patience,
+            _ => patience.max(UNKILLABLE),
+        };
+        let share = if engine_alive { budget.until(EndStep::Engine) } else { Duration::ZERO };
         self.stop = Some(Stopping {
             term_tree: Some(now + share),
-            kill: now + self.grace * KILL_TENTHS / 10,
+            kill: now + budget.until(EndStep::Ranks),
             killing: false,
+            give_up: now + budget.until(EndStep::Ranks) + patience,
             kill_engine: None,
         });
     }
@@ -78,7 +88,8 @@ impl Supervisor<'_> {
     pub(super) fn kill_now(&mut self) {
         if let Some(stop) = &mut self.stop {
             stop.term_tree = None;
-            stop.kill = Instant::now();
+            stop.kill = stop.kill.min(Instant::now());
+            stop.give_up = stop.give_up.min(stop.kill + UNKILLABLE_NOW);
         }
     }
 
@@ -110,7 +121,7 @@ impl Supervisor<'_> {
             }
             let all = tree::snapshot();
             let left = tree::descendants(&all, own_pid());
-            if now >= stop.kill + UNKILLABLE {
+            if now >= stop.give_up {
                 self.outcome.survivors = tree::survivors(left);
                 self.give_up();
                 return;
@@ -166,10 +177,12 @@ impl Supervisor<'_> {
     fn end_leftovers(&mut self, left: &[&Process]) {
         let now = Instant::now();
         let well = self.outcome.stop.is_none() && self.outcome.engine.is_none_or(End::success);
-        let grace = if well { self.grace } else { Duration::ZERO };
+        let budget = EndBudget::of(self.grace);
+        let grace = if well { budget.until(EndStep::Ranks) } else { Duration::ZERO };
         let leftovers = self.leftovers.get_or_insert_with(|| Leftovers {
             termed: HashSet::new(),
             kill: now + grace,
+            give_up: now + grace + UNKILLABLE,
             next: now,
             announced: false,
         });
@@ -178,7 +191,7 @@ impl Supervisor<'_> {
             (self.notice)(Notice::Leftovers { count: left.len() });
         }
         let kill = now >= leftovers.kill;
-        if kill && now >= leftovers.kill + UNKILLABLE {
+        if kill && now >= leftovers.give_up {
             self.outcome.survivors = tree::survivors(left.iter().copied());
             self.given_up = true;
             return;
