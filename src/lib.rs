@@ -20,6 +20,7 @@ pub mod host;
 mod in_time;
 pub mod lang;
 pub mod launch;
+pub mod launchers;
 pub mod lint;
 pub mod logs;
 pub mod mask;

@@ -413,6 +413,26 @@ fn sound_manifests_have_no_findings() {
     }
 }
 
+/// Whatever way the launcher is written, its sizes are read.
+#[test]
+fn a_launcher_is_known_in_every_form_of_its_command_line() {
+    for form in [
+        "torchrun \\",
+        "/opt/conda/bin/torchrun \\",
+        "python -u -m torch.distributed.run \\",
+        "python -um torch.distributed.run \\",
+        "python3.11 -X dev -mtorch.distributed.run \\",
+        "python /opt/conda/bin/torchrun \\",
+    ] {
+        let sound = PYTORCHJOB.replace("torchrun \\", form);
+        assert_eq!(check(&sound, Some("1Ti")).findings, [], "{form}");
+        let broken = sound.replace("per_node=4", "per_node=5");
+        assert_ne!(broken, sound);
+        let report = check(&broken, Some("1Ti"));
+        assert!(report.findings.iter().any(|one| one.id == "gpu.nproc"), "{form}");
+    }
+}
+
 #[test]
 fn every_mistake_is_found_at_its_line() {
     for Case { id, sound, from, to, line, importance } in CASES {

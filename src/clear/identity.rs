@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::host::Host;
+use crate::launchers::{self, Launcher, PythonProgram, Target};
 use crate::procfs::{as_path, basename};
 
 /// The program of the job, as [`crate::clear::Request`] names it.
@@ -31,123 +32,53 @@ pub(super) enum Kind {
     Other,
 }
 
-/// Commands that install themselves as a script and start ranks.
-const LAUNCHERS: [&[u8]; 3] = [b"torchrun", b"accelerate", b"deepspeed"];
-
-/// The same as modules, and what those commands start themselves.
-const LAUNCHER_MODULES: [&str; 8] = [
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.distributed.launcher",
-    "accelerate.commands.launch",
-    "accelerate.commands.accelerate_cli",
-    "deepspeed.launcher.launch",
-    "deepspeed.launcher.runner",
-    "torchrun",
-];
-
-/// Interpreter options that take the next argument (python(1)).
-const PYTHON_VALUED: [&[u8]; 4] = [b"-W", b"-X", b"--check-hash-based-pycs", b"-Q"];
-
 pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) -> Kind {
     let Some(first) = argv.first() else { return Kind::Other };
-    let name = basename(first);
-    let rest = argv.get(1..).unwrap_or_default();
-    if name == b"ranklaunch" {
+    if basename(first) == b"ranklaunch" {
         return Kind::Ranklaunch;
     }
-    if LAUNCHERS.contains(&name) {
-        return Kind::Launcher { wanted: launches(host, pid, rest, wanted) };
+    if let Some((launcher, at)) = launchers::of_argv(argv) {
+        let own = argv.get(at..).unwrap_or_default();
+        return Kind::Launcher { wanted: launches(host, pid, launcher, own, wanted) };
     }
-    if !name.starts_with(b"python") && !name.starts_with(b"pypy") {
+    if !launchers::is_python(first) {
         return Kind::Other;
     }
-    match python_program(rest) {
-        Some((PythonProgram::Module(module), rest)) => {
-            let known = LAUNCHER_MODULES.iter().any(|launcher| launcher.as_bytes() == module);
-            if known {
-                Kind::Launcher { wanted: launches(host, pid, rest, wanted) }
-            } else {
-                Kind::Python { wanted: wanted.module.is_some_and(|name| name.as_bytes() == module) }
-            }
+    let run = launchers::python_program(argv.get(1..).unwrap_or_default());
+    let wanted = match run.map(|run| run.program) {
+        Some(PythonProgram::Module(name)) => is_module(name, wanted),
+        Some(PythonProgram::Script(script)) => is_script(host, pid, script, wanted),
+        None => false,
+    };
+    Kind::Python { wanted }
+}
+
+/// Whether a launcher's program is the job's. Of launchers whose flags are in no table the
+/// program is the first argument that is one.
+fn launches(
+    host: &Host,
+    pid: i32,
+    launcher: &Launcher,
+    own: &[Vec<u8>],
+    wanted: Wanted<'_>,
+) -> bool {
+    if !launcher.is_read() {
+        return own.iter().enumerate().any(|(at, word)| {
+            is_script(host, pid, word, wanted)
+                || (word == b"-m" && own.get(at + 1).is_some_and(|name| is_module(name, wanted)))
+        });
+    }
+    match launcher.target(own) {
+        Some(Target::Script(at)) => {
+            own.get(at).is_some_and(|word| is_script(host, pid, word, wanted))
         }
-        Some((PythonProgram::Script(script), rest)) => {
-            if LAUNCHERS.contains(&basename(script)) {
-                Kind::Launcher { wanted: launches(host, pid, rest, wanted) }
-            } else {
-                Kind::Python { wanted: is_script(host, pid, script, wanted) }
-            }
-        }
-        None => Kind::Python { wanted: false },
+        Some(Target::Module(at)) => own.get(at).is_some_and(|word| is_module(word, wanted)),
+        None => false,
     }
 }
 
-enum PythonProgram<'a> {
-    Module(&'a [u8]),
-    Script(&'a [u8]),
-}
-
-/// What `python OPTIONS…` runs, and the arguments after it; None for `-c`, `-` and a bare shell.
-fn python_program(args: &[Vec<u8>]) -> Option<(PythonProgram<'_>, &[Vec<u8>])> {
-    let mut at = 0;
-    loop {
-        let argument = args.get(at)?.as_slice();
-        let after = |count: usize| args.get(at + count..).unwrap_or_default();
-        if argument == b"-m" {
-            return Some((PythonProgram::Module(args.get(at + 1)?), after(2)));
-        }
-        if argument.starts_with(b"-c") || argument == b"-" {
-            return None;
-        }
-        if argument.starts_with(b"--") {
-            at += if PYTHON_VALUED.contains(&argument) { 2 } else { 1 };
-        } else if argument.starts_with(b"-") {
-            // Bundled letters: `-um NAME`, `-mNAME`, `-uc CODE`.
-            if let Some(position) = argument.iter().position(|letter| *letter == b'm')
-                && !argument
-                    .iter()
-                    .take(position)
-                    .any(|letter| matches!(letter, b'W' | b'X' | b'c'))
-            {
-                return match argument.get(position + 1..) {
-                    Some(name) if !name.is_empty() => Some((PythonProgram::Module(name), after(1))),
-                    _ => Some((PythonProgram::Module(args.get(at + 1)?), after(2))),
-                };
-            }
-            if argument.contains(&b'c')
-                && !argument.starts_with(b"-W")
-                && !argument.starts_with(b"-X")
-            {
-                return None;
-            }
-            at += if PYTHON_VALUED.contains(&argument) { 2 } else { 1 };
-        } else {
-            return Some((PythonProgram::Script(argument), after(1)));
-        }
-    }
-}
-
-/// Whether a launcher's program is the job's. Its options differ from version to
-/// version, so the program is the first argument that could be one: the file
-/// itself, before any other `.py`.
-fn launches(host: &Host, pid: i32, args: &[Vec<u8>], wanted: Wanted<'_>) -> bool {
-    for (at, argument) in args.iter().enumerate() {
-        if argument == b"-m" || argument == b"--module" {
-            return args.get(at + 1).is_some_and(|module| {
-                wanted.module.is_some_and(|name| name.as_bytes() == module.as_slice())
-            });
-        }
-        if argument.starts_with(b"-") {
-            continue;
-        }
-        if is_script(host, pid, argument, wanted) {
-            return true;
-        }
-        if argument.ends_with(b".py") {
-            return false;
-        }
-    }
-    false
+fn is_module(name: &[u8], wanted: Wanted<'_>) -> bool {
+    wanted.module.is_some_and(|module| module.as_bytes() == name)
 }
 
 /// Whether an argument of `pid` names the job's script: the same file, or, when

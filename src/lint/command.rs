@@ -2,16 +2,17 @@
 //!
 //! Takes the words of `command` and `args`; gives [`Launch`]es, and for what
 //! cannot be read without running it an [`Unread`]. Launchers are the rows of
-//! [`LAUNCHERS`].
+//! [`crate::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::launchers::{Field, LAUNCHERS, Launcher};
+use super::launchers::{Field, Launcher};
 use super::shell;
 use super::word::{self, Word};
 use super::yaml::Node;
 use crate::cli;
 use crate::lang::Text;
+use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
 use crate::text;
 
 /// A launcher's command.
@@ -172,26 +173,20 @@ impl Reader {
                     );
                 }
             }
-            "torchrun" => self.launch(first, "torchrun", rest, may_not_run),
-            "deepspeed" => self.launch(first, "deepspeed", rest, may_not_run),
-            "accelerate" => match rest.split_first() {
-                Some((word, rest)) if word.text() == "launch" => {
-                    self.launch(first, "accelerate", rest, may_not_run);
-                }
-                _ => {}
-            },
             "ranklaunch" => self.ranklaunch(first, rest, may_not_run, depth),
-            name if is_python(name) => self.python(first, rest, may_not_run),
             name if name.ends_with(".sh") => self.file(first),
-            "mpirun" | "srun" | "ray" | "xtorchrun" | "dlrover-run" | "ft_launcher" | "make"
-            | "python-distributed" => {
-                let shown = first.shown();
-                self.unread(
-                    first.line,
-                    text!("what {shown} starts is not checked", "未检查 {shown} 启动的内容"),
-                );
+            "make" | "python-distributed" => self.opaque(first),
+            _ => {
+                let argv: Vec<&str> = words.iter().map(Word::text).collect();
+                match launchers::of_argv(&argv) {
+                    Some((row, at)) => {
+                        let rest = words.get(at..).unwrap_or_default();
+                        self.launch(first, row, rest, may_not_run);
+                    }
+                    None if is_python(first.text()) => self.python(first, rest, may_not_run),
+                    None => {}
+                }
             }
-            _ => {}
         }
     }
 
@@ -281,32 +276,26 @@ impl Reader {
         );
     }
 
+    /// What a command starts that is not followed.
+    fn opaque(&mut self, first: &Word) {
+        let shown = first.shown();
+        self.unread(
+            first.line,
+            text!("what {shown} starts is not checked", "未检查 {shown} 启动的内容"),
+        );
+    }
+
+    /// A script or a module without a launcher.
     fn python(&mut self, first: &Word, rest: &[Word], may_not_run: bool) {
-        let mut words = rest;
-        while let Some((word, after)) = words.split_first() {
-            match word.text() {
-                "-m" => {
-                    let Some((module, after)) = after.split_first() else { return };
-                    match module.text() {
-                        "torch.distributed.run" | "torch.distributed.launch" => {
-                            self.launch(first, "torchrun", after, may_not_run);
-                        }
-                        "accelerate.commands.launch" => {
-                            self.launch(first, "accelerate", after, may_not_run);
-                        }
-                        "deepspeed.launcher.runner" => {
-                            self.launch(first, "deepspeed", after, may_not_run);
-                        }
-                        _ => self.plain(first, module, after, may_not_run),
-                    }
-                    return;
-                }
-                "-c" | "-" => return,
-                "-W" | "-X" => words = after.get(1..).unwrap_or_default(),
-                text if text.starts_with('-') => words = after,
-                _ => return self.plain(first, word, after, may_not_run),
-            }
-        }
+        let arguments: Vec<&str> = rest.iter().map(Word::text).collect();
+        let Some(run) = python_program(&arguments) else { return };
+        let Some(word) = rest.get(run.at) else { return };
+        let program = match run.program {
+            PythonProgram::Module(name) => word.part(&String::from_utf8_lossy(name)),
+            PythonProgram::Script(_) => word.clone(),
+        };
+        let own = rest.get(run.arguments..).unwrap_or_default();
+        self.plain(first, &program, own, may_not_run);
     }
 
     fn plain(&mut self, first: &Word, script: &Word, args: &[Word], may_not_run: bool) {
@@ -321,9 +310,10 @@ impl Reader {
         }
     }
 
-    fn launch(&mut self, first: &Word, name: &str, rest: &[Word], may_not_run: bool) {
-        let Some(row) = LAUNCHERS.iter().find(|row| row.name == name) else { return };
+    fn launch(&mut self, first: &Word, row: &Row, rest: &[Word], may_not_run: bool) {
+        let Some(launcher) = Launcher::of(row.kind) else { return self.opaque(first) };
         if may_not_run {
+            let name = row.names.first().copied().unwrap_or_default();
             self.unread(
                 first.line,
                 text!(
@@ -334,7 +324,7 @@ impl Reader {
             return;
         }
         let mut launch = Launch {
-            launcher: row.launcher,
+            launcher,
             line: first.line,
             stated: BTreeMap::new(),
             script: None,
@@ -369,7 +359,7 @@ impl Reader {
                     _ => None,
                 },
             };
-            if let Some((_, field)) = row.fields.iter().find(|(known, _)| *known == flag) {
+            if let Some((_, field)) = row.flags.iter().find(|(known, _)| *known == flag) {
                 let stated = value.unwrap_or_else(|| word.part(""));
                 launch.stated.insert(*field, stated);
             }
@@ -470,9 +460,4 @@ fn dashed(flag: &str) -> String {
 
 fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-fn is_python(name: &str) -> bool {
-    name.strip_prefix("python")
-        .is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
 }

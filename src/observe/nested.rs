@@ -5,6 +5,7 @@
 //! ancestor. Never decides what they mean for a launch.
 
 use crate::host::Host;
+use crate::launchers::{self, Kind};
 
 /// What torchrun sets for each worker and what is wrong in any other process.
 /// Its tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) are the
@@ -44,7 +45,7 @@ pub(super) fn pet_variables(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// The nearest ancestor that is torchrun: pid and command line.
+/// The nearest ancestor that is torchrun, or a launcher like it: pid and command line.
 pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
     let mut pid = parent(host, "self")?;
     for _ in 0..GENERATIONS {
@@ -67,38 +68,13 @@ fn parent(host: &Host, pid: &str) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Whether this command line runs torchrun itself, and does not merely name it
-/// (`vim torchrun`, `bash -c "torchrun …"` whose child is the real one).
+/// Whether a command line starts one process for every GPU; whoever starts any program
+/// anywhere (mpirun, srun) may have started one of us on each node.
 fn is_torchrun(argv: &[&str]) -> bool {
-    let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-    let Some((program, rest)) = argv.split_first() else { return false };
-    if base(program) == "torchrun" {
-        return true;
-    }
-    if !base(program).starts_with("python") {
-        return false;
-    }
-    let mut rest = rest.iter();
-    while let Some(argument) = rest.next() {
-        match *argument {
-            "-m" => return rest.next().is_some_and(|module| is_launcher(module)),
-            // Options of the interpreter with a value of their own.
-            "-X" | "-W" | "--check-hash-based-pycs" => {
-                rest.next();
-            }
-            option if option.starts_with("-m") => {
-                return option.strip_prefix("-m").is_some_and(is_launcher);
-            }
-            "-c" | "-" => return false,
-            option if option.starts_with('-') => {}
-            script => return base(script) == "torchrun",
-        }
-    }
-    false
-}
-
-fn is_launcher(module: &str) -> bool {
-    matches!(module, "torch.distributed.run" | "torch.distributed.launch")
+    launchers::of_argv(argv).is_some_and(|(launcher, _)| match launcher.kind {
+        Kind::Torchrun | Kind::Accelerate | Kind::Deepspeed | Kind::PerGpu => true,
+        Kind::Anywhere | Kind::Daemon => false,
+    })
 }
 
 #[cfg(test)]
@@ -107,12 +83,19 @@ mod tests {
 
     #[test]
     fn torchrun_is_known_by_what_runs_not_by_what_is_named() {
-        let table: [(&str, bool); 11] = [
+        let table: [(&str, bool); 18] = [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", true),
             ("/usr/bin/python3 /opt/venv/bin/torchrun a.py", true),
             ("python3.11 -u -m torch.distributed.run a.py", true),
             ("python -X faulthandler -m torch.distributed.launch a.py", true),
             ("python -mtorch.distributed.run a.py", true),
+            ("python -um torch.distributed.run a.py", true),
+            ("python -uX dev -m torch.distributed.run a.py", true),
+            ("accelerate launch a.py", true),
+            ("python -m accelerate.commands.launch a.py", true),
+            ("python /opt/venv/bin/deepspeed a.py", true),
+            ("mpirun -np 2 ranklaunch", false),
+            ("srun ranklaunch", false),
             ("python -m pdb -m torch.distributed.run a.py", false),
             ("python train.py torchrun", false),
             ("python -c torchrun", false),

@@ -94,8 +94,8 @@ fn refuse_nesting(
         return Err(refuse(
             "nested",
             text!(
-                "this runs inside torchrun already: process {pid} above us is `{line}`",
-                "当前已在 torchrun 之内：上级进程 {pid} 是 `{line}`"
+                "this runs below a launcher of ranks already: process {pid} above us is `{line}`",
+                "当前已在 rank 启动器之内：上级进程 {pid} 是 `{line}`"
             ),
             text!(
                 "give ranklaunch the script itself, since it starts torchrun; --nested if one inside the other is meant",

@@ -100,7 +100,7 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
         host,
     )?;
     if let Some(program) = &settings.program {
-        warnings.extend(program::nested_launcher(&program.value, settings.engine.value));
+        program::refuse_unfit(program, settings.engine.value, host)?;
     }
 
     if let Some(profile) = profile {

@@ -12,8 +12,10 @@ use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
 use super::{Engine, Program, Source, Sourced};
 use crate::host::Host;
+use crate::launchers::{self, Target, is_python};
+use crate::mask;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 /// What is said about words that stand after `--`.
 const COMMAND_LINE: &str = "command line";
@@ -164,14 +166,7 @@ fn is_command(word: &OsStr, host: &Host) -> bool {
     if word.as_bytes().ends_with(b".py") {
         return false;
     }
-    is_python(word) || is_executable(word, host)
-}
-
-/// `python`, `python3`, `python3.11`, with or without a folder.
-fn is_python(word: &OsStr) -> bool {
-    let name = Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or_default();
-    name.strip_prefix("python")
-        .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+    is_python(word.as_bytes()) || is_executable(word, host)
 }
 
 fn is_executable(word: &OsStr, host: &Host) -> bool {
@@ -193,34 +188,152 @@ fn is_executable(word: &OsStr, host: &Host) -> bool {
     })
 }
 
-/// A program that starts ranks itself, under an engine that starts it once for every rank.
-pub(super) fn nested_launcher(program: &Program, engine: Engine) -> Option<Warning> {
-    const LAUNCHERS: &[&str] = &["torchrun", "accelerate", "deepspeed", "mpirun"];
-    const MODULES: &[&str] = &["torch.distributed.run", "torch.distributed.launch"];
+/// What cannot be a rank: a launcher, which would be started once for every rank, and a shell
+/// script that only python would read.
+///
+/// # Errors
+/// When the program is one of them, unless the engine runs it as it stands.
+pub(super) fn refuse_unfit(
+    program: &Sourced<Program>,
+    engine: Engine,
+    host: &Host,
+) -> Result<(), Refusal> {
     if engine == Engine::Command {
-        return None;
+        return Ok(());
     }
-    let name = match program {
-        Program::Module { name, .. } => Some(name.as_str()).filter(|name| MODULES.contains(name)),
-        Program::Script { path: first, .. } => launcher_name(first, LAUNCHERS),
-        Program::Command { argv } => argv
-            .first()
-            .and_then(|first| launcher_name(first, LAUNCHERS))
-            .or_else(|| argv.iter().find_map(|word| word.to_str().filter(|w| MODULES.contains(w)))),
-    }?;
-    Some(Warning::new(
-        "settings.launcher_as_script",
+    match launcher_of(&program.value) {
+        Some(nested) => Err(launcher_as_script(&nested, &program.source)),
+        None => match &program.value {
+            Program::Script { path, args } => refuse_shell_script(path, args, host),
+            Program::Module { .. } | Program::Command { .. } => Ok(()),
+        },
+    }
+}
+
+/// A launcher in the place of the script.
+struct Nested {
+    /// As a person would type it.
+    name: String,
+    /// All of it.
+    line: Vec<OsString>,
+    /// The script that it would start, and the script's arguments.
+    program: Vec<OsString>,
+}
+
+fn launcher_of(program: &Program) -> Option<Nested> {
+    let line: Vec<OsString> = match program {
+        Program::Module { name, args } => {
+            ["python", "-m", name].iter().map(OsString::from).chain(args.iter().cloned()).collect()
+        }
+        Program::Script { path, args } => {
+            std::iter::once(path.clone()).chain(args.iter().cloned()).collect()
+        }
+        Program::Command { argv } => argv.clone(),
+    };
+    let bytes: Vec<&[u8]> = line.iter().map(|word| word.as_bytes()).collect();
+    let (launcher, at) = launchers::of_argv(&bytes)?;
+    let name = match (program, launcher.names.first()) {
+        (Program::Module { name, .. }, _) => name.clone(),
+        (_, name) => (*name?).to_owned(),
+    };
+    let own = bytes.get(at..).unwrap_or_default();
+    let words = |from: usize| line.get(at + from..).unwrap_or_default().iter().cloned();
+    let program = match launcher.target(own) {
+        // What mpirun and srun start stands behind flags that nobody can count.
+        _ if !launcher.is_read() => Vec::new(),
+        Some(Target::Script(from)) => words(from).collect(),
+        Some(Target::Module(from)) => {
+            std::iter::once(OsString::from("-m")).chain(words(from)).collect()
+        }
+        None => Vec::new(),
+    };
+    Some(Nested { name, line, program })
+}
+
+fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {
+    let name = &nested.name;
+    let kept = shown(&nested.line);
+    let hint = if nested.program.is_empty() {
         text!(
-            "{name} is a launcher itself and would be started once for every rank",
-            "{name} 本身就是启动器，将在每个 rank 上各启动一次"
+            "give the script itself: -- SCRIPT ARGS…; or keep the launcher: --engine command -- {kept}",
+            "请直接给出脚本: -- SCRIPT ARGS…；或保留该启动器: --engine command -- {kept}"
+        )
+    } else {
+        let bare = shown(&nested.program);
+        text!(
+            "give the script itself: -- {bare}; or keep the launcher: --engine command -- {kept}",
+            "请直接给出脚本: -- {bare}；或保留该启动器: --engine command -- {kept}"
+        )
+    };
+    usage(
+        "launcher_as_script",
+        text!(
+            "{source}: {name} is a launcher itself, and each rank would start it once more: several jobs in place of one",
+            "{source}：{name} 本身就是启动器，每个 rank 都会再启动它一次，结果是多个任务而不是一个"
+        ),
+        hint,
+    )
+}
+
+/// A few words of a command line, to be pasted.
+fn shown(words: &[OsString]) -> String {
+    const WORDS: usize = 8;
+    let masked = mask::mask_args(words);
+    let mut line: Vec<String> = masked
+        .iter()
+        .take(WORDS)
+        .map(|word| word.to_string_lossy().escape_debug().to_string())
+        .collect();
+    if words.len() > WORDS {
+        line.push("…".to_owned());
+    }
+    line.join(" ")
+}
+
+/// `-- tr.sh` without the x bit would be `python tr.sh`, which is a SyntaxError in every rank.
+fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(), Refusal> {
+    let Some(shell) = shell_of(path, host) else { return Ok(()) };
+    let name = quoted(path);
+    let line = shown(&[&[path.to_owned()][..], args].concat());
+    Err(usage(
+        "shell_script",
+        text!(
+            "{name} is a shell script and not executable, so python would be given it",
+            "{name} 是 shell 脚本且没有执行权限，会被交给 python 运行"
         ),
         text!(
-            "give the script alone, or keep the launcher with --engine command",
-            "请只写脚本，或用 --engine command 保留原来的启动器"
+            "write -- {shell} {line}, or chmod +x it",
+            "请写 -- {shell} {line}，或用 chmod +x 赋予执行权限"
         ),
     ))
 }
 
-fn launcher_name<'a>(word: &'a OsStr, launchers: &[&str]) -> Option<&'a str> {
-    Path::new(word).file_name()?.to_str().filter(|name| launchers.contains(name))
+/// The shell for which a file is written: by its suffix, or by its first line.
+fn shell_of(path: &OsStr, host: &Host) -> Option<&'static str> {
+    const SHELLS: [&str; 5] = ["bash", "sh", "zsh", "dash", "ksh"];
+    let path = Path::new(path);
+    let suffix = path.extension().map(OsStr::as_bytes);
+    let of = |name: &[u8]| SHELLS.into_iter().find(|shell| shell.as_bytes() == name);
+    match suffix {
+        Some(b"sh") => return Some("bash"),
+        // Of other files with a suffix, and of a.py above all, the user knows the language.
+        Some(suffix) => return of(suffix),
+        None => {}
+    }
+    host.at(path);
+    let path = if path.is_absolute() { host.path(path) } else { path.to_owned() };
+    if !std::fs::metadata(&path).is_ok_and(|file| file.is_file()) {
+        return None;
+    }
+    let mut first = [0u8; 128];
+    let mut file = std::fs::File::open(&path).ok()?;
+    let read = std::io::Read::read(&mut file, &mut first).ok()?;
+    let line = first.get(..read)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let base = |word: &[u8]| word.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+    let mut program = base(words.next()?)?;
+    if program == b"env" {
+        program = base(words.find(|word| !word.starts_with(b"-"))?)?;
+    }
+    of(&program)
 }

@@ -325,11 +325,83 @@ fn the_words_after_the_dashes_become_a_program() {
         assert_eq!(program(line).expect_err("no program").id, id, "{line:?}");
     }
 
-    let nested = read(&options(&["--", "torchrun", "a.py"]), &node).expect("settings");
-    assert!(nested.warnings.iter().any(|w| w.id == "settings.launcher_as_script"));
-    let meant =
-        read(&options(&["--engine", "command", "--", "torchrun"]), &node).expect("settings");
-    assert_eq!(meant.warnings, []);
+    assert_eq!(program(&["--", "accelerate", "config"]), script("accelerate", &["config"]));
+}
+
+/// Each rank would start the launcher once more: jobs of their own, that end with 0.
+#[test]
+fn a_launcher_is_no_script() {
+    let root = tempfile::tempdir().expect("a folder");
+    let bin = root.path().join("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    std::fs::write(bin.join("torchrun"), "").expect("a file");
+    std::fs::set_permissions(bin.join("torchrun"), std::fs::Permissions::from_mode(0o755))
+        .expect("a mode");
+    let node = Host::replayed(root.path(), BTreeMap::from([("PATH".into(), "/bin".into())]));
+    for (line, name, way) in [
+        ("-- torchrun --nproc-per-node 2 a.py --lr 1", "torchrun", "-- a.py --lr 1"),
+        ("-- /opt/bin/torchrun -m a.b 1", "torchrun", "-- -m a.b 1"),
+        ("-- python /opt/bin/torchrun a.py", "torchrun", "-- a.py"),
+        ("-- python -um torch.distributed.run a.py", "torchrun", "-- a.py"),
+        ("-- python3 -u -m torch.distributed.launch a.py", "torchrun", "-- a.py"),
+        ("-- -m torch.distributed.run a.py", "torch.distributed.run", "-- a.py"),
+        ("-m torch.distributed.run -- a.py", "torch.distributed.run", "-- a.py"),
+        ("-- -m accelerate.commands.launch a.py", "accelerate.commands.launch", "-- a.py"),
+        ("-- accelerate launch --num_processes 2 a.py", "accelerate", "-- a.py"),
+        ("-- deepspeed a.py --deepspeed", "deepspeed", "-- a.py --deepspeed"),
+        ("-- mpirun -np 2 python a.py", "mpirun", "-- SCRIPT ARGS"),
+        ("-- mpiexec python a.py", "mpirun", "-- SCRIPT ARGS"),
+        ("-- srun python a.py", "srun", "-- SCRIPT ARGS"),
+        ("-- horovodrun -np 2 python a.py", "horovodrun", "-- SCRIPT ARGS"),
+        ("-- ray start --head", "ray", "-- SCRIPT ARGS"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let refusal = read(&options(&words), &node).expect_err(line);
+        assert_eq!(
+            (refusal.id.as_ref(), refusal.verdict.code()),
+            ("settings.launcher_as_script", 64)
+        );
+        assert!(refusal.text.en.contains(&format!("{name} is a launcher")), "{}", refusal.text.en);
+        assert!(refusal.text.zh.contains(name), "{}", refusal.text.zh);
+        let hint = refusal.hint;
+        assert!(hint.en.contains(way) && hint.en.contains("--engine command -- "), "{}", hint.en);
+        assert!(hint.zh.contains(way), "{}", hint.zh);
+        // A module needs its interpreter there; everything else runs as it stands.
+        if !line.contains("-m torch.distributed.run") && !line.contains("-- -m") {
+            let meant = [&["--engine", "command"], words.as_slice()].concat();
+            assert_eq!(read(&options(&meant), &node).expect(line).warnings, [], "{line}");
+        }
+    }
+    // From a profile likewise, with the line that says so.
+    let (_folder, path) = file("[job]\nscript = 'torchrun'\nargs = ['a.py']");
+    let refusal = read(&options(&["--profile", &path]), &node).expect_err("a launcher");
+    assert!(refusal.text.en.contains(&format!("{path}:2")), "{}", refusal.text.en);
+}
+
+#[test]
+fn a_shell_script_is_not_for_python() {
+    let root = tempfile::tempdir().expect("a folder");
+    for (name, text, mode) in [
+        ("tr.sh", "python a.py", 0o644),
+        ("start", "#!/usr/bin/env -S bash -e\n", 0o644),
+        ("ready.sh", "#!/bin/sh\n", 0o755),
+        ("train", "import torch\n", 0o644),
+        ("old", "#!/usr/bin/python\n", 0o644),
+    ] {
+        std::fs::write(root.path().join(name), text).expect("a file");
+        std::fs::set_permissions(root.path().join(name), std::fs::Permissions::from_mode(mode))
+            .expect("a mode");
+    }
+    let node = Host::replayed(root.path(), BTreeMap::new());
+    for name in ["/tr.sh", "/start", "gone.sh"] {
+        let refusal = read(&options(&["--", name, "--lr", "1"]), &node).expect_err(name);
+        assert_eq!((refusal.id.as_ref(), refusal.verdict.code()), ("settings.shell_script", 64));
+        let way = format!("-- bash {name} --lr 1");
+        assert!(refusal.hint.en.contains(&way) && refusal.hint.zh.contains(&way), "{refusal:?}");
+    }
+    for name in ["/ready.sh", "/train", "/old", "/gone"] {
+        assert!(read(&options(&["--", name]), &node).is_ok(), "{name}");
+    }
 }
 
 #[test]
