@@ -99,6 +99,9 @@ pub struct Check {
     /// How the result is printed: a table for people, or JSON
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
     pub format: ReportFormat,
+    /// Also list what is in order
+    #[arg(long)]
+    pub all: bool,
     /// Write the JSON report to this file as well
     #[arg(long, value_name = "FILE")]
     pub report: Option<OsString>,

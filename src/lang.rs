@@ -69,6 +69,13 @@ macro_rules! text {
     };
 }
 
+/// `1 node`, `2 nodes`: a number with its English noun, whose plural ends in s.
+pub fn counted(count: impl TryInto<u64> + std::fmt::Display, noun: &str) -> String {
+    let shown = count.to_string();
+    let many = if count.try_into().is_ok_and(|count| count == 1) { "" } else { "s" };
+    format!("{shown} {noun}{many}")
+}
+
 /// A number of bytes as people say it: `64 MiB`, `1.5 GiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -18,6 +18,7 @@ mod node;
 mod shared;
 mod together;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -259,18 +260,18 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         }
         Ok(Err(refusal)) => {
             let ending = report::refused(&refusal);
-            let code = remap(&scene.settings, ending.code);
+            let code = remap(&scene.settings.exit_codes, ending.code);
             console.say(&closing::refusal(&refusal, code, scene.lang()));
             (ending, None)
         }
         Err(signal) => {
             let ending = report::ending::stopped(signal);
-            let code = remap(&scene.settings, ending.code);
+            let code = remap(&scene.settings.exit_codes, ending.code);
             console.say(&closing::ended_early(&ending, code, scene.lang()));
             (ending, None)
         }
     };
-    let code = remap(&scene.settings, ending.code);
+    let code = remap(&scene.settings.exit_codes, ending.code);
     let settings = &scene.settings;
     let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
     if let Err(error) =
@@ -286,8 +287,8 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
 }
 
 /// The profile's `[exit]`.
-fn remap(settings: &Settings, code: i32) -> i32 {
-    settings.exit_codes.get(&code).copied().unwrap_or(code)
+fn remap(exits: &BTreeMap<i32, i32>, code: i32) -> i32 {
+    exits.get(&code).copied().unwrap_or(code)
 }
 
 /// Runs a phase before the start; a stop, or the loss of the guard, drops it.

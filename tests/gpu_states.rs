@@ -107,8 +107,8 @@ fn each_state_is_told_and_only_faults_stop_a_launch() {
         let plan = node.plan(&["--lang", "zh", "--", "x.py"]);
         assert_eq!(plan.code, *code, "{mode}: plan and check agree");
         let chinese = |letter: char| ('\u{4e00}'..'\u{9fff}').contains(&letter);
-        assert!(plan.err.chars().any(chinese), "{mode}: {}", plan.err);
-        assert!(plan.err.contains("--severity") || plan.err.contains("--device"), "{}", plan.err);
+        assert!(plan.out.chars().any(chinese), "{mode}: {}", plan.out);
+        assert!(plan.out.contains("--severity") || plan.out.contains("--device"), "{}", plan.out);
     }
 }
 

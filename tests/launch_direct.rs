@@ -110,13 +110,13 @@ fn a_script_that_is_not_there_is_refused_before_anything_starts() {
     let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
     assert!(ended.err.contains("rank 0 exited with code 2"), "{}", ended.err);
 
-    // A plan may be for another place: it only warns.
     let plan = Launcher::new(["plan", "--device", "cpu", "--python"])
         .args([common::python().into_os_string()])
         .args(["--format", "json", "--", "no-such.py"]);
     let plan: serde_json::Value =
-        serde_json::from_str(&plan.run().expect_code(0).out).expect("a plan");
-    assert!(plan["warnings"].to_string().contains("script.file"), "{plan:#}");
+        serde_json::from_str(&plan.run().expect_code(64).out).expect("a plan");
+    assert_eq!(plan["refused"]["id"], "script.file", "{plan:#}");
+    assert!(plan["argv"].is_array(), "what it would be stands beside: {plan:#}");
 }
 
 #[test]

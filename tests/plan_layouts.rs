@@ -165,8 +165,8 @@ fn both_languages_name_rule_and_way_out() {
     let refused = |more: &[&str], locale: &str| {
         let args = [&ulysses("3", &["--heads", "40"])[..], more, &["--", "generate.py"]].concat();
         let ended = Node::with_gpus(8).env("LANG", locale).plan(&args).expect_code(66);
-        assert_eq!(ended.out, "");
-        ended.err
+        assert_eq!(ended.err, "");
+        ended.out
     };
     let en = refused(&[], "C.UTF-8");
     let zh = refused(&[], "zh_CN.UTF-8");
@@ -227,6 +227,7 @@ fn the_shell_form_runs_as_it_stands() {
     let nvml = fake_nvml::FakeNvml::new(&[("GPUS", "8")]);
     let plan = |format: &str| {
         let args = [&of("2")[..], &["--profile", "wan22", "--severity", "shm.size=warn"]].concat();
+        let args = [&args[..], &["--severity", "script.file=warn"]].concat();
         let mut command = Command::new(common::executable());
         command.env_clear();
         common::Launcher::of(command, [&["plan", "--format", format][..], &args].concat())

@@ -59,6 +59,10 @@ fn run(readme: &str, locale: &str) {
         // As in a checkout of this repository.
         let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
         std::os::unix::fs::symlink(packaging, folder.path().join("packaging")).expect("a link");
+        // As in the folder of the reader's own scripts.
+        for script in ["generate.py", "train.py"] {
+            std::fs::write(folder.path().join(script), "").expect("a script");
+        }
         let output = Command::new("sh")
             .args(["-e", "-c", &format!("exec 2>&1\n{commands}")])
             .current_dir(folder.path())

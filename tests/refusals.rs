@@ -362,3 +362,83 @@ fn a_refusal_ends_with_the_code_that_the_profile_gives_it() {
     let ended = launcher.run().expect_code(137);
     assert!(ended.err.contains("137 (membership.rank)"), "{}", ended.err);
 }
+
+/// `plan` and `check` know what `run` would say: the same words first, and its code.
+#[test]
+fn plan_and_check_say_first_what_run_would_refuse() {
+    let engine = ["--device", "cpu", "--engine", "direct", "--stale", "off"];
+    let layout = ["--nproc-per-node", "3", "--layout", "ulysses-world", "--heads", "40"];
+    let accelerate =
+        "[job]\nscript = \"a.py\"\nengine_args = [\"--config_file\", \"fsdpp.yaml\"]\n";
+    for (args, profile, code, id, checked) in [
+        (&["--", "nope.py"][..], "", 64, "script.file", true),
+        (&[], "", 64, "program.missing", false),
+        (
+            &["--nproc-per-node", "2", "--interactive", "--", "a.py"],
+            "",
+            64,
+            "interactive.nproc",
+            false,
+        ),
+        (&[&layout[..], &["--", "a.py"]].concat(), "", 66, "layout.nproc", true),
+        (&["--python", "/no/such", "--", "a.py"], "", 67, "python.interpreter", true),
+        (&[], accelerate, 64, "engine.file", true),
+        (&["--", "nope.py"], "[exit]\n64 = 137\n", 137, "script.file", true),
+    ] {
+        let said = |subcommand: &str| {
+            let launcher = Launcher::new([&[subcommand][..], &engine, args].concat())
+                .env("RANKLAUNCH_PYTHON", "/bin/sh");
+            std::fs::write(launcher.folder().join("a.py"), "").expect("a script");
+            if !profile.is_empty() {
+                std::fs::write(launcher.folder().join("ranklaunch.toml"), profile)
+                    .expect("a profile");
+            }
+            launcher.run()
+        };
+        let run = said("run").expect_code(code).expect_nothing_left();
+        let (_, why) = run.err.split_once("ranklaunch: refused: ").expect(&run.err);
+        let mut asked = vec![said("plan")];
+        if checked {
+            asked.push(said("check"));
+        }
+        for told in asked {
+            let told = told.expect_code(code);
+            let (_, said) = told.out.split_once("run would be refused: ").expect(&told.out);
+            assert!(told.out.starts_with("run would be refused: "), "{}", told.out);
+            for (run, told) in why.lines().zip(said.lines()).take(3) {
+                // The folder in which it was started is another each time.
+                let plain = |line: &str| line.split(" (/").next().unwrap_or(line).to_owned();
+                assert_eq!(plain(run), plain(told));
+            }
+            assert!(said.contains(&format!("exit code {code} ({id})")), "{}", told.out);
+        }
+    }
+}
+
+/// For programs: the refusal stands beside the plan.
+#[test]
+fn a_refused_plan_is_one_document_and_nothing_that_a_shell_would_run_by_mistake() {
+    let args = ["--device", "cpu", "--engine", "direct", "--python", "/bin/sh", "--", "nope.py"];
+    let of = |format| {
+        let asked = ["plan", "--format", format].into_iter().chain(args);
+        Launcher::new(asked).run().expect_code(64)
+    };
+    let json: serde_json::Value = serde_json::from_str(&of("json").out).expect("a document");
+    assert_eq!(json["refused"]["id"], "script.file");
+    assert_eq!(json["nproc_per_node"], 1);
+    let shell = of("shell");
+    assert!(shell.err.starts_with("run would be refused: "), "{}", shell.err);
+    assert!(!shell.out.contains("refused"), "{}", shell.out);
+    let report: serde_json::Value = serde_json::from_str(
+        &Launcher::new(["check", "--format", "json"].into_iter().chain(args))
+            .run()
+            .expect_code(64)
+            .out,
+    )
+    .expect("a report");
+    assert_eq!(
+        (&report["exit_code"], &report["refused"]["id"]),
+        (&64.into(), &"script.file".into())
+    );
+    assert_eq!(report["summary"]["fail"], 1);
+}

@@ -3,6 +3,7 @@
 use super::table::planned;
 use super::{Evidence, Finding, Kind};
 use crate::lang::Text;
+use crate::settings::config_files;
 use crate::text;
 
 pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -25,7 +26,6 @@ pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-/// `run` refuses what `plan` and `check`, which may be asked elsewhere, only warn of.
 pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(script) = &evidence.facts.state.script else {
         return vec![Finding::info(text!("no script to look for", "没有要查找的脚本"))];
@@ -45,6 +45,44 @@ pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
             "请使用绝对路径、在脚本所在目录启动，或挂载该目录"
         ),
     )]
+}
+
+/// Configuration files that the engine's arguments name: accelerate reads its own before any
+/// rank begins, and every rank would fail without DeepSpeed's.
+pub(super) fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let Some(plan) = evidence.outline() else { return Vec::new() };
+    let named = config_files(&plan.engine_args, plan.program.args());
+    let looked_at = &evidence.facts.state.engine_files;
+    let found = named.iter().filter_map(|(argument, path)| {
+        let file = looked_at.iter().find(|file| file.path.as_os_str() == path.as_str())?;
+        Some((argument, file))
+    });
+    let mut findings = Vec::new();
+    if named.is_empty() {
+        findings.push(Finding::info(text!(
+            "the engine is given no configuration file",
+            "未给启动引擎指定配置文件"
+        )));
+    }
+    for (argument, file) in found {
+        let (path, from) = (file.path.display(), file.from.display());
+        let place = if file.path.is_absolute() { String::new() } else { format!(" ({from})") };
+        findings.push(if file.exists {
+            Finding::ok(text!("{path}{place}", "{path}{place}"))
+        } else {
+            Finding::bad(
+                text!(
+                    "{argument} names {path}, which does not exist{place}",
+                    "{argument} 指定的 {path} 不存在{place}"
+                ),
+                text!(
+                    "correct the name, give its absolute path, or name the folder where it is with --chdir DIR",
+                    "请改正文件名、使用绝对路径，或用 --chdir DIR 指定其所在目录"
+                ),
+            )
+        });
+    }
+    findings
 }
 
 /// NCCL versions that take host memory by NUMA node and have no way back.

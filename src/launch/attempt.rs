@@ -112,7 +112,7 @@ async fn anew(
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
         Err(signal) => {
             let ending = ending::stopped(signal);
-            let code = super::remap(&scene.settings, ending.code);
+            let code = super::remap(&scene.settings.exit_codes, ending.code);
             scene.console.say(&closing::ended_early(&ending, code, scene.lang()));
             Err(ending)
         }
@@ -219,7 +219,7 @@ async fn once(
             (judged.ending, judged.again)
         }
     };
-    let exit_code = super::remap(&scene.settings, ending.code);
+    let exit_code = super::remap(&scene.settings.exit_codes, ending.code);
     let link_errors = grown(scene, counters).await;
     scene.console.say(&closing::block(&Closing {
         ending: &ending,
@@ -275,7 +275,7 @@ async fn grown(scene: &Scene, before: Option<Counters>) -> Vec<Growth> {
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
-    let code = super::remap(&scene.settings, refusal.verdict.code());
+    let code = super::remap(&scene.settings.exit_codes, refusal.verdict.code());
     scene.console.say(&closing::refusal(refusal, code, scene.lang()));
     report::refused(refusal)
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::commands::{block_on, print, refuse};
 use super::look::{self, Patience};
-use super::{check_nodes, excuse, open};
+use super::{check_nodes, excuse, open, remap};
 use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
 use crate::cli;
 use crate::host::Host;
@@ -25,7 +25,7 @@ use crate::muster::Found;
 use crate::observe::{self, Facts};
 use crate::plan::{self, Plan, Survey};
 use crate::prepare::{self, WriteProblem};
-use crate::report::{check_view, nodes_view};
+use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -55,12 +55,15 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
-    let lang = settings.lang;
+    let (lang, exits) = (settings.lang, settings.exit_codes.clone());
     match examine(asked, host, settings) {
         Ok(examined) => {
             let Examined { facts, survey, checks, found } = examined;
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-            let mut report = check_view::json(&facts, &checks, &survey.plan, lang, &shim);
+            let failed = refused(&survey, &checks);
+            let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
+            let verdict = check_view::Verdict { refusal: failed.as_ref(), exit_code: code };
+            let mut report = check_view::json(&facts, &checks, &survey.plan, verdict, lang, &shim);
             if let (Some(found), Value::Object(report)) = (&found, &mut report) {
                 for (key, value) in nodes_view::json(found, lang) {
                     report.insert(key.to_owned(), value);
@@ -70,10 +73,14 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
             match asked.format {
                 cli::ReportFormat::Json => print(&report),
                 cli::ReportFormat::Text => {
+                    if let Some(refusal) = &failed {
+                        print(closing::would_be_refused(refusal, code, lang));
+                    }
                     if let Some(found) = &found {
                         print(nodes_view::text(found, lang));
                     }
-                    print(check_view::text(&checks, &survey.plan, lang, has_colour()));
+                    let shown = check_view::Shown { all: asked.all, colour: has_colour() };
+                    print(check_view::text(&checks, &survey.plan, lang, shown));
                 }
             }
             let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
@@ -82,11 +89,15 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
                     return refuse(&unwritten(&file, &error), lang);
                 }
             }
-            let failed = check::refusal(&checks).or_else(|| survey.plan.err());
-            failed.map_or(0, |refusal| refusal.verdict.code())
+            code
         }
         Err(refusal) => refuse(&refusal, lang),
     }
+}
+
+/// What `run` would say: the plan's own refusal, else the first check that fails.
+fn refused(survey: &Survey, checks: &[Check]) -> Option<Refusal> {
+    survey.plan.clone().err().or_else(|| check::refusal(checks))
 }
 
 /// On a terminal that was not asked to stay plain (no-color.org).
@@ -144,7 +155,7 @@ fn meet_others(
     tried: &mut Tried,
 ) -> Result<(), Refusal> {
     let checks = check::examine(&Evidence { settings, facts, survey, tried });
-    let failed = check::refusal(&checks).or_else(|| survey.plan.clone().err());
+    let failed = refused(survey, &checks);
     let Some(plan) = &survey.outline else {
         if let Some(refusal) = &failed {
             block_on(excuse::examined(host, settings, facts, refusal))?;

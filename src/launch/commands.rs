@@ -1,11 +1,11 @@
 //! The subcommands that start nothing: plan, clean, wait, lint, completions, man.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;
 
 use super::look;
-use super::node::{self, Stage};
-use super::open;
+use super::node::{self, Outlook};
+use super::{open, remap};
 use crate::clear;
 use crate::cli;
 use crate::host::Host;
@@ -23,6 +23,16 @@ use crate::verdict::{Refusal, Verdict};
 pub(super) fn print(text: impl AsRef<[u8]>) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
+}
+
+/// Columns of the terminal on standard output, if one is there.
+fn terminal_width() -> Option<usize> {
+    let out = std::io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 pub(super) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
@@ -53,32 +63,48 @@ pub(super) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
 
 /// `ranklaunch plan`: what run would do and why.
 pub(super) fn plan(asked: &cli::Plan) -> i32 {
-    let (planned, lang) = match open(&asked.options) {
-        Err((refusal, lang)) => (Err(refusal), lang),
-        Ok((host, settings)) => {
-            let lang = settings.lang;
-            let (host, settings) = (Arc::new(host), Arc::new(settings));
-            let planned = block_on(async {
-                let facts = look::observe(&host, &settings).await;
-                node::planned(&settings, &facts, Stage::BeforeClearing)
-            });
-            (planned.and_then(|plan| plan), lang)
-        }
-    };
-    let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-    match (planned, asked.format) {
-        (Ok(plan), cli::Format::Text) => print(plan_view::text(&plan, lang)),
-        (Ok(plan), cli::Format::Json) => {
-            print(format!("{:#}\n", plan_view::json(&plan, lang, &shim)));
-        }
-        (Ok(plan), cli::Format::Shell) => print(plan_view::shell(&plan)),
-        (Err(refusal), cli::Format::Json) => {
+    let (host, settings) = match open(&asked.options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) if asked.format == cli::Format::Json => {
             print(format!("{:#}\n", plan_view::refusal_json(&refusal, lang)));
             return refusal.verdict.code();
         }
-        (Err(refusal), _) => return refuse(&refusal, lang),
+        Err((refusal, lang)) => return refuse(&refusal, lang),
+    };
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let outlook = block_on(async {
+        let facts = look::observe(&host, &settings).await;
+        node::outlook(&settings, &facts)
+    });
+    let Outlook { plan, refusal } = outlook.unwrap_or_else(Outlook::refused);
+    let lang = settings.lang;
+    let code =
+        refusal.as_ref().map_or(0, |refusal| remap(&settings.exit_codes, refusal.verdict.code()));
+    match asked.format {
+        cli::Format::Text => {
+            if let Some(refusal) = &refusal {
+                print(closing::would_be_refused(refusal, code, lang));
+            }
+            if let Some(plan) = &plan {
+                print(plan_view::text(plan, lang, terminal_width()));
+            }
+        }
+        cli::Format::Json => {
+            let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+            let document = plan_view::outlook_json(plan.as_ref(), refusal.as_ref(), lang, &shim);
+            print(format!("{document:#}\n"));
+        }
+        cli::Format::Shell => {
+            // What a shell reads stays what a shell can run.
+            if let Some(refusal) = &refusal {
+                eprint!("{}", closing::would_be_refused(refusal, code, lang));
+            }
+            if let Some(plan) = &plan {
+                print(plan_view::shell(plan));
+            }
+        }
     }
-    0
+    code
 }
 
 /// `ranklaunch clean`: only the step that ends stale processes.

@@ -166,7 +166,7 @@ pub(super) async fn observe_within(
     );
     let its = ours();
     let script = read(host, text!("the script", "脚本文件"), files, move |host| {
-        observe::script(host, &its)
+        (observe::script(host, &its), observe::engine_files(host, &its))
     });
     let marks = read(
         host,
@@ -207,7 +207,7 @@ pub(super) async fn observe_within(
     let leftovers = leftovers.answer(&mut late).await.unwrap_or_default();
     let silent =
         |path: PathBuf| Folder { path, problem: Some("no answer".to_owned()), ..Folder::default() };
-    let script = script.answer(&mut late).await.flatten();
+    let (script, engine_files) = script.answer(&mut late).await.unwrap_or_default();
     let log_folder = logs
         .answer(&mut late)
         .await
@@ -244,6 +244,7 @@ pub(super) async fn observe_within(
             folders: used,
             leftovers,
             script,
+            engine_files,
             late,
             absent,
             ..marks

@@ -18,7 +18,7 @@ use crate::clear::{self, Request};
 use crate::lang::Text;
 use crate::muster::Restarts;
 use crate::observe::{self, Contract, Facts};
-use crate::plan::{self, Plan, RunIdentity};
+use crate::plan::{self, Plan, RunIdentity, Survey};
 use crate::prepare::{self, Wait};
 use crate::report::start;
 use crate::settings::{Engine, MusterMode, Program, Settings, StaleMode};
@@ -119,9 +119,7 @@ async fn plan_alone(
     first: bool,
 ) -> Result<(Plan, bool), Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
-    plan.runnable()?;
-    let interactive = interactive(&scene.settings, &plan)?;
-    script_exists(&scene.settings, &plan)?;
+    let interactive = startable(&scene.settings, &plan)?;
     if first {
         scene.console.say(&start::block(&plan, &scene.settings));
         if interactive {
@@ -214,18 +212,11 @@ fn busy(plan: &Plan) -> Option<&Warning> {
     plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
 }
 
-/// A launch from here needs what a plan, which may be for elsewhere, only warns of.
-fn script_exists(settings: &Settings, plan: &Plan) -> Result<(), Refusal> {
-    let missing = plan.warnings.iter().find(|warning| warning.id == "script.file");
-    match missing {
-        Some(warning)
-            if plan::severity(settings, "script.file", Severity::Fail) == Severity::Fail =>
-        {
-            let (text, hint) = (warning.text.clone(), warning.hint.clone());
-            Err(Refusal::new(Verdict::Usage, "script.file", text, hint))
-        }
-        _ => Ok(()),
-    }
+/// Whether the plan names something that can be started from here, and whether its only
+/// rank is left the terminal.
+fn startable(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    plan.runnable()?;
+    interactive(settings, plan)
 }
 
 /// The check `port.free` of node 0, of the severity that it has.
@@ -260,15 +251,53 @@ pub(super) fn planned_with(
     stage: Stage,
 ) -> Result<Plan, Refusal> {
     let survey = plan::survey_with(settings, facts, fewest);
-    let mut plan = survey.plan.clone()?;
+    judged(settings, facts, survey, stage).into_plan()
+}
+
+/// What a launch from here would come to.
+pub(super) struct Outlook {
+    /// The plan, also one that is refused, as far as it can be made; the checks' warnings stand
+    /// in it.
+    pub(super) plan: Option<Plan>,
+    /// What `run` would say first.
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Outlook {
+    pub(super) fn refused(refusal: Refusal) -> Outlook {
+        Outlook { plan: None, refusal: Some(refusal) }
+    }
+
+    fn into_plan(self) -> Result<Plan, Refusal> {
+        match (self.plan, self.refusal) {
+            (_, Some(refusal)) => Err(refusal),
+            (Some(plan), None) => Ok(plan),
+            (None, None) => Err(internal("neither a plan nor a refusal")),
+        }
+    }
+}
+
+/// For `plan`: the plan and what stands in its way, all that `run` looks at before it
+/// touches the node included.
+pub(super) fn outlook(settings: &Settings, facts: &Facts) -> Outlook {
+    let survey = plan::survey(settings, facts);
+    let mut outlook = judged(settings, facts, survey, Stage::BeforeClearing);
+    if let (Some(plan), None) = (&outlook.plan, &outlook.refusal) {
+        outlook.refusal = startable(settings, plan).err();
+    }
+    outlook
+}
+
+fn judged(settings: &Settings, facts: &Facts, survey: Survey, stage: Stage) -> Outlook {
     let tried = Tried::default();
     let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
     let counts = |check: &&Check| stage == Stage::BeforeStart || check.id != "gpu.busy";
-    if let Some(refusal) = check::refusal(checks.iter().filter(counts)) {
-        return Err(refusal);
+    let failed = check::refusal(checks.iter().filter(counts));
+    let mut plan = survey.outline;
+    if let Some(plan) = &mut plan {
+        plan.warnings.extend(check::warnings(&checks));
     }
-    plan.warnings.extend(check::warnings(&checks));
-    Ok(plan)
+    Outlook { plan, refusal: survey.plan.err().or(failed) }
 }
 
 /// The fabric manager registers GPUs for some seconds after a node's start;

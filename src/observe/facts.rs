@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 mod state;
 
 pub use state::{
-    Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NodeState, Script, UsedFolder,
+    Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NamedFile, NodeState, Script,
+    UsedFolder,
 };
 
 use crate::cpus::CpuList;

@@ -27,7 +27,7 @@ pub use init::deaf_shell;
 pub use nested::torchrun_above;
 pub use oom::{OomKills, OomWatch};
 pub use python::{checkpoint_heads, python};
-pub use script::{digest, script};
+pub use script::{digest, engine_files, script};
 
 /// Reads what only a replay needs: files in place of what a live node says by
 /// system calls, and the sources of GPU facts that were not needed here.

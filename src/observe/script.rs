@@ -1,12 +1,13 @@
-//! The script that the ranks are to run: whether it is there, and what tells it
-//! from another node's.
+//! The script that the ranks are to run, and the engine's configuration files: whether they
+//! are there, and what tells the script from another node's.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::Script;
+use super::{NamedFile, Script};
 use crate::host::Host;
-use crate::settings::{Program, Settings};
+use crate::settings::{Program, Settings, config_files};
 
 /// A program that is larger is no script.
 const LARGEST: u64 = 16 << 20;
@@ -18,13 +19,46 @@ pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
     host.answer("script", || look(PathBuf::from(path), from))
 }
 
-fn look(path: PathBuf, from: PathBuf) -> Script {
-    // What may not be looked at, or not just now, is not said to be missing.
-    let missing = |error: &std::io::Error| {
-        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// The configuration files that the engine may be given: a name with a placeholder of a
+/// `[[select]]` once for each row. None are known on a copied root that kept none.
+pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
+    let no_rows = [BTreeMap::new()];
+    let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
+        [] => no_rows.iter().collect(),
+        rows => rows.iter().map(|row| &row.values).collect(),
     };
+    let program = settings.program.as_ref().map_or(&[][..], |program| program.value.args());
+    let mut names = BTreeSet::new();
+    for row in rows {
+        for (_, mut name) in config_files(&settings.engine_args, program) {
+            for (placeholder, value) in row {
+                name = name.replace(&format!("{{{placeholder}}}"), value);
+            }
+            names.insert(name);
+        }
+    }
+    names.retain(|name| !name.contains('{'));
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let from = host.working_directory().unwrap_or_default();
+    let look = |name: String| {
+        let path = PathBuf::from(name);
+        host.at(&path);
+        let exists = !std::fs::metadata(&path).as_ref().is_err_and(is_missing);
+        NamedFile { path, from: from.clone(), exists }
+    };
+    host.answer("engine-files", || names.into_iter().map(look).collect()).unwrap_or_default()
+}
+
+/// What may not be looked at, or not just now, is not said to be missing.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn look(path: PathBuf, from: PathBuf) -> Script {
     let found = std::fs::metadata(&path);
-    let exists = !found.as_ref().is_err_and(missing);
+    let exists = !found.as_ref().is_err_and(is_missing);
     // Never opened before it is known to be a file: a FIFO would hold us.
     let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
     let content = is_script.then(|| std::fs::read(&path).ok()).flatten();

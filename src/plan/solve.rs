@@ -56,13 +56,6 @@ pub fn plan_for(
     mut notes: Notes,
 ) -> Result<Plan, Refusal> {
     let program = settings.program.as_ref().map(|program| program.value.clone());
-    if program.is_none() {
-        notes.warn(
-            "program.missing",
-            text!("no program was given, so nothing can be run", "没有给出程序，因此无法运行"),
-            text!("put it after --, or into the profile", "请写在 -- 之后，或写入配置文件"),
-        );
-    }
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
     let variables = Variables::new(settings, facts);
     let mut capacity = devices::capacity(settings, facts, asked, &mut notes)?;

@@ -6,11 +6,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::plan_view;
 use crate::check::{Check, Level};
-use crate::lang::Lang;
+use crate::lang::{Lang, Text, counted};
 use crate::mask::{mask_json, mask_value};
 use crate::observe::Facts;
 use crate::plan::Plan;
@@ -27,11 +28,39 @@ fn mark(level: Level) -> (&'static str, &'static str) {
     }
 }
 
-/// The table for people, ending in a line that counts.
-pub fn text(checks: &[Check], plan: &Result<Plan, Refusal>, lang: Lang, colour: bool) -> String {
+/// How much of the table people want to see, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// Also what is in order.
+    pub all: bool,
+    /// With ANSI colours.
+    pub colour: bool,
+}
+
+/// What the checks come to.
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict<'a> {
+    /// What `run` would say.
+    pub refusal: Option<&'a Refusal>,
+    pub exit_code: i32,
+}
+
+/// The table for people, ending in a line that counts. What is in order is counted only,
+/// unless all is asked for.
+pub fn text(
+    checks: &[Check],
+    plan: &Result<Plan, Refusal>,
+    lang: Lang,
+    Shown { all, colour }: Shown,
+) -> String {
     let mut out = String::new();
-    let wide = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
-    for check in checks {
+    let is_shown = |check: &&Check| match check.severity {
+        Level::Fail | Level::Warn => true,
+        Level::Info => all || !check.hint.en.is_empty(),
+        Level::Ok => all,
+    };
+    let wide = checks.iter().filter(is_shown).map(|check| check.id.len()).max().unwrap_or(0);
+    for check in checks.iter().filter(is_shown) {
         let (symbol, code) = mark(check.severity);
         let id = check.id;
         let shown = if colour { format!("\x1b[{code}m{symbol}\x1b[0m") } else { symbol.to_owned() };
@@ -41,32 +70,59 @@ pub fn text(checks: &[Check], plan: &Result<Plan, Refusal>, lang: Lang, colour: 
             let _ = writeln!(out, "  {:wide$}  → {hint}", "");
         }
     }
-    let _ = writeln!(out);
-    match plan {
-        Ok(plan) => {
-            let (nodes, each, world) =
-                (plan.membership.nnodes, plan.nproc_per_node, plan.world_size);
-            let line = text!(
-                "plan: {nodes} nodes × {each} ranks = {world}; ranklaunch plan says why",
-                "计划：{nodes} 个节点 × {each} 个进程 = {world}；ranklaunch plan 可查看理由"
-            );
-            let _ = writeln!(out, "{}", line.get(lang));
-        }
-        Err(refusal) => {
-            let (en, zh) = (&refusal.text.en, &refusal.text.zh);
-            let line = text!("run refuses: {en}", "run 会拒绝启动：{zh}");
-            let _ = writeln!(out, "{}\n  → {}", line.get(lang), refusal.hint.get(lang));
-        }
+    if !out.is_empty() {
+        let _ = writeln!(out);
     }
-    let count = |level| checks.iter().filter(|check| check.severity == level).count();
-    let (fail, warn, fine) =
-        (count(Level::Fail), count(Level::Warn), count(Level::Ok) + count(Level::Info));
+    if let Ok(plan) = plan {
+        let (Text { en, zh }, nodes) = (plan_view::sentence(plan), plan.membership.nnodes);
+        let line = match nodes {
+            1 => text!(
+                "plan: {en}; ranklaunch plan says why",
+                "计划：{zh}；ranklaunch plan 可查看理由"
+            ),
+            _ => text!(
+                "plan, as far as this node knows: {en}; ranklaunch plan says why",
+                "计划（就本节点所知）：{zh}；ranklaunch plan 可查看理由"
+            ),
+        };
+        let _ = writeln!(out, "{}", line.get(lang));
+    }
+    let Count { fail, warn, info, ok } = Count::of(checks);
+    let (fine, warnings) = (info + ok, counted(warn, "warning"));
     let line = text!(
-        "{fail} failed, {warn} warnings, {fine} in order",
+        "{fail} failed, {warnings}, {fine} in order",
         "{fail} 项失败，{warn} 项警告，{fine} 项正常"
     );
-    let _ = writeln!(out, "{}", line.get(lang));
+    let more = match all {
+        true => text!("", ""),
+        false => text!(" (shown with --all)", "（加 --all 显示）"),
+    };
+    let _ = writeln!(out, "{}{}", line.get(lang), more.get(lang));
     out
+}
+
+/// How many checks came to what.
+#[derive(Debug, Default, Serialize)]
+struct Count {
+    fail: usize,
+    warn: usize,
+    info: usize,
+    ok: usize,
+}
+
+impl Count {
+    fn of(checks: &[Check]) -> Count {
+        let mut count = Count::default();
+        for check in checks {
+            *match check.severity {
+                Level::Fail => &mut count.fail,
+                Level::Warn => &mut count.warn,
+                Level::Info => &mut count.info,
+                Level::Ok => &mut count.ok,
+            } += 1;
+        }
+        count
+    }
 }
 
 /// The report for programs.
@@ -74,9 +130,11 @@ pub fn json(
     facts: &Facts,
     checks: &[Check],
     plan: &Result<Plan, Refusal>,
+    verdict: Verdict<'_>,
     lang: Lang,
     shim: &Path,
 ) -> Value {
+    let summary = Count::of(checks);
     let checks: Vec<Value> = checks
         .iter()
         .map(|check| {
@@ -92,7 +150,16 @@ pub fn json(
         Ok(plan) => plan_view::json(plan, lang, shim),
         Err(refusal) => plan_view::refusal_json(refusal, lang),
     };
-    json!({ "schema": 1, "facts": shown(facts), "checks": checks, "plan": plan })
+    let refused = verdict.refusal.map(|refusal| plan_view::refused(refusal, lang));
+    json!({
+        "schema": 1,
+        "exit_code": verdict.exit_code,
+        "refused": refused,
+        "summary": summary,
+        "checks": checks,
+        "plan": plan,
+        "facts": shown(facts),
+    })
 }
 
 /// Beginnings of the variables that bear on a launch.
@@ -151,7 +218,7 @@ mod tests {
     use crate::plan::fixtures::{facts, settings};
     use crate::plan::survey;
 
-    fn report(lang: Lang, colour: bool) -> (String, Value) {
+    fn report(lang: Lang, all: bool) -> (String, Value) {
         let mut node = facts(2);
         node.limits.shm_total = Some(64 << 20);
         node.environment.insert("HF_TOKEN".into(), "hunter2".into());
@@ -162,9 +229,10 @@ mod tests {
         let tried = Tried::default();
         let checks =
             examine(&Evidence { settings: &settings, facts: &node, survey: &found, tried: &tried });
+        let verdict = Verdict { refusal: None, exit_code: 0 };
         (
-            text(&checks, &found.plan, lang, colour),
-            json(&node, &checks, &found.plan, lang, Path::new("/bin/ranklaunch")),
+            text(&checks, &found.plan, lang, Shown { all, colour: lang == Lang::Zh }),
+            json(&node, &checks, &found.plan, verdict, lang, Path::new("/bin/ranklaunch")),
         )
     }
 
@@ -173,7 +241,12 @@ mod tests {
         let (en, _) = report(Lang::En, false);
         assert!(en.contains("! shm.size"), "{en}");
         assert!(en.contains("→ mount an emptyDir"), "{en}");
-        assert!(en.contains("✓ gpu.count") && en.contains("0 failed, "), "{en}");
+        assert!(!en.contains('✓') && en.contains("0 failed, ") && en.contains("--all"), "{en}");
+        let (all, value) = report(Lang::En, true);
+        assert!(all.contains("✓ gpu.count") && !all.contains("--all"), "{all}");
+        let lines = |mark: char| all.lines().filter(|line| line.starts_with(mark)).count();
+        let counted = |level: &str| value["summary"][level].as_u64().map(|n| n as usize);
+        assert_eq!((Some(lines('!')), Some(lines('✓'))), (counted("warn"), counted("ok")), "{all}");
         assert!(!en.contains('\x1b'));
         let (zh, _) = report(Lang::Zh, true);
         assert!(zh.contains("\x1b[33m!\x1b[0m shm.size") && zh.contains("项失败"), "{zh}");
@@ -184,7 +257,7 @@ mod tests {
         let (_, value) = report(Lang::En, false);
         assert_eq!(value["schema"], 1);
         let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();
-        assert_eq!(keys, ["schema", "facts", "checks", "plan"]);
+        assert_eq!(keys, ["schema", "exit_code", "refused", "summary", "checks", "plan", "facts"]);
         let shm = value["checks"]
             .as_array()
             .and_then(|checks| checks.iter().find(|check| check["id"] == "shm.size"))

@@ -89,13 +89,28 @@ pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     sentence(&title, &refusal.hint, &refusal.id, exit_code, lang)
 }
 
+/// What `run` would say, for people who ask before: the first lines of `plan` and `check`.
+pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
+    let said = refusal.text.get(lang);
+    let mut out =
+        text!("run would be refused: {said}", "run 会拒绝启动：{said}").get(lang).to_owned();
+    out.push('\n');
+    out.push_str(&below(&refusal.hint, &refusal.id, exit_code, lang));
+    out
+}
+
 /// An ending before any rank began, for people.
 pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
     sentence(ending.text.get(lang), &ending.hint, &ending.id, exit_code, lang)
 }
 
 fn sentence(title: &str, hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
-    let mut out = format!("ranklaunch: {title}\n");
+    format!("ranklaunch: {title}\n{}", below(hint, id, exit_code, lang))
+}
+
+/// The hint and the code, indented.
+fn below(hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+    let mut out = String::new();
     let hint = hint.get(lang);
     if !hint.is_empty() {
         let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));

@@ -6,6 +6,7 @@
 
 pub mod check_view;
 pub mod closing;
+mod columns;
 pub mod ending;
 pub mod files;
 pub mod journal;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::plan_view;
+use super::columns::table;
 use crate::lang::Lang;
 use crate::muster::{Found, Link, Measured, Speed};
 use crate::text;
@@ -30,7 +30,7 @@ pub fn text(found: &Found, lang: Lang) -> String {
             or_dash(station.address.map(|address| address.ip().to_string())),
         ]
     });
-    plan_view::table(&mut out, rows.collect());
+    table(&mut out, rows.collect());
     let title = text!("round trip, median (ms)", "往返延迟中位数（ms）");
     matrix(&mut out, found, title.get(lang), |speed| format!("{:.3}", speed.median as f64 / 1e3));
     let title = text!("bandwidth (Gb/s)", "带宽（Gb/s）");
@@ -54,7 +54,7 @@ fn matrix(out: &mut String, found: &Found, title: &str, shown: impl Fn(&Speed) -
         };
         rows.push(std::iter::once(from.to_string()).chain((0..found.nnodes).map(cell)).collect());
     }
-    plan_view::table(out, rows);
+    table(out, rows);
 }
 
 /// Members of the report: `nodes` and `links`.

@@ -10,18 +10,58 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::lang::Lang;
+use super::columns::{columns, fold, padded, table};
+use crate::lang::{Lang, Text, counted};
 use crate::mask::{MASK, mask_args, mask_value};
 use crate::plan::{Decision, EngineOptions, Plan, argv, exec_argv};
+use crate::settings::LayoutRule;
+use crate::text;
 use crate::verdict::Refusal;
 
-/// The plan for people: every value with its reason.
-pub fn text(plan: &Plan, lang: Lang) -> String {
+/// The plan in one sentence: `2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10`.
+pub fn sentence(plan: &Plan) -> Text {
+    let (nnodes, each, world) = (plan.membership.nnodes, plan.nproc_per_node, plan.world_size);
+    let (nodes, ranks) = (counted(nnodes, "node"), counted(world, "rank"));
+    let used = plan.gpus.iter().filter(|gpu| gpu.selected).count();
+    let (all, gpus) = (plan.gpus.len(), counted(plan.gpus.len(), "GPU"));
+    let mut sentence = match used {
+        0 => {
+            let processes = if each == 1 { "process" } else { "processes" };
+            text!(
+                "{nodes} × {each} {processes} on the CPU = {ranks}",
+                "{nnodes} 个节点 × {each} 个 CPU 进程 = {world} 个 rank"
+            )
+        }
+        _ if used == all => {
+            text!("{nodes} × {gpus} = {ranks}", "{nnodes} 个节点 × {all} 个 GPU = {world} 个 rank")
+        }
+        _ => text!(
+            "{nodes} × {each} of {gpus} = {ranks}",
+            "{nnodes} 个节点 × {each}/{all} 个 GPU = {world} 个 rank"
+        ),
+    };
+    let layout = &plan.layout;
+    let mut add = |name: &str, size: u32| {
+        let _ = write!(sentence.en.to_mut(), ", {name} {size}");
+        let _ = write!(sentence.zh.to_mut(), "，{name} {size}");
+    };
+    if layout.rule != LayoutRule::None {
+        add("ulysses", layout.ulysses_size);
+    }
+    if layout.rule == LayoutRule::UlyssesRing {
+        add("ring", layout.ring_size);
+    }
+    sentence
+}
+
+/// The plan for people: every value with its reason. `width` is the terminal's, where there is
+/// one; for other readers no line is broken.
+pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
     let say = |en: &'static str, zh: &'static str| match lang {
         Lang::En => en,
         Lang::Zh => zh,
     };
-    let mut out = String::new();
+    let mut out = format!("{}\n", sentence(plan).get(lang));
     let m = &plan.membership;
     section(&mut out, say("membership", "成员"));
     let port = if m.master_port_free {
@@ -42,19 +82,12 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
         ],
     );
     section(&mut out, say("decisions", "决策"));
-    let rows = plan
-        .decisions
-        .iter()
-        .map(|decision| {
-            vec![
-                decision.what.clone(),
-                shown(decision),
-                decision.because.get(lang).to_owned(),
-                format!("[{}]", decision.source),
-            ]
-        })
-        .collect();
-    table(&mut out, rows);
+    let names = plan.decisions.iter().map(|decision| columns(&decision.what));
+    let wide = names.max().unwrap_or(0).min(WIDEST_NAME);
+    for decision in &plan.decisions {
+        let reason = format!("[{}] {}", decision.source, decision.because.get(lang));
+        explained(&mut out, (&decision.what, wide), &shown(decision), &reason, width);
+    }
     if !plan.gpus.is_empty() {
         section(&mut out, say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"));
         let rows = plan
@@ -85,18 +118,60 @@ pub fn text(plan: &Plan, lang: Lang) -> String {
     if !plan.env_remove.is_empty() {
         rows.push(vec![say("removed", "移除").into(), plan.env_remove.join(" ")]);
     }
-    table(&mut out, rows);
+    let wide = rows.iter().filter_map(|row| row.first()).map(|name| columns(name)).max();
+    for row in &rows {
+        if let [name, value] = row.as_slice() {
+            let line = format!("  {}  {value}", padded(name, wide.unwrap_or(0)));
+            fold(&mut out, &line, wide.unwrap_or(0) + 4, width);
+        }
+    }
     section(&mut out, say("command", "命令"));
-    let words: Vec<String> = mask_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
+    let words: Vec<String> =
+        mask_args(&argv(plan)).iter().map(|word| shortened(quoted(word))).collect();
     let _ = writeln!(out, "  {}", words.join(" "));
     if !plan.warnings.is_empty() {
         section(&mut out, say("warnings", "警告"));
         for warning in &plan.warnings {
-            let _ = writeln!(out, "  {}: {}", warning.id, warning.text.get(lang));
-            let _ = writeln!(out, "    → {}", warning.hint.get(lang));
+            fold(&mut out, &format!("  {}: {}", warning.id, warning.text.get(lang)), 4, width);
+            fold(&mut out, &format!("    → {}", warning.hint.get(lang)), 6, width);
         }
     }
     out
+}
+
+/// A longer name does not widen the column of names.
+const WIDEST_NAME: usize = 24;
+
+/// A longer value has its reason on a line of its own.
+const WIDEST_VALUE: usize = 10;
+
+/// `  name  value  [source] reason`, the reason below the value where the value is long.
+fn explained(
+    out: &mut String,
+    (name, wide): (&str, usize),
+    value: &str,
+    reason: &str,
+    width: Option<usize>,
+) {
+    let indent = 2 + wide.max(columns(name)) + 2;
+    let line = format!("  {}  {value}", padded(name, wide));
+    if columns(value) > WIDEST_VALUE {
+        fold(out, &line, indent, width);
+        fold(out, &format!("{:indent$}{reason}", ""), indent, width);
+    } else {
+        let below = indent + WIDEST_VALUE + 2;
+        fold(out, &format!("{}  {reason}", padded(&line, below - 2)), below, width);
+    }
+}
+
+/// A prompt is not the command: a word for people ends after this many characters.
+const LONGEST_WORD: usize = 200;
+
+fn shortened(word: String) -> String {
+    match word.char_indices().nth(LONGEST_WORD) {
+        Some((end, _)) => format!("{}…'", word.get(..end).unwrap_or_default()),
+        None => word,
+    }
 }
 
 /// The plan as DESIGN §3.1 fixes it; `shim` is our own executable.
@@ -152,13 +227,34 @@ pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
 
 /// A refusal for programs.
 pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
+    outlook_json(None, Some(refusal), lang, Path::new(""))
+}
+
+/// The plan as far as there is one; where `run` would refuse it, `refused` says why.
+pub fn outlook_json(
+    plan: Option<&Plan>,
+    refusal: Option<&Refusal>,
+    lang: Lang,
+    shim: &Path,
+) -> Value {
+    let mut document = json!({ "schema": 1 });
+    if let Some(refusal) = refusal {
+        document["refused"] = refused(refusal, lang);
+    }
+    if let (Some(Value::Object(plan)), Value::Object(document)) =
+        (plan.map(|plan| json(plan, lang, shim)), &mut document)
+    {
+        document.extend(plan);
+    }
+    document
+}
+
+/// What a refusal says, as a value.
+pub(super) fn refused(refusal: &Refusal, lang: Lang) -> Value {
     json!({
-        "schema": 1,
-        "refused": {
-            "id": refusal.id,
-            "text": refusal.text.get(lang),
-            "hint": refusal.hint.get(lang),
-        },
+        "id": refusal.id,
+        "text": refusal.text.get(lang),
+        "hint": refusal.hint.get(lang),
     })
 }
 
@@ -233,48 +329,6 @@ fn section(out: &mut String, title: &str) {
     let _ = writeln!(out, "{title}");
 }
 
-/// Rows in aligned columns; the last column is not padded.
-pub(super) fn table(out: &mut String, rows: Vec<Vec<String>>) {
-    /// A longer cell does not widen its column.
-    const WIDEST: usize = 44;
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| width(cell))
-                .filter(|width| *width <= WIDEST)
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, wide) in row.iter().zip(&widths) {
-            let pad = wide.saturating_sub(width(cell));
-            let _ = write!(line, "  {cell}{:pad$}", "");
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
-}
-
-/// Terminal columns: Chinese characters and full-width marks take two.
-fn width(text: &str) -> usize {
-    text.chars()
-        .map(|letter| match u32::from(letter) {
-            0x1100..=0x115F
-            | 0x2E80..=0xA4CF
-            | 0xAC00..=0xD7A3
-            | 0xF900..=0xFAFF
-            | 0xFE30..=0xFE4F
-            | 0xFF00..=0xFF60
-            | 0xFFE0..=0xFFE6
-            | 0x20000..=0x3FFFD => 2,
-            _ => 1,
-        })
-        .sum()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(
@@ -287,7 +341,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::lang::Text;
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings, strings, wan};
     use crate::settings::{Engine, EnvSetting, Program, Source, Sourced};
@@ -382,7 +435,7 @@ mod tests {
     fn people_read_every_decision_in_both_languages() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
-            let text = text(&plan, lang);
+            let text = text(&plan, lang, None);
             for decision in &plan.decisions {
                 assert!(text.contains(decision.because.get(lang)), "{}", decision.what);
             }
@@ -390,6 +443,22 @@ mod tests {
                 assert!(text.contains(warning.hint.get(lang)));
             }
         }
+    }
+
+    #[test]
+    fn a_terminal_of_80_columns_is_not_exceeded() {
+        let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
+        for lang in [Lang::En, Lang::Zh] {
+            let text = text(&plan, lang, Some(80));
+            // The command is one line, to be copied.
+            for line in text.lines().filter(|line| !line.contains(" -m torch")) {
+                // A word that fills a line is not torn apart.
+                let is_whole = line.trim_start().contains(' ');
+                assert!(columns(line) <= 80 || !is_whole, "{}: {line}", columns(line));
+            }
+            assert!(text.contains("10"), "{text}");
+        }
+        assert_eq!(sentence(&plan).en, "2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10");
     }
 
     #[test]
@@ -412,7 +481,7 @@ mod tests {
         facts.environment.insert("WANDB_API_KEY".into(), "hunter2-old".into());
         let plan = planned(&settings, &facts, 1, &AskedNproc::Auto).unwrap();
         let all = [
-            text(&plan, Lang::En),
+            text(&plan, Lang::En, None),
             shell(&plan),
             json(&plan, Lang::En, Path::new("/x")).to_string(),
         ];
@@ -426,7 +495,7 @@ mod tests {
     fn a_shell_of_several_words_hides_its_secrets_too() {
         let plan = command(strings(&["bash", "-c", "HF_TOKEN=hunter2 python x.py"]));
         for shown in [
-            text(&plan, Lang::En),
+            text(&plan, Lang::En, None),
             shell(&plan),
             json(&plan, Lang::En, Path::new("/x")).to_string(),
         ] {
@@ -448,13 +517,5 @@ mod tests {
             refusal_json(&refusal, Lang::Zh),
             json!({"schema": 1, "refused": {"id": "layout.unsolvable", "text": "不行", "hint": "hint"}})
         );
-    }
-
-    #[test]
-    fn chinese_columns_are_aligned() {
-        assert_eq!((width("节点"), width("node")), (4, 4));
-        let mut out = String::new();
-        table(&mut out, vec![vec!["节点".into(), "a".into()], vec!["abcde".into(), "b".into()]]);
-        assert_eq!(out, "  节点   a\n  abcde  b\n");
     }
 }

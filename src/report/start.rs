@@ -8,7 +8,8 @@ use crate::plan::Plan;
 use crate::settings::{LayoutRule, Settings};
 use crate::text;
 
-use super::{closing, plan_view};
+use super::closing;
+use super::columns::table;
 
 /// The block, ending in a newline; warnings follow it.
 pub fn block(plan: &Plan, settings: &Settings) -> String {
@@ -19,7 +20,7 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
         None => format!("ranklaunch {}", env!("CARGO_PKG_VERSION")),
     };
     let _ = writeln!(out, "── {title}");
-    plan_view::table(&mut out, rows(plan, settings));
+    table(&mut out, rows(plan, settings));
     for warning in &plan.warnings {
         out.push_str(&closing::warning(warning, lang));
     }

@@ -28,6 +28,7 @@ pub const CHECK_IDS: &[&str] = &[
     "env.nccl",
     "python.torch",
     "script.file",
+    "engine.file",
     "disk.logs",
     "clock.sync",
     "pids.limit",

@@ -6,6 +6,7 @@
 //! or a default fills in later. Reads the profile file and nothing else, but for
 //! looking whether the program is an executable.
 
+mod config_files;
 mod document;
 mod entries;
 #[cfg(any(test, fuzzing))]
@@ -33,6 +34,7 @@ use crate::lang::Lang;
 use crate::text;
 use crate::verdict::{Refusal, Warning};
 
+pub use config_files::config_files;
 pub use entries::CHECK_IDS;
 pub use meeting::read_meeting;
 pub use places::EMBEDDED;

@@ -38,6 +38,9 @@ pub struct NodeState {
     /// The script that every rank is to run, where the program is one.
     #[serde(default)]
     pub script: Option<Script>,
+    /// Configuration files that the engine's arguments may name.
+    #[serde(default)]
+    pub engine_files: Vec<NamedFile>,
     /// PID 1, where it keeps SIGTERM from us.
     #[serde(default)]
     pub deaf_shell: Option<DeafShell>,
@@ -54,6 +57,17 @@ pub struct Script {
     pub exists: bool,
     /// FNV-1a of the content, 16 hex digits; None for a folder or more than 16 MiB.
     pub digest: Option<String>,
+}
+
+/// A file that is named in an argument.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedFile {
+    /// As given.
+    pub path: PathBuf,
+    /// The folder from which a relative path counts.
+    pub from: PathBuf,
+    /// Whether something is there; what may not be looked at counts as there.
+    pub exists: bool,
 }
 
 /// A shell that runs a script as PID 1 and has no handler for SIGTERM.

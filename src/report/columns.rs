@@ -1,0 +1,104 @@
+//! Text in columns: how wide it is on a terminal, aligned tables, lines broken to fit.
+//!
+//! Takes words and widths; gives lines. Knows nothing of what they say.
+
+use std::fmt::Write as _;
+
+/// Rows in aligned columns; the last column is not padded.
+pub(super) fn table(out: &mut String, rows: Vec<Vec<String>>) {
+    /// A longer cell does not widen its column.
+    const WIDEST: usize = 44;
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count)
+        .map(|column| {
+            rows.iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| columns(cell))
+                .filter(|width| *width <= WIDEST)
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, wide) in row.iter().zip(&widths) {
+            let _ = write!(line, "  {}", padded(cell, *wide));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+/// Terminal columns: Chinese characters and full-width marks take two.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(letter_columns).sum()
+}
+
+fn letter_columns(letter: char) -> usize {
+    match u32::from(letter) {
+        0x1100..=0x115F
+        | 0x2E80..=0xA4CF
+        | 0xAC00..=0xD7A3
+        | 0xF900..=0xFAFF
+        | 0xFE30..=0xFE4F
+        | 0xFF00..=0xFF60
+        | 0xFFE0..=0xFFE6
+        | 0x20000..=0x3FFFD => 2,
+        _ => 1,
+    }
+}
+
+pub(super) fn padded(text: &str, wide: usize) -> String {
+    format!("{text}{:1$}", "", wide.saturating_sub(columns(text)))
+}
+
+/// A line that is broken at blanks and between Chinese characters to fit `width`, its further
+/// lines indented. A word that is longer than a line stays whole, so that it can be copied.
+pub(super) fn fold(out: &mut String, line: &str, indent: usize, width: Option<usize>) {
+    let Some(width) = width.filter(|width| *width > indent + 20) else {
+        let _ = writeln!(out, "{}", line.trim_end());
+        return;
+    };
+    // A mark that may not begin a line has its place at the end of the one before.
+    let width = width - 2;
+    let (mut at, mut is_new) = (0, true);
+    let mut gap = String::new();
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let end = match first {
+            ' ' => rest.find(|letter| letter != ' '),
+            _ if letter_columns(first) == 2 => Some(first.len_utf8()),
+            _ => rest.find(|letter| letter == ' ' || letter_columns(letter) == 2),
+        };
+        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = after;
+        if first == ' ' && !(at == 0 && is_new) {
+            gap = piece.to_owned();
+            continue;
+        }
+        // Marks such as 。 and ， do not begin a line.
+        let may_begin = !"。，；：、）」".contains(first);
+        if !is_new && may_begin && at + columns(&gap) + columns(piece) > width {
+            let _ = write!(out, "\n{:indent$}", "");
+            at = indent;
+            gap.clear();
+        }
+        let _ = write!(out, "{gap}{piece}");
+        at += columns(&gap) + columns(piece);
+        gap.clear();
+        is_new = false;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chinese_columns_are_aligned() {
+        assert_eq!((columns("节点"), columns("node")), (4, 4));
+        let mut out = String::new();
+        table(&mut out, vec![vec!["节点".into(), "a".into()], vec!["abcde".into(), "b".into()]]);
+        assert_eq!(out, "  节点   a\n  abcde  b\n");
+    }
+}
