@@ -1,0 +1,73 @@
+//! Secrets in program text: a quoted string that is given to a secret name.
+//!
+//! `login(key="…")`, `os.environ["HF_TOKEN"] = "…"`, `"api_key": "…"`, whatever the language.
+
+use super::names::{hides, is_secret_name};
+use super::spans::Spans;
+
+/// Marks what stands in quotes behind a secret name and `=`, `:` or `,`.
+pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
+    let mut from = 0;
+    while let Some(found) = text.get(from..).and_then(|rest| rest.find(['"', '\''])) {
+        let open = from + found;
+        let rest = text.get(open + 1..).unwrap_or_default();
+        let quote = text.get(open..=open).unwrap_or_default();
+        let before = text.get(..open).unwrap_or_default();
+        let unescaped = before.trim_end_matches('\\');
+        let Some(length) = closed(rest, quote, before.len() - unescaped.len()) else {
+            from = open + 1;
+            continue;
+        };
+        let inside = rest.get(..length).unwrap_or_default();
+        let name = name_before(unescaped);
+        // `("HF_TOKEN", "API_KEY")` is a list of names.
+        let is_variable = inside.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        let hidden =
+            !is_variable && name.is_some_and(|name| is_secret_name(name) && hides(name, inside));
+        if hidden {
+            spans.hide(at + open + 1, length);
+        }
+        // Whether a quote opens or closes is not known: each is tried as an opening one.
+        from = if hidden { open + 1 + length + 1 } else { open + 1 };
+    }
+}
+
+/// Longer than any secret in a program; bounds the search for a quote that never closes.
+const LONGEST: usize = 16 << 10;
+
+/// Where a quote closes the string that one with so many backslashes opened.
+fn closed(text: &str, quote: &str, escapes: usize) -> Option<usize> {
+    let mut slashes = 0;
+    for (at, c) in text.char_indices().take(LONGEST) {
+        let ends = if escapes == 0 { slashes % 2 == 0 } else { slashes == escapes };
+        match c {
+            '\\' => slashes += 1,
+            c if quote.starts_with(c) && ends => return Some(at - escapes),
+            _ => slashes = 0,
+        }
+    }
+    None
+}
+
+/// The name in `name =`, `["name"] =`, `"name":` and `("name",` at the end of a text.
+fn name_before(text: &str) -> Option<&str> {
+    let text = text.trim_end();
+    // An `r"…"`, a `b'…'`.
+    let text =
+        text.strip_suffix(['b', 'r', 'f', 'u']).filter(|t| t.ends_with(['=', ' '])).unwrap_or(text);
+    let text = text.trim_end();
+    let (before, is_pair) = match text.strip_suffix(['=', ':']) {
+        Some(before) => (before, false),
+        None => (text.strip_suffix(',')?, true),
+    };
+    let before = before.trim_end().trim_end_matches([']', ')']).trim_end();
+    let quoted = before.trim_end_matches(['"', '\'']);
+    let is_quoted = quoted.len() < before.len();
+    if is_pair && !is_quoted {
+        return None;
+    }
+    let quoted = quoted.trim_end_matches('\\');
+    let is_part = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let name = quoted.get(quoted.trim_end_matches(is_part).len()..)?;
+    (!name.is_empty()).then_some(name)
+}

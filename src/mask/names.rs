@@ -1,0 +1,575 @@
+//! Which names hide their values.
+//!
+//! Takes the name of an option, a variable, a header or a key; gives a [`Secrecy`].
+//! A name is split into words (`HF_TOKEN` → hf, token; `apiKey` → api, key), and
+//! the words decide. The tables below are all that is known; there is no other rule.
+
+/// What a name says about its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Secrecy {
+    Open,
+    /// Hidden unless the value is plainly a number: `--tokens 4096`.
+    UnlessNumber,
+    Secret,
+}
+
+/// Words that make a name secret wherever they stand.
+const SECRET: &[&str] = &[
+    "secret",
+    "secrets",
+    "password",
+    "passwords",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "credential",
+    "credentials",
+    "creds",
+    "authorization",
+    "cookie",
+    "cookies",
+    "jwt",
+];
+
+/// The same inside a word without a break: `PGPASSWORD`, `clientsecret`, `HFAPIKEY`.
+const SECRET_INSIDE: &[&str] = &["password", "passwd", "passphrase", "credential"];
+const SECRET_AT_END: &[&str] = &[
+    "secret",
+    "apikey",
+    "accesskey",
+    "secretkey",
+    "privatekey",
+    "privkey",
+    "authkey",
+    "accountkey",
+    "signingkey",
+    "encryptionkey",
+    "servicekey",
+    "clientkey",
+    "storagekey",
+    "sharedkey",
+    "licensekey",
+    "deploykey",
+    "sshkey",
+    "wandbkey",
+    "openaikey",
+    "hfkey",
+];
+
+/// Last words of a name whose value is where a secret is kept, or what is asked of it, not the secret.
+const ABOUT: &[&str] = &[
+    "file",
+    "files",
+    "path",
+    "paths",
+    "dir",
+    "dirs",
+    "directory",
+    "folder",
+    "filename",
+    "name",
+    "names",
+    "env",
+    "var",
+    "variable",
+    "length",
+    "len",
+    "type",
+    "types",
+    "ttl",
+    "expiry",
+    "timeout",
+    "policy",
+    "manager",
+    "store",
+    "enabled",
+    "required",
+    "provider",
+    "backend",
+    "volume",
+    "mount",
+    "less",
+];
+
+/// Words before `key` and `token` that show a credential in the plural as well.
+const CREDENTIAL: &[&str] = &[
+    "api",
+    "access",
+    "auth",
+    "secret",
+    "private",
+    "bearer",
+    "refresh",
+    "session",
+    "security",
+    "user",
+    "service",
+    "account",
+    "client",
+    "app",
+    "bot",
+    "deploy",
+    "signing",
+    "encryption",
+    "ssh",
+    "hf",
+    "huggingface",
+    "hub",
+    "wandb",
+    "openai",
+    "anthropic",
+    "github",
+    "gitlab",
+    "gh",
+    "aws",
+    "azure",
+    "gcp",
+    "ngc",
+    "nvidia",
+    "kaggle",
+    "oauth",
+    "id",
+    "web",
+    "registry",
+    "docker",
+];
+
+/// Words before and after `token` that show that a model's token is meant.
+const TOKEN_BEFORE: &[&str] = &[
+    "pad",
+    "eos",
+    "bos",
+    "mask",
+    "cls",
+    "sep",
+    "unk",
+    "special",
+    "num",
+    "max",
+    "min",
+    "new",
+    "image",
+    "img",
+    "video",
+    "text",
+    "audio",
+    "speech",
+    "vision",
+    "visual",
+    "latent",
+    "query",
+    "per",
+    "next",
+    "first",
+    "last",
+    "prev",
+    "start",
+    "end",
+    "begin",
+    "stop",
+    "total",
+    "avg",
+    "mean",
+    "sum",
+    "n",
+    "add",
+    "drop",
+    "keep",
+    "extra",
+    "additional",
+    "class",
+    "register",
+    "learnable",
+    "prompt",
+    "completion",
+    "input",
+    "output",
+    "decoder",
+    "encoder",
+    "forced",
+    "suppress",
+    "think",
+    "thinking",
+    "tool",
+    "distill",
+    "prefix",
+    "suffix",
+    "soft",
+    "hard",
+    "virtual",
+    "context",
+    "ctx",
+    "target",
+    "source",
+    "src",
+    "tgt",
+    "word",
+    "sub",
+    "multi",
+    "patch",
+    "sink",
+    "motion",
+    "ignore",
+    "trigger",
+    "placeholder",
+    "global",
+];
+const TOKEN_AFTER: &[&str] = &[
+    "id",
+    "ids",
+    "dim",
+    "dims",
+    "size",
+    "count",
+    "counts",
+    "counter",
+    "frame",
+    "frames",
+    "padding",
+    "heads",
+    "embedding",
+    "embeddings",
+    "embed",
+    "emb",
+    "embedder",
+    "points",
+    "limit",
+    "limits",
+    "budget",
+    "level",
+    "wise",
+    "idx",
+    "index",
+    "indices",
+    "position",
+    "positions",
+    "pos",
+    "drop",
+    "dropout",
+    "merge",
+    "merging",
+    "prune",
+    "pruning",
+    "keep",
+    "ratio",
+    "reduction",
+    "replace",
+    "replacement",
+    "num",
+    "number",
+    "shift",
+    "mix",
+    "mixing",
+    "mixer",
+    "bucket",
+    "buckets",
+    "classifier",
+    "classification",
+    "loss",
+    "losses",
+    "accuracy",
+    "acc",
+    "per",
+    "rate",
+    "throughput",
+    "batch",
+    "chunk",
+    "window",
+    "stride",
+    "mask",
+    "masks",
+    "logits",
+    "prob",
+    "probs",
+    "weight",
+    "weights",
+    "norm",
+    "usage",
+    "shape",
+    "lens",
+    "lengths",
+    "refiner",
+    "spans",
+    "stream",
+    "url",
+    "uri",
+    "endpoint",
+];
+
+/// The same for `key`.
+const KEY_BEFORE: &[&str] = &[
+    "pad",
+    "num",
+    "max",
+    "min",
+    "query",
+    "image",
+    "img",
+    "video",
+    "text",
+    "audio",
+    "caption",
+    "label",
+    "labels",
+    "prompt",
+    "data",
+    "dataset",
+    "column",
+    "feature",
+    "features",
+    "input",
+    "inputs",
+    "output",
+    "outputs",
+    "target",
+    "sort",
+    "group",
+    "cache",
+    "dict",
+    "state",
+    "primary",
+    "foreign",
+    "index",
+    "partition",
+    "shard",
+    "order",
+    "metric",
+    "monitor",
+    "loss",
+    "reward",
+    "latent",
+    "cond",
+    "condition",
+    "attention",
+    "attn",
+    "qk",
+    "tensor",
+    "weight",
+    "weights",
+    "ckpt",
+    "checkpoint",
+    "config",
+    "json",
+    "yaml",
+    "public",
+    "pub",
+    "lookup",
+    "hash",
+    "batch",
+    "sample",
+    "field",
+    "n",
+    "all",
+    "per",
+    "mask",
+    "answer",
+    "question",
+    "response",
+    "messages",
+    "extra",
+    "ignore",
+    "missing",
+    "unexpected",
+    "file",
+    "merge",
+    "hot",
+    "arrow",
+    "short",
+    "cut",
+    "shortcut",
+];
+const KEY_AFTER: &[&str] = &[
+    "frame",
+    "frames",
+    "dim",
+    "dims",
+    "size",
+    "count",
+    "padding",
+    "heads",
+    "head",
+    "ids",
+    "embedding",
+    "points",
+    "point",
+    "mask",
+    "masks",
+    "bias",
+    "proj",
+    "projection",
+    "layer",
+    "layers",
+    "norm",
+    "state",
+    "states",
+    "cache",
+    "func",
+    "fn",
+    "map",
+    "mapping",
+    "mappings",
+    "binding",
+    "bindings",
+    "press",
+    "length",
+    "idx",
+    "index",
+    "metric",
+    "metrics",
+    "word",
+    "words",
+    "board",
+    "error",
+    "values",
+];
+/// After `key_value`: the sizes of an attention.
+const KEY_VALUE_OF: &[&str] =
+    &["head", "heads", "dim", "dims", "size", "proj", "cache", "states", "pairs", "length"];
+
+/// Words before `pass` where it is a run over data.
+const PASS_BEFORE: &[&str] = &[
+    "forward", "backward", "single", "one", "two", "three", "multi", "first", "second", "third",
+    "num", "all", "by", "per", "eval", "warmup", "low", "high", "band", "must", "did",
+];
+/// Hosts of a personal access token (`GITHUB_PAT`).
+const PAT_BEFORE: &[&str] =
+    &["github", "gitlab", "gh", "git", "azure", "ado", "devops", "ext", "databricks", "user"];
+/// Before `token` in one word: `padtoken`, `numtokens`.
+const TOKEN_GLUED: &[&str] = &[
+    "pad", "eos", "bos", "mask", "cls", "sep", "unk", "sub", "non", "un", "de", "multi", "img",
+    "image", "video", "text", "audio", "inter", "cross", "word", "char", "byte", "next", "any",
+    "all", "pre", "post",
+];
+const COUNTED: &[&str] = &["max", "min", "num", "total", "avg", "special"];
+/// First words of a switch: it takes no value, or true and false.
+const SWITCH: &[&str] =
+    &["use", "no", "has", "is", "enable", "disable", "skip", "with", "without", "require", "allow"];
+
+/// Names that look like a secret's and hold none.
+const KNOWN_OPEN: &[&str] =
+    &["PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "GPG_KEY"];
+
+/// Whether a value with this name must not be shown.
+pub fn is_secret_name(name: &str) -> bool {
+    secrecy(name) != Secrecy::Open
+}
+
+pub(super) fn secrecy(name: &str) -> Secrecy {
+    if KNOWN_OPEN.contains(&name) {
+        return Secrecy::Open;
+    }
+    let words = words(name);
+    let about = |last: &String| words.len() > 1 && ABOUT.contains(&last.as_str());
+    if words.last().is_some_and(about) {
+        return Secrecy::Open;
+    }
+    let is_switch = words.first().is_some_and(|word| SWITCH.contains(&word.as_str()));
+    let found = (0..words.len()).map(|at| of_word(&words, at));
+    match found.max_by_key(|secrecy| *secrecy as u8).unwrap_or(Secrecy::Open) {
+        Secrecy::Secret if is_switch => Secrecy::UnlessNumber,
+        secrecy => secrecy,
+    }
+}
+
+/// What the word at a place says, with its neighbours.
+fn of_word(words: &[String], at: usize) -> Secrecy {
+    let stripped =
+        |word: &'_ String| word.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let word = words.get(at).map(stripped).unwrap_or_default();
+    let before = at.checked_sub(1).and_then(|at| words.get(at)).map_or("", String::as_str);
+    let after = words.get(at + 1).map_or("", String::as_str);
+    let is_last = at + 1 == words.len();
+    let secret_if = |secret: bool| if secret { Secrecy::Secret } else { Secrecy::Open };
+    match word.as_str() {
+        word if SECRET.contains(&word) => Secrecy::Secret,
+        "token" => secret_if(
+            CREDENTIAL.contains(&before)
+                || !(TOKEN_BEFORE.contains(&before) || TOKEN_AFTER.contains(&after)),
+        ),
+        "tokens" if CREDENTIAL.contains(&before) => Secrecy::Secret,
+        "tokens" if at == 0 && !TOKEN_AFTER.contains(&after) => Secrecy::UnlessNumber,
+        "key" if CREDENTIAL.contains(&before) => Secrecy::Secret,
+        "key" if after == "value" => {
+            let of = words.get(at + 2).map_or("", String::as_str);
+            secret_if(!KEY_VALUE_OF.contains(&of) && !KEY_BEFORE.contains(&before))
+        }
+        "key" => secret_if(!KEY_BEFORE.contains(&before) && !KEY_AFTER.contains(&after)),
+        "keys" => secret_if(CREDENTIAL.contains(&before)),
+        "pass" if is_last && !PASS_BEFORE.contains(&before) => Secrecy::UnlessNumber,
+        "pwd" => Secrecy::Secret,
+        "auth" if is_last => Secrecy::UnlessNumber,
+        "pat" if is_last => secret_if(PAT_BEFORE.contains(&before)),
+        word => secret_if(is_secret_word(word)),
+    }
+}
+
+/// Words written without a break.
+fn is_secret_word(word: &str) -> bool {
+    // `passwordless` is the opposite.
+    if word.ends_with("less") {
+        return false;
+    }
+    let one = word.strip_suffix('s').unwrap_or(word);
+    if SECRET_INSIDE.iter().any(|part| word.contains(part))
+        || SECRET_AT_END.iter().any(|end| one.ends_with(end))
+    {
+        return true;
+    }
+    one.strip_suffix("token").is_some_and(|prefix| {
+        !prefix.is_empty()
+            && !TOKEN_GLUED.contains(&prefix)
+            && !COUNTED.iter().any(|counted| prefix.starts_with(counted))
+    })
+}
+
+/// The words of a name, in lower case: cut at everything but letters and digits and where
+/// a capital follows a small letter.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_small = false;
+    for c in name.chars() {
+        if !c.is_alphanumeric() || (c.is_uppercase() && was_small) {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(c.to_lowercase());
+        }
+        was_small = c.is_lowercase();
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Whether this can be the name of an option, a variable or a configuration key.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.+/:@~".contains(c))
+}
+
+/// A value that no secret has: nothing, a truth value, or the name of a variable that holds it.
+pub(super) fn holds_nothing(value: &str) -> bool {
+    let value = value.trim();
+    let reference = value.strip_prefix('$').map(|name| {
+        let pair = |open, close| name.strip_prefix(open).and_then(|n| n.strip_suffix(close));
+        pair('{', '}').or_else(|| pair('(', ')')).unwrap_or(name)
+    });
+    let is_variable = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    value.is_empty()
+        || ["true", "false", "none", "null"].iter().any(|word| value.eq_ignore_ascii_case(word))
+        || reference.is_some_and(is_variable)
+}
+
+/// Whether the value under this name is to be hidden.
+pub(super) fn hides(name: &str, value: &str) -> bool {
+    let is_number = || value.trim().parse::<f64>().is_ok();
+    match secrecy(name) {
+        Secrecy::Open => false,
+        _ if holds_nothing(value) => false,
+        Secrecy::UnlessNumber => !is_number(),
+        Secrecy::Secret => true,
+    }
+}

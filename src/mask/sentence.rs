@@ -1,0 +1,147 @@
+//! Secrets in text that is neither a command nor a document: a header, a sentence, an error.
+//!
+//! Strict about what it hides, since most of it is meant to be read: a name of several parts
+//! with its value, a header, and what shows by its own shape that it is a secret.
+
+use super::names::{hides, is_name, is_secret_name};
+use super::spans::Spans;
+
+/// Begins of the tokens that services give out, and the least length of the rest.
+const SHAPES: &[(&str, usize)] = &[
+    ("hf_", 24),
+    ("sk-", 24),
+    ("ghp_", 24),
+    ("gho_", 24),
+    ("ghs_", 24),
+    ("github_pat_", 24),
+    ("glpat-", 16),
+    ("nvapi-", 24),
+    ("xoxb-", 16),
+    ("xoxp-", 16),
+    ("AIza", 30),
+    ("eyJhbGciOi", 24),
+];
+const PEM: &str = "-----BEGIN ";
+const PEM_END: &str = "-----END ";
+
+/// Headers whose whole line is the value.
+const HEADERS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie"];
+
+/// Marks what shows by its shape that it is secret, wherever it stands.
+pub(super) fn shapes(spans: &mut Spans, at: usize, text: &str) {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    for (begin, least) in SHAPES {
+        let mut done = 0;
+        for (found, _) in text.match_indices(begin) {
+            if found < done {
+                continue;
+            }
+            let before = text.get(..found).and_then(|before| before.chars().next_back());
+            let rest = text.get(found + begin.len()..).unwrap_or_default();
+            // All parts are one byte long.
+            let length = rest.chars().take_while(|c| is_part(*c)).count();
+            done = found + begin.len() + length;
+            if length >= *least && !before.is_some_and(|c| c.is_ascii_alphanumeric()) {
+                spans.hide(at + found, begin.len() + length);
+            }
+        }
+    }
+    keys(spans, at, text);
+    bearers(spans, at, text);
+}
+
+/// PEM blocks of private keys, to their end or that of the text.
+fn keys(spans: &mut Spans, at: usize, text: &str) {
+    let mut done = 0;
+    for (found, _) in text.match_indices(PEM) {
+        if found < done {
+            continue;
+        }
+        let rest = text.get(found + PEM.len()..).unwrap_or_default();
+        let Some((title, _)) = rest.split_once("-----") else { continue };
+        if !title.contains("PRIVATE KEY") {
+            continue;
+        }
+        let end = rest.find(PEM_END).map(|end| {
+            let after = rest.get(end + PEM_END.len()..).unwrap_or_default();
+            let dashes = after.find("-----").map_or(after.len(), |dashes| dashes + 5);
+            end + PEM_END.len() + dashes
+        });
+        let length = PEM.len() + end.unwrap_or(rest.len());
+        spans.hide(at + found, length);
+        done = found + length;
+    }
+}
+
+/// `Bearer X` and `Basic X`, where X is no word of a sentence.
+fn bearers(spans: &mut Spans, at: usize, text: &str) {
+    for scheme in ["Bearer ", "bearer ", "Basic "] {
+        for (found, _) in text.match_indices(scheme) {
+            let start = found + scheme.len();
+            let rest = text.get(start..).unwrap_or_default();
+            let is_end = |c: char| c.is_whitespace() || "\"'\\,;".contains(c);
+            let token = rest.get(..rest.find(is_end).unwrap_or(rest.len())).unwrap_or_default();
+            let is_word = token.len() < 16 && !token.contains(|c: char| c.is_ascii_digit());
+            if !is_word && !super::names::holds_nothing(token) {
+                spans.hide(at + start, token.len());
+            }
+        }
+    }
+}
+
+/// `Authorization: Bearer …`, `api_key: …` as a whole line. False where it is no such line.
+pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
+    let trimmed = line.trim_start().trim_start_matches("- ");
+    let Some((name, rest)) = trimmed.split_once(':') else { return false };
+    let value = rest.trim_start();
+    // `https://…`, `host:port` and `user:password@host` are none.
+    let is_apart =
+        value.len() < rest.len() || HEADERS.contains(&name.to_ascii_lowercase().as_str());
+    if !is_apart || !is_name(name) || name.contains([':', '/', '@']) || !is_secret_name(name) {
+        return false;
+    }
+    // "key: the hero of the story" is a sentence.
+    let is_compound = name.contains(['_', '-', '.']) || name.chars().any(char::is_uppercase);
+    let words = value.split_whitespace().count();
+    if !is_compound && words > 2 && !HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+        return false;
+    }
+    if hides(name, value) {
+        let start = line.len() - value.len();
+        spans.hide(at + start, value.trim_end().len());
+    }
+    true
+}
+
+/// Marks `NAME=value` and `--name value` of a sentence, where the name has several parts or is
+/// in capitals; "the key=is here" stays.
+pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
+    let mut offset = 0;
+    let mut option: Option<&str> = None;
+    for word in text.split_inclusive(char::is_whitespace) {
+        let bare = word.trim_end();
+        if bare.is_empty() {
+            offset += word.len();
+            continue;
+        }
+        if let Some(name) = option.take()
+            && hides(name, bare)
+            && !super::command::is_option(bare)
+        {
+            spans.hide(at + offset, bare.len());
+        } else if super::command::is_option(bare) && is_clear(bare) && is_secret_name(bare) {
+            option = Some(bare);
+        } else if let Some((name, _)) = bare.split_once('=')
+            && is_clear(name)
+        {
+            super::command::pairs(spans, at + offset, bare);
+        }
+        offset += word.len();
+    }
+}
+
+/// A name that no sentence has by chance.
+fn is_clear(name: &str) -> bool {
+    let name = name.trim_start_matches('-');
+    name.contains(['_', '-', '.']) || (name.len() > 1 && name.chars().any(char::is_uppercase))
+}

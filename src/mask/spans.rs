@@ -1,0 +1,42 @@
+//! The parts of one text that are not shown.
+//!
+//! Every reader of this room only marks parts. So what is shown differs from the
+//! text in nothing but the marked parts, whatever a reader does.
+
+use std::ops::Range;
+
+use super::MASK;
+
+/// Marked parts of one text, by bytes.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    hidden: Vec<Range<usize>>,
+}
+
+impl Spans {
+    /// Marks `length` bytes from `at` on; nothing where there is nothing.
+    pub(super) fn hide(&mut self, at: usize, length: usize) {
+        if length > 0 {
+            self.hidden.push(at..at + length);
+        }
+    }
+
+    /// The text without its marked parts.
+    pub(super) fn apply(mut self, text: &str) -> String {
+        self.hidden.sort_by_key(|span| (span.start, span.end));
+        let mut shown = String::with_capacity(text.len());
+        let mut done = 0;
+        let mut masked_to = None;
+        for span in self.hidden {
+            // Overlapping and touching parts are one.
+            if masked_to.is_none_or(|end| span.start > end) {
+                shown.push_str(text.get(done..span.start).unwrap_or_default());
+                shown.push_str(MASK);
+            }
+            done = done.max(span.end);
+            masked_to = Some(done);
+        }
+        shown.push_str(text.get(done..).unwrap_or_default());
+        shown
+    }
+}

@@ -1,0 +1,158 @@
+//! Secrets in URLs: user and password, what a query calls a token or a signature, and
+//! the path of a webhook.
+
+use super::names::{hides, is_secret_name};
+use super::spans::Spans;
+
+/// Parameters of signed URLs (AWS, Google, Azure, CloudFront) and of OAuth; in lower case.
+const PARAMETERS: &[&str] = &[
+    "sig",
+    "signature",
+    "x-amz-signature",
+    "x-amz-credential",
+    "x-amz-security-token",
+    "x-goog-signature",
+    "x-goog-credential",
+    "awsaccesskeyid",
+    "key-pair-id",
+    "code",
+    "hmac",
+    "sas",
+];
+
+/// Hosts whose path is the secret, and the part of the path before it.
+const WEBHOOKS: &[(&str, &str)] = &[
+    ("hooks.slack.com", "/services/"),
+    ("discord.com", "/api/webhooks/"),
+    ("discordapp.com", "/api/webhooks/"),
+    ("api.telegram.org", "/bot"),
+    ("open.feishu.cn", "/open-apis/bot/v2/hook/"),
+];
+
+const SCHEME: &str = "://";
+
+/// Ends a URL, and what is in one of its parts.
+fn ends_url(c: char) -> bool {
+    c.is_whitespace() || "\"'`|<>\\".contains(c)
+}
+
+/// Marks the secrets of all URLs in a text that begins at `at`.
+pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
+    let mut from = 0;
+    while let Some(found) = text.get(from..).and_then(|rest| rest.find(SCHEME)) {
+        let start = from + found + SCHEME.len();
+        let rest = text.get(start..).unwrap_or_default();
+        // Up to the scheme of the next one in a list of them.
+        let next = rest.find(SCHEME).unwrap_or(rest.len());
+        let url = rest.get(..next).unwrap_or_default();
+        let url = url.get(..url.find(ends_url).unwrap_or(url.len())).unwrap_or_default();
+        let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        let url = if url.len() == next && next < rest.len() {
+            url.trim_end_matches(is_scheme)
+        } else {
+            url
+        };
+        one(spans, at + start, url);
+        from = start + url.len();
+    }
+}
+
+/// One URL behind its scheme.
+fn one(spans: &mut Spans, at: usize, url: &str) {
+    let is_end = |c: char| "/?#".contains(c);
+    let mut authority = url.find(is_end).unwrap_or(url.len());
+    let before = url.get(..authority).unwrap_or_default();
+    // A password that holds a slash: what stands behind the colon is no port.
+    if !before.contains('@')
+        && let Some((_, port)) = before.rsplit_once(':')
+        && port.chars().any(|c| !c.is_ascii_digit())
+        && !before.starts_with('[')
+        && let Some(user) = url.rfind('@')
+    {
+        authority = user + 1;
+    }
+    let user = url.get(..authority).and_then(|authority| authority.rfind('@'));
+    if let Some(user) = user {
+        spans.hide(at, user);
+    }
+    let host_at = user.map_or(0, |user| user + 1);
+    let path_at = url.get(host_at..).and_then(|host| host.find(is_end)).map(|path| path + host_at);
+    let Some(path_at) = path_at else { return };
+    let (host, path) = url.split_at(path_at);
+    let host = host.get(host_at..).unwrap_or_default();
+    for (known, before) in WEBHOOKS {
+        if host.eq_ignore_ascii_case(known) && path.starts_with(before) {
+            spans.hide(at + path_at + before.len(), path.len() - before.len());
+            return;
+        }
+    }
+    if let Some(query) = path.find(['?', '#']) {
+        parameters(spans, at + path_at + query + 1, path.get(query + 1..).unwrap_or_default());
+    }
+}
+
+/// `a=1&token=…`, the part behind a `#` included.
+fn parameters(spans: &mut Spans, at: usize, query: &str) {
+    let mut from = 0;
+    for part in query.split(['&', ';', '#', '?']) {
+        if let Some((name, value)) = part.split_once('=')
+            && hides_parameter(name, value)
+        {
+            spans.hide(at + from + name.len() + 1, value.len());
+        }
+        from += part.len() + 1;
+    }
+}
+
+fn hides_parameter(name: &str, value: &str) -> bool {
+    let name = name.replace("%5F", "_").replace("%5f", "_").replace("%2D", "-").replace("%2d", "-");
+    let known = PARAMETERS.contains(&name.to_ascii_lowercase().as_str());
+    known || (is_secret_name(&name) && hides(&name, value))
+}
+
+/// `user:password@host` without a scheme: the whole word, or nothing.
+pub(super) fn mark_user(spans: &mut Spans, at: usize, word: &str) {
+    let Some((user, host)) = word.rsplit_once('@') else { return };
+    let Some((name, password)) = user.split_once(':') else { return };
+    let is_user = name.chars().all(|c| c.is_ascii_alphanumeric() || "._+-%".contains(c));
+    // `image:tag@sha256:…` is no user.
+    let is_host = host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
+        && !host.starts_with("sha256:");
+    let is_password = !password.is_empty() && !password.contains(['/', '=']);
+    if is_user && is_host && is_password {
+        spans.hide(at, user.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        for (text, shown) in [
+            ("http://user:abc@proxy:3128", "http://***@proxy:3128"),
+            ("http://abc@proxy/x@y", "http://***@proxy/x@y"),
+            ("http://user:a@b@proxy", "http://***@proxy"),
+            ("http://user:a,b;c@proxy", "http://***@proxy"),
+            ("http://user:a/b@proxy/x", "http://***@proxy/x"),
+            ("http://proxy:3128/a@b", "http://proxy:3128/a@b"),
+            ("http://[::1]:3128/a@b", "http://[::1]:3128/a@b"),
+            ("tcp://10.0.0.1:29500 x@y", "tcp://10.0.0.1:29500 x@y"),
+            ("a://b:c@d,e://f:g@h", "a://***@d,e://***@h"),
+            (
+                "https://h/x?token=a&b=2#access_token=c",
+                "https://h/x?token=***&b=2#access_token=***",
+            ),
+            ("https://h/x?max_tokens=7&page=2", "https://h/x?max_tokens=7&page=2"),
+            ("https://h/?a=https://u:p@h2/x?sig=s", "https://h/?a=https://***@h2/x?sig=***"),
+            ("https://hooks.slack.com/services/T/B/x", "https://hooks.slack.com/services/***"),
+            ("://", "://"),
+            ("://@", "://@"),
+        ] {
+            let mut spans = Spans::default();
+            mark(&mut spans, 0, text);
+            assert_eq!(spans.apply(text), shown);
+        }
+    }
+}
