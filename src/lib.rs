@@ -17,6 +17,7 @@ pub mod clear;
 pub mod cli;
 pub mod cpus;
 pub mod host;
+mod hostlist;
 mod in_time;
 pub mod lang;
 pub mod launch;

@@ -13,7 +13,7 @@ use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Folder, GpuFacts, Late, NodeState, PythonFacts, UsedFolder,
+    self, Contract, Facts, Field, Folder, GpuFacts, Late, NodeState, PythonFacts, UsedFolder,
 };
 use crate::plan;
 use crate::probe::{self, Answer};
@@ -184,7 +184,7 @@ pub(super) async fn observe_within(
     );
 
     let mut late = Vec::new();
-    let contract = observe::contract(host, above.answer(&mut late).await.flatten());
+    let mut contract = observe::contract(host, above.answer(&mut late).await.flatten());
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),
@@ -229,8 +229,10 @@ pub(super) async fn observe_within(
         Some(gpus) => gpus,
         None => observe::gpu::unanswered(host, driver),
     };
+    let hostname = hostname(host);
+    contract.own_names = network.own_names(&hostname);
     Facts {
-        hostname: hostname(host),
+        hostname,
         contract,
         gpus,
         network,
@@ -296,9 +298,14 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
     match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
         Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
         Err(_) => {
-            let claimed = contract.master_addr.as_ref().map(|claim| &claim.value);
+            // Only what is a name as it stands; nobody resolves a node list.
+            let plain = contract.evidence.iter().find(|found| {
+                let is_name = found.reading == observe::Reading::Plain && !found.claim.is_blank();
+                found.field == Field::MasterAddr && is_name
+            });
+            let claimed = plain.map(|found| &found.claim.value);
             let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-            (!name.is_empty() && name != "None").then(|| name.clone())
+            (!name.is_empty()).then(|| name.clone())
         }
     }
 }

@@ -72,6 +72,12 @@ pub struct Contract {
     /// The master port that this platform means when it gives none.
     #[serde(default)]
     pub default_port: Option<u16>,
+    /// What to do on this platform where its evidence is half-given.
+    #[serde(default)]
+    pub advice: Option<Text>,
+    /// Names and addresses by which this node knows itself.
+    #[serde(default)]
+    pub own_names: Vec<String>,
 }
 
 /// A variable and its value, unparsed, so that a refusal can quote both.
@@ -117,6 +123,8 @@ pub enum Field {
     Standalone,
     /// How often the platform starts its command on this node.
     TasksPerNode,
+    /// CPUs that the platform gives to this task, whether or not it binds to them.
+    Cpus,
     JobId,
     GraceSeconds,
 }
@@ -143,6 +151,19 @@ pub enum Reading {
     PortPart,
     /// First host of a Slurm node list, `node[01-04,07]`.
     HostlistFirst,
+    /// Place of the name in the Slurm node list beside it.
+    PositionInHostlist,
+    /// Counts or numbers processes: nodes only where the launcher starts one on each.
+    Processes,
+    /// A number of processes; the one beside it is how many of them a node has.
+    PerNode,
+    /// A number to which the one beside it is added.
+    Sum,
+    /// An index of a process on its node, which proves as many processes before it.
+    LocalIndex,
+    /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`:
+    /// the number of its tasks, the place of this one, or the first one's host or port.
+    Cluster,
     /// Leading number of a Slurm task list, `8(x2)`.
     LeadingNumber,
     /// Being set says that this node is the main node, which the platform gives no address of its own.
@@ -161,6 +182,8 @@ pub enum Strength {
     Conventional,
     /// Names that one platform alone uses.
     Specific,
+    /// A launcher that started this very process; what stands around it counts other things.
+    Launcher,
 }
 
 impl Claim {
@@ -275,6 +298,17 @@ pub struct NetworkFacts {
     pub hostname_addresses: Vec<IpAddr>,
     /// NCCL settings that exist before us: environment, then NCCL_CONF_FILE, ~/.nccl.conf, /etc/nccl.conf.
     pub nccl: Vec<NcclSetting>,
+}
+
+impl NetworkFacts {
+    /// Names and addresses by which this node knows itself, the master's if it is this node.
+    pub fn own_names(&self, hostname: &str) -> Vec<String> {
+        let addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let addresses = addresses.chain(&self.hostname_addresses).map(ToString::to_string);
+        let master = self.master.iter().filter(|master| master.local);
+        let names = master.map(|master| master.host.clone());
+        std::iter::once(hostname.to_owned()).chain(names).chain(addresses).collect()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

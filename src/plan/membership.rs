@@ -7,7 +7,12 @@
 //! overrules, and claims of equal strength must agree. No I/O.
 
 mod claims;
+mod cluster;
 mod elastic;
+#[cfg(test)]
+mod environments;
+#[cfg(test)]
+mod half_given;
 mod master;
 mod nodes;
 mod nproc;
@@ -15,7 +20,7 @@ mod rank;
 #[cfg(test)]
 mod tests;
 
-use crate::observe::{Contract, Field, GpuFacts};
+use crate::observe::{Contract, Field, GpuFacts, Reading, Strength};
 use crate::plan::{Decision, Membership};
 use crate::settings::Settings;
 use crate::text;
@@ -66,6 +71,7 @@ pub fn membership(
     let nnodes = nodes::nnodes(settings, contract, gpus, decisions, warnings)?;
     let node_rank = rank::node_rank(settings, contract, &nnodes, decisions, warnings)?;
     let master = master::master(settings, contract, &nnodes, node_rank.value, decisions, warnings)?;
+    refuse_unknown_tasks(contract, &nnodes, &node_rank)?;
     let by_setting = nnodes.by == By::Setting && node_rank.by == By::Setting;
     Ok(Membership {
         platform: if by_setting { "flags".to_owned() } else { platform(contract) },
@@ -125,22 +131,61 @@ fn refuse_tasks(settings: &Settings, contract: &Contract) -> Result<(), Refusal>
     if settings.nnodes.is_some() && settings.node_rank.is_some() {
         return Ok(());
     }
-    for found in claims::spoken(contract, Field::TasksPerNode) {
-        let tasks = claims::tasks(&found);
-        if tasks > 1 {
-            let claim = &found.claim;
-            return Err(refuse(
-                "membership.tasks",
-                text!(
-                    "{claim}: the platform starts this command {tasks} times on the node, and ranklaunch must be started once",
-                    "{claim}：平台会在本节点启动该命令 {tasks} 次，而 ranklaunch 只应启动一次"
-                ),
-                text!(
-                    "ask for one task per node (--ntasks-per-node=1, -npernode 1), or state --nnodes and --node-rank",
-                    "请设为每节点一个任务（--ntasks-per-node=1 或 -npernode 1），或给出 --nnodes 和 --node-rank"
-                ),
-            ));
-        }
-    }
-    Ok(())
+    let found = claims::spoken(contract, Field::TasksPerNode).into_iter();
+    let most = found.map(|found| (claims::tasks(&found), found)).max_by_key(|(tasks, _)| *tasks);
+    let Some((tasks, found)) = most.filter(|(tasks, _)| *tasks > 1) else { return Ok(()) };
+    let claim = &found.claim;
+    let least_en = if found.reading == Reading::LocalIndex { "at least " } else { "" };
+    let least_zh = if found.reading == Reading::LocalIndex { "至少 " } else { " " };
+    let hint = if found.strength == Strength::Hint {
+        text!(
+            "ask for one process per node (processCount = number of nodes, --ntasks-per-node=1), or state --nnodes and --node-rank; unset LOCAL_RANK and LOCAL_WORLD_SIZE if they are left over",
+            "请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1），或给出 --nnodes 和 --node-rank；若 LOCAL_RANK 和 LOCAL_WORLD_SIZE 是残留变量，请取消设置"
+        )
+    } else {
+        text!(
+            "ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1), or state --nnodes and --node-rank",
+            "请设为每节点一个任务（--ntasks-per-node=1、-npernode 1 或 -ppn 1），或给出 --nnodes 和 --node-rank"
+        )
+    };
+    Err(refuse(
+        "membership.tasks",
+        text!(
+            "{claim}: the platform starts this command {least_en}{tasks} times on the node, and ranklaunch must be started once",
+            "{claim}：平台会在本节点启动该命令{least_zh}{tasks} 次，而 ranklaunch 只应启动一次"
+        ),
+        hint,
+    ))
+}
+
+/// A launcher that counts processes and does not say how many of them this node has.
+fn refuse_unknown_tasks(
+    contract: &Contract,
+    nnodes: &Known,
+    node_rank: &Known,
+) -> Result<(), Refusal> {
+    let counts = [(Field::Nnodes, nnodes), (Field::NodeRank, node_rank)];
+    let used = counts.into_iter().find_map(|(field, known)| {
+        let claims = claims::spoken(contract, field).into_iter();
+        let mut claims = claims.filter(|found| found.reading == Reading::Processes);
+        claims.find(|found| {
+            found.claim.to_string() == known.source
+                && !claims::spoken(contract, Field::TasksPerNode)
+                    .iter()
+                    .any(|tasks| tasks.strength == found.strength)
+        })
+    });
+    let Some(found) = used.filter(|_| nnodes.value > 1) else { return Ok(()) };
+    let (claim, platform) = (&found.claim, &found.platform);
+    Err(refuse(
+        "membership.tasks",
+        text!(
+            "{claim} is about processes ({platform}), and no variable says how many of them this node has, so it is not known to be one per node",
+            "{claim} 表示的是进程（{platform}），但没有变量说明本节点有多少进程，无法确认每节点只有一个"
+        ),
+        text!(
+            "start one process per node and state --nnodes N and --node-rank K",
+            "请每节点只启动一个进程，并给出 --nnodes N 和 --node-rank K"
+        ),
+    ))
 }

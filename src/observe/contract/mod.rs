@@ -5,20 +5,33 @@
 //! Which claim wins, and what a bad value means, is decided in `plan`. Knows no
 //! platform by name: [`table`] does.
 
+mod conventions;
+mod launchers;
+mod remarks;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use crate::host::Host;
-use crate::observe::{Claim, Contract, Evidence, Field, Strength, nested};
+use crate::hostlist;
+use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, nested};
+use crate::verdict::Warning;
 
+use conventions::CONVENTIONS;
+use launchers::LAUNCHERS;
+use remarks::{ADVICE, REMARKS};
 use table::{PLATFORMS, Platform, Test};
+
+/// All contracts in their order of trust: what started this process comes first.
+fn platforms() -> impl Iterator<Item = &'static Platform> {
+    LAUNCHERS.iter().chain(PLATFORMS).chain(CONVENTIONS)
+}
 
 /// The platform contract of this container. Reads no file; `above` is what
 /// [`torchrun_above`](nested::torchrun_above) found.
 pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     let mut proven: Vec<&Platform> =
-        PLATFORMS.iter().filter(|platform| proves(host, platform)).collect();
+        platforms().filter(|platform| proves(host, platform)).collect();
     // Stable: within one strength the order of the table stays.
     proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
 
@@ -34,7 +47,11 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     };
     let inside_torchrun = above;
     let stale_rank_variables =
-        if inside_torchrun.is_some() { Vec::new() } else { nested::rank_variables(host) };
+        if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
+    let is_proven = |id: &str| proven.iter().any(|platform| platform.id == id);
+    let remarks = REMARKS.iter().filter(|remark| {
+        is_proven(remark.platform) && remark.unless.iter().all(|name| host.variable(name).is_none())
+    });
 
     Contract {
         platform: proven.first().map_or("none", |platform| platform.id).to_owned(),
@@ -52,7 +69,11 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
         inside_torchrun,
         stale_rank_variables,
         pet_variables: nested::pet_variables(host),
-        warnings: Vec::new(),
+        warnings: remarks
+            .map(|remark| Warning::new(remark.id, remark.text(), remark.hint()))
+            .collect(),
+        advice: ADVICE.iter().find(|advice| is_proven(advice.platform)).map(|one| one.text()),
+        own_names: Vec::new(),
         default_port: proven
             .iter()
             .filter(|platform| platform.strength > Strength::Hint)
@@ -61,9 +82,19 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     }
 }
 
+/// torchrun's variables of a rank that nobody means: all that are here, unless a contract
+/// reads them and torchrun never was here.
+fn left_over(host: &Host, evidence: &[Evidence]) -> Vec<String> {
+    let mut names = nested::rank_variables(host);
+    if host.variable("TORCHELASTIC_RUN_ID").is_none() {
+        names.retain(|name| evidence.iter().all(|found| found.claim.variable != *name));
+    }
+    names
+}
+
 /// Every variable that any contract reads or is proven by, once each.
 pub fn known_variables() -> Vec<&'static str> {
-    let proofs = PLATFORMS.iter().flat_map(|platform| platform.proofs.iter().copied().flatten());
+    let proofs = platforms().flat_map(|platform| platform.proofs.iter().copied().flatten());
     let mut names: Vec<&'static str> = proofs
         .map(|test| match test {
             Test::Set(name)
@@ -73,8 +104,7 @@ pub fn known_variables() -> Vec<&'static str> {
             | Test::Port(name) => *name,
         })
         .chain(
-            PLATFORMS
-                .iter()
+            platforms()
                 .flat_map(|platform| platform.claims)
                 .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
         )
@@ -107,6 +137,14 @@ fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
         let beside = row.beside.and_then(|name| {
             host.variable(name).map(|value| Claim { variable: name.to_owned(), value })
         });
+        // A name that is not in the list says nothing, so that the next row may speak.
+        let listed = || {
+            let list = beside.as_ref().map_or("", |list: &Claim| list.value.as_str());
+            hostlist::position(list, &value).is_some()
+        };
+        if row.reading == Reading::PositionInHostlist && !listed() {
+            continue;
+        }
         found.push(Evidence {
             platform: platform.id.to_owned(),
             field: row.field,

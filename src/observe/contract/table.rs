@@ -1,7 +1,9 @@
-//! The contracts, one row each: what proves the platform, and which variable
-//! gives which field how.
+//! The contracts of platforms, one row each: what proves the platform, and which
+//! variable gives which field how. Those of launchers stand in [`super::launchers`], names
+//! that belong to no platform in [`super::conventions`].
 //!
-//! A new platform is one more entry of [`PLATFORMS`] and nothing else. Rows
+//! A new platform is one more entry of [`PLATFORMS`] and nothing else. Half of what a
+//! platform gives proves it too: what is missing is then refused by name. Rows
 //! stand in the order of trust: where two give the same field with the same
 //! strength, the earlier one is named first. The first claim of a field in a
 //! row and all that follow by [`also`] weigh the same and must agree; [`or`] is
@@ -10,14 +12,14 @@
 use crate::observe::{Field, Reading, Strength};
 
 use Field::{
-    GpuCount, GraceSeconds, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, Rank,
-    RdzvBackend, RdzvEndpoint, Standalone, TasksPerNode, WorldSize,
+    GpuCount, GraceSeconds, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered,
+    RdzvBackend, RdzvEndpoint, Standalone,
 };
 use Reading::{
-    FirstOfList, HostPart, HostlistFirst, LeadingNumber, ListLength, Loopback, MainFirst, Plain,
-    PortPart, PositionInList, Range,
+    Cluster, FirstOfList, HostPart, ListLength, Loopback, MainFirst, Plain, PortPart,
+    PositionInList, Range, Sum,
 };
-use Test::{Ends, Is, Port, Set, Unset};
+use Test::{Ends, Is, Set, Unset};
 
 /// One contract.
 pub(super) struct Platform {
@@ -48,7 +50,7 @@ pub(super) struct Row {
     pub(super) fallback: bool,
 }
 
-const fn is(field: Field, variable: &'static str) -> Row {
+pub(super) const fn is(field: Field, variable: &'static str) -> Row {
     Row { field, variable, reading: Plain, beside: None, fallback: false }
 }
 
@@ -56,20 +58,20 @@ const fn also(field: Field, variable: &'static str) -> Row {
     is(field, variable)
 }
 
-const fn or(field: Field, variable: &'static str) -> Row {
+pub(super) const fn or(field: Field, variable: &'static str) -> Row {
     Row { fallback: true, ..is(field, variable) }
 }
 
-const fn as_(row: Row, reading: Reading) -> Row {
+pub(super) const fn as_(row: Row, reading: Reading) -> Row {
     Row { reading, ..row }
 }
 
-const fn beside(row: Row, variable: &'static str) -> Row {
+pub(super) const fn beside(row: Row, variable: &'static str) -> Row {
     Row { beside: Some(variable), ..row }
 }
 
 /// torchrun's own variables: an image or a manifest may set them without any operator.
-const PET: &[Row] = &[
+pub(super) const PET: &[Row] = &[
     as_(is(Nnodes, "PET_NNODES"), Range),
     is(NodeRank, "PET_NODE_RANK"),
     is(Nproc, "PET_NPROC_PER_NODE"),
@@ -153,7 +155,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "volcengine-mlp",
         strength: Strength::Specific,
-        proofs: &[&[Set("MLP_WORKER_NUM"), Set("MLP_ROLE_INDEX")]],
+        proofs: &[&[Set("MLP_WORKER_NUM")], &[Set("MLP_ROLE_INDEX")]],
         claims: &[
             is(Nnodes, "MLP_WORKER_NUM"),
             is(NodeRank, "MLP_ROLE_INDEX"),
@@ -169,7 +171,10 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "runpod",
         strength: Strength::Specific,
-        proofs: &[&[Set("NUM_NODES"), Set("NODE_RANK"), Set("PRIMARY_ADDR")]],
+        proofs: &[
+            &[Set("PRIMARY_ADDR"), Set("NUM_NODES")],
+            &[Set("PRIMARY_ADDR"), Set("NODE_RANK")],
+        ],
         claims: &[
             is(Nnodes, "NUM_NODES"),
             is(NodeRank, "NODE_RANK"),
@@ -185,7 +190,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         // The order of SM_HOSTS is the order of ranks, as in the platform's own toolkit.
         id: "sagemaker",
         strength: Strength::Specific,
-        proofs: &[&[Set("SM_HOSTS"), Set("SM_CURRENT_HOST")]],
+        proofs: &[&[Set("SM_HOSTS")]],
         claims: &[
             as_(is(Nnodes, "SM_HOSTS"), ListLength),
             beside(as_(is(NodeRank, "SM_CURRENT_HOST"), PositionInList), "SM_HOSTS"),
@@ -201,7 +206,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         // The main node is not told its own address, and its index need not be 0.
         id: "aws-batch",
         strength: Strength::Specific,
-        proofs: &[&[Set("AWS_BATCH_JOB_NUM_NODES"), Set("AWS_BATCH_JOB_NODE_INDEX")]],
+        proofs: &[&[Set("AWS_BATCH_JOB_NUM_NODES")], &[Set("AWS_BATCH_JOB_NODE_INDEX")]],
         claims: &[
             is(Nnodes, "AWS_BATCH_JOB_NUM_NODES"),
             beside(
@@ -218,7 +223,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "skypilot",
         strength: Strength::Specific,
-        proofs: &[&[Set("SKYPILOT_NUM_NODES"), Set("SKYPILOT_NODE_RANK")]],
+        proofs: &[&[Set("SKYPILOT_NUM_NODES")], &[Set("SKYPILOT_NODE_RANK")]],
         claims: &[
             is(Nnodes, "SKYPILOT_NUM_NODES"),
             is(NodeRank, "SKYPILOT_NODE_RANK"),
@@ -233,7 +238,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "leader-worker-set",
         strength: Strength::Specific,
-        proofs: &[&[Set("LWS_GROUP_SIZE"), Set("LWS_LEADER_ADDRESS")]],
+        proofs: &[&[Set("LWS_GROUP_SIZE")], &[Set("LWS_WORKER_INDEX")]],
         claims: &[
             is(Nnodes, "LWS_GROUP_SIZE"),
             is(NodeRank, "LWS_WORKER_INDEX"),
@@ -244,57 +249,103 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // What the step has beats what the job has: srun may use a part of the nodes.
-        id: "slurm",
+        // Its own launcher (torchrun's parameters in the manual: NODE_NUM, INDEX, CHIEF_IP).
+        id: "tencent-ti",
+        strength: Strength::Specific,
+        proofs: &[&[Set("CHIEF_IP"), Set("NODE_NUM")], &[Set("CHIEF_IP"), Set("INDEX")]],
+        claims: &[
+            is(Nnodes, "NODE_NUM"),
+            is(NodeRank, "INDEX"),
+            is(MasterAddr, "MASTER_ADDR"),
+            or(MasterAddr, "CHIEF_IP"),
+            is(MasterPort, "MASTER_PORT"),
+            is(Offered, "GPU_NUM_PER_NODE"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // The address of DLRover's own master is no node's.
+        id: "dlrover",
+        strength: Strength::Specific,
+        proofs: &[&[Set("NODE_NUM"), Set("NODE_RANK")], &[Set("DLROVER_MASTER_ADDR")]],
+        claims: &[
+            is(Nnodes, "NODE_NUM"),
+            is(NodeRank, "NODE_RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            is(MasterPort, "MASTER_PORT"),
+            is(JobId, "ELASTIC_JOB_NAME"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        id: "dstack",
+        strength: Strength::Specific,
+        proofs: &[&[Set("DSTACK_NODES_NUM")], &[Set("DSTACK_NODE_RANK")]],
+        claims: &[
+            is(Nnodes, "DSTACK_NODES_NUM"),
+            is(NodeRank, "DSTACK_NODE_RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            or(MasterAddr, "DSTACK_MASTER_NODE_IP"),
+            is(MasterPort, "MASTER_PORT"),
+            is(GpuCount, "DSTACK_GPUS_PER_NODE"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // An array without a master is one of independent jobs.
+        id: "ngc",
         strength: Strength::Specific,
         proofs: &[
-            &[Set("SLURM_JOB_ID"), Set("SLURM_STEP_NUM_NODES")],
-            &[Set("SLURM_JOB_ID"), Set("SLURM_JOB_NUM_NODES")],
-            &[Set("SLURM_JOB_ID"), Set("SLURM_NNODES")],
+            &[Set("NGC_MASTER_ADDR"), Set("NGC_ARRAY_SIZE")],
+            &[Set("NGC_MASTER_ADDR"), Set("NGC_ARRAY_INDEX")],
         ],
         claims: &[
-            is(Nnodes, "SLURM_STEP_NUM_NODES"),
-            or(Nnodes, "SLURM_JOB_NUM_NODES"),
-            or(Nnodes, "SLURM_NNODES"),
-            is(NodeRank, "SLURM_NODEID"),
+            is(Nnodes, "NGC_ARRAY_SIZE"),
+            is(NodeRank, "NGC_ARRAY_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
-            as_(or(MasterAddr, "SLURM_STEP_NODELIST"), HostlistFirst),
-            as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst),
-            as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst),
+            or(MasterAddr, "NGC_MASTER_ADDR"),
             is(MasterPort, "MASTER_PORT"),
-            as_(is(TasksPerNode, "SLURM_STEP_TASKS_PER_NODE"), LeadingNumber),
-            is(GpuCount, "SLURM_GPUS_ON_NODE"),
-            is(JobId, "SLURM_JOB_ID"),
+            is(JobId, "NGC_JOB_ID"),
         ],
         default_port: None,
     },
     Platform {
-        id: "azure-ml",
+        id: "lepton",
         strength: Strength::Specific,
-        proofs: &[&[Set("AZ_BATCH_MASTER_NODE"), Set("OMPI_COMM_WORLD_SIZE")]],
+        proofs: &[&[Set("LEPTON_JOB_TOTAL_WORKERS")], &[Set("LEPTON_JOB_WORKER_INDEX")]],
         claims: &[
-            is(Nnodes, "OMPI_COMM_WORLD_SIZE"),
-            is(NodeRank, "OMPI_COMM_WORLD_RANK"),
-            is(TasksPerNode, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            is(Nnodes, "LEPTON_JOB_TOTAL_WORKERS"),
+            is(NodeRank, "LEPTON_JOB_WORKER_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
-            as_(or(MasterAddr, "AZ_BATCH_MASTER_NODE"), HostPart),
             is(MasterPort, "MASTER_PORT"),
         ],
         default_port: None,
     },
     Platform {
-        // One process per node, so that processes are nodes; more are refused by TasksPerNode.
-        id: "open-mpi",
+        id: "vertex-ai",
         strength: Strength::Specific,
-        proofs: &[&[
-            Set("OMPI_COMM_WORLD_SIZE"),
-            Set("OMPI_COMM_WORLD_RANK"),
-            Unset("AZ_BATCH_MASTER_NODE"),
-        ]],
+        proofs: &[&[Set("CLUSTER_SPEC")]],
         claims: &[
-            is(Nnodes, "OMPI_COMM_WORLD_SIZE"),
-            is(NodeRank, "OMPI_COMM_WORLD_RANK"),
-            is(TasksPerNode, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            as_(is(Nnodes, "CLUSTER_SPEC"), Cluster),
+            as_(is(NodeRank, "CLUSTER_SPEC"), Cluster),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "CLUSTER_SPEC"), Cluster),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "CLUSTER_SPEC"), Cluster),
+        ],
+        default_port: None,
+    },
+    Platform {
+        id: "huawei-modelarts",
+        strength: Strength::Specific,
+        proofs: &[&[Set("MA_NUM_HOSTS")]],
+        claims: &[
+            is(Nnodes, "MA_NUM_HOSTS"),
+            is(NodeRank, "VC_TASK_INDEX"),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "VC_WORKER_HOSTS"), FirstOfList),
+            is(MasterPort, "MASTER_PORT"),
+            is(GpuCount, "MA_NUM_GPUS"),
         ],
         default_port: None,
     },
@@ -308,68 +359,44 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: Some(23456),
     },
     Platform {
-        id: "torchrun-variables",
-        strength: Strength::Conventional,
-        proofs: &[&[Set("PET_NNODES")]],
-        claims: PET,
-        default_port: None,
-    },
-    Platform {
-        // What torchrun gives its workers, here left over or with `--nested`.
-        id: "torchrun-worker",
-        strength: Strength::Conventional,
-        proofs: &[&[Set("TORCHELASTIC_RUN_ID"), Set("GROUP_WORLD_SIZE"), Set("GROUP_RANK")]],
-        claims: &[is(Nnodes, "GROUP_WORLD_SIZE"), is(NodeRank, "GROUP_RANK")],
-        default_port: None,
-    },
-    Platform {
-        // The names of most start-up scripts, and of our own `--engine command`.
-        id: "node-variables",
-        strength: Strength::Conventional,
-        proofs: &[&[Set("NNODES"), Set("NODE_RANK")]],
-        claims: &[is(Nnodes, "NNODES"), is(NodeRank, "NODE_RANK"), is(Offered, "NPROC_PER_NODE")],
-        default_port: None,
-    },
-    Platform {
-        // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
-        id: "generic",
-        strength: Strength::Generic,
-        // A port alone is what a person sets beside flags that say the rest.
-        proofs: &[
-            &[Set("WORLD_SIZE")],
-            &[Set("RANK")],
-            &[Set("MASTER_ADDR")],
-            &[Port("MASTER_PORT")],
-        ],
+        // The env and svc plugins without the pytorch plugin: with a single kind of task
+        // its index is the node rank.
+        id: "volcano-workers",
+        strength: Strength::Specific,
+        proofs: &[&[
+            Set("VC_TASK_INDEX"),
+            Set("VC_WORKER_NUM"),
+            Unset("VC_MASTER_NUM"),
+            Unset("MA_NUM_HOSTS"),
+            Unset("WORLD_SIZE"),
+            Unset("RANK"),
+        ]],
         claims: &[
-            is(WorldSize, "WORLD_SIZE"),
-            is(Rank, "RANK"),
+            is(Nnodes, "VC_WORKER_NUM"),
+            is(NodeRank, "VC_TASK_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "VC_WORKER_HOSTS"), FirstOfList),
             is(MasterPort, "MASTER_PORT"),
-            is(Offered, "NPROC_PER_NODE"),
-            is(GraceSeconds, "TerminationGracePeriodSeconds"),
         ],
-        default_port: None,
+        default_port: Some(23456),
     },
     Platform {
-        // A Ray pod has no rank and no torch port; the head knows itself by a loopback address.
-        id: "kuberay",
-        strength: Strength::Hint,
-        proofs: &[&[Set("RAY_CLUSTER_NAME"), Set("RAY_NODE_TYPE_NAME")]],
+        // With two kinds of task nothing says to which of them this pod belongs.
+        id: "volcano-tasks",
+        strength: Strength::Specific,
+        proofs: &[&[
+            Set("VC_TASK_INDEX"),
+            Set("VC_WORKER_NUM"),
+            Set("VC_MASTER_NUM"),
+            Unset("WORLD_SIZE"),
+            Unset("RANK"),
+        ]],
         claims: &[
-            is(MasterAddr, "FQ_RAY_IP"),
-            as_(or(MasterAddr, "RAY_ADDRESS"), HostPart),
-            is(JobId, "RAY_CLUSTER_NAME"),
+            beside(as_(is(Nnodes, "VC_WORKER_NUM"), Sum), "VC_MASTER_NUM"),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "VC_MASTER_HOSTS"), FirstOfList),
+            is(MasterPort, "MASTER_PORT"),
         ],
-        default_port: None,
-    },
-    Platform {
-        // The number of completions is in no variable, and many indexed Jobs are farms of
-        // independent pods: the index is a node rank only once nnodes is known.
-        id: "kubernetes-indexed-job",
-        strength: Strength::Hint,
-        proofs: &[&[Set("JOB_COMPLETION_INDEX")]],
-        claims: &[is(NodeRank, "JOB_COMPLETION_INDEX")],
-        default_port: None,
+        default_port: Some(23456),
     },
 ];

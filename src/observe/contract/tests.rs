@@ -77,9 +77,13 @@ fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
 
 #[test]
 fn every_row_has_a_name_of_its_own_and_a_proof() {
-    let ids: BTreeSet<&str> = PLATFORMS.iter().map(|platform| platform.id).collect();
-    assert_eq!(ids.len(), PLATFORMS.len());
-    for platform in PLATFORMS {
+    let ids: BTreeSet<&str> = platforms().map(|platform| platform.id).collect();
+    assert_eq!(ids.len(), platforms().count());
+    let named = ADVICE.iter().map(|advice| advice.platform);
+    for id in named.chain(REMARKS.iter().map(|remark| remark.platform)) {
+        assert!(ids.contains(id), "{id} is no platform");
+    }
+    for platform in platforms() {
         assert!(!platform.proofs.is_empty(), "{}", platform.id);
         for group in platform.proofs {
             let positive = group.iter().any(|test| !matches!(test, Test::Unset(_)));

@@ -6,10 +6,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::hostlist;
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
+
+use super::cluster;
 
 /// More nodes than any job has; keeps every product of sizes inside u32.
 pub(super) const MOST_NODES: u32 = 100_000;
@@ -26,32 +29,9 @@ pub(super) enum Count {
     Between(u32, u32),
 }
 
-/// The claims of one field, strongest first. A contract made by hand has no evidence;
-/// then its plain fields speak.
+/// The claims of one field, strongest first.
 pub(super) fn of(contract: &Contract, field: Field) -> Vec<Evidence> {
-    if !contract.evidence.is_empty() {
-        return contract.evidence.iter().filter(|found| found.field == field).cloned().collect();
-    }
-    let (claim, reading, strength) = match field {
-        Field::Nnodes => (&contract.nnodes, Reading::Range, Strength::Specific),
-        Field::NodeRank => (&contract.node_rank, Reading::Plain, Strength::Specific),
-        Field::WorldSize => (&contract.world_size, Reading::Plain, Strength::Generic),
-        Field::Rank => (&contract.rank, Reading::Plain, Strength::Generic),
-        Field::MasterAddr => (&contract.master_addr, Reading::Plain, Strength::Generic),
-        Field::MasterPort => (&contract.master_port, Reading::Plain, Strength::Generic),
-        Field::Nproc => (&contract.nproc, Reading::Plain, Strength::Specific),
-        Field::RdzvEndpoint => (&contract.rdzv_endpoint, Reading::Plain, Strength::Specific),
-        _ => return Vec::new(),
-    };
-    let evidence = |claim: &Claim| Evidence {
-        platform: contract.platform.clone(),
-        field,
-        claim: claim.clone(),
-        reading,
-        beside: None,
-        strength,
-    };
-    claim.iter().map(evidence).collect()
+    contract.evidence.iter().filter(|found| found.field == field).cloned().collect()
 }
 
 /// The claims of one field that say something.
@@ -135,6 +115,39 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
                 )),
             }
         }
+        Reading::PerNode => {
+            let processes = number(claim, &claim.value, 1, u32::MAX, flag)?;
+            let beside = found.beside.as_ref().filter(|beside| !beside.is_blank());
+            let each = beside.map_or(Ok(1), |each| number(each, &each.value, 1, 4096, flag))?;
+            let nodes =
+                processes.checked_div(each).filter(|nodes| (1..=MOST_NODES).contains(nodes));
+            match nodes.filter(|nodes| nodes.checked_mul(each) == Some(processes)) {
+                Some(nodes) => Ok(Count::Exact(nodes)),
+                None => Err(refuse(
+                    "membership.processes",
+                    text!(
+                        "{claim} counts processes, and it is no multiple of the {each} that a node has",
+                        "{claim} 表示进程数，但不是每节点 {each} 个进程的整数倍"
+                    ),
+                    text!(
+                        "correct one of them, or state --nnodes N",
+                        "请改正其中之一，或给出 --nnodes N"
+                    ),
+                )),
+            }
+        }
+        Reading::Sum => {
+            let own = number(claim, &claim.value, 0, MOST_NODES, flag)?;
+            let beside = found.beside.as_ref().filter(|beside| !beside.is_blank());
+            let more =
+                beside.map_or(Ok(0), |more| number(more, &more.value, 0, MOST_NODES, flag))?;
+            let sum = own.saturating_add(more).to_string();
+            number(claim, &sum, 1, MOST_NODES, flag).map(Count::Exact)
+        }
+        Reading::Cluster => {
+            let length = cluster::hosts(&claim.value).len().to_string();
+            number(claim, &length, 1, MOST_NODES, flag).map(Count::Exact)
+        }
         Reading::ListLength => {
             let length = list(&claim.value).len().to_string();
             number(claim, &length, 1, MOST_NODES, flag).map(Count::Exact)
@@ -154,16 +167,13 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
         }
         Reading::PositionInList => {
             let names = found.beside.as_ref().map(|beside| list(&beside.value)).unwrap_or_default();
-            let position = names.iter().position(|name| name == claim.value.trim());
-            position.and_then(|position| u32::try_from(position).ok()).ok_or_else(|| {
-                let beside = found.beside.as_ref().map(Claim::to_string).unwrap_or_default();
-                refuse(
-                    "membership.rank",
-                    text!("{claim} does not stand in {beside}", "{claim} 不在 {beside} 之中"),
-                    text!("state the rank of this node: {flag}", "请给出本节点的编号：{flag}"),
-                )
-            })
+            place(found, names.iter().position(|name| name == claim.value.trim()))
         }
+        Reading::PositionInHostlist => {
+            let list = found.beside.as_ref().map_or("", |beside| beside.value.as_str());
+            place(found, hostlist::position(list, &claim.value))
+        }
+        Reading::Cluster => place(found, cluster::position(&claim.value)),
         Reading::MainFirst => {
             let index = number(claim, &claim.value, 0, most, flag)?;
             let main = match &found.beside {
@@ -178,6 +188,30 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
         }
         _ => number(claim, &claim.value, 0, most, flag),
     }
+}
+
+/// The place that was found in a list, as a rank.
+fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
+    position.and_then(|position| u32::try_from(position).ok()).ok_or_else(|| {
+        let claim = &found.claim;
+        let text = match &found.beside {
+            Some(beside) => {
+                text!("{claim} does not stand in {beside}", "{claim} 不在 {beside} 之中")
+            }
+            None => text!(
+                "this task is none of the nodes of {claim}",
+                "本任务不在 {claim} 所列的节点之中"
+            ),
+        };
+        refuse(
+            "membership.rank",
+            text,
+            text!(
+                "state the rank of this node: --node-rank K",
+                "请给出本节点的编号：--node-rank K"
+            ),
+        )
+    })
 }
 
 /// Entries of a JSON list of strings, or of text separated by commas or white space.
@@ -205,28 +239,16 @@ pub(super) fn endpoint(value: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// First host of `rack1node[01-04,07],other`.
-fn first_of_hostlist(value: &str) -> String {
-    let mut host = String::new();
-    let mut letters = value.trim().chars();
-    while let Some(letter) = letters.next() {
-        match letter {
-            ',' => break,
-            '[' => {
-                let group: Vec<char> = letters.by_ref().take_while(|inner| *inner != ']').collect();
-                host.extend(group.into_iter().take_while(|inner| !matches!(inner, '-' | ',')));
-            }
-            other => host.push(other),
-        }
-    }
-    host
-}
-
-/// How often the platform starts its command on this node; what cannot be read counts as once.
+/// How often, at least, the platform starts its command on this node; what cannot be read
+/// counts as once.
 pub(super) fn tasks(found: &Evidence) -> u32 {
     let value = found.claim.value.trim();
     let digits = value.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(value.len());
-    value.get(..digits).and_then(|digits| digits.parse().ok()).unwrap_or(1)
+    let number: Option<u32> = value.get(..digits).and_then(|digits| digits.parse().ok());
+    match found.reading {
+        Reading::LocalIndex => number.map_or(1, |index| index.saturating_add(1)),
+        _ => number.unwrap_or(1),
+    }
 }
 
 /// The master's host as a claim gives it, unchecked.
@@ -235,10 +257,46 @@ pub(super) fn host_text(found: &Evidence) -> String {
     match found.reading {
         Reading::HostPart => endpoint(value).0.to_owned(),
         Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
-        Reading::HostlistFirst => first_of_hostlist(value),
+        Reading::HostlistFirst => hostlist::expand(value).into_iter().next().unwrap_or_default(),
+        Reading::Cluster => {
+            let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
+            endpoint(&first).0.to_owned()
+        }
         Reading::Loopback => "127.0.0.1".to_owned(),
         _ => value.to_owned(),
     }
+}
+
+/// The master's port as a claim gives it, unchecked; empty where an endpoint has none.
+pub(super) fn port_text(found: &Evidence) -> String {
+    let value = found.claim.value.trim();
+    match found.reading {
+        Reading::PortPart => endpoint(value).1.unwrap_or_default().to_owned(),
+        Reading::Cluster => {
+            let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
+            endpoint(&first).1.unwrap_or_default().to_owned()
+        }
+        _ => value.to_owned(),
+    }
+}
+
+/// Whether `host`, as far as its text says, is another host than this one.
+pub(super) fn is_other_host(contract: &Contract, host: &str) -> bool {
+    let host = endpoint(host).0.trim_end_matches('.');
+    let address = host.parse::<IpAddr>().ok();
+    let is_own = contract.own_names.iter().any(|own| match (address, own.parse::<IpAddr>()) {
+        (Some(address), Ok(own)) => address == own,
+        (None, Err(_)) => is_name_of(own, host) || is_name_of(host, own),
+        _ => false,
+    });
+    !is_loopback(host) && !is_own
+}
+
+/// `job-0` and `job-0.ns.svc` are names of one host.
+fn is_name_of(short: &str, long: &str) -> bool {
+    let (short, long) = (short.to_ascii_lowercase(), long.to_ascii_lowercase());
+    !short.is_empty()
+        && long.strip_prefix(&short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Why `host` cannot be the name or address of a node; None when it can.
@@ -283,21 +341,6 @@ pub(super) fn is_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn first_host_of_a_slurm_node_list() {
-        let table = [
-            ("node[01-04,07],other3", "node01"),
-            ("node7", "node7"),
-            ("rack[1-2]node[3,5]-ib", "rack1node3-ib"),
-            ("a,b[1-2]", "a"),
-            ("node[", "node"),
-            ("", ""),
-        ];
-        for (list, host) in table {
-            assert_eq!(first_of_hostlist(list), host, "{list}");
-        }
-    }
 
     #[test]
     fn ranks_in_every_way_of_counting() {

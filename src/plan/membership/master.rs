@@ -206,13 +206,13 @@ fn claimed_port(
 ) -> Result<u16, Refusal> {
     let said = |found: &&Evidence| {
         // An endpoint without a port says nothing about one.
-        let text = port_text(found);
+        let text = claims::port_text(found);
         !found.claim.is_blank() && !text.is_empty()
     };
     if let Some(found) = found.iter().find(said) {
         let (claim, platform) = (&found.claim, &found.platform);
         if several || !is_service_link(&claim.value) {
-            let port = port(claim, &port_text(found))?;
+            let port = port(claim, &claims::port_text(found))?;
             let because = if several {
                 text!("{platform} gives it", "由 {platform} 给出")
             } else {
@@ -241,14 +241,6 @@ fn claimed_port(
     };
     decisions.push(Decision::new("master_port", default, because, "default"));
     Ok(default)
-}
-
-fn port_text(found: &Evidence) -> String {
-    let value = found.claim.value.trim();
-    match found.reading {
-        Reading::PortPart => claims::endpoint(value).1.unwrap_or_default().to_owned(),
-        _ => value.to_owned(),
-    }
 }
 
 /// Kubernetes sets `<SERVICE>_PORT=tcp://IP:PORT` for every Service of the namespace, so

@@ -3,9 +3,10 @@
 //! Takes settings, contract and, where WORLD_SIZE counts processes, the GPUs;
 //! gives the count and who says so.
 
-use crate::observe::{Contract, Evidence, Field, GpuFacts, Reading};
+use crate::lang::Text;
+use crate::observe::{Claim, Contract, Evidence, Field, GpuFacts, Reading, Strength};
 use crate::plan::Decision;
-use crate::settings::{Settings, WorldSizeCounts};
+use crate::settings::{Settings, Source, WorldSizeCounts};
 use crate::text;
 use crate::verdict::{Refusal, Warning};
 
@@ -33,6 +34,7 @@ pub(super) fn nnodes(
                 text!("state the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
             ));
         }
+        refuse_other_count(settings, contract, gpus, value)?;
         let because = text!("stated", "已指定");
         decisions.push(Decision::new("nnodes", value, because, source));
         Known { value, source: source.to_string(), by: By::Setting }
@@ -41,6 +43,7 @@ pub(super) fn nnodes(
     } else if let Some(known) = world_size(settings, contract, gpus, decisions)? {
         known
     } else {
+        refuse_lone_master(settings, contract)?;
         decisions.push(Decision::new(
             "nnodes",
             1,
@@ -54,6 +57,106 @@ pub(super) fn nnodes(
         note_world_size(contract, &known, decisions, warnings);
     }
     Ok(known)
+}
+
+/// A profile is one file for many jobs, so that its number of nodes may not quietly take
+/// this node out of a job: each of its nodes would work alone, as rank 0.
+fn refuse_other_count(
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+    stated: u32,
+) -> Result<(), Refusal> {
+    let Some(source) = settings.nnodes.as_ref().map(|setting| &setting.source) else {
+        return Ok(());
+    };
+    if !matches!(source, Source::Profile { .. }) {
+        return Ok(());
+    }
+    let mut unsaid = Vec::new();
+    let platform = match counted(contract, &mut unsaid)? {
+        Some(known) => Some(known),
+        None => world_size(settings, contract, gpus, &mut unsaid)?,
+    };
+    let Some(Known { value, source: said, by }) = platform.filter(|known| known.value != stated)
+    else {
+        return Ok(());
+    };
+    let processes = match by {
+        By::WorldSize => text!(
+            "; --world-size-counts processes if WORLD_SIZE counts processes",
+            "；若 WORLD_SIZE 表示进程数，请加 --world-size-counts processes"
+        ),
+        _ => text!("", ""),
+    };
+    let (also_en, also_zh) = (processes.en, processes.zh);
+    let alone = text!(
+        "--nnodes {stated} if each node is to work alone",
+        "若各节点应独立工作，请用 --nnodes {stated}"
+    );
+    let fewer = text!("--nnodes {stated} if that is meant", "若确实如此，请用 --nnodes {stated}");
+    let way = if stated == 1 { alone } else { fewer };
+    let (way_en, way_zh) = (way.en, way.zh);
+    Err(refuse(
+        "membership.contradiction",
+        text!(
+            "{source} says that the job has {stated} nodes, and the platform says {value} ({said})",
+            "{source} 指定任务有 {stated} 个节点，而平台给出 {value} 个（{said}）"
+        ),
+        text!(
+            "--nnodes {value} to work together, with --nproc-per-node auto where the profile's number does not fit, or a profile without nnodes; {way_en}{also_en}",
+            "若要共同工作，请用 --nnodes {value}（配置中的进程数不合适时加 --nproc-per-node auto），或去掉配置中的 nnodes；{way_zh}{also_zh}"
+        ),
+    ))
+}
+
+/// A master on another host says that there are other nodes.
+fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Refusal> {
+    let stated = settings.master_addr.as_ref().map(|setting| Claim {
+        variable: setting.source.to_string(),
+        value: setting.value.clone(),
+    });
+    let other = match stated {
+        Some(claim) => claims::is_other_host(contract, claim.value.trim()).then_some(claim),
+        None => claims::spoken(contract, Field::MasterAddr)
+            .into_iter()
+            .find(|found| found.strength > Strength::Hint)
+            .filter(|found| {
+                let host = claims::host_text(found);
+                claims::host_problem(&host).is_none() && claims::is_other_host(contract, &host)
+            })
+            .map(|found| found.claim),
+    };
+    let Some(claim) = other else { return Ok(()) };
+    let rank = claims::spoken(contract, Field::Rank).into_iter();
+    let rank = rank.chain(claims::spoken(contract, Field::NodeRank)).next();
+    Err(half_given(
+        contract,
+        match rank.map(|found| found.claim) {
+            Some(rank) => text!(
+                "{rank} and {claim} are set, and nothing says how many nodes there are",
+                "设置了 {rank} 和 {claim}，但没有信息说明共有多少节点"
+            ),
+            None => text!(
+                "{claim} is another host, and nothing says how many nodes there are",
+                "{claim} 是另一台主机，但没有信息说明共有多少节点"
+            ),
+        },
+        how_many(),
+    ))
+}
+
+/// What to do where the number of nodes is missing.
+pub(super) fn how_many() -> Text {
+    text!(
+        "state how many nodes take part and which this is: --nnodes N --node-rank K, or WORLD_SIZE and RANK; --nnodes 1 for this node alone",
+        "请给出节点数和本节点编号：--nnodes N --node-rank K，或 WORLD_SIZE 和 RANK；只用本节点时用 --nnodes 1"
+    )
+}
+
+/// Half of the evidence is missing; the platform's own advice goes before `hint`.
+pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal {
+    refuse("membership.half-given", text, contract.advice.clone().unwrap_or(hint))
 }
 
 /// The node count of variables that count nodes; equal ones must agree.

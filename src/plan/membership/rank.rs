@@ -11,6 +11,7 @@ use crate::text;
 use crate::verdict::{Refusal, Warning};
 
 use super::claims::{self, contradiction, refuse, strongest};
+use super::nodes::{half_given, how_many};
 use super::{By, Known};
 
 pub(super) fn node_rank(
@@ -37,8 +38,8 @@ pub(super) fn node_rank(
         (Known { value: 0, source: "default".to_owned(), by: By::Nobody }, because)
     } else {
         let (source, last) = (&nnodes.source, nodes.saturating_sub(1));
-        return Err(refuse(
-            "membership.half-given",
+        return Err(half_given(
+            contract,
             text!(
                 "there are {nodes} nodes ({source}), and nothing says which of them this is",
                 "共有 {nodes} 个节点（{source}），但没有信息说明本节点是第几个"
@@ -49,7 +50,7 @@ pub(super) fn node_rank(
             ),
         ));
     };
-    check_rank(contract, nnodes, &known, warnings)?;
+    check_rank(contract, nnodes, &known)?;
     if known.by == By::Platform {
         warn_of_other_rank(contract, nodes, &known, warnings);
     }
@@ -103,51 +104,20 @@ fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, warnings: 
     ));
 }
 
-fn check_rank(
-    contract: &Contract,
-    nnodes: &Known,
-    rank: &Known,
-    warnings: &mut Vec<Warning>,
-) -> Result<(), Refusal> {
+fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), Refusal> {
     let (nodes, value) = (nnodes.value, rank.value);
     let said = match rank.by {
         By::Setting => format!("{}={value}", rank.source),
         _ => rank.source.clone(),
     };
-    let half = |text| {
-        refuse(
-            "membership.half-given",
-            text,
-            text!(
-                "state how many nodes take part: --nnodes N, or WORLD_SIZE; --nnodes 1 for this node alone",
-                "请给出参与的节点数：--nnodes N 或 WORLD_SIZE；只用本节点时用 --nnodes 1"
-            ),
-        )
-    };
     if nnodes.by == By::Nobody && rank.by != By::Nobody {
-        let addr = claims::spoken(contract, Field::MasterAddr).into_iter().find(|found| {
-            found.strength > Strength::Hint && !claims::is_loopback(&claims::host_text(found))
-        });
-        if value > 0 {
-            return Err(half(text!(
-                "{said} says that there are other nodes, and nothing says how many",
-                "{said} 说明还有其他节点，但没有信息说明共有多少"
-            )));
-        }
-        if let Some(addr) = addr.filter(|_| rank.by == By::WorldSize) {
-            let addr = addr.claim;
-            return Err(half(text!(
-                "{said} and {addr} are set, and nothing says how many nodes there are",
-                "设置了 {said} 和 {addr}，但没有信息说明共有多少节点"
-            )));
-        }
-        warnings.push(Warning::new(
-            "membership.half-given",
+        return Err(half_given(
+            contract,
             text!(
-                "{said} is set and nothing says how many nodes there are; this node works alone",
-                "设置了 {said}，但没有信息说明节点数；按单节点运行"
+                "{said} is the index of a node, and nothing says how many nodes there are",
+                "{said} 是节点编号，但没有信息说明共有多少节点"
             ),
-            text!("state it with --nnodes N", "请用 --nnodes N 指明"),
+            how_many(),
         ));
     }
     if value < nodes {

@@ -1,0 +1,100 @@
+//! Slurm's compressed lists of hosts: `rack[1-2]node[03-04,07],login1`.
+//!
+//! Takes such a list; gives its hosts in order. Text that is no list is taken as far as it
+//! can be read. Asks nobody: scontrol is missing in most containers.
+
+/// More hosts than any job has; a range beyond is cut there.
+const MOST: usize = 100_000;
+
+/// The hosts of a list, in its order.
+pub(crate) fn expand(list: &str) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for item in items(list) {
+        let mut names = vec![String::new()];
+        let mut rest = item;
+        while !rest.is_empty() {
+            let (plain, group) = rest.split_once('[').unwrap_or((rest, ""));
+            let (group, after) = group.split_once(']').unwrap_or((group, ""));
+            let ends = if group.is_empty() { vec![String::new()] } else { numbers(group) };
+            let grown = names
+                .iter()
+                .flat_map(|name| ends.iter().map(move |end| format!("{name}{plain}{end}")));
+            names = grown.take(MOST).collect();
+            rest = after;
+        }
+        hosts.extend(names.into_iter().filter(|name| !name.is_empty()));
+        hosts.truncate(MOST);
+    }
+    hosts
+}
+
+/// The place of a host in a list, from 0.
+pub(crate) fn position(list: &str, host: &str) -> Option<usize> {
+    expand(list).iter().position(|name| name == host.trim())
+}
+
+/// The parts between commas that stand outside of brackets.
+fn items(list: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    list.trim().split(move |letter| {
+        match letter {
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        letter == ',' && !inside
+    })
+}
+
+/// `03-04,07` → 03, 04, 07; leading zeros stay.
+fn numbers(group: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for part in group.split(',').filter(|part| !part.is_empty()) {
+        let range = part.split_once('-').and_then(|(first, last)| {
+            Some((first.len(), first.parse::<usize>().ok()?, last.parse::<usize>().ok()?))
+        });
+        match range {
+            Some((width, first, last)) if first <= last => {
+                let numbers = (first..=last).take(MOST);
+                all.extend(numbers.map(|number| format!("{number:0width$}")));
+            }
+            _ => all.push(part.split('-').next().unwrap_or(part).to_owned()),
+        }
+        all.truncate(MOST);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_give_their_hosts_in_order() {
+        let table: [(&str, &[&str]); 9] = [
+            ("node[01-03,07],other3", &["node01", "node02", "node03", "node07", "other3"]),
+            ("node7", &["node7"]),
+            ("n[1,3]", &["n1", "n3"]),
+            (
+                "rack[1-2]node[3,5]-ib",
+                &["rack1node3-ib", "rack1node5-ib", "rack2node3-ib", "rack2node5-ib"],
+            ),
+            ("a,b[9-11]", &["a", "b9", "b10", "b11"]),
+            ("node[", &["node"]),
+            ("n[x-y]", &["nx"]),
+            ("n[3-1]", &["n3"]),
+            ("", &[]),
+        ];
+        for (list, hosts) in table {
+            assert_eq!(expand(list), hosts, "{list}");
+        }
+        assert_eq!(position("n[1,3],a", "n3"), Some(1));
+        assert_eq!(position("n[1,3]", "n2"), None);
+    }
+
+    #[test]
+    fn a_list_without_end_is_cut() {
+        assert_eq!(expand("n[0-99999999999]").len(), MOST);
+        assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
+    }
+}

@@ -1,0 +1,125 @@
+//! The rows of names that belong to no platform: torchrun's own, those of many start-up
+//! scripts, and what a container says without meaning a job of several nodes.
+
+use crate::observe::{Field, Reading, Strength};
+
+use super::table::Test::{Port, Set, Unset};
+use super::table::{PET, Platform, as_, beside, is, or};
+use Field::{
+    GraceSeconds, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Offered, Rank, WorldSize,
+};
+use Reading::{Cluster, HostPart, PerNode};
+
+pub(super) const CONVENTIONS: &[Platform] = &[
+    Platform {
+        id: "torchrun-variables",
+        strength: Strength::Conventional,
+        proofs: &[&[Set("PET_NNODES")], &[Set("PET_NODE_RANK")]],
+        claims: PET,
+        default_port: None,
+    },
+    Platform {
+        // What torchrun gives its workers, here left over or with `--nested`.
+        id: "torchrun-worker",
+        strength: Strength::Conventional,
+        proofs: &[&[Set("TORCHELASTIC_RUN_ID"), Set("GROUP_WORLD_SIZE"), Set("GROUP_RANK")]],
+        claims: &[is(Nnodes, "GROUP_WORLD_SIZE"), is(NodeRank, "GROUP_RANK")],
+        default_port: None,
+    },
+    Platform {
+        // Composer's launcher counts processes in WORLD_SIZE, and says how many a node has.
+        id: "composer",
+        strength: Strength::Conventional,
+        proofs: &[&[
+            Set("WORLD_SIZE"),
+            Set("NODE_RANK"),
+            Set("LOCAL_WORLD_SIZE"),
+            Unset("RANK"),
+            Unset("NNODES"),
+            Unset("TORCHELASTIC_RUN_ID"),
+        ]],
+        claims: &[
+            beside(as_(is(Nnodes, "WORLD_SIZE"), PerNode), "LOCAL_WORLD_SIZE"),
+            is(NodeRank, "NODE_RANK"),
+            is(Offered, "LOCAL_WORLD_SIZE"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // The names of most start-up scripts, and of our own `--engine command`. NODE_RANK
+        // beside WORLD_SIZE is PyTorch Lightning's pair, in which WORLD_SIZE counts nodes.
+        id: "node-variables",
+        strength: Strength::Conventional,
+        proofs: &[
+            &[Set("NNODES")],
+            &[Set("NODE_RANK")],
+            &[Set("NODE_COUNT"), Set("MASTER_ADDR")],
+            &[Set("NUM_NODES"), Set("MASTER_ADDR")],
+        ],
+        claims: &[
+            is(Nnodes, "NNODES"),
+            or(Nnodes, "NODE_COUNT"),
+            or(Nnodes, "NUM_NODES"),
+            is(NodeRank, "NODE_RANK"),
+            is(Offered, "NPROC_PER_NODE"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // A cluster description beside which no RANK stands, as its own framework reads it.
+        id: "tf-config",
+        strength: Strength::Conventional,
+        proofs: &[&[Set("TF_CONFIG"), Unset("RANK"), Unset("WORLD_SIZE")]],
+        claims: &[
+            as_(is(Nnodes, "TF_CONFIG"), Cluster),
+            as_(is(NodeRank, "TF_CONFIG"), Cluster),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "TF_CONFIG"), Cluster),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "TF_CONFIG"), Cluster),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
+        id: "generic",
+        strength: Strength::Generic,
+        // A port alone is what a person sets beside flags that say the rest.
+        proofs: &[
+            &[Set("WORLD_SIZE")],
+            &[Set("RANK")],
+            &[Set("MASTER_ADDR")],
+            &[Port("MASTER_PORT")],
+        ],
+        claims: &[
+            is(WorldSize, "WORLD_SIZE"),
+            is(Rank, "RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            is(MasterPort, "MASTER_PORT"),
+            is(Offered, "NPROC_PER_NODE"),
+            is(GraceSeconds, "TerminationGracePeriodSeconds"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // A Ray pod has no rank and no torch port; the head knows itself by a loopback address.
+        id: "kuberay",
+        strength: Strength::Hint,
+        proofs: &[&[Set("RAY_CLUSTER_NAME"), Set("RAY_NODE_TYPE_NAME")]],
+        claims: &[
+            is(MasterAddr, "FQ_RAY_IP"),
+            as_(or(MasterAddr, "RAY_ADDRESS"), HostPart),
+            is(JobId, "RAY_CLUSTER_NAME"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // The number of completions is in no variable, and many indexed Jobs are farms of
+        // independent pods: the index is a node rank only once nnodes is known.
+        id: "kubernetes-indexed-job",
+        strength: Strength::Hint,
+        proofs: &[&[Set("JOB_COMPLETION_INDEX")]],
+        claims: &[is(NodeRank, "JOB_COMPLETION_INDEX")],
+        default_port: None,
+    },
+];

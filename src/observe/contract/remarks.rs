@@ -1,0 +1,74 @@
+//! What is said about a platform beside its variables: what to do where its evidence is
+//! half-given, and what its launcher does to a job that nobody expects.
+//!
+//! Data only. A remark is made while none of the variables in `unless` is set.
+
+use crate::lang::Text;
+
+/// What to do on this platform where its evidence is half-given.
+pub(super) struct Advice {
+    pub(super) platform: &'static str,
+    en: &'static str,
+    zh: &'static str,
+}
+
+/// A warning that every launch on this platform gets.
+pub(super) struct Remark {
+    pub(super) platform: &'static str,
+    pub(super) unless: &'static [&'static str],
+    pub(super) id: &'static str,
+    text: (&'static str, &'static str),
+    hint: (&'static str, &'static str),
+}
+
+impl Advice {
+    pub(super) fn text(&self) -> Text {
+        Text::new(self.en, self.zh)
+    }
+}
+
+impl Remark {
+    pub(super) fn text(&self) -> Text {
+        Text::new(self.text.0, self.text.1)
+    }
+
+    pub(super) fn hint(&self) -> Text {
+        Text::new(self.hint.0, self.hint.1)
+    }
+}
+
+pub(super) const ADVICE: &[Advice] = &[
+    Advice {
+        platform: "slurm-allocation",
+        en: "this is a batch script or a shell of salloc, which Slurm starts on one node; start all of them with srun --ntasks-per-node=1 ranklaunch …; --nnodes 1 for this node alone",
+        zh: "当前位于批处理脚本或 salloc 的 shell 中，Slurm 只在一个节点上启动它；请用 srun --ntasks-per-node=1 ranklaunch … 在所有节点上启动；只用本节点时用 --nnodes 1",
+    },
+    Advice {
+        platform: "pmix",
+        en: "PMIx gives a rank and no count in the environment: use a launcher that sets both (mpirun, srun), or state --nnodes N, --node-rank K and --master-addr",
+        zh: "PMIx 只在环境变量中给出编号而没有总数：请使用同时给出二者的启动器（mpirun、srun），或给出 --nnodes N、--node-rank K 和 --master-addr",
+    },
+    Advice {
+        platform: "volcano-tasks",
+        en: "add Volcano's pytorch plugin (plugins: {pytorch: [\"--master=master\", \"--worker=worker\"]}), which sets RANK and WORLD_SIZE, or state --nnodes N and --node-rank K",
+        zh: "请启用 Volcano 的 pytorch 插件（plugins: {pytorch: [\"--master=master\", \"--worker=worker\"]}），它会设置 RANK 和 WORLD_SIZE；或给出 --nnodes N 和 --node-rank K",
+    },
+];
+
+pub(super) const REMARKS: &[Remark] = &[Remark {
+    platform: "open-mpi",
+    unless: &[
+        "OMPI_MCA_odls_base_sigkill_timeout",
+        "PRTE_MCA_odls_base_sigkill_timeout",
+        "PRTE_MCA_odls_sigkill_timeout",
+    ],
+    id: "launcher.grace",
+    text: (
+        "mpirun kills this command 1 s after TERM, so that a checkpoint at the end and the closing lines are lost",
+        "mpirun 在 TERM 之后 1 秒就会强制终止本命令，结束时的检查点和末尾输出会丢失",
+    ),
+    hint: (
+        "mpirun --mca odls_base_sigkill_timeout 30 (Open MPI 5: --prtemca)",
+        "mpirun --mca odls_base_sigkill_timeout 30（Open MPI 5 用 --prtemca）",
+    ),
+}];

@@ -1,0 +1,67 @@
+//! Cluster descriptions in JSON: CLUSTER_SPEC of Vertex AI, TF_CONFIG.
+//!
+//! Takes the text; gives the hosts that train, in the order of ranks, and the place of this
+//! task. Parameter servers and evaluators are no nodes of a PyTorch job.
+
+use serde_json::Value;
+
+/// Tasks that train, in the order of ranks: the chief's host is the master.
+const ORDER: [&str; 5] = ["chief", "master", "workerpool0", "worker", "workerpool1"];
+
+/// `host:port` of each node; empty where the text is no description.
+pub(super) fn hosts(text: &str) -> Vec<String> {
+    let Some(spec) = parsed(text) else { return Vec::new() };
+    ORDER.iter().flat_map(|kind| of(&spec, kind)).collect()
+}
+
+/// Which of them this task is.
+pub(super) fn position(text: &str) -> Option<usize> {
+    let spec = parsed(text)?;
+    let task = spec.get("task")?;
+    let own = task.get("type")?.as_str()?;
+    let index = match task.get("index")? {
+        Value::String(index) => index.parse().ok()?,
+        index => usize::try_from(index.as_u64()?).ok()?,
+    };
+    let place = ORDER.iter().position(|kind| *kind == own)?;
+    let before: usize = ORDER.iter().take(place).map(|kind| of(&spec, kind).len()).sum();
+    (index < of(&spec, own).len()).then(|| before.saturating_add(index))
+}
+
+fn parsed(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok()
+}
+
+fn of(spec: &Value, kind: &str) -> Vec<String> {
+    let list = spec.get("cluster").and_then(|cluster| cluster.get(kind)?.as_array());
+    let names = list.into_iter().flatten().filter_map(Value::as_str);
+    names.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_train_are_nodes_in_the_order_of_ranks() {
+        let spec = |kind: &str, index: &str| {
+            format!(
+                r#"{{"cluster":{{"ps":["p:1"],"worker":["w0:2","w1:2"],"chief":["c:2"]}},"task":{{"type":"{kind}","index":{index}}}}}"#
+            )
+        };
+        assert_eq!(hosts(&spec("ps", "0")), ["c:2", "w0:2", "w1:2"]);
+        for (kind, index, place) in [
+            ("chief", "0", Some(0)),
+            ("worker", "1", Some(2)),
+            ("worker", "\"0\"", Some(1)),
+            ("worker", "2", None),
+            ("ps", "0", None),
+            ("worker", "-1", None),
+        ] {
+            assert_eq!(position(&spec(kind, index)), place, "{kind} {index}");
+        }
+        for broken in ["", "{", "[]", "{\"cluster\": 3}"] {
+            assert_eq!((hosts(broken).len(), position(broken)), (0, None), "{broken}");
+        }
+    }
+}
