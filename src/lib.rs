@@ -33,6 +33,7 @@ pub mod plan;
 pub mod prepare;
 pub mod probe;
 pub mod procfs;
+pub mod rank;
 pub mod report;
 pub mod settings;
 #[cfg(test)]

@@ -75,6 +75,22 @@ impl Verdict {
     }
 }
 
+/// Whose end a verdict speaks of: tells a script's own code 66 from the launcher's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// All ranks ended well.
+    Done,
+    /// A rank ended by itself, with the code or signal of its own.
+    Script,
+    /// Stopped from outside.
+    Stopped,
+    /// torchrun, accelerate or deepspeed failed, or did not do what it was asked for.
+    Engine,
+    /// The launcher, or another node.
+    Launcher,
+}
+
 /// A launch that will not happen, or not go on, and why.
 ///
 /// `text` says what was read, where, its value and what is allowed; `hint` says

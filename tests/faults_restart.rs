@@ -120,3 +120,95 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         job.ends_within(SOON).code(143).nothing_left();
     }
 }
+
+/// `--max-restarts 50` for what a restart cannot help: once, and why.
+#[test]
+fn what_ends_the_same_way_again_is_not_restarted() {
+    let words = "not started again: it would end the same way";
+    let programs: [(i32, &[&str]); 3] = [
+        (2, &["sh", "-c", "exit 2"]),
+        (126, &["sh", "-c", "exit 126"]),
+        // Its first line names an interpreter that is not there.
+        (127, &["./broken"]),
+    ];
+    for (code, program) in programs {
+        let mut args = common::run_args("direct", 1);
+        args.extend(["--max-restarts", "50", "--"].map(Into::into));
+        let launcher = common::Launcher::new(args).args(program);
+        common::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
+        let ended = launcher.run().expect_code(code);
+        let attempts = ended.node_folder(0).join("attempt-1");
+        assert!(ended.err.contains(words) && !attempts.exists(), "{}", ended.err);
+    }
+    // Without a wish nothing is said of restarts.
+    let mut args = common::run_args("direct", 1);
+    args.extend(["--", "sh", "-c", "exit 2"].map(Into::into));
+    let ended = common::Launcher::new(args).run().expect_code(2);
+    assert!(!ended.err.contains("started again"), "{}", ended.err);
+}
+
+#[test]
+fn three_quick_ends_of_one_kind_are_enough() {
+    let job =
+        Setup::new(Place::Plain).direct(1, &["--max-restarts", "50"], &["escape-and-exit", "9"]);
+    let over = job.ends_within(SOON).code(9).nothing_left();
+    assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
+    let err = over.job.err();
+    let pauses: Vec<&str> = err.lines().filter(|line| line.contains("starting again")).collect();
+    assert_eq!(
+        pauses,
+        [
+            "ranklaunch: starting again in 1 s: attempt 1",
+            "ranklaunch: starting again in 2 s: attempt 2"
+        ]
+    );
+    let words = "not started again: the last 3 attempts ended the same way, each within 60 s";
+    assert!(err.contains(words), "{err}");
+}
+
+/// A stop in the pause between two attempts.
+#[test]
+fn term_during_the_pause_is_a_stop() {
+    let mut job =
+        Setup::new(Place::Plain).direct(1, &["--max-restarts", "9"], &["fail-times", "times", "9"]);
+    job.waits("the longer pause", |job| job.err().contains("starting again in 4 s"));
+    job.send(Role::Guard, Signal::SIGTERM);
+    let over = job.ends_within(SOON).code(143).nothing_left();
+    assert!(over.job.err().contains("stopped from outside by SIGTERM"), "{}", over.job.err());
+    assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
+}
+
+/// A wish that cannot be granted is refused aloud, before anything starts.
+#[test]
+fn restarts_that_cannot_be_are_said_before_the_launch() {
+    let plan = |more: &[&str]| {
+        let mut args: Vec<&str> = vec!["plan", "--device", "cpu", "--engine", "direct"];
+        args.extend(["--format", "json", "--max-restarts", "3"]);
+        args.extend(more);
+        args.extend(["--", "true"]);
+        let ended = common::Launcher::new(args).run().expect_code(0);
+        let plan: serde_json::Value = serde_json::from_str(&ended.out).expect("a plan");
+        plan["warnings"].to_string()
+    };
+    let two = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1"];
+    let off = plan(&[&two[..], &["--muster", "off"]].concat());
+    assert!(off.contains("restarts.muster") && off.contains("max_restarts 3 [--max-restarts]"));
+    assert!(!plan(&two).contains("restarts."));
+    assert!(!plan(&["--muster", "off"]).contains("restarts."), "one node needs no muster");
+
+    // And by `run`, before the first rank.
+    let port = common::free_port();
+    let node = |rank| {
+        let mut args = common::run_args("direct", 1);
+        args.extend(["--muster", "off", "--max-restarts", "3", "--"].map(Into::into));
+        args.extend([common::program("meet.py").into_os_string()]);
+        common::Launcher::new(args).node(rank, 2, port).start()
+    };
+    let nodes = [node(0), node(1)];
+    for (node, ended) in (0..).zip(nodes.map(common::Running::wait)) {
+        let ended = ended.expect_code(0);
+        let said = ended.err.find("max_restarts 3 [--max-restarts] has no effect on 2 nodes");
+        let done = ended.err.find("── ranklaunch: done").expect("an end");
+        assert!(said.is_some_and(|at| at < done), "node {node}: {}", ended.err);
+    }
+}

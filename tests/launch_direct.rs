@@ -89,11 +89,18 @@ fn a_signal_becomes_128_plus_its_number() {
 
 #[test]
 fn a_program_that_is_not_there_is_named() {
+    // What is no executable file is a script, and looked for before the start.
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
-    let ended = Launcher::new(args).run();
-    assert_ne!(ended.code, 0);
-    assert!(ended.err.contains("/no/such/program"), "{}", ended.err);
+    let ended = Launcher::new(args).run().expect_code(64);
+    assert!(ended.err.contains("the script /no/such/program does not exist"), "{}", ended.err);
+
+    // What only the kernel finds out has a shell's code: 127 for a missing interpreter.
+    let launcher = Launcher::new(run_args("direct", 1)).args(["--", "./broken"]);
+    common::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
+    let ended = launcher.run().expect_code(127).expect_nothing_left();
+    let words = "the program ./broken cannot be executed: ";
+    assert!(ended.err.contains(words) && ended.err.contains("(rank.exec)"), "{}", ended.err);
 }
 
 #[test]

@@ -6,27 +6,32 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
 use super::node::Ready;
+use super::restart::Restarts;
 use super::shared::Together;
 use super::{Guard, Scene};
 use crate::in_time::{beside, io_in_time};
 use crate::lang::{Lang, Text};
 use crate::logs::{self, Logs, LogsConfig, LogsSummary};
 use crate::muster::Again;
-use crate::observe::OomWatch;
 use crate::observe::counters::{self, Counters, Growth};
+use crate::observe::{AccelerateConfig, OomWatch};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
+use crate::prepare;
+use crate::rank::{GlobalRank, LocalRank};
 use crate::report::closing::{self, Closing};
+use crate::report::ending::{self, ENGINE_START, describe, ending, signal_name};
 use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
-use crate::report::{self, Ending, ending, ending::describe, ending::signal_name, memory};
+use crate::report::{self, Ending, engine_log, memory};
 use crate::settings::Engine;
 use crate::supervise::{
-    self, End, EndBudget, Launch, Notice, Outcome, Owner, RankStart, Start, Stream, Streams,
+    self, End, EndBudget, Launch, Notice, Outcome, Owner, Planned, RankStart, Start, Stream,
+    Streams, Unit,
 };
 use crate::sys::Dispositions;
 use crate::text;
@@ -49,18 +54,22 @@ pub(super) async fn all(
     let mut ready = ready;
     let mut journal = None;
     let mut attempt = ready.attempt;
-    let restarts =
-        if ready.plan.membership.nnodes == 1 { scene.settings.max_restarts.value } else { 0 };
+    // With several nodes only the muster can start all of them again.
+    let alone = Restarts::new(match ready.plan.membership.nnodes {
+        1 => scene.settings.max_restarts.value,
+        _ => 0,
+    });
     let ending = loop {
         let mut together = ready.together.take();
         let tie = together.as_deref_mut();
+        let began = Instant::now();
         let (ending, again, told) =
             once(scene, &ready, attempt, guard, dispositions, &mut journal, tie).await;
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
         if let Some(together) = together {
             if let Some(why) = together.why_not() {
-                scene.say(why);
+                scene.say(&why);
             }
             together.close().await;
             // The nodes decided: all of them begin anew, or none. Whoever was told to
@@ -73,16 +82,25 @@ pub(super) async fn all(
             attempt = ready.attempt.max(next.attempt);
             continue;
         }
-        // Only what the script or its engine did can turn out better the next time.
-        let worth_it = matches!(ending.class.as_str(), "script" | "engine") && ending.code != 0;
-        if told || !worth_it || attempt >= restarts {
+        if told {
             break ending;
         }
-        attempt += 1;
+        let Some(again) = alone.after(&ending, began.elapsed()) else {
+            if let Some(why) = alone.why_not() {
+                scene.say(&why);
+            }
+            break ending;
+        };
+        attempt = again.attempt;
+        let seconds = again.pause.div_ceil(1000);
         scene.say(&text!(
-            "restart {attempt} of {restarts}",
-            "第 {attempt} 次重启（共 {restarts} 次）"
+            "starting again in {seconds} s: attempt {attempt}",
+            "将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
         ));
+        let pause = tokio::time::sleep(Duration::from_millis(again.pause));
+        if let Err(signal) = super::until_stop(guard.ear, pause).await {
+            break stopped(scene, signal);
+        }
     };
     if let Some(journal) = journal {
         journal.close(DRAIN);
@@ -110,13 +128,16 @@ async fn anew(
     match super::until_stop(ear, prepared).await {
         Ok(Ok(ready)) => Ok(ready),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
-        Err(signal) => {
-            let ending = ending::stopped(signal);
-            let code = super::remap(&scene.settings.exit_codes, ending.code);
-            scene.console.say(&closing::ended_early(&ending, code, scene.lang()));
-            Err(ending)
-        }
+        Err(signal) => Err(stopped(scene, signal)),
     }
+}
+
+/// Between two attempts.
+fn stopped(scene: &Scene, signal: i32) -> Ending {
+    let ending = ending::stopped(signal);
+    let code = super::remap(&scene.settings.exit_codes, ending.code);
+    scene.console.say(&closing::ended_early(&ending, code, scene.lang()));
+    ending
 }
 
 /// One attempt: how it ended, and whether a stop was asked for meanwhile.
@@ -167,16 +188,18 @@ async fn once(
     let counters = link_counters(scene, &plan).await;
     let scratch = Scratch::new(&identity.run_id);
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
-    let mut pipes = Pipes(&logs);
+    let mut pipes = Pipes { logs: &logs, planned: launch.planned };
     let oom = OomWatch::begin(&scene.host);
     let mut notice = |notice: Notice| {
         if matches!(notice, Notice::Stopping { .. }) {
             oom.note(&scene.host);
         }
-        narrate(scene, &notice);
+        narrate(scene, launch.planned, &notice);
     };
+    let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
     let judge = |seen: &Outcome| {
-        memory::attributed(ending(seen), seen, oom.kills(&scene.host), oom.counts())
+        let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
+        memory::attributed(ending, seen, oom.kills(&scene.host), oom.counts())
     };
     if ready.interactive {
         guard.link.announce_interactive();
@@ -200,12 +223,12 @@ async fn once(
     }
 
     let ending = match &outcome {
-        Ok(outcome) => judge(outcome),
+        Ok(outcome) => read_engine(scene, judge(outcome), &summary, identity.master_port),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
     let mut last_lines: Vec<String> = ending
-        .rank
-        .and_then(|rank| summary.tails.get(&logs::Owner::Rank(rank)))
+        .speaker(launch.planned)
+        .and_then(|rank| summary.tails.get(&owner(launch.planned, rank)))
         .map(|tail| tail.iter().rev().take(LAST_LINES).rev())
         .into_iter()
         .flatten()
@@ -256,6 +279,35 @@ async fn once(
         }
     }
     (ending, again, outcome.is_ok_and(|outcome| outcome.told))
+}
+
+/// The port that was free when the nodes agreed may be gone when the engine listens on it.
+fn read_engine(scene: &Scene, ending: Ending, summary: &LogsSummary, port: u16) -> Ending {
+    let tail = summary.tails.get(&logs::Owner::Engine).filter(|_| ending.id == ENGINE_START);
+    let lines: Vec<_> = tail.into_iter().flatten().map(|line| line.text()).collect();
+    if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
+        return ending;
+    }
+    let text = match prepare::check_port(&scene.host, port) {
+        Err(refusal) => {
+            let Text { en, zh } = refusal.text;
+            text!("the engine could not listen: {en}", "引擎无法监听：{zh}")
+        }
+        Ok(()) => text!(
+            "the engine could not listen on port {port}: another process had it between the agreement and the start",
+            "引擎无法监听端口 {port}：协商完成到启动之间被其他进程占用"
+        ),
+    };
+    Ending {
+        code: Verdict::PortInUse.code(),
+        id: "port.lost".to_owned(),
+        text,
+        hint: text!(
+            "choose another --master-port on all nodes, outside of ip_local_port_range; --max-restarts tries again",
+            "请为所有节点选择 ip_local_port_range 之外的其他 --master-port；--max-restarts 会重试"
+        ),
+        ..ending
+    }
 }
 
 /// The error counters of the HCAs that the job uses, as they are before it.
@@ -315,6 +367,27 @@ fn account(summary: &LogsSummary, lang: Lang) -> Value {
     json!({ "folder": summary.folder, "owners": owners, "problems": problems })
 }
 
+/// What the engine is asked for, for a comparison with what begins.
+fn planned_ranks(plan: &Plan) -> Planned {
+    let node_rank = plan.membership.node_rank;
+    if plan.engine == Engine::Command {
+        return Planned {
+            what: Unit::Command,
+            first: GlobalRank(node_rank),
+            local: 1,
+            world: None,
+        };
+    }
+    let local = plan.nproc_per_node;
+    let fixed = plan.membership.elastic.is_none();
+    Planned {
+        what: Unit::Rank,
+        first: GlobalRank::first_of(node_rank, local),
+        local,
+        world: fixed.then_some(plan.world_size),
+    }
+}
+
 fn launch(
     scene: &Scene,
     ready: &Ready,
@@ -333,15 +406,16 @@ fn launch(
         env.remove(OsStr::new(name));
     }
     env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let planned = planned_ranks(plan);
     let start = match plan.engine {
         Engine::Direct => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
             ranks: (0..plan.nproc_per_node)
-                .map(|local_rank| RankStart {
-                    rank: plan.membership.node_rank * plan.nproc_per_node + local_rank,
-                    local_rank,
-                    env: rank_env(plan, local_rank)
+                .map(|local| planned.rank(LocalRank(local)))
+                .map(|id| RankStart {
+                    id,
+                    env: rank_env(plan, id)
                         .into_iter()
                         .map(|(name, value)| (name.into(), value))
                         .collect(),
@@ -351,11 +425,7 @@ fn launch(
         Engine::Command => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
-            ranks: vec![RankStart {
-                rank: plan.membership.node_rank,
-                local_rank: 0,
-                env: BTreeMap::new(),
-            }],
+            ranks: vec![RankStart { id: planned.rank(LocalRank(0)), env: BTreeMap::new() }],
         },
         Engine::Torchrun | Engine::Accelerate | Engine::Deepspeed => Start::Engine {
             argv: exec_argv(
@@ -370,6 +440,7 @@ fn launch(
     };
     Launch {
         start,
+        planned,
         env,
         dispositions,
         grace,
@@ -395,37 +466,60 @@ fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
 }
 
 /// Hands pipes on to the log room.
-struct Pipes<'a>(&'a Logs);
+struct Pipes<'a> {
+    logs: &'a Logs,
+    planned: Planned,
+}
+
+/// Whose output the logs hold for a shim's number.
+pub(super) fn owner(planned: Planned, number: GlobalRank) -> logs::Owner {
+    match planned.what {
+        Unit::Rank => logs::Owner::Rank(number.0),
+        Unit::Command => logs::Owner::Command(number.0),
+    }
+}
 
 impl Streams for Pipes<'_> {
     fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd) {
         let owner = match owner {
             Owner::Engine => logs::Owner::Engine,
-            Owner::Rank(rank) => logs::Owner::Rank(rank),
+            Owner::Rank(rank) => self::owner(self.planned, rank),
         };
         let kind = match stream {
             Stream::Out => logs::Kind::Out,
             Stream::Err => logs::Kind::Err,
         };
         // Without a reader the rank's writes fail or are lost, but it is not held up.
-        if let Err(error) = self.0.attach(owner, kind, pipe) {
+        if let Err(error) = self.logs.attach(owner, kind, pipe) {
             tracing::error!(%owner, %error, "no reader for a stream");
         }
     }
 }
 
 /// What is worth a line at once; everything goes to the journal.
-fn narrate(scene: &Scene, notice: &Notice) {
+fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
     tracing::info!(?notice);
     let line = match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
             let Text { en, zh } = describe(*end);
-            text!("rank {rank} ended with {en}", "rank {rank} 结束：{zh}")
+            let Text { en: who, zh: who_zh } = named(planned, rank.global);
+            text!("{who} ended with {en}", "{who_zh} 结束：{zh}")
         }
-        Notice::RankEnded { rank, end: None } => text!(
-            "the process that watched rank {rank} vanished; the rank was ended",
-            "监视 rank {rank} 的进程消失；该 rank 已被终止"
-        ),
+        Notice::RankEnded { rank, end: None } => {
+            let Text { en: who, zh: who_zh } = named(planned, rank.global);
+            text!(
+                "the process that watched {who} vanished, so {who} was ended",
+                "监视 {who_zh} 的进程消失；{who_zh} 已被终止"
+            )
+        }
+        Notice::OtherWorld(other) => {
+            let world = planned.world.unwrap_or_default();
+            let Text { en, zh } = ending::other_world(*other, world);
+            text!(
+                "{en}: this is not the job that was asked for, and its end will not count as done",
+                "{zh}：这不是所要求的任务，其结束不会被视为完成"
+            )
+        }
         Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
             let name = signal_name(*signal);
             let grace = scene.settings.grace.value.as_secs_f64();
@@ -442,6 +536,13 @@ fn narrate(scene: &Scene, notice: &Notice) {
         _ => return,
     };
     scene.say(&line);
+}
+
+fn named(planned: Planned, rank: GlobalRank) -> Text {
+    match planned.what {
+        Unit::Rank => text!("rank {rank}", "rank {rank}"),
+        Unit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
+    }
 }
 
 /// A local folder for what an engine insists on writing; gone with the attempt.

@@ -11,16 +11,16 @@ use time::macros::format_description;
 use super::Scene;
 use super::excuse;
 use super::look::{last_resort, log_candidates, observe};
+use super::restart::Restarts;
 use super::shared::Together;
 use super::together::{self, Met};
 use crate::check::{self, Check, Evidence, Tried};
 use crate::clear::{self, Request};
 use crate::lang::Text;
-use crate::muster::Restarts;
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{self, Plan, RunIdentity, Survey};
 use crate::prepare::{self, Wait};
-use crate::report::start;
+use crate::report::{closing, start};
 use crate::settings::{Engine, MusterMode, Program, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
@@ -88,7 +88,12 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     let mut settings = Settings::clone(&scene.settings);
     settings.muster.value = MusterMode::Off;
     if plan.membership.nnodes > 1 {
+        let before = std::mem::take(&mut plan.warnings);
         plan = planned(&settings, &facts, Stage::BeforeStart)?;
+        // What is lost with the muster, such as restarts, is said before the launch.
+        for warning in plan.warnings.iter().filter(|warning| !before.contains(warning)) {
+            scene.console.say(&closing::warning(warning, scene.lang()));
+        }
     }
     if let Some(local) = meet_master(scene, &plan, &facts).await?
         && prove_route(&mut facts, local)
@@ -185,7 +190,7 @@ async fn clear_stale(scene: &Scene, plan: &Plan, facts: &Facts) -> Result<bool, 
     let (host, console, lang) = (Arc::clone(&scene.host), scene.console.clone(), scene.lang());
     let cleared = tokio::task::spawn_blocking(move || {
         clear::clear(&host, &request, &mut |line: Text| {
-            console.say(&crate::report::closing::line(&line, lang));
+            console.say(&closing::line(&line, lang));
         })
     });
     match cleared.await {

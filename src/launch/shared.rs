@@ -7,17 +7,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Scene;
+use super::attempt::owner;
 use super::node::Next;
+use super::restart::Restarts;
 use crate::lang::Text;
 use crate::logs::{self, Logs};
-use crate::muster::{self, Again, Cause, Event, Restarts, Session};
+use crate::muster::{self, Again, Cause, Event, Session};
 use crate::plan::RunIdentity;
 use crate::report::{self, Ending};
 use crate::supervise::{
-    self, AgentEar, End, GuardWord, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
+    self, AgentEar, GuardWord, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
 };
 use crate::text;
-use crate::verdict::Verdict;
+use crate::verdict::{Class, Verdict};
 
 /// Lines of the failed rank that all nodes repeat.
 const LAST_LINES: usize = 20;
@@ -40,7 +42,6 @@ pub(super) struct Together {
     pub(super) attempt: u32,
     /// Node 0's; the others do not decide.
     restarts: Restarts,
-    began: Instant,
     /// What this node reported.
     reported: Option<Cause>,
     verdict: Option<(Cause, Option<Again>)>,
@@ -69,7 +70,6 @@ impl Together {
             hostname,
             attempt,
             restarts,
-            began: Instant::now(),
             reported: None,
             verdict: None,
             all_done: false,
@@ -101,14 +101,18 @@ impl Together {
         };
         let run = supervise::run(launch, ear, streams, &mut notice, elsewhere);
         tokio::pin!(run);
-        let mut seen = Outcome::default();
+        let mut seen = Outcome { planned: launch.planned, ..Outcome::default() };
         let mut lines_at: Option<Instant> = None;
         loop {
             let lines_due = lines_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 outcome = &mut run => return outcome,
                 Some(notice) = notices.recv() => match notice {
-                    Notice::RankEnded { rank, end } => seen.ranks.push(rank_end(rank, end)),
+                    Notice::RankEnded { rank, end } => {
+                        let at = SystemTime::now();
+                        seen.ranks.push(RankEnd { id: rank, pid: None, end, at });
+                    }
+                    Notice::OtherWorld(other) => seen.other_world = Some(other),
                     Notice::Stopping { reason } if reason != StopReason::OtherNode => {
                         seen.stop = Some(reason);
                         self.report(&ending(&seen), Vec::new(), false);
@@ -119,7 +123,9 @@ impl Together {
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
                     let ending = ending(&seen);
-                    let lines = ending.rank.map(|rank| last_lines(logs, rank));
+                    let lines = ending
+                        .speaker(launch.planned)
+                        .map(|number| last_lines(logs, owner(launch.planned, number)));
                     self.report(&ending, lines.unwrap_or_default(), true);
                 }
                 event = self.session.next_event() => {
@@ -136,7 +142,6 @@ impl Together {
         match event {
             Event::Stop => {}
             Event::Verdict { cause, again } => {
-                self.restarts.after(&cause, self.began.elapsed());
                 self.verdict = Some((*cause, again));
             }
             Event::AllDone => self.all_done = true,
@@ -150,7 +155,7 @@ impl Together {
             hostname: self.hostname.clone(),
             rank: ending.rank,
             id: ending.id.clone(),
-            class: ending.class.clone(),
+            class: ending.class,
             code: ending.code,
             text: ending.text.clone(),
             hint: ending.hint.clone(),
@@ -172,7 +177,7 @@ impl Together {
         lines: Vec<String>,
     ) -> Judged {
         let mut local = local;
-        let well = local.class == "done";
+        let well = local.class == Class::Done;
         // Stopped for another node: there is nothing of our own to report.
         let other = local.id == "node.other";
         if well {
@@ -226,16 +231,19 @@ impl Together {
         };
         let own = cause.node == self.node && cause.loss.is_none();
         // Stopped from outside stays what it is, whoever was first.
-        let keeps_code = own || local.class == "stopped";
+        let keeps_code = own || local.class == Class::Stopped;
         let (code, class) = match (keeps_code, cause.is_retryable()) {
-            (true, _) => (local.code, local.class.clone()),
-            (false, true) => (RETRYABLE, "launcher".to_owned()),
-            (false, false) => (Verdict::OtherNode.code(), "launcher".to_owned()),
+            (true, _) => (local.code, local.class),
+            (false, true) => (RETRYABLE, Class::Launcher),
+            (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
         };
         let Cause { node, hostname, text: said, .. } = cause;
         let (en, zh) = (&said.en, &said.zh);
+        let is_command = cause.class == Class::Script && cause.rank.is_none();
         let text = if cause.loss.is_some() {
             said.clone()
+        } else if is_command {
+            text!("{en} ({hostname})", "{zh}（{hostname}）")
         } else {
             text!("{en}, on node {node} ({hostname})", "{zh}，位于节点 {node}（{hostname}）")
         };
@@ -257,7 +265,7 @@ impl Together {
     }
 
     /// Why node 0 begins no further attempt, where some were asked for.
-    pub(super) fn why_not(&self) -> Option<&Text> {
+    pub(super) fn why_not(&self) -> Option<Text> {
         self.restarts.why_not()
     }
 
@@ -266,11 +274,7 @@ impl Together {
     }
 }
 
-fn rank_end(rank: u32, end: Option<End>) -> RankEnd {
-    RankEnd { rank, local_rank: rank, pid: None, end, at: SystemTime::now() }
-}
-
-fn last_lines(logs: &Logs, rank: u32) -> Vec<String> {
-    let tail = logs.tail(logs::Owner::Rank(rank), LAST_LINES);
+fn last_lines(logs: &Logs, owner: logs::Owner) -> Vec<String> {
+    let tail = logs.tail(owner, LAST_LINES);
     tail.iter().map(|line| line.text().into_owned()).collect()
 }

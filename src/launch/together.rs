@@ -11,12 +11,13 @@ use super::Scene;
 use super::card::card;
 use super::look;
 use super::node::{self, Next, Stage};
+use super::restart::Restarts;
 use super::shared::Together;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Purpose,
-    Restarts, Secret, Session, Settled,
+    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Purpose, Secret,
+    Session, Settled,
 };
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{Membership, Plan, RunIdentity};
@@ -165,7 +166,7 @@ async fn lead(
             }
         };
         let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
-        match gathered.agree(agreement.clone(), restarts.clone(), &mut say).await? {
+        match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
                 return Ok(agreed(scene, own, plan, &agreement, &differences, session, restarts));
             }

@@ -56,6 +56,8 @@ pub enum Owner {
     Engine,
     /// Global rank.
     Rank(u32),
+    /// The one process of engine `command` on this node rank.
+    Command(u32),
 }
 
 impl fmt::Display for Owner {
@@ -63,6 +65,7 @@ impl fmt::Display for Owner {
         match self {
             Owner::Engine => out.write_str("engine"),
             Owner::Rank(rank) => write!(out, "rank {rank}"),
+            Owner::Command(node) => write!(out, "command of node {node}"),
         }
     }
 }
@@ -98,7 +101,9 @@ impl LogsConfig {
     fn on_console(&self, owner: Owner, kind: Kind) -> bool {
         match self.console {
             ConsoleMode::All => true,
-            ConsoleMode::Rank0 => matches!(owner, Owner::Engine | Owner::Rank(0)),
+            ConsoleMode::Rank0 => {
+                matches!(owner, Owner::Engine | Owner::Rank(0) | Owner::Command(0))
+            }
             ConsoleMode::Errors => owner == Owner::Engine || kind == Kind::Err,
             ConsoleMode::None => false,
         }
@@ -113,6 +118,8 @@ impl LogsConfig {
             (Owner::Engine, _) => "[engine] ".to_owned(),
             (Owner::Rank(rank), Kind::Out) => format!("[r{rank:0width$}] "),
             (Owner::Rank(rank), Kind::Err) => format!("[r{rank:0width$}!] "),
+            (Owner::Command(node), Kind::Out) => format!("[n{node:0width$}] "),
+            (Owner::Command(node), Kind::Err) => format!("[n{node:0width$}!] "),
         }
     }
 }
@@ -216,6 +223,7 @@ impl Logs {
         let name = match owner {
             Owner::Engine => "log-engine".to_owned(),
             Owner::Rank(rank) => format!("log-r{rank}"),
+            Owner::Command(node) => format!("log-n{node}"),
         };
         let spawned = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
             let error = reader.run();
@@ -291,8 +299,12 @@ impl Logs {
         let cap = self.config.cap_owner();
         let (name, cap) = match (owner, kind) {
             (Owner::Engine, _) => ("engine.log".to_owned(), cap),
-            (Owner::Rank(rank), Kind::Out) => (format!("rank-{rank:05}.out"), cap / 2),
-            (Owner::Rank(rank), Kind::Err) => (format!("rank-{rank:05}.err"), cap / 2),
+            (Owner::Rank(rank) | Owner::Command(rank), Kind::Out) => {
+                (format!("rank-{rank:05}.out"), cap / 2)
+            }
+            (Owner::Rank(rank) | Owner::Command(rank), Kind::Err) => {
+                (format!("rank-{rank:05}.err"), cap / 2)
+            }
         };
         let add = || files.add(name.clone(), cap, self.console.lang());
         Some(state.ports.entry(name.clone()).or_insert_with(add).clone())

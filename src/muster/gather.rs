@@ -11,10 +11,9 @@ use super::compare::{self, Difference};
 use super::hall::{Hall, MISSING, Turn, is_of_other_job};
 use super::hub;
 use super::listen::{Door, Ear, Said};
-use super::restart::Restarts;
 use super::session::Session;
 use super::silence::BEAT;
-use super::types::{Agreement, Card, Config};
+use super::types::{Agreement, Card, Config, Decide};
 use super::wire::{self, Frame};
 use super::words::{cannot_listen, declined, too_few_files};
 use crate::lang::Text;
@@ -149,7 +148,7 @@ impl Gathered {
     pub async fn agree(
         self,
         agreement: Agreement,
-        restarts: Restarts,
+        decide: Decide,
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Settled, Refusal> {
         let Gathered { mut hall, cards, differences } = self;
@@ -193,7 +192,7 @@ impl Gathered {
             member.tell(&Frame::Go);
         }
         Ok(Settled::Session(Session::start(|ends| {
-            hub::run(config, own.hostname, ear, members, restarts, ends)
+            hub::run(config, own.hostname, ear, members, decide, ends)
         })))
     }
 }

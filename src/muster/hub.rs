@@ -9,9 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::hall::Member;
 use super::listen::{Ear, Id, Said};
-use super::restart::Restarts;
 use super::session::{Command, Ends, Event};
-use super::types::{Cause, Config, Loss, now_millis};
+use super::types::{Cause, Config, Decide, Loss, now_millis};
 use super::wire::{self, Frame};
 
 /// After the first report: how long an earlier failure may take to be reported.
@@ -26,7 +25,7 @@ struct Hub {
     hostname: String,
     members: BTreeMap<u32, Member>,
     by_id: HashMap<Id, u32>,
-    restarts: Restarts,
+    decide: Decide,
     began: Instant,
     /// Node → its failure, while the first one is looked for.
     failures: BTreeMap<u32, Cause>,
@@ -42,7 +41,7 @@ pub(super) async fn run(
     hostname: String,
     mut ear: Ear,
     mut members: BTreeMap<u32, Member>,
-    restarts: Restarts,
+    decide: Decide,
     ends: Ends,
 ) {
     let Ends { events, mut commands } = ends;
@@ -55,7 +54,7 @@ pub(super) async fn run(
         hostname,
         members,
         by_id,
-        restarts,
+        decide,
         began: now,
         failures: BTreeMap::new(),
         first_report: None,
@@ -167,7 +166,7 @@ impl Hub {
         }
         let Some(cause) = self.first().cloned() else { return };
         self.over = true;
-        let again = self.restarts.after(&cause, self.began.elapsed());
+        let again = (self.decide)(&cause, self.began.elapsed());
         self.broadcast(&Frame::Verdict { cause: cause.clone(), again });
         let _ = self.events.send(Event::Verdict { cause: Box::new(cause), again });
     }

@@ -25,7 +25,6 @@ mod measure;
 mod member;
 mod obstacle;
 mod porch;
-mod restart;
 mod secret;
 mod session;
 mod silence;
@@ -44,10 +43,10 @@ pub use gather::{Assembly, Gathered, Settled, gather, turn_away};
 pub use join::{Accepted, Joined, Offer, excuse, join};
 pub use links::{Link, Measured, Odd, Place, Speed, Trouble};
 pub use measure::Target;
-pub use restart::Restarts;
 pub use secret::Secret;
 pub use session::{Event, Session};
 pub use survey::{Found, Visit, Visited};
 pub use types::{
-    Again, Agreement, Card, Cause, Config, Loss, Memory, PEER_TIMEOUT, Purpose, Station, millis,
+    Again, Agreement, Card, Cause, Config, Decide, Loss, Memory, PEER_TIMEOUT, Purpose, Station,
+    millis,
 };

@@ -13,6 +13,7 @@ use super::measure::Task;
 use super::types::card;
 use super::*;
 use crate::host::Host;
+use crate::verdict::Class;
 use crate::verdict::Refusal;
 
 fn port() -> u16 {
@@ -68,7 +69,7 @@ async fn node_0(config: Config, own: Card) -> Result<Option<Session>, Refusal> {
         };
         let agreed = agreement(&gathered, config.port);
         if let Settled::Session(session) =
-            gathered.agree(agreed, Restarts::new(0), &mut |_| {}).await?
+            gathered.agree(agreed, Box::new(|_, _| None), &mut |_| {}).await?
         {
             return Ok(Some(session));
         }
@@ -122,7 +123,7 @@ fn failure(node: u32, at: i64, whole: bool) -> Cause {
         hostname: format!("host-{node}"),
         rank: Some(node),
         id: "rank.exit".to_owned(),
-        class: "script".to_owned(),
+        class: Class::Script,
         code: 7,
         text: crate::text!("rank {node} failed", "rank {node} 失败"),
         hint: crate::lang::Text::same(""),

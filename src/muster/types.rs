@@ -12,7 +12,7 @@ use super::wire::{clean, clean_refusal};
 use crate::lang::Text;
 use crate::settings::{Engine, LayoutRule};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Class, Refusal};
 
 /// What a connection is for. Nodes meet only others with the same purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,8 +202,8 @@ pub struct Cause {
     pub rank: Option<u32>,
     /// `rank.exit`, `node.died`…
     pub id: String,
-    /// `script`, `engine`, `launcher`, `stopped`: as in the verdict of the node itself.
-    pub class: String,
+    /// As in the verdict of the node itself.
+    pub class: Class,
     /// Exit code of that node's launcher.
     pub code: i32,
     pub text: Text,
@@ -280,7 +280,7 @@ impl Cause {
             hostname: hostname.to_owned(),
             rank: None,
             id: id.to_owned(),
-            class: "launcher".to_owned(),
+            class: Class::Launcher,
             code: 137,
             text,
             hint,
@@ -308,17 +308,6 @@ impl Cause {
         (self.loss != Some(Loss::Died), self.at, self.node)
     }
 
-    /// Whether a new start can turn out better.
-    pub fn retry_helps(&self) -> bool {
-        match self.class.as_str() {
-            // 2 is a usage error of nearly every program; 126 and 127: not executable, not found.
-            "script" => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != "rank.exec",
-            "engine" => self.id != "engine.exec",
-            "launcher" => self.loss.is_some() || self.code >= 128,
-            _ => false,
-        }
-    }
-
     /// Whether operators should start the job again: by the convention that codes from 128 are retryable.
     pub fn is_retryable(&self) -> bool {
         self.code >= 128
@@ -333,6 +322,9 @@ pub struct Again {
     /// Milliseconds until then.
     pub pause: u64,
 }
+
+/// Node 0's policy: what follows from the first failure of an attempt that lasted so long.
+pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
 
 /// Milliseconds since 1970 by this node's clock.
 pub(super) fn now_millis() -> i64 {

@@ -166,7 +166,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
 
 /// Cuts a cause to what a frame carries.
 pub(super) fn clean_cause(cause: &mut Cause) {
-    for word in [&mut cause.hostname, &mut cause.id, &mut cause.class] {
+    for word in [&mut cause.hostname, &mut cause.id] {
         clean(word);
     }
     clean_text(&mut cause.text);

@@ -16,6 +16,7 @@ pub use state::{
 use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::probe::Health;
+use crate::text;
 use crate::verdict::Warning;
 
 /// All that was seen on one node.
@@ -446,6 +447,44 @@ pub struct PythonFacts {
     pub torch: Option<Torch>,
     /// Variables that activating the environment sets (PATH, CONDA_PREFIX, VIRTUAL_ENV).
     pub activation: BTreeMap<String, String>,
+    /// What accelerate will read, where it is the engine.
+    #[serde(default)]
+    pub accelerate: Option<AccelerateConfig>,
+}
+
+/// A configuration file of accelerate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccelerateConfig {
+    pub path: PathBuf,
+    /// The engine's arguments name it; else it is accelerate's default.
+    pub given: bool,
+    /// `NO`, `MULTI_GPU`, `FSDP`, `DEEPSPEED`…
+    pub distributed_type: Option<String>,
+    pub use_cpu: bool,
+}
+
+impl AccelerateConfig {
+    /// `'NO'`, as the file spells it; `(none)` without one.
+    pub fn mode(&self) -> String {
+        self.distributed_type
+            .as_ref()
+            .map_or_else(|| "(none)".to_owned(), |mode| format!("'{mode}'"))
+    }
+
+    /// In these modes `accelerate launch` starts one process, whatever --num_processes says
+    /// (its `simple_launcher`).
+    pub fn starts_one_process(&self) -> bool {
+        matches!(self.distributed_type.as_deref(), Some("NO" | "MULTI_CPU"))
+    }
+
+    /// What helps where it starts one process.
+    pub fn cure(&self) -> Text {
+        let (path, mode) = (self.path.display(), self.mode());
+        text!(
+            "use MULTI_GPU (on CPUs as well), FSDP or DEEPSPEED in place of distributed_type: {mode} in {path}, or ask for one process with --nnodes 1 --nproc-per-node 1",
+            "请将 {path} 中的 distributed_type: {mode} 改为 MULTI_GPU（CPU 上同样适用）、FSDP 或 DEEPSPEED，或用 --nnodes 1 --nproc-per-node 1 只要求一个进程"
+        )
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

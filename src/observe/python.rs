@@ -5,6 +5,7 @@
 //! started costs tens of milliseconds, and `import torch` seconds. Never decides
 //! whether what was found is good enough.
 
+mod accelerate;
 mod checkpoint;
 mod conda;
 mod files;
@@ -32,6 +33,7 @@ struct Found {
 
 /// The interpreter, by flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
 pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
+    let accelerate = accelerate::config(host, settings);
     match search(host, settings) {
         Ok(found) => {
             let install = Install::of(host, &found.interpreter);
@@ -42,11 +44,15 @@ pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
                 torch: install.torch(host),
                 activation: install.activation(host),
                 interpreter: Some(found.interpreter),
+                accelerate,
             }
         }
-        Err((by, problem)) => {
-            PythonFacts { found_by: by, problem: Some(problem), ..PythonFacts::default() }
-        }
+        Err((by, problem)) => PythonFacts {
+            found_by: by,
+            problem: Some(problem),
+            accelerate,
+            ..PythonFacts::default()
+        },
     }
 }
 

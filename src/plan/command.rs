@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::observe::AccelerateConfig;
 use crate::plan::Plan;
 use crate::settings::{Engine, Program, Rendezvous};
 
@@ -143,6 +144,22 @@ fn endpoint(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// Whether the engine's own arguments name one of these flags, in either spelling.
+fn names_one_of(args: &[String], flags: &[&str]) -> bool {
+    args.iter().any(|arg| {
+        let name = arg.split('=').next().unwrap_or_default().replace('-', "_");
+        flags.iter().any(|flag| name == flag.replace('-', "_"))
+    })
+}
+
+/// Whether accelerate is told its mode, which then no configuration file decides.
+pub(crate) fn names_a_mode(engine_args: &[String]) -> bool {
+    names_one_of(
+        engine_args,
+        &["--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm"],
+    )
+}
+
 /// accelerate counts processes over all machines and builds a torchrun call of its own.
 fn accelerate(plan: &Plan, options: &EngineOptions) -> Vec<OsString> {
     let m = &plan.membership;
@@ -154,13 +171,10 @@ fn accelerate(plan: &Plan, options: &EngineOptions) -> Vec<OsString> {
     line.value("main-process-port", m.master_port.to_string());
     line.value("rdzv-backend", "static");
     line.value("max-restarts", "0");
-    let given = |flags: &[&str]| {
-        plan.engine_args.iter().any(|arg| {
-            let name = arg.split('=').next().unwrap_or_default().replace('-', "_");
-            flags.iter().any(|flag| name == flag.replace('-', "_"))
-        })
-    };
-    let has_config = given(&["--config_file"]);
+    let given = |flags: &[&str]| names_one_of(&plan.engine_args, flags);
+    // Its default file counts as well: it is read wherever none is named.
+    let default = plan.accelerate.as_ref().filter(|config| !config.given);
+    let has_config = given(&["--config_file"]) || default.is_some();
     // With neither these nor a configuration accelerate prints advice instead of defaults.
     if !has_config && !given(&["--mixed_precision"]) {
         line.value("mixed-precision", "no");
@@ -170,10 +184,13 @@ fn accelerate(plan: &Plan, options: &EngineOptions) -> Vec<OsString> {
     }
     // Its mode is otherwise guessed from the GPUs of this node, and a configuration
     // file's mode (DeepSpeed, FSDP) is only read while no mode flag is given.
-    let modes =
-        ["--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm"];
-    if plan.world_size > 1 && !has_config && !given(&modes) {
+    let single = default.is_some_and(AccelerateConfig::starts_one_process);
+    if plan.world_size > 1 && (!has_config || single) && !names_a_mode(&plan.engine_args) {
         line.switch("multi-gpu");
+        // A list for one process, from the same file, is refused beside it.
+        if single && !given(&["--gpu_ids"]) {
+            line.value("gpu-ids", "all");
+        }
     }
     // Its DeepSpeed mode on several machines is pdsh over ssh unless told otherwise.
     if m.nnodes > 1 && !given(&["--deepspeed_multinode_launcher"]) {

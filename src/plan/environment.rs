@@ -11,6 +11,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::{Variables, overrides};
 use crate::plan::{Layout, Membership, Plan};
+use crate::rank::RankId;
 use crate::settings::{Engine, Settings};
 use crate::text;
 
@@ -179,9 +180,9 @@ pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
 }
 
 /// torch's `env://` variables of one rank, for an engine that starts ranks itself.
-pub fn rank_env(plan: &Plan, local_rank: u32) -> BTreeMap<String, OsString> {
+pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
     let Membership { nnodes, node_rank, master_addr, master_port, .. } = &plan.membership;
-    let rank = node_rank.saturating_mul(plan.nproc_per_node).saturating_add(local_rank);
+    let RankId { global: rank, local: local_rank } = rank;
     [
         ("RANK", rank.to_string()),
         ("LOCAL_RANK", local_rank.to_string()),

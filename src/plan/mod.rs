@@ -4,6 +4,7 @@
 //! gives a [`Plan`] or a [`Refusal`](crate::verdict::Refusal). Pure functions: no
 //! file, no socket, no clock.
 
+mod accelerate;
 mod arguments;
 pub mod binding;
 pub mod command;
@@ -22,6 +23,7 @@ mod notes;
 pub mod placeholders;
 mod python;
 mod rails;
+mod restarts;
 pub mod select;
 mod sizes;
 mod solve;

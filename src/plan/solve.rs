@@ -15,8 +15,8 @@ use crate::plan::sizes::{check_least, effective_rule, explain_sizes, literal, wr
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
-    asked_nproc, binding, devices, environment, hcas, heads, membership, nccl, network,
-    offered_nproc, placeholders, python, select,
+    accelerate, asked_nproc, binding, command, devices, environment, hcas, heads, membership, nccl,
+    network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
 use crate::text;
@@ -122,6 +122,11 @@ pub fn plan_for(
     python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
 
     let engine = settings.engine.value;
+    if let Some(config) = &facts.python.accelerate {
+        let has_mode = command::names_a_mode(&settings.engine_args);
+        accelerate::check(config, world, has_mode, &mut notes);
+    }
+    restarts::check(settings, &membership, &mut notes);
     let rdzv = rendezvous(settings, &membership, &mut notes);
     let mut variables_chosen = chosen.env;
     variables_chosen.extend(socket.env);
@@ -156,6 +161,7 @@ pub fn plan_for(
         python: facts.python.interpreter.clone(),
         program,
         engine_args: settings.engine_args.iter().map(|arg| replaced(arg, &placeholders)).collect(),
+        accelerate: facts.python.accelerate.clone(),
         torch_version: facts.python.torch.as_ref().map(|torch| torch.version.clone()),
         decisions: notes.decisions,
         warnings: notes.warnings,

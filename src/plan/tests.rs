@@ -15,6 +15,7 @@ use crate::plan::layout::is_legal;
 use crate::plan::{
     AskedNproc, EngineOptions, Notes, Plan, RunIdentity, argv, exec_argv, plan, plan_for, rank_env,
 };
+use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::settings::{
     Device, Engine, EnvSetting, LayoutRule, MusterMode, Program, Rdma, Rendezvous, Select,
     Settings, Source, Sourced,
@@ -642,7 +643,13 @@ fn direct_and_command_run_the_program_itself() {
         words(&exec_argv(&direct, Path::new("/rl"), &EngineOptions::default())),
         "/rl rank -- /opt/python -u generate.py a"
     );
-    let ranks = rank_env(&direct, 1);
+    let ranks = rank_env(
+        &direct,
+        RankId {
+            global: GlobalRank(direct.membership.node_rank * direct.nproc_per_node + 1),
+            local: LocalRank(1),
+        },
+    );
     for (name, value) in
         [("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "10.0.0.1")]
     {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;
+use crate::observe::AccelerateConfig;
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;
 
@@ -35,6 +36,8 @@ pub struct Plan {
     pub program: Program,
     /// The engine's own further arguments, placeholders replaced.
     pub engine_args: Vec<String>,
+    /// The configuration that accelerate reads, where it is the engine and has one.
+    pub accelerate: Option<AccelerateConfig>,
     /// torch's version, where known, since engines' flags depend on it.
     pub torch_version: Option<String>,
     pub decisions: Vec<Decision>,

@@ -8,7 +8,7 @@ use super::ending::Ending;
 use crate::lang::{Lang, Text};
 use crate::observe::counters::Growth;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::{Class, Refusal, Warning};
 
 /// What the closing block shows beside the verdict.
 #[derive(Debug)]
@@ -31,18 +31,28 @@ pub fn block(closing: &Closing<'_>) -> String {
     let Closing { ending, exit_code, world_size, node_rank, lang, .. } = *closing;
     let seconds = format!("{:.1}", closing.elapsed.as_secs_f64());
     let mut out = String::new();
-    if !closing.last_lines.is_empty()
-        && let Some(rank) = ending.rank
-    {
+    if !closing.last_lines.is_empty() {
         let count = closing.last_lines.len();
-        let title = text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行：");
+        let title = match ending.rank {
+            Some(rank) => {
+                text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行：")
+            }
+            // Engine `command`: a process per node, and no rank.
+            None => {
+                let node = ending.node.unwrap_or(node_rank);
+                text!(
+                    "last {count} lines of the command on node {node}:",
+                    "节点 {node} 上命令的最后 {count} 行："
+                )
+            }
+        };
         let _ = writeln!(out, "── {}", title.get(lang));
         for line in &closing.last_lines {
             let _ = writeln!(out, "   {line}");
         }
     }
     let verdict = ending.text.get(lang);
-    if exit_code == 0 && ending.class == "done" {
+    if exit_code == 0 && ending.class == Class::Done {
         let title = text!(
             "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
             "完成：{verdict}（总进程数 {world_size}，节点 {node_rank}，用时 {seconds} 秒）"

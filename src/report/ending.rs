@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
-use crate::supervise::{End, Outcome, StopReason};
+use crate::rank::GlobalRank;
+use crate::supervise::{End, OtherWorld, Outcome, Planned, StopReason, Unit};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Class, Refusal, Verdict};
 
 /// How the program ends, and why, in one place for the console, run.json and
 /// the termination message.
@@ -13,9 +14,7 @@ use crate::verdict::{Refusal, Verdict};
 pub struct Ending {
     /// Exit code of the program, before the profile's `[exit]` remaps it.
     pub code: i32,
-    /// `done`, `script`, `stopped`, `engine` or `launcher`: tells a script's own
-    /// code 66 from the launcher's.
-    pub class: String,
+    pub class: Class,
     /// Stable id of the cause (`rank.exit`, `rank.signal`, `layout.unsolvable`…).
     pub id: String,
     /// Global rank that caused it.
@@ -27,15 +26,31 @@ pub struct Ending {
     pub hint: Text,
 }
 
-fn make(code: i32, class: &str, id: &str, rank: Option<u32>, text: Text, hint: Text) -> Ending {
-    Ending { code, class: class.into(), id: id.into(), rank, node: None, text, hint }
+impl Ending {
+    /// Whose output shows the cause: the rank's, or that of the command which the
+    /// node runs in a rank's place.
+    pub fn speaker(&self, planned: Planned) -> Option<GlobalRank> {
+        let command = self.class == Class::Script && planned.what == Unit::Command;
+        self.rank.map(GlobalRank).or(command.then_some(planned.first))
+    }
 }
+
+fn make(code: i32, class: Class, id: &str, rank: Option<u32>, text: Text, hint: Text) -> Ending {
+    Ending { code, class, id: id.into(), rank, node: None, text, hint }
+}
+
+/// Stable id: the engine did not start the ranks that it was asked for.
+pub const ENGINE_RANKS: &str = "engine.ranks";
+/// Stable id: the engine ended before any rank began.
+pub const ENGINE_START: &str = "engine.start";
+/// Stable id: a program that cannot be executed.
+pub const RANK_EXEC: &str = "rank.exec";
 
 /// A refusal as an ending.
 pub fn refused(refusal: &Refusal) -> Ending {
     make(
         refusal.verdict.code(),
-        "launcher",
+        Class::Launcher,
         &refusal.id,
         None,
         refusal.text.clone(),
@@ -54,7 +69,7 @@ pub fn ending(outcome: &Outcome) -> Ending {
         Some(StopReason::Signal(signal)) => stopped(signal),
         Some(StopReason::GuardGone) => make(
             137,
-            "launcher",
+            Class::Launcher,
             "guard.killed",
             None,
             text!("the launcher's guard process was killed", "启动器的守护进程被杀死"),
@@ -74,7 +89,7 @@ pub fn ending(outcome: &Outcome) -> Ending {
 fn other_node() -> Ending {
     make(
         Verdict::OtherNode.code(),
-        "launcher",
+        Class::Launcher,
         "node.other",
         None,
         text!("stopped because another node failed", "因其他节点失败而停止"),
@@ -87,7 +102,7 @@ pub fn stopped(signal: i32) -> Ending {
     let name = signal_name(signal);
     make(
         128 + signal,
-        "stopped",
+        Class::Stopped,
         "stopped.signal",
         None,
         text!("stopped from outside by {name}", "被外部信号 {name} 停止"),
@@ -103,7 +118,7 @@ pub fn agent_killed(signal: i32) -> Ending {
     let name = signal_name(signal);
     make(
         128 + signal,
-        "launcher",
+        Class::Launcher,
         "agent.killed",
         None,
         text!(
@@ -119,15 +134,15 @@ pub fn agent_killed(signal: i32) -> Ending {
 
 fn by_itself(outcome: &Outcome) -> Ending {
     if let Some(failed) = outcome.ranks.iter().find(|rank| rank.failed()) {
-        return rank_failed(outcome, failed.rank);
+        return rank_failed(outcome, failed.id.global);
     }
     if outcome.ranks.is_empty() {
         let how = outcome.engine.map_or_else(|| Text::same("?"), describe);
         let (en, zh) = (how.en, how.zh);
         return make(
             Verdict::EngineStart.code(),
-            "engine",
-            "engine.start",
+            Class::Engine,
+            ENGINE_START,
             None,
             text!(
                 "the engine ended before any rank began: {en}",
@@ -136,10 +151,13 @@ fn by_itself(outcome: &Outcome) -> Ending {
             text!("read engine.log in the log folder", "查看日志目录中的 engine.log"),
         );
     }
+    if outcome.other_world.is_some() || began(outcome) < outcome.planned.local {
+        return engine_ranks(outcome);
+    }
     match outcome.engine {
         None | Some(End::Code(0)) => make(
             0,
-            "done",
+            Class::Done,
             "done",
             None,
             text!("all ranks ended with code 0", "所有 rank 均以 0 结束"),
@@ -149,7 +167,7 @@ fn by_itself(outcome: &Outcome) -> Ending {
             let Text { en, zh } = describe(end);
             make(
                 end.shell_code(),
-                "engine",
+                Class::Engine,
                 "engine.end",
                 None,
                 text!(
@@ -165,16 +183,123 @@ fn by_itself(outcome: &Outcome) -> Ending {
     }
 }
 
-fn rank_failed(outcome: &Outcome, rank: u32) -> Ending {
-    let end = outcome.ranks.iter().find(|seen| seen.rank == rank).and_then(|seen| seen.end);
+fn began(outcome: &Outcome) -> u32 {
+    u32::try_from(outcome.ranks.len()).unwrap_or(u32::MAX)
+}
+
+/// All ranks that began ended well, but it was not the job that was planned.
+fn engine_ranks(outcome: &Outcome) -> Ending {
+    let planned = outcome.planned;
+    let (began, local) = (began(outcome), planned.local);
+    let text = match (planned.world, outcome.other_world) {
+        (Some(world), _) if began < local && local == world => text!(
+            "only {began} of {world} ranks ever began (world size {world} was planned)",
+            "{world} 个 rank 中只启动了 {began} 个（计划的总进程数为 {world}）"
+        ),
+        (Some(world), _) if began < local => text!(
+            "only {began} of the {local} ranks of this node ever began (world size {world} was planned)",
+            "本节点 {local} 个 rank 中只启动了 {began} 个（计划的总进程数为 {world}）"
+        ),
+        (Some(world), Some(other)) => other_world(other, world),
+        _ => text!(
+            "only {began} of the {local} ranks of this node ever began",
+            "本节点 {local} 个 rank 中只启动了 {began} 个"
+        ),
+    };
+    make(Verdict::EngineStart.code(), Class::Engine, ENGINE_RANKS, None, text, own_mode())
+}
+
+/// What a rank found instead of the `planned` world size.
+pub fn other_world(other: OtherWorld, planned: u32) -> Text {
+    let rank = other.rank;
+    match other.world_size {
+        Some(size) => text!(
+            "rank {rank} found WORLD_SIZE={size}, but world size {planned} was planned",
+            "rank {rank} 的环境中 WORLD_SIZE={size}，而计划的总进程数为 {planned}"
+        ),
+        None => text!(
+            "rank {rank} found no WORLD_SIZE, so it was alone, but world size {planned} was planned",
+            "rank {rank} 的环境中没有 WORLD_SIZE，即独自运行，而计划的总进程数为 {planned}"
+        ),
+    }
+}
+
+/// The ending with a better `cure` than the general one, where the engine started another
+/// job than the planned one.
+pub fn with_cure(ending: Ending, outcome: &Outcome, cure: Option<Text>) -> Ending {
+    let blamed = ending.id == ENGINE_RANKS
+        || (ending.class == Class::Script && outcome.other_world.is_some());
+    match cure {
+        Some(hint) if blamed => Ending { hint, ..ending },
+        _ => ending,
+    }
+}
+
+fn own_mode() -> Text {
+    text!(
+        "the engine's own arguments or configuration ask for another number of processes: correct them, ask for that number with --nnodes and --nproc-per-node, or use --engine command for a program that starts its ranks itself",
+        "引擎自身的参数或配置文件要求了不同的进程数：请修正它们，或用 --nnodes 与 --nproc-per-node 指定该数目；若程序自行启动各 rank，请使用 --engine command"
+    )
+}
+
+/// The end of the user's own launcher, which is no rank.
+fn command_failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> Ending {
+    let ending = rank_end(outcome, node, end);
+    if outcome.not_executed.is_some() {
+        return Ending { rank: None, ..ending };
+    }
+    let text = match end {
+        Some(End::Code(code)) => text!(
+            "the command on node {node} ended with code {code}",
+            "节点 {node} 上的命令以退出码 {code} 结束"
+        ),
+        Some(End::Signal(signal)) => {
+            let name = signal_name(signal);
+            text!(
+                "the command on node {node} was killed by {name}",
+                "节点 {node} 上的命令被 {name} 杀死"
+            )
+        }
+        None => text!(
+            "the process that watched the command on node {node} was killed; the command was ended with it",
+            "监视节点 {node} 上的命令的进程被杀死；该命令已随之终止"
+        ),
+    };
+    let hint = match end {
+        Some(End::Code(_)) => text!(
+            "the last lines of its output are above; a rank that it started may have failed",
+            "其输出的最后几行见上方；可能是它启动的某个 rank 失败"
+        ),
+        _ => ending.hint.clone(),
+    };
+    Ending { rank: None, text, hint, ..ending }
+}
+
+fn rank_failed(outcome: &Outcome, rank: GlobalRank) -> Ending {
+    let end = outcome.ranks.iter().find(|seen| seen.id.global == rank).and_then(|seen| seen.end);
+    if outcome.planned.what == Unit::Command {
+        return command_failed(outcome, rank, end);
+    }
+    let ending = rank_end(outcome, rank, end);
+    match (outcome.planned.world, outcome.other_world) {
+        (Some(world), Some(other)) => {
+            let Text { en, zh } = other_world(other, world);
+            let Text { en: mode, zh: mode_zh } = own_mode();
+            Ending { hint: text!("{en}: {mode}", "{zh}：{mode_zh}"), ..ending }
+        }
+        _ => ending,
+    }
+}
+
+fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
     let read_log = text!("the last lines of its output are above", "其输出的最后几行见上方");
     if let (Some((program, errno)), Some(End::Code(code))) = (&outcome.not_executed, end) {
         let error = std::io::Error::from_raw_os_error(*errno);
         return make(
             code,
-            "script",
-            "rank.exec",
-            Some(rank),
+            Class::Script,
+            RANK_EXEC,
+            Some(rank.0),
             text!(
                 "the program {program} cannot be executed: {error}",
                 "程序 {program} 无法执行：{error}"
@@ -190,9 +315,9 @@ fn rank_failed(outcome: &Outcome, rank: u32) -> Ending {
     match end {
         Some(End::Code(code)) => make(
             code,
-            "script",
+            Class::Script,
             "rank.exit",
-            Some(rank),
+            Some(rank.0),
             text!("rank {rank} exited with code {code}", "rank {rank} 以退出码 {code} 结束"),
             read_log,
         ),
@@ -210,13 +335,13 @@ fn rank_failed(outcome: &Outcome, rank: u32) -> Ending {
                 _ => read_log,
             };
             let text = text!("rank {rank} was killed by {name}", "rank {rank} 被 {name} 杀死");
-            make(128 + signal, "script", "rank.signal", Some(rank), text, hint)
+            make(128 + signal, Class::Script, "rank.signal", Some(rank.0), text, hint)
         }
         None => make(
             137,
-            "launcher",
+            Class::Launcher,
             "shim.killed",
-            Some(rank),
+            Some(rank.0),
             text!(
                 "the process that watched rank {rank} was killed; the rank was ended with it",
                 "监视 rank {rank} 的进程被杀死；该 rank 已随之终止"
@@ -244,7 +369,7 @@ fn engine_gone(end: End) -> Ending {
     let Text { en, zh } = describe(end);
     make(
         code,
-        "engine",
+        Class::Engine,
         "engine.gone",
         None,
         text!(
@@ -267,7 +392,7 @@ fn unkillable(outcome: &Outcome) -> Ending {
     let list = list.join(", ");
     make(
         Verdict::Stale.code(),
-        "launcher",
+        Class::Launcher,
         "unkillable",
         None,
         text!("processes outlived SIGKILL: {list}", "以下进程在 SIGKILL 后仍存活：{list}"),
@@ -299,10 +424,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::rank::{LocalRank, RankId};
     use crate::supervise::RankEnd;
 
     fn rank(rank: u32, end: Option<End>) -> RankEnd {
-        RankEnd { rank, local_rank: rank, pid: Some(1), end, at: SystemTime::now() }
+        let id = RankId { global: GlobalRank(rank), local: LocalRank(rank) };
+        RankEnd { id, pid: Some(1), end, at: SystemTime::now() }
     }
 
     #[test]
@@ -316,17 +443,25 @@ mod tests {
         let rows = [
             (two(ok, ok, None), 0, "done"),
             (
-                two(Some(End::Signal(15)), Some(End::Code(7)), Some(StopReason::RankFailed(1))),
+                two(
+                    Some(End::Signal(15)),
+                    Some(End::Code(7)),
+                    Some(StopReason::RankFailed(GlobalRank(1))),
+                ),
                 7,
                 "rank.exit",
             ),
             (
-                two(Some(End::Signal(11)), Some(End::Signal(15)), Some(StopReason::RankFailed(0))),
+                two(
+                    Some(End::Signal(11)),
+                    Some(End::Signal(15)),
+                    Some(StopReason::RankFailed(GlobalRank(0))),
+                ),
                 139,
                 "rank.signal",
             ),
             (two(ok, ok, Some(StopReason::Signal(15))), 143, "stopped.signal"),
-            (two(None, ok, Some(StopReason::RankFailed(0))), 137, "shim.killed"),
+            (two(None, ok, Some(StopReason::RankFailed(GlobalRank(0)))), 137, "shim.killed"),
             (two(ok, ok, Some(StopReason::EngineGone(End::Signal(9)))), 137, "engine.gone"),
             (Outcome { engine: Some(End::Code(1)), ..Outcome::default() }, 68, "engine.start"),
             (Outcome { engine: Some(End::Code(1)), ..two(ok, ok, None) }, 1, "engine.end"),
@@ -334,6 +469,88 @@ mod tests {
         for (outcome, code, id) in rows {
             let ending = ending(&outcome);
             assert_eq!((ending.code, ending.id.as_str()), (code, id), "{outcome:?}");
+        }
+    }
+
+    fn planned(local: u32, world: u32) -> Planned {
+        Planned { local, world: Some(world), ..Planned::default() }
+    }
+
+    #[test]
+    fn fewer_ranks_or_another_world_is_never_done() {
+        let ok = Some(End::Code(0));
+        let began = |count: u32, planned, other_world| Outcome {
+            ranks: (0..count).map(|number| rank(number, ok)).collect(),
+            engine: ok,
+            planned,
+            other_world,
+            ..Outcome::default()
+        };
+        let alone = Some(OtherWorld { rank: GlobalRank(0), world_size: None });
+        let two = Some(OtherWorld { rank: GlobalRank(2), world_size: Some(2) });
+        let elastic = Planned { world: None, ..planned(2, 0) };
+        let rows = [
+            (began(4, planned(4, 4), None), 0, "all ranks ended with code 0"),
+            (
+                began(1, planned(4, 4), alone),
+                68,
+                "only 1 of 4 ranks ever began (world size 4 was planned)",
+            ),
+            (
+                began(1, planned(2, 4), None),
+                68,
+                "only 1 of the 2 ranks of this node ever began (world size 4 was planned)",
+            ),
+            (
+                began(1, planned(1, 2), alone),
+                68,
+                "rank 0 found no WORLD_SIZE, so it was alone, but world size 2 was planned",
+            ),
+            (
+                began(2, planned(2, 4), two),
+                68,
+                "rank 2 found WORLD_SIZE=2, but world size 4 was planned",
+            ),
+            // An elastic job has no size to compare with, but each node has its ranks.
+            (began(1, elastic, None), 68, "only 1 of the 2 ranks of this node ever began"),
+        ];
+        for (outcome, code, words) in rows {
+            let ending = ending(&outcome);
+            assert_eq!((ending.code, &*ending.text.en), (code, words));
+            assert_eq!(ending.class == Class::Done, code == 0);
+        }
+    }
+
+    #[test]
+    fn what_a_failing_rank_found_is_in_the_hint() {
+        let outcome = Outcome {
+            ranks: vec![rank(0, Some(End::Code(1)))],
+            stop: Some(StopReason::RankFailed(GlobalRank(0))),
+            planned: planned(2, 4),
+            other_world: Some(OtherWorld { rank: GlobalRank(0), world_size: None }),
+            ..Outcome::default()
+        };
+        let ending = ending(&outcome);
+        assert_eq!((ending.code, ending.id.as_str()), (1, "rank.exit"));
+        assert!(ending.hint.en.starts_with("rank 0 found no WORLD_SIZE"), "{ending:?}");
+    }
+
+    #[test]
+    fn the_command_of_a_node_is_no_rank() {
+        let of = |end| Outcome {
+            ranks: vec![rank(1, end)],
+            stop: Some(StopReason::RankFailed(GlobalRank(1))),
+            planned: Planned { what: Unit::Command, local: 1, ..Planned::default() },
+            ..Outcome::default()
+        };
+        for (end, code, words) in [
+            (Some(End::Code(7)), 7, "the command on node 1 ended with code 7"),
+            (Some(End::Signal(9)), 137, "the command on node 1 was killed by SIGKILL"),
+            (None, 137, "the process that watched the command on node 1 was killed"),
+        ] {
+            let ending = ending(&of(end));
+            assert_eq!((ending.code, ending.rank), (code, None));
+            assert!(ending.text.en.starts_with(words), "{ending:?}");
         }
     }
 }

@@ -62,8 +62,8 @@ fn outcome_json(outcome: &Outcome) -> Value {
         .iter()
         .map(|rank| {
             json!({
-                "rank": rank.rank,
-                "local_rank": rank.local_rank,
+                "rank": rank.id.global,
+                "local_rank": rank.id.local,
                 "pid": rank.pid,
                 "end": end_json(rank.end),
                 "at": stamp(rank.at),
@@ -176,12 +176,13 @@ pub fn announce(
 mod tests {
     use super::*;
     use crate::lang::Text;
+    use crate::verdict::Class;
 
     #[test]
     fn the_termination_message_stays_whole_below_the_limit() {
         let ending = Ending {
             code: 7,
-            class: "script".into(),
+            class: Class::Script,
             id: "rank.exit".into(),
             rank: Some(3),
             node: None,

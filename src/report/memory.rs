@@ -52,8 +52,8 @@ fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
     if outcome.stop == Some(StopReason::EngineGone(End::Signal(KILL))) {
         return Some(text!("the engine", "引擎"));
     }
-    let failed = outcome.ranks.iter().find(|seen| Some(seen.rank) == rank)?;
-    let rank = failed.rank;
+    let failed = outcome.ranks.iter().find(|seen| Some(seen.id.global.0) == rank)?;
+    let rank = failed.id.global;
     match failed.end {
         Some(End::Signal(KILL)) => Some(text!("rank {rank}", "rank {rank}")),
         None => Some(text!("the process that watched rank {rank}", "监视 rank {rank} 的进程")),
@@ -118,10 +118,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::rank::{GlobalRank, LocalRank, RankId};
     use crate::supervise::RankEnd;
 
     fn outcome(end: Option<End>, stop: Option<StopReason>) -> Outcome {
-        let rank = RankEnd { rank: 3, local_rank: 3, pid: Some(1), end, at: SystemTime::now() };
+        let id = RankId { global: GlobalRank(3), local: LocalRank(1) };
+        let rank = RankEnd { id, pid: Some(1), end, at: SystemTime::now() };
         Outcome { ranks: vec![rank], stop, ..Outcome::default() }
     }
 
@@ -130,7 +132,7 @@ mod tests {
         const BOX: OomKills =
             OomKills { processes: 1, limit: Some(64 << 20), peak: Some(64 << 20) };
         const NODE: OomKills = OomKills { processes: 1, limit: None, peak: None };
-        let failed = Some(StopReason::RankFailed(3));
+        let failed = Some(StopReason::RankFailed(GlobalRank(3)));
         let engine = Some(StopReason::EngineGone(End::Signal(9)));
         let told = Some(StopReason::Signal(15));
         let rows = [

@@ -8,6 +8,7 @@ pub mod check_view;
 pub mod closing;
 mod columns;
 pub mod ending;
+pub mod engine_log;
 pub mod files;
 pub mod journal;
 pub mod memory;

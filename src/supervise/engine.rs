@@ -12,14 +12,18 @@ use nix::unistd::Pid;
 
 use super::bind;
 use super::message::{AGENT_SOCKET, JOB_MARK, SLOT, TERMINAL};
+use super::outcome::Planned;
 use super::tree;
 use crate::cpus::CpuList;
+use crate::rank::RankId;
 use crate::sys::{self, Dispositions};
 
 /// What to start, as fixed by the plan.
 #[derive(Debug)]
 pub struct Launch {
     pub start: Start,
+    /// The ranks of this node, whoever starts them.
+    pub planned: Planned,
     /// The whole environment, ours and the container's.
     pub env: BTreeMap<OsString, OsString>,
     /// Signal state that the program was started with; children get it.
@@ -44,9 +48,7 @@ pub enum Start {
 
 #[derive(Debug, Clone)]
 pub struct RankStart {
-    /// Global rank.
-    pub rank: u32,
-    pub local_rank: u32,
+    pub id: RankId,
     /// Variables of this rank alone.
     pub env: BTreeMap<OsString, OsString>,
 }
@@ -54,7 +56,7 @@ pub struct RankStart {
 /// The processes that were started, and the pipes of everything that is not a rank.
 pub(super) struct Started {
     /// Our children: the engine, or one shim per rank with its rank.
-    pub(super) children: Vec<(i32, Option<u32>)>,
+    pub(super) children: Vec<(i32, Option<RankId>)>,
     pub(super) out: OwnedFd,
     pub(super) err: OwnedFd,
 }
@@ -117,8 +119,9 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
             line.extend(argv.iter().cloned());
             for rank in ranks {
                 let mut env = rank.env.clone();
-                env.insert(SLOT.into(), format!("{} {}", rank.rank, rank.local_rank).into());
-                children.push((spawn(&line, &env)?, Some(rank.rank)));
+                let RankId { global, local } = rank.id;
+                env.insert(SLOT.into(), format!("{global} {local}").into());
+                children.push((spawn(&line, &env)?, Some(rank.id)));
             }
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::outcome::End;
+use crate::rank::{GlobalRank, LocalRank};
 
 /// Name of the variable that tells a shim its agent's socket: `<abstract name> <grace in ms>`,
 /// and [`TERMINAL`] where the rank keeps the launcher's own streams.
@@ -20,8 +21,11 @@ pub(super) enum FromRank {
     /// First packet; carries the read ends of stdout and stderr, in this order,
     /// unless the rank is to have the terminal.
     Hello {
-        rank: u32,
-        local_rank: u32,
+        /// None where nothing in its environment says so.
+        rank: Option<GlobalRank>,
+        local_rank: LocalRank,
+        /// WORLD_SIZE as the rank will see it.
+        world_size: Option<u32>,
         shim: i32,
         session: i32,
     },

@@ -28,6 +28,8 @@ pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start};
 pub use link::{AgentEar, AgentLink, GuardWord};
 pub use message::JOB_MARK;
-pub use outcome::{End, Notice, Outcome, RankEnd, StopReason, Survivor, exec_code};
+pub use outcome::{
+    End, Notice, OtherWorld, Outcome, Planned, RankEnd, StopReason, Survivor, Unit, exec_code,
+};
 pub use run::{Owner, Stream, Streams, run};
 pub use terminal::at_terminal;

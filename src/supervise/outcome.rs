@@ -4,6 +4,8 @@ use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::rank::{GlobalRank, LocalRank, RankId};
+
 /// How one process ended, as wait(2) tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -42,9 +44,7 @@ pub fn exec_code(error: &std::io::Error) -> i32 {
 /// One rank of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankEnd {
-    /// Global rank.
-    pub rank: u32,
-    pub local_rank: u32,
+    pub id: RankId,
     /// Pid of the user's process; None when it never started.
     pub pid: Option<i32>,
     /// None: its shim vanished without a report and the rank was ended by us.
@@ -65,7 +65,7 @@ pub enum StopReason {
     /// The guard was told to stop by this signal.
     Signal(i32),
     /// This rank failed, so the others were stopped.
-    RankFailed(u32),
+    RankFailed(GlobalRank),
     /// The engine ended while ranks of it were alive.
     EngineGone(End),
     /// The guard is gone.
@@ -84,6 +84,49 @@ pub struct Survivor {
     pub wait_channel: Option<String>,
 }
 
+/// What one shim stands for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    #[default]
+    Rank,
+    /// The user's own launcher, once per node: its number is that of the node.
+    Command,
+}
+
+/// Which ranks the engine was asked to start on this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planned {
+    pub what: Unit,
+    /// The first of them.
+    pub first: GlobalRank,
+    /// How many.
+    pub local: u32,
+    /// The size of the world; None where it is not fixed (an elastic job) or the
+    /// program starts ranks of its own.
+    pub world: Option<u32>,
+}
+
+impl Planned {
+    /// The rank with the number `local` on this node.
+    pub fn rank(&self, local: LocalRank) -> RankId {
+        RankId { global: self.first.plus(local), local }
+    }
+
+    /// Whether a rank with this WORLD_SIZE is in another world; without one torch's
+    /// frameworks take it to be alone.
+    pub(super) fn is_other(&self, world_size: Option<u32>) -> bool {
+        self.world.is_some_and(|world| world_size.unwrap_or(1) != world)
+    }
+}
+
+/// A rank in another world than the planned one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherWorld {
+    pub rank: GlobalRank,
+    /// Its WORLD_SIZE; None: it has none.
+    pub world_size: Option<u32>,
+}
+
 /// Something worth a line while it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
@@ -91,11 +134,13 @@ pub enum Notice {
         pid: i32,
     },
     RankStarted {
-        rank: u32,
+        rank: RankId,
         pid: i32,
     },
+    /// A rank began in another world than the planned one.
+    OtherWorld(OtherWorld),
     RankEnded {
-        rank: u32,
+        rank: RankId,
         end: Option<End>,
     },
     EngineEnded {
@@ -118,7 +163,11 @@ pub struct Outcome {
     /// In the order of the global rank.
     pub ranks: Vec<RankEnd>,
     /// The first rank that failed by itself, not because we stopped it.
-    pub first_failure: Option<u32>,
+    pub first_failure: Option<GlobalRank>,
+    /// What the engine was asked for.
+    pub planned: Planned,
+    /// The first rank that saw another world size than the planned one.
+    pub other_world: Option<OtherWorld>,
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,

@@ -21,18 +21,18 @@ use tokio::time::Instant;
 use super::engine::{self, Launch, Start};
 use super::link::{AgentEar, GuardWord};
 use super::message::{FromRank, ToRank};
-use super::outcome::{End, Notice, Outcome, RankEnd, StopReason};
+use super::outcome::{End, Notice, OtherWorld, Outcome, RankEnd, StopReason};
 use super::socket::{Connection, Listener};
 use super::terminal;
 use super::tree;
+use crate::rank::{GlobalRank, RankId};
 use stop::{Leftovers, Stopping, kill_all_descendants};
 
 /// Whose output a pipe carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     Engine,
-    /// Global rank.
-    Rank(u32),
+    Rank(GlobalRank),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,8 @@ pub async fn run(
         childless: false,
         given_up: false,
         ranks: BTreeMap::new(),
-        outcome: Outcome::default(),
+        outcome: Outcome { planned: launch.planned, ..Outcome::default() },
+        engine_weighed: false,
         stop: None,
         leftovers: None,
         streams,
@@ -105,6 +106,7 @@ pub async fn run(
             state.shims.insert(next_id, Shim::new(connection, next_id, sender.clone()));
         }
         state.name_the_mute();
+        state.weigh_engine();
         if state.finished() {
             break;
         }
@@ -142,7 +144,7 @@ struct Shim {
 
 #[derive(Clone, Copy)]
 struct Identity {
-    rank: u32,
+    rank: RankId,
     session: i32,
 }
 
@@ -168,16 +170,17 @@ struct Supervisor<'a> {
     interactive: bool,
     has_engine: bool,
     /// The engine, or our shims: pid → rank, until reaped.
-    children: HashMap<i32, Option<u32>>,
+    children: HashMap<i32, Option<RankId>>,
     shims: HashMap<u64, Shim>,
     /// Shims of ours that ended, until their connections were looked through: (pid, rank, end).
-    mute: Vec<(i32, u32, End)>,
+    mute: Vec<(i32, RankId, End)>,
     /// Nothing is below us any more, zombies included.
     childless: bool,
     /// What is left cannot be ended by anybody.
     given_up: bool,
-    ranks: BTreeMap<u32, RankEnd>,
+    ranks: BTreeMap<GlobalRank, RankEnd>,
     outcome: Outcome,
+    engine_weighed: bool,
     stop: Option<Stopping>,
     leftovers: Option<Leftovers>,
     streams: &'a mut (dyn Streams + Send),
@@ -191,7 +194,12 @@ impl Supervisor<'_> {
         };
         let identity = self.shims.get(&id).and_then(|shim| shim.identity);
         match (word, identity) {
-            (FromRank::Hello { rank, local_rank, session, .. }, None) => {
+            (FromRank::Hello { rank, local_rank, world_size, session, .. }, None) => {
+                let planned = self.outcome.planned;
+                let rank = match rank {
+                    Some(global) => RankId { global, local: local_rank },
+                    None => planned.rank(local_rank),
+                };
                 if let Some(shim) = self.shims.get_mut(&id) {
                     shim.identity = Some(Identity { rank, session });
                     if self.interactive {
@@ -199,25 +207,26 @@ impl Supervisor<'_> {
                     }
                 }
                 for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
-                    self.streams.attach(Owner::Rank(rank), stream, pipe);
+                    self.streams.attach(Owner::Rank(rank.global), stream, pipe);
                 }
                 let at = SystemTime::now();
-                self.ranks.insert(rank, RankEnd { rank, local_rank, pid: None, end: None, at });
-                if let Some(end) = self.outcome.engine {
-                    // The engine died while it was starting this rank.
-                    self.engine_gone(end);
+                self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });
+                if planned.is_other(world_size) && self.outcome.other_world.is_none() {
+                    let other = OtherWorld { rank: rank.global, world_size };
+                    self.outcome.other_world = Some(other);
+                    (self.notice)(Notice::OtherWorld(other));
                 }
             }
             (FromRank::Started { pid }, Some(Identity { rank, .. })) => {
-                if let Some(seen) = self.ranks.get_mut(&rank) {
+                if let Some(seen) = self.ranks.get_mut(&rank.global) {
                     seen.pid = Some(pid);
                 }
                 (self.notice)(Notice::RankStarted { rank, pid });
                 if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none())
-                    && let Some(rank) = tree::process(pid)
+                    && let Some(process) = tree::process(pid)
                 {
                     // It was not there yet when the tree had its TERM.
-                    tree::signal(&rank, Signal::TERM);
+                    tree::signal(&process, Signal::TERM);
                 }
             }
             (FromRank::NotExecuted { program, errno }, Some(_)) => {
@@ -252,21 +261,23 @@ impl Supervisor<'_> {
                 tree::signal(process, Signal::KILL);
             }
         }
-        if let Some(process) = self.ranks.get(&rank).and_then(|seen| tree::process(seen.pid?)) {
+        if let Some(process) =
+            self.ranks.get(&rank.global).and_then(|seen| tree::process(seen.pid?))
+        {
             tree::signal(&process, Signal::KILL);
         }
         self.rank_ended(rank, None);
     }
 
-    fn rank_ended(&mut self, rank: u32, end: Option<End>) {
-        if let Some(seen) = self.ranks.get_mut(&rank) {
+    fn rank_ended(&mut self, rank: RankId, end: Option<End>) {
+        if let Some(seen) = self.ranks.get_mut(&rank.global) {
             seen.end = end;
             seen.at = SystemTime::now();
         }
         (self.notice)(Notice::RankEnded { rank, end });
         if !end.is_some_and(End::success) && self.outcome.stop.is_none() {
-            self.outcome.first_failure.get_or_insert(rank);
-            self.begin_stop(StopReason::RankFailed(rank));
+            self.outcome.first_failure.get_or_insert(rank.global);
+            self.begin_stop(StopReason::RankFailed(rank.global));
         }
     }
 
@@ -319,7 +330,7 @@ impl Supervisor<'_> {
     /// once every connection that it may have made has been accepted.
     fn name_the_mute(&mut self) {
         for (pid, rank, end) in std::mem::take(&mut self.mute) {
-            if self.ranks.contains_key(&rank) {
+            if self.ranks.contains_key(&rank.global) {
                 continue;
             }
             if self.shims.values().any(|shim| shim.connection.peer() == pid) {
@@ -328,8 +339,7 @@ impl Supervisor<'_> {
                 continue;
             }
             let at = SystemTime::now();
-            self.ranks
-                .insert(rank, RankEnd { rank, local_rank: rank, pid: None, end: Some(end), at });
+            self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: Some(end), at });
             self.rank_ended(rank, Some(end));
         }
     }
@@ -337,8 +347,16 @@ impl Supervisor<'_> {
     fn engine_ended(&mut self, end: End) {
         self.outcome.engine = Some(end);
         (self.notice)(Notice::EngineEnded { end });
-        let alive = self.shims.values().any(|shim| shim.identity.is_some());
-        if alive {
+    }
+
+    /// Whether the engine ended before its ranks. The last words of a shim that has
+    /// ended may still be under way, and an engine ends right after its last rank: a
+    /// launcher that was slow or stopped for a moment sees both at once.
+    fn weigh_engine(&mut self) {
+        let Some(end) = self.outcome.engine.filter(|_| !self.engine_weighed) else { return };
+        let lives = |shim: &Shim| tree::is_running(shim.connection.peer());
+        if self.shims.values().any(|shim| shim.identity.is_some() && lives(shim)) {
+            self.engine_weighed = true;
             self.engine_gone(end);
         }
     }

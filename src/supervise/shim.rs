@@ -29,6 +29,7 @@ use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
 use super::outcome::{End, exec_code};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
+use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{self, Dispositions};
 
 /// After SIGKILL, how long a leftover may take to go.
@@ -90,18 +91,22 @@ impl Agent {
     }
 }
 
-/// (rank, local rank): from the slot that the agent gave, else from the engine's variables.
-fn slot() -> (u32, u32) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+fn number(name: &str) -> Option<u32> {
+    std::env::var(name).ok()?.trim().parse().ok()
+}
+
+/// From the slot that the agent gave, else from the engine's variables. An engine
+/// that starts a single process may set none of them.
+fn slot() -> (Option<GlobalRank>, LocalRank) {
     std::env::var(SLOT)
         .ok()
         .and_then(|value| {
             let (rank, local) = value.split_once(' ')?;
-            Some((rank.parse().ok()?, local.parse().ok()?))
+            Some((Some(GlobalRank(rank.parse().ok()?)), LocalRank(local.parse().ok()?)))
         })
         .unwrap_or_else(|| {
-            let local = number("LOCAL_RANK").unwrap_or(0);
-            (number("RANK").unwrap_or(local), local)
+            let local = LocalRank(number("LOCAL_RANK").unwrap_or(0));
+            (number("RANK").map(GlobalRank), local)
         })
 }
 
@@ -164,7 +169,13 @@ impl Shim {
         let Agent { socket: agent, grace, interactive } = agent;
         let (rank, local_rank) = slot();
         let session = nix::unistd::getsid(None).map_or(0, Pid::as_raw);
-        let hello = FromRank::Hello { rank, local_rank, shim: me.as_raw_nonzero().get(), session };
+        let hello = FromRank::Hello {
+            rank,
+            local_rank,
+            world_size: number("WORLD_SIZE"),
+            shim: me.as_raw_nonzero().get(),
+            session,
+        };
         let terminal = if interactive {
             socket::send(&agent, &hello, &[])?;
             take_streams(&agent, &mut command)?
@@ -178,7 +189,7 @@ impl Shim {
         if let Some(lent) = &terminal {
             sys::in_child(&mut command, lent.terminal.lend_in_child()?);
         }
-        let placement = Placement::of(local_rank);
+        let placement = Placement::of(local_rank.0);
         sys::in_child(&mut command, move || {
             placement.take();
             sys::restore_in_child(&inherited)

@@ -22,6 +22,12 @@ pub(super) fn process(pid: i32) -> Option<Process> {
     procfs::process(Path::new(PROC), pid)
 }
 
+/// Whether the process lives; a zombie does not. One of another PID namespace, which
+/// has no number here, is taken to.
+pub(super) fn is_running(pid: i32) -> bool {
+    pid == 0 || process(pid).is_some_and(|process| !process.is_dead())
+}
+
 /// All processes that can be seen, by pid.
 pub(super) fn snapshot() -> BTreeMap<i32, Process> {
     procfs::scan(Path::new(PROC))

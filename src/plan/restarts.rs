@@ -1,0 +1,43 @@
+//! Whether `--max-restarts` can be honoured.
+//!
+//! Takes the settings and the membership; gives a warning where nobody could tell
+//! all nodes to start again, since a node that begins anew alone only waits.
+
+use crate::plan::Membership;
+use crate::plan::notes::Notes;
+use crate::settings::{MusterMode, Settings};
+use crate::text;
+
+/// Says before the launch that a wish for restarts comes to nothing.
+pub(crate) fn check(settings: &Settings, membership: &Membership, notes: &mut Notes) {
+    let most = &settings.max_restarts;
+    let (count, source, nnodes) = (most.value, &most.source, membership.nnodes);
+    if count == 0 {
+        return;
+    }
+    if membership.elastic.is_some() {
+        notes.warn(
+            "restarts.elastic",
+            text!(
+                "max_restarts {count} [{source}] has no effect: the nodes of an elastic job change, so no node can tell all of them to start again",
+                "max_restarts {count} [{source}] 不起作用：弹性任务的节点会变化，没有节点能通知全部节点重新启动"
+            ),
+            text!(
+                "torchrun restarts an elastic job by itself: engine_args = [\"--max-restarts\", \"{count}\"] in the profile",
+                "弹性任务可由 torchrun 自行重启：在配置文件中设置 engine_args = [\"--max-restarts\", \"{count}\"]"
+            ),
+        );
+    } else if nnodes > 1 && settings.muster.value == MusterMode::Off {
+        notes.warn(
+            "restarts.muster",
+            text!(
+                "max_restarts {count} [{source}] has no effect on {nnodes} nodes without a muster: no node can tell the others to start again",
+                "在没有集结的 {nnodes} 个节点上，max_restarts {count} [{source}] 不起作用：没有节点能通知其他节点重新启动"
+            ),
+            text!(
+                "use --muster auto or required, with ranklaunch on every node; else let the platform restart the job",
+                "请使用 --muster auto 或 required，并在每个节点上运行 ranklaunch；否则由平台重启任务"
+            ),
+        );
+    }
+}
