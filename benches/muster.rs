@@ -152,10 +152,12 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
         master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
         patience: Duration::from_secs(120),
-        progress_every: Duration::from_secs(30),
+        pace: ranklaunch::pace::Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
         secret: secret.filter(|_| sealed),
-        may_fall_back: true,
+        without: muster::Without::Follow,
+        grace: Duration::from_secs(30),
+        is_world_size: false,
         memory: Arc::new(|| Some(Memory { used: 1, limit: 2 })),
     }
 }
@@ -278,7 +280,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
         code: 1,
         text: Text::same("rank 8 exited with code 1"),
         hint: Text::same(""),
-        at: muster::millis(std::time::SystemTime::now()),
+        at: muster::now(),
         lines: vec!["RuntimeError: something went wrong in the middle of it".to_owned(); 20],
         whole: true,
         loss: None,

@@ -29,6 +29,7 @@ pub mod muster;
 pub mod names;
 pub mod nearest;
 pub mod observe;
+pub mod pace;
 pub mod plan;
 pub mod prepare;
 pub mod probe;

@@ -149,11 +149,16 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
             assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
         }
     }
-    let nodes = [node(0, 2, port, &[], "succeed"), node(1, 3, port, &[], "succeed")];
-    for node in nodes.map(Launcher::start) {
-        let ended = node.wait().expect_code(88);
-        assert!(ended.err.contains("counts 3 nodes, and node 0 counts 2"), "{}", ended.err);
-    }
+    // It may as well be a node of another job: it is told at once, and node 0 goes on
+    // waiting for its own.
+    let more = ["--wait-timeout", "4s"];
+    let nodes = [node(0, 2, port, &more, "succeed"), node(1, 3, port, &[], "succeed")];
+    let [zero, one] = nodes.map(Launcher::start).map(|node| node.wait().expect_code(88));
+    assert!(one.err.contains("counts 3 nodes, and node 0 counts 2"), "{}", one.err);
+    let words = format!(") belongs to the job of 3 nodes on port {port}: not let in");
+    assert!(zero.err.contains(&words), "{}", zero.err);
+    let (_, verdict) = zero.err.split_once("refused: ").expect("a refusal");
+    assert!(verdict.contains(&words) && verdict.contains("--nnodes"), "{verdict}");
 }
 
 #[test]
@@ -231,18 +236,16 @@ fn a_node_that_cannot_take_part_tells_the_others() {
 /// Node 0 holds a connection per node: what cannot be is said before anybody waits.
 #[test]
 fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
-    let node = |muster: &str| {
+    for muster in ["required", "auto"] {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(common::executable());
         let mut args = run_args("direct", 1);
         args.extend(["--muster".into(), muster.into(), "--".into()]);
         args.extend(["echo".into(), "it runs".into()]);
-        Launcher::of(shell, args).node(0, 200, free_port()).run()
-    };
-    let words = "node 0 may open 300 files (hard limit), and a muster of 200 nodes needs 328";
-    let refused = node("required").expect_code(84);
-    assert!(refused.err.contains(words) && refused.out.is_empty(), "{}", refused.err);
-    // Without being required it is no reason not to start.
-    let ran = node("auto").expect_code(0);
-    assert!(ran.err.contains(words) && ran.out.contains("it runs"), "{}", ran.err);
+        // The others would wait for the muster of a node 0 that starts without one.
+        let refused = Launcher::of(shell, args).node(0, 200, free_port()).run().expect_code(84);
+        let words = "node 0 may open 300 files (hard limit), and a muster of 200 nodes needs 328";
+        assert!(refused.err.contains(words) && refused.out.is_empty(), "{}", refused.err);
+        assert!(refused.err.contains("--muster off on all nodes"), "{}", refused.err);
+    }
 }

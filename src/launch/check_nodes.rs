@@ -22,7 +22,6 @@ use crate::verdict::{Refusal, Verdict};
 /// How long nodes wait for each other where nobody says how long: somebody who
 /// asks about one node of a job should not wait for half an hour.
 const PATIENCE: Duration = Duration::from_secs(60);
-const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Whether this node is looked at together with others. A capture is of one node, and
 /// files of another node are no node to meet, unless that is what was asked for.
@@ -53,12 +52,12 @@ async fn try_to_meet(
     failed: Option<Refusal>,
 ) -> Result<Nodes, Refusal> {
     let member = &plan.membership;
-    let config = together::config(host, settings, &facts.contract, member, true)?;
+    let config = together::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
     let patience = match settings.wait_timeout.source {
         Source::Default => config.patience.min(PATIENCE),
         _ => config.patience,
     };
-    let config = Config { purpose: Purpose::Check, patience, progress_every: PROGRESS, ..config };
+    let config = Config { purpose: Purpose::Check, patience, ..config };
     let lang = settings.lang;
     let mut say = |line: Text| eprint!("{}", closing::line(&line, lang));
     if config.secret.is_none() {

@@ -10,7 +10,7 @@ use crate::cli::Options;
 use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Text;
-use crate::muster::{self, Config, Purpose};
+use crate::muster::{self, Config, Excused, Purpose};
 use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan;
 use crate::settings::{self, Settings};
@@ -104,29 +104,51 @@ async fn tell(
     if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
         return None;
     }
-    let config = match config(host, settings, contract, &member, true) {
+    let config = match config(host, settings, contract, &member, &decisions, true) {
         Ok(config) => Config { purpose, ..config },
         Err(Refusal { text: Text { en, zh }, .. }) => {
             return Some(text!("the other nodes are not told: {en}", "无法通知其他节点：{zh}"));
         }
     };
     if member.is_master() {
-        let others = member.nnodes.saturating_sub(1);
-        let told = muster::turn_away(&config, hostname, refusal).await;
-        return Some(text!(
-            "{told} of {others} other nodes heard of this refusal",
-            "{others} 个其他节点中有 {told} 个已得知本次拒绝"
-        ));
+        return Some(heard(&config, muster::turn_away(&config, hostname, refusal).await));
     }
     let (address, port) = (&config.master_addr, config.port);
     Some(match muster::excuse(host, &config, hostname, refusal).await {
-        Ok(()) => text!(
+        Excused::Told => text!(
             "node 0 at {address}:{port} was told, so that no node waits for this one",
             "已通知节点 0（{address}:{port}），其他节点不会再等待本节点"
         ),
-        Err(Text { en, zh }) => text!(
+        Excused::EndsToo(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} ends as well: {en}",
+            "节点 0（{address}:{port}）同样会结束：{zh}"
+        ),
+        Excused::Absent(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} was not told, since it is not there ({en}): it has ended, or it starts later and then waits for this node until its deadline (--wait-timeout)",
+            "未能通知节点 0（{address}:{port}），它不在线（{zh}）：可能已经结束；若稍后才启动，它会一直等待本节点到期限（--wait-timeout）"
+        ),
+        Excused::Untold(Text { en, zh }) => text!(
             "node 0 at {address}:{port} could not be told ({en}); it waits for this node until its deadline (--wait-timeout)",
             "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待到期限（--wait-timeout）"
         ),
     })
+}
+
+fn heard(config: &Config, told: usize) -> Text {
+    let others = config.nnodes.saturating_sub(1);
+    text!(
+        "{told} of {others} other nodes heard of this refusal",
+        "{others} 个其他节点中有 {told} 个已得知本次拒绝"
+    )
+}
+
+/// Node 0 whose port somebody else holds: tells the others on the second one.
+pub(super) async fn without_a_port(
+    scene: &Scene,
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+) {
+    let told = muster::turn_away(config, hostname, refusal).await;
+    scene.say(&heard(config, told));
 }

@@ -1,6 +1,7 @@
 //! While the job runs on several nodes: every node's failure reaches all, and all
 //! end with one verdict.
 
+use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +13,7 @@ use super::node::Next;
 use super::restart::Restarts;
 use crate::lang::Text;
 use crate::logs::{self, Logs};
-use crate::muster::{self, Again, Cause, Event, Session};
+use crate::muster::{self, Again, Cause, Event, Mark, Session};
 use crate::plan::RunIdentity;
 use crate::report::{self, Ending};
 use crate::supervise::{
@@ -42,6 +43,8 @@ pub(super) struct Together {
     pub(super) attempt: u32,
     /// Node 0's; the others do not decide.
     restarts: Restarts,
+    /// Node 0's: by it a node that comes meanwhile knows whose store it found.
+    pub(super) mark: Option<Mark>,
     /// What this node reported.
     reported: Option<Cause>,
     verdict: Option<(Cause, Option<Again>)>,
@@ -70,6 +73,7 @@ impl Together {
             hostname,
             attempt,
             restarts,
+            mark: None,
             reported: None,
             verdict: None,
             all_done: false,
@@ -101,12 +105,21 @@ impl Together {
         };
         let run = supervise::run(launch, ear, streams, &mut notice, elsewhere);
         tokio::pin!(run);
+        let own_store = self.mark.clone();
+        let marking = async {
+            if let Some(mark) = &own_store {
+                muster::mark(mark).await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::pin!(marking);
         let mut seen = Outcome { planned: launch.planned, ..Outcome::default() };
         let mut lines_at: Option<Instant> = None;
         loop {
             let lines_due = lines_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 outcome = &mut run => return outcome,
+                never = &mut marking => match never {},
                 Some(notice) = notices.recv() => match notice {
                     Notice::RankEnded { rank, end } => {
                         let at = SystemTime::now();
@@ -149,7 +162,7 @@ impl Together {
     }
 
     fn report(&mut self, ending: &Ending, lines: Vec<String>, whole: bool) {
-        let now = muster::millis(SystemTime::now());
+        let now = muster::now();
         let cause = Cause {
             node: self.node,
             hostname: self.hostname.clone(),

@@ -4,11 +4,12 @@
 //! agreed and say whether they can follow. Where a node runs without a muster,
 //! all go on by themselves, unless `--muster required` forbids it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Scene;
 use super::card::card;
+use super::excuse;
 use super::look;
 use super::node::{self, Next, Stage};
 use super::restart::Restarts;
@@ -16,15 +17,16 @@ use super::shared::Together;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Card, Config, Difference, Joined, Memory, Purpose, Secret,
-    Session, Settled,
+    self, Accepted, Agreement, Assembly, Card, Config, Difference, JobKey, Joined, Mark, Memory,
+    Purpose, Secret, Session, Settled, Without,
 };
 use crate::observe::{self, Contract, Facts};
-use crate::plan::{Membership, Plan, RunIdentity};
+use crate::pace::{Pace, clock};
+use crate::plan::{Decision, Membership, Plan, RunIdentity};
 use crate::report::closing;
-use crate::settings::{MusterMode, Nproc, Settings, Source, Sourced};
+use crate::settings::{Engine, MusterMode, Nproc, Settings, Source, Sourced};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Refusal, Verdict, Warning};
 
 /// What came of it.
 pub(super) enum Met {
@@ -61,6 +63,31 @@ pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool
     ))
 }
 
+/// Platforms that start one command on all nodes of a job: where node 0 has no muster
+/// there, it is none of this job. Elsewhere a person, or one template per role, starts
+/// each node, and may start one without ranklaunch.
+const ONE_COMMAND: &[&str] = &[
+    "slurm",
+    "open-mpi",
+    "azure-ml",
+    "sagemaker",
+    "skypilot",
+    "kubeflow-trainer-v2",
+    "kubernetes-indexed-job",
+];
+
+/// What a node without ranklaunch means; `first`: no attempt of the job went before.
+fn without(settings: &Settings, contract: &Contract, first: bool) -> Without {
+    let one = contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
+    match settings.muster.value {
+        // Whoever agreed on the attempt before has ranklaunch.
+        _ if !first => Without::Wait,
+        MusterMode::Required => Without::Refuse,
+        _ if one => Without::Wait,
+        _ => Without::Follow,
+    }
+}
+
 /// How this node takes part; `first`: no attempt of the job went before.
 ///
 /// # Errors
@@ -70,8 +97,10 @@ pub(super) fn config(
     settings: &Settings,
     contract: &Contract,
     member: &Membership,
+    decisions: &[Decision],
     first: bool,
 ) -> Result<Config, Refusal> {
+    let count = decisions.iter().find(|decision| decision.what == "nnodes");
     let job = contract.job_id.as_ref().filter(|job| !job.is_blank());
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
@@ -83,11 +112,12 @@ pub(super) fn config(
         master_addr: member.master_addr.clone(),
         port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
         patience: settings.wait_timeout.value,
-        progress_every: Duration::from_secs(30),
+        pace: Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
         secret,
-        // In a later attempt a store on the port is that of the one before.
-        may_fall_back: settings.muster.value == MusterMode::Auto && first,
+        without: without(settings, contract, first),
+        grace: settings.grace.value,
+        is_world_size: count.is_some_and(|count| count.source.starts_with("WORLD_SIZE=")),
         memory: Arc::new(move || {
             let (used, limit) = observe::limits::memory_in_use(&host)?;
             Some(Memory { used, limit })
@@ -110,7 +140,8 @@ pub(super) async fn meet(
         return Ok(Met::Alone);
     }
     let (settings, contract) = (&scene.settings, &facts.contract);
-    let config = config(&scene.host, settings, contract, member, next.is_none())?;
+    let decisions = &plan.decisions;
+    let config = config(&scene.host, settings, contract, member, decisions, next.is_none())?;
     let own = card(&scene.settings, facts, plan)?;
     if config.secret.is_none() && next.is_none() {
         scene.say(&text!(
@@ -118,15 +149,92 @@ pub(super) async fn meet(
             "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
         ));
     }
+    if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
+        scene.console.say(&closing::warning(&warning, scene.lang()));
+    }
+    scene.say(&begins(&config));
     if member.is_master() {
-        node::own_port(scene, member.master_port)?;
-        if config.port != member.master_port {
-            node::own_port(scene, config.port)?;
+        let own_ports = || {
+            node::own_port(scene, member.master_port)?;
+            if config.port == member.master_port {
+                return Ok(());
+            }
+            node::own_port(scene, config.port)
+        };
+        if let Err(refusal) = own_ports() {
+            excuse::without_a_port(scene, &config, &own.hostname, &refusal).await;
+            return Err(refusal);
         }
         lead(scene, facts, plan, &config, own, next).await
     } else {
         follow(scene, facts, &config, &own).await
     }
+}
+
+/// Whom this node waits for, and where.
+fn begins(config: &Config) -> Text {
+    let (port, patience) = (config.port, clock(config.patience));
+    let last = config.nnodes.saturating_sub(1);
+    match (config.node, last) {
+        (0, 1) => text!(
+            "waiting on port {port} for node 1, at most {patience}",
+            "正在端口 {port} 上等待节点 1，最多 {patience}"
+        ),
+        (0, _) => text!(
+            "waiting on port {port} for nodes 1 to {last}, at most {patience}",
+            "正在端口 {port} 上等待节点 1 到 {last}，最多 {patience}"
+        ),
+        _ => {
+            let address = &config.master_addr;
+            text!(
+                "looking for node 0 at {address}:{port}, at most {patience}",
+                "正在寻找节点 0（{address}:{port}），最多 {patience}"
+            )
+        }
+    }
+}
+
+/// By addresses, however the name is written: a node 0 that is not where the others look
+/// for it, or another node that looks for node 0 at itself.
+fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
+    let route = facts.network.master.as_ref().filter(|route| !route.addresses.is_empty())?;
+    let member = &plan.membership;
+    let (node, name) = (member.node_rank, &member.master_addr);
+    let list = |addresses: &[IpAddr]| {
+        let words: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        words.join(", ")
+    };
+    let theirs = list(&route.addresses);
+    if member.is_master() && !route.local {
+        let interfaces = facts.network.interfaces.iter().filter(|one| !one.loopback);
+        let own = list(&interfaces.flat_map(|one| one.addresses.clone()).collect::<Vec<_>>());
+        return Some(Warning::new(
+            "master.elsewhere",
+            text!(
+                "this is node 0, and the master {name} ({theirs}) is no address of this host ({own})",
+                "本节点是节点 0，但 Master {name}（{theirs}）不是本机的地址（{own}）"
+            ),
+            text!(
+                "is --node-rank right? the others look for node 0 at {name}; nothing is wrong where that address is forwarded to this host",
+                "--node-rank 是否正确？其他节点会到 {name} 寻找节点 0；若该地址会转发到本机则无需处理"
+            ),
+        ));
+    }
+    // The plan says it of names and addresses that mean this node everywhere.
+    let said = plan.warnings.iter().any(|warning| warning.id == "master.localhost");
+    (!member.is_master() && route.local && !said).then(|| {
+        Warning::new(
+            "master.localhost",
+            text!(
+                "node {node} is to meet node 0 at {name} ({theirs}), which is this node itself",
+                "节点 {node} 要到 {name}（{theirs}）与节点 0 会合，而该地址就是本节点自己"
+            ),
+            text!(
+                "give the name or address of node 0 with --master-addr, or --node-rank 0 if this is node 0",
+                "请用 --master-addr 给出节点 0 的名称或地址；若本节点就是节点 0，请用 --node-rank 0"
+            ),
+        )
+    })
 }
 
 /// Node 0: gathers, plans for all, proposes.
@@ -168,11 +276,23 @@ async fn lead(
         let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
-                return Ok(agreed(scene, own, plan, &agreement, &differences, session, restarts));
+                // Without a store of torch's nobody could read whose it is.
+                let port = agreement.master_port;
+                let mark = (plan.engine != Engine::Command)
+                    .then(|| Mark { port, key: JobKey::of(config) });
+                let met = agreed(scene, own, plan, &agreement, &differences, session, restarts);
+                return Ok(with_mark(met, mark));
             }
             Settled::Lost(why) => scene.say(&why),
         }
     }
+}
+
+fn with_mark(mut met: Met, mark: Option<Mark>) -> Met {
+    if let Met::Agreed { together, .. } = &mut met {
+        together.mark = mark;
+    }
+    met
 }
 
 /// Node 0's plan for all: `fewest` is the least that one node can carry.

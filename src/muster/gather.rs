@@ -1,22 +1,20 @@
 //! Node 0 before the launch: lets the nodes in, finds out who is missing, agrees.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
-
 use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::compare::{self, Difference};
-use super::hall::{Hall, MISSING, Turn, is_of_other_job};
+use super::excuse::tell_the_rest;
+use super::hall::{Hall, MISSING, Turn};
 use super::hub;
-use super::listen::{Door, Ear, Said};
+use super::listen::Door;
 use super::session::Session;
 use super::silence::BEAT;
 use super::types::{Agreement, Card, Config, Decide};
-use super::wire::{self, Frame};
-use super::words::{cannot_listen, declined, too_few_files};
+use super::wire::Frame;
+use super::words::{cannot_listen, too_few_files};
 use crate::lang::Text;
+use crate::pace::Lines;
 use crate::text;
 use crate::verdict::Refusal;
 
@@ -55,16 +53,15 @@ pub async fn gather(
     own: Card,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Assembly, Refusal> {
-    match too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
-        Some(refusal) if config.may_fall_back => return Ok(Assembly::Alone(refusal.text)),
-        Some(refusal) => return Err(refusal),
-        None => {}
+    // Also where a muster is not required: the others would wait for one that never comes.
+    if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
+        return Err(refusal);
     }
     let (door, ear) = Door::open(config.port, config.nnodes, config.secret.clone())
         .map_err(|error| cannot_listen(config.port, &error))?;
     let mut hall = Hall::new(config, own, door, ear);
     let end = Instant::now() + config.patience;
-    let mut next_line = Instant::now() + config.progress_every;
+    let mut lines = Lines::begin(config.pace);
     let mut tick = beat();
     while !hall.is_complete() {
         let challenge = hall.next_challenge();
@@ -74,14 +71,14 @@ pub async fn gather(
                 hall.beat();
                 Ok(Turn::Wait)
             }
-            () = sleep_until(challenge) => hall.end_challenges(),
-            () = sleep_until(next_line.min(end)) => {
-                next_line = Instant::now() + config.progress_every;
+            () = sleep_until(challenge) => hall.end_challenges(say),
+            () = sleep_until(lines.due().min(end)) => {
                 if Instant::now() >= end {
                     hall.say_strangers(say);
                     Err(hall.missing())
                 } else {
-                    say(hall.progress());
+                    say(hall.progress(lines.waited()));
+                    lines.said();
                     Ok(Turn::Wait)
                 }
             }
@@ -96,8 +93,8 @@ pub async fn gather(
             Err(refusal) => {
                 hall.broadcast(&Frame::Refuse(refusal.clone()));
                 if refusal.id != MISSING {
-                    let mut told = hall.seen.keys().copied().collect();
-                    tell_latecomers(config, &mut hall.ear, &refusal, &mut told).await;
+                    let mut told = hall.members.keys().copied().collect();
+                    tell_the_rest(config, &mut hall.ear, &refusal, &mut told).await;
                 }
                 hall.leave().await;
                 return Err(refusal);
@@ -164,7 +161,7 @@ impl Gathered {
             let turn = tokio::select! {
                 Some((id, said)) = hall.ear.recv() => hall.hear(id, said, say),
                 _ = tick.tick() => Ok(hall.beat().map_or(Turn::Wait, Turn::Left)),
-                () = sleep_until(challenge) => hall.end_challenges(),
+                () = sleep_until(challenge) => hall.end_challenges(say),
             };
             match turn {
                 Ok(Turn::Wait) => {}
@@ -195,47 +192,6 @@ impl Gathered {
             hub::run(config, own.hostname, ear, members, decide, ends)
         })))
     }
-}
-
-/// Node 0 cannot take part: tells those who come within a few seconds; how many.
-pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
-    let opened = Door::open(config.port, config.nnodes, config.secret.clone());
-    let Ok((door, mut ear)) = opened else { return 0 };
-    let mut told = BTreeSet::new();
-    tell_latecomers(config, &mut ear, &declined(0, hostname, refusal), &mut told).await;
-    door.shut().await;
-    let drained = async { while ear.recv().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
-    told.len()
-}
-
-/// Refuses nodes that are a little later than the refusal; else each would dial a node 0
-/// that is gone until its own deadline.
-async fn tell_latecomers(
-    config: &Config,
-    ear: &mut Ear,
-    refusal: &Refusal,
-    told: &mut BTreeSet<u32>,
-) {
-    /// Nodes of one job start within seconds, and dial about once a second.
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let answer: Arc<[u8]> = wire::encode(&Frame::Refuse(refusal.clone())).into();
-    let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
-    let tell = async {
-        while told.len() < others {
-            match ear.recv().await {
-                Some((_, Said::Arrived { hello, out, .. }))
-                    if hello.purpose == config.purpose && !is_of_other_job(config, &hello) =>
-                {
-                    let _ = out.send(Arc::clone(&answer));
-                    told.insert(hello.node);
-                }
-                Some(_) => {}
-                None => return,
-            }
-        }
-    };
-    let _ = tokio::time::timeout(PATIENCE, tell).await;
 }
 
 fn beat() -> tokio::time::Interval {

@@ -3,7 +3,7 @@
 //! Owns the rules of admission (job, node count, rank, duplicates, strangers); the
 //! gathering asks it what each event means.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,15 @@ use tokio::time::Instant;
 
 use super::compare;
 use super::handshake::Stranger;
+use super::key::JobKey;
 use super::listen::{Door, Ear, Id, Outbox, Said};
-use super::types::{BEFORE_THE_START, Card, Config, Memory, now_millis};
+use super::types::{BEFORE_THE_START, Card, Config, Memory, Without, millis, now};
 use super::wire::{self, Frame, Hello};
-use super::words::{declined, duplicate, ranges, spell, wrong_job, wrong_purpose};
+use super::words::{
+    declined, duplicate, instead, ranges, spell, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+};
 use crate::lang::Text;
+use crate::pace::clock;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -26,6 +30,8 @@ const CHALLENGE: Duration = Duration::from_secs(2);
 pub(super) const MISSING: &str = "muster.missing";
 /// Addresses of strangers that get a line each.
 const NAMED_STRANGERS: usize = 32;
+/// torch's client tries again after pauses that grow to a minute.
+const TORCH_PAUSE: Duration = Duration::from_secs(90);
 
 /// A node that is connected to node 0.
 #[derive(Debug)]
@@ -48,12 +54,12 @@ impl Member {
     }
 }
 
-/// Ports tell jobs apart where the platform does not name them.
-pub(super) fn is_of_other_job(config: &Config, hello: &Hello) -> bool {
-    match (&config.job, &hello.job) {
-        (Some(ours), Some(theirs)) => ours != theirs,
-        _ => config.port != hello.port,
-    }
+/// Somebody who was not let in.
+#[derive(Debug)]
+struct Named {
+    line: Text,
+    /// What may help, where he is a node of this job after all.
+    hint: Text,
 }
 
 #[derive(Debug)]
@@ -71,7 +77,9 @@ pub(super) struct Hall {
     /// Newcomers with a rank that is taken, until the earlier one has answered.
     pub(super) challenges: BTreeMap<u32, (Instant, Id, Hello, SocketAddr, Outbox)>,
     pub(super) seen: BTreeMap<u32, (SocketAddr, Instant)>,
-    pub(super) strangers: BTreeSet<IpAddr>,
+    strangers: BTreeMap<IpAddr, Named>,
+    /// Clients of torch's store: when each came first and last.
+    plain: BTreeMap<IpAddr, (Instant, Instant)>,
     /// Connections that were no node's, and where the last one came from.
     turned_away: Option<(u64, SocketAddr)>,
 }
@@ -97,7 +105,8 @@ impl Hall {
             accepted: 0,
             challenges: BTreeMap::new(),
             seen: BTreeMap::new(),
-            strangers: BTreeSet::new(),
+            strangers: BTreeMap::new(),
+            plain: BTreeMap::new(),
             turned_away: None,
         }
     }
@@ -154,7 +163,7 @@ impl Hall {
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Turn, Refusal> {
         match said {
-            Said::Arrived { hello, from, out } => self.arrived(id, hello, from, out),
+            Said::Arrived { hello, from, out } => self.arrived(id, hello, from, out, say),
             Said::Frame(frame) => self.frame(id, frame),
             Said::Gone => {
                 self.challenges.retain(|_, (_, other, ..)| *other != id);
@@ -162,7 +171,7 @@ impl Hall {
                 self.remove(node);
                 // A newcomer that waited for its place has it now.
                 if let Some((_, id, hello, from, out)) = self.challenges.remove(&node) {
-                    self.arrived(id, hello, from, out)?;
+                    self.arrived(id, hello, from, out, say)?;
                 }
                 Ok(Turn::Left(node))
             }
@@ -170,55 +179,47 @@ impl Hall {
         }
     }
 
+    /// A stray of another job costs this one nothing: he is told, and named.
     fn arrived(
         &mut self,
         id: Id,
         hello: Hello,
         from: SocketAddr,
         out: Outbox,
+        say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Turn, Refusal> {
         let node = hello.node;
-        let refuse_it = |refusal: Refusal| {
-            let _ = out.send(wire::encode(&Frame::Refuse(refusal)).into());
-            Ok(Turn::Wait)
+        let refuse_it = |refusal: &Refusal| {
+            let _ = out.send(wire::encode(&Frame::Refuse(refusal.clone())).into());
         };
-        if hello.purpose != self.config.purpose {
-            return refuse_it(wrong_purpose(self.config.purpose));
+        let theirs = JobKey::of_hello(&hello);
+        if JobKey::of(&self.config).is_of_other_job(&theirs) {
+            let refusal = wrong_job(&self.config, &hello);
+            refuse_it(&refusal);
+            let host = &hello.hostname;
+            let Text { en, zh } = theirs.words();
+            let line = text!(
+                "{host} ({from}) belongs to {en}: not let in",
+                "{host}（{from}）属于{zh}：拒绝其加入"
+            );
+            self.name(from, line, refusal.hint, say);
+            return Ok(Turn::Wait);
         }
-        if is_of_other_job(&self.config, &hello) {
-            return refuse_it(wrong_job(&self.config, &hello));
+        if hello.purpose != self.config.purpose {
+            refuse_it(&wrong_purpose(self.config.purpose));
+            return Ok(Turn::Wait);
+        }
+        if node == 0 || node >= hello.nnodes {
+            let refusal = wrong_rank(&self.config, &hello, from);
+            refuse_it(&refusal);
+            self.name(from, refusal.text, refusal.hint, say);
+            return Ok(Turn::Wait);
         }
         self.seen.insert(node, (from, Instant::now()));
+        // Its job has the name of ours.
         if hello.nnodes != self.config.nnodes {
-            let (ours, theirs) = (self.config.nnodes, hello.nnodes);
-            let host = &hello.hostname;
-            let refusal = Refusal::new(
-                Verdict::Muster,
-                "muster.nnodes",
-                text!(
-                    "node {node} ({host}, {from}) counts {theirs} nodes, and node 0 counts {ours}",
-                    "节点 {node}（{host}，{from}）认为共有 {theirs} 个节点，而节点 0 认为有 {ours} 个"
-                ),
-                text!(
-                    "give all nodes the same WORLD_SIZE or --nnodes",
-                    "请为所有节点指定相同的 WORLD_SIZE 或 --nnodes"
-                ),
-            );
-            let _ = refuse_it(refusal.clone());
-            return Err(refusal);
-        }
-        if node == 0 || node >= self.config.nnodes {
-            let (nnodes, host) = (self.config.nnodes, &hello.hostname);
-            let refusal = Refusal::new(
-                Verdict::Muster,
-                "muster.rank",
-                text!(
-                    "{host} ({from}) says that it is node {node} of {nnodes}",
-                    "{host}（{from}）自称为共 {nnodes} 个节点中的节点 {node}"
-                ),
-                text!("number the nodes from 0", "节点应从 0 开始编号"),
-            );
-            let _ = refuse_it(refusal.clone());
+            let refusal = wrong_count(&self.config, &hello);
+            refuse_it(&refusal);
             return Err(refusal);
         }
         if let Some(earlier) = self.members.get(&node) {
@@ -238,7 +239,8 @@ impl Hall {
             card: None,
             accepted: false,
         };
-        member.tell(&Frame::Welcome { at: now_millis() });
+        let wall = Some(millis(std::time::SystemTime::now()));
+        member.tell(&Frame::Welcome { at: now(), wall });
         self.by_id.insert(id, node);
         self.members.insert(node, member);
         Ok(Turn::Wait)
@@ -279,7 +281,10 @@ impl Hall {
     }
 
     /// Those who did not answer in time lose their place to the later one.
-    pub(super) fn end_challenges(&mut self) -> Result<Turn, Refusal> {
+    pub(super) fn end_challenges(
+        &mut self,
+        say: &mut (dyn FnMut(Text) + Send),
+    ) -> Result<Turn, Refusal> {
         let now = Instant::now();
         let due: Vec<u32> = self
             .challenges
@@ -290,7 +295,7 @@ impl Hall {
         for node in &due {
             self.remove(*node);
             if let Some((_, id, hello, from, out)) = self.challenges.remove(node) {
-                self.arrived(id, hello, from, out)?;
+                self.arrived(id, hello, from, out, say)?;
             }
         }
         // Whoever had agreed before is gone with its answer.
@@ -308,55 +313,116 @@ impl Hall {
         }
         let count = self.turned_away.map_or(0, |(count, _)| count);
         self.turned_away = Some((count.saturating_add(1), from));
+        let secret = || {
+            text!(
+                "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
+                "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
+            )
+        };
+        let (line, hint) = match who {
+            Stranger::PlainTorchrun => return self.plain(from, say),
+            Stranger::Version => (
+                text!(
+                    "{from} runs a ranklaunch whose version does not fit this one: not let in",
+                    "{from} 运行的 ranklaunch 版本与本节点不兼容：拒绝其加入"
+                ),
+                text!("use one image on all nodes", "请在所有节点使用同一镜像"),
+            ),
+            Stranger::Mode { theirs: true } => (
+                text!(
+                    "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: not let in",
+                    "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
+                ),
+                secret(),
+            ),
+            Stranger::Mode { theirs: false } => (
+                text!(
+                    "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: not let in",
+                    "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
+                ),
+                secret(),
+            ),
+            Stranger::Secret => (
+                text!("{from} has another secret: not let in", "{from} 的密钥不一致：拒绝其加入"),
+                secret(),
+            ),
+            // Counted only: ten thousand lines would help nobody.
+            Stranger::Asking | Stranger::Silent | Stranger::Unknown(_) => return Ok(Turn::Wait),
+        };
+        self.name(from, line, hint, say);
+        Ok(Turn::Wait)
+    }
+
+    /// Says a line of the first thing that somebody at an address did.
+    fn name(
+        &mut self,
+        from: SocketAddr,
+        line: Text,
+        hint: Text,
+        say: &mut (dyn FnMut(Text) + Send),
+    ) {
+        let known = self.strangers.contains_key(&from.ip());
+        if !known && self.strangers.len() < NAMED_STRANGERS {
+            say(line.clone());
+            self.strangers.insert(from.ip(), Named { line, hint });
+        }
+    }
+
+    /// A client of torch's store: a node that somebody starts by hand, a rank of an
+    /// attempt that is being ended, or a node of another job.
+    fn plain(
+        &mut self,
+        from: SocketAddr,
+        say: &mut (dyn FnMut(Text) + Send),
+    ) -> Result<Turn, Refusal> {
+        let proof = self.config.proof();
+        let hint = text!(
+            "start that node with ranklaunch as well, or all nodes with --muster off",
+            "请在该节点同样使用 ranklaunch 启动，或在所有节点使用 --muster off"
+        );
         // With a secret an unproven word must not end the muster.
-        let plain = *who == Stranger::PlainTorchrun && self.config.secret.is_none();
-        if plain && self.config.may_fall_back {
-            return Ok(Turn::Alone(text!(
+        let sealed = self.config.secret.is_some();
+        let line = match self.config.without {
+            _ if sealed => text!(
+                "{from} speaks like torchrun without ranklaunch and cannot prove who it is: ignored",
+                "{from} 疑似直接运行的 torchrun，且无法证明身份：忽略"
+            ),
+            Without::Wait => text!(
+                "{from} runs torchrun without ranklaunch: no node of this job, ignored",
+                "{from} 直接运行 torchrun 而未使用 ranklaunch：不属于本任务，忽略"
+            ),
+            Without::Follow | Without::Refuse => {
+                let seconds = proof.as_secs();
+                text!(
+                    "{from} runs torchrun without ranklaunch; if it still does after {seconds} s, it is taken for a node of this job",
+                    "{from} 直接运行 torchrun 而未使用 ranklaunch；若 {seconds} 秒后仍是如此，则视为本任务的节点"
+                )
+            }
+        };
+        self.name(from, line, hint.clone(), say);
+        let now = Instant::now();
+        let (first, last) = self.plain.entry(from.ip()).or_insert((now, now));
+        if now.duration_since(*last) > TORCH_PAUSE {
+            *first = now;
+        }
+        *last = now;
+        let proven = !sealed && now.duration_since(*first) >= proof && !self.is_complete();
+        match self.config.without {
+            Without::Follow if proven => Ok(Turn::Alone(text!(
                 "{from} runs torchrun without ranklaunch, so all nodes go on without a muster",
                 "{from} 直接运行 torchrun 而未使用 ranklaunch，因此所有节点跳过集结继续运行"
-            )));
-        }
-        if plain {
-            return Err(Refusal::new(
+            ))),
+            Without::Refuse if proven => Err(Refusal::new(
                 Verdict::Muster,
                 "muster.plain-torchrun",
                 text!(
                     "{from} runs torchrun without ranklaunch",
                     "{from} 直接运行 torchrun 而未使用 ranklaunch"
                 ),
-                text!(
-                    "start that node with ranklaunch as well, or use --muster auto",
-                    "请在该节点同样使用 ranklaunch 启动，或使用 --muster auto"
-                ),
-            ));
+                hint,
+            )),
+            _ => Ok(Turn::Wait),
         }
-        let line = match who {
-            Stranger::PlainTorchrun => text!(
-                "{from} speaks like torchrun without ranklaunch and cannot prove who it is: ignored",
-                "{from} 疑似直接运行的 torchrun，且无法证明身份：忽略"
-            ),
-            Stranger::Version => text!(
-                "{from} runs a ranklaunch whose version does not fit this one",
-                "{from} 运行的 ranklaunch 版本与本节点不兼容"
-            ),
-            Stranger::Mode { theirs: true } => text!(
-                "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: not let in",
-                "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
-            ),
-            Stranger::Mode { theirs: false } => text!(
-                "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: not let in",
-                "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
-            ),
-            Stranger::Secret => {
-                text!("{from} has another secret: not let in", "{from} 的密钥不一致：拒绝其加入")
-            }
-            // Counted only: ten thousand lines would help nobody.
-            Stranger::Asking | Stranger::Unknown(_) => return Ok(Turn::Wait),
-        };
-        if self.strangers.len() < NAMED_STRANGERS && self.strangers.insert(from.ip()) {
-            say(line);
-        }
-        Ok(Turn::Wait)
     }
 
     /// Who else was at the port: a health check, a port scan, or worse.
@@ -380,12 +446,13 @@ impl Hall {
         self.config.nnodes.saturating_sub(absent)
     }
 
-    pub(super) fn progress(&self) -> Text {
-        let (arrived, nnodes) = (self.arrived_count(), self.config.nnodes);
+    pub(super) fn progress(&self, waited: Duration) -> Text {
+        let (arrived, nnodes, port) = (self.arrived_count(), self.config.nnodes, self.config.port);
         let absent = ranges(&self.absent());
+        let (waited, patience) = (clock(waited), clock(self.config.patience));
         text!(
-            "{arrived} of {nnodes} nodes have arrived; waiting for node {absent}",
-            "已有 {arrived}/{nnodes} 个节点到达；正在等待节点 {absent}"
+            "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {patience})",
+            "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{patience}）"
         )
     }
 
@@ -395,12 +462,26 @@ impl Hall {
         let waited = spell(self.config.patience);
         let list = ranges(&absent);
         let seen = absent.iter().find_map(|node| self.seen.get(node));
-        let Text { en, zh } = match seen {
-            Some((from, at)) => {
+        let strangers = instead(&mut self.strangers.values().map(|named| &named.line));
+        let Text { en, zh } = match (seen, strangers) {
+            (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();
                 text!("last seen from {from} {ago} s ago", "{ago} 秒前曾从 {from} 连接")
             }
-            None => text!("never connected", "从未连接"),
+            (None, Some(strangers)) => strangers,
+            (None, None) => text!("never connected", "从未连接"),
+        };
+        let known = self.strangers.values().next().filter(|_| seen.is_none());
+        let hint = match known {
+            Some(named) => named.hint.clone(),
+            None if self.config.is_world_size => text!(
+                "look at that node; if WORLD_SIZE counts processes on this platform, use --world-size-counts processes; --wait-timeout waits longer",
+                "请检查该节点；若本平台的 WORLD_SIZE 表示进程数，请使用 --world-size-counts processes；--wait-timeout 可延长等待"
+            ),
+            None => text!(
+                "look at that node's own log: it says where it looks for node 0; --wait-timeout waits longer",
+                "请查看该节点自己的日志，其中写明了它在何处寻找节点 0；--wait-timeout 可延长等待"
+            ),
         };
         Refusal::new(
             Verdict::Muster,
@@ -409,10 +490,7 @@ impl Hall {
                 "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
                 "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
             ),
-            text!(
-                "look at that node; if WORLD_SIZE counts processes on this platform, use --world-size-counts processes; --wait-timeout waits longer",
-                "请检查该节点；若本平台的 WORLD_SIZE 表示进程数，请使用 --world-size-counts processes；--wait-timeout 可延长等待"
-            ),
+            hint,
         )
     }
 }

@@ -9,19 +9,20 @@ use std::time::Duration;
 
 use snow::{Builder, HandshakeState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::channel::{Channel, ChannelError, Stream};
 use super::secret::Secret;
+use super::store;
 use super::wire::{Frame, Hello};
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
 /// Versions that this program speaks.
 const LOWEST: u8 = 1;
-/// 2: links are measured, and greetings say what they are for.
-pub(super) const HIGHEST: u8 = 2;
+/// 2: links are measured, and greetings say what they are for. 3: the store of a running
+/// job says whose it is, and node 0 refuses on a second port where the first is taken.
+pub(super) const HIGHEST: u8 = 3;
 
 const OPEN: u8 = 0;
 const SEALED: u8 = 1;
@@ -30,10 +31,10 @@ const FINE: u8 = 0;
 const OTHER_VERSION: u8 = 1;
 const OTHER_MODE: u8 = 2;
 
-/// What each step with a stranger may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// What a stranger may take until he has said who he is.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Node 0 may have thousands of handshakes before this one.
+/// The same for the dialer: node 0 may have thousands of handshakes before this one.
 const DIALERS_PATIENCE: Duration = Duration::from_secs(30);
 /// A message of no bytes: the secrets differ. Silence or an end of the connection
 /// is no such proof.
@@ -42,10 +43,6 @@ const NO: u16 = 0;
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Longest handshake message: a key and a tag are 48 bytes.
 const NOISE_LONGEST: usize = 128;
-
-/// A client of torch's TCPStore begins with query VALIDATE (0) and this number
-/// in the host's byte order (TCPStoreBackend.hpp, validationMagicNumber).
-pub(super) const STORE_HELLO: [u8; 5] = [0x00, 0xCE, 0xF7, 0x85, 0x3C];
 
 /// Somebody who could not be let in, or would not let us in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +60,8 @@ pub(super) enum Stranger {
     Secret,
     /// A node that asks whether this is a store; it dials again.
     Asking,
+    /// It says nothing, or not enough in time.
+    Silent,
     /// Something else: a port scan, a health check, a proxy.
     Unknown(String),
 }
@@ -94,10 +93,17 @@ fn state(secret: &Secret, prologue: &[u8], dialer: bool) -> Result<HandshakeStat
 
 /// Node 0's side, up to the node's first frame.
 pub(super) async fn admit<S: Stream>(
+    stream: S,
+    secret: Option<&Secret>,
+) -> Result<(Channel<S>, Hello), Stranger> {
+    timeout(PATIENCE, admitted(stream, secret)).await.unwrap_or(Err(Stranger::Silent))
+}
+
+async fn admitted<S: Stream>(
     mut stream: S,
     secret: Option<&Secret>,
 ) -> Result<(Channel<S>, Hello), Stranger> {
-    let preamble = timeout(PATIENCE, first_bytes(&mut stream)).await.map_err(|_| silent())??;
+    let preamble = first_bytes(&mut stream).await?;
     let [.., lowest, highest, mode] = preamble;
     let ours = if secret.is_some() { SEALED } else { OPEN };
     let version = highest.min(HIGHEST);
@@ -119,8 +125,7 @@ pub(super) async fn admit<S: Stream>(
         None => None,
         Some(secret) => {
             let mut noise = state(secret, &[preamble, answer].concat(), false)?;
-            let dialed =
-                timeout(PATIENCE, read_message(&mut stream)).await.map_err(|_| silent())??;
+            let dialed = read_message(&mut stream).await?;
             let mut nothing = [0u8; NOISE_LONGEST];
             if noise.read_message(&dialed, &mut nothing).is_err() {
                 stream.write_u16(NO).await?;
@@ -131,7 +136,7 @@ pub(super) async fn admit<S: Stream>(
         }
     };
     let mut channel = Channel::new(stream, cipher);
-    match timeout(PATIENCE, channel.receive()).await.map_err(|_| silent())?? {
+    match channel.receive().await? {
         Frame::Hello(hello) => {
             channel.trust();
             Ok((channel, hello))
@@ -142,14 +147,18 @@ pub(super) async fn admit<S: Stream>(
 
 /// The dialer's side, up to the point at which frames may be sent.
 pub(super) async fn dial<S: Stream>(
-    mut stream: S,
+    stream: S,
     secret: Option<&Secret>,
 ) -> Result<Channel<S>, Stranger> {
+    timeout(DIALERS_PATIENCE, dialed(stream, secret)).await.unwrap_or(Err(Stranger::Silent))
+}
+
+async fn dialed<S: Stream>(mut stream: S, secret: Option<&Secret>) -> Result<Channel<S>, Stranger> {
     let ours = if secret.is_some() { SEALED } else { OPEN };
     let preamble = words(LOWEST, HIGHEST, ours);
     stream.write_all(&preamble).await?;
     let mut answer = [0u8; PREAMBLE];
-    timeout(DIALERS_PATIENCE, stream.read_exact(&mut answer)).await.map_err(|_| silent())??;
+    stream.read_exact(&mut answer).await?;
     let [magic @ .., version, mode, status] = answer;
     if &magic != MAGIC {
         return Err(Stranger::Unknown("the answer is not ranklaunch's".to_owned()));
@@ -165,8 +174,7 @@ pub(super) async fn dial<S: Stream>(
         Some(secret) => {
             let mut noise = state(secret, &[preamble, answer].concat(), true)?;
             write_message(&mut stream, &mut noise).await?;
-            let answered = read_message(&mut stream);
-            let answered = timeout(DIALERS_PATIENCE, answered).await.map_err(|_| silent())??;
+            let answered = read_message(&mut stream).await?;
             if answered.is_empty() {
                 return Err(Stranger::Secret);
             }
@@ -185,9 +193,9 @@ pub(super) async fn dial<S: Stream>(
 /// then wait for an answer.
 async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Stranger> {
     let mut bytes = [0u8; PREAMBLE];
-    let (first, rest) = bytes.split_at_mut(STORE_HELLO.len());
+    let (first, rest) = bytes.split_at_mut(store::GREETING.len());
     stream.read_exact(first).await?;
-    if *first == STORE_HELLO {
+    if *first == store::GREETING {
         return Err(if is_our_question(stream).await {
             Stranger::Asking
         } else {
@@ -230,45 +238,23 @@ fn words(second: u8, third: u8, last: u8) -> [u8; PREAMBLE] {
     [a, b, c, d, e, f, second, third, last]
 }
 
-fn silent() -> Stranger {
-    Stranger::Unknown("it said nothing".to_owned())
-}
-
-/// Whether torch's TCPStore answers somewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Store {
-    /// It gave our ping back.
-    Proven,
-    /// It took the greeting of a store's client and holds the connection, as stores
-    /// before torch 2.4 do; so may a node 0 that is very busy.
-    Likely,
-    No,
-}
-
-/// Query PING and a number that comes back; a ranklaunch that gets it knows by
-/// the number that nobody is a client of a store.
+/// What nodes before version 3 ask a store after its greeting: to send this back.
 const PING: [u8; 5] = [13, b'r', b'k', b'l', b'?'];
 
-/// Asks whoever answers there whether it is a store.
-pub(super) async fn ask_store(mut stream: TcpStream) -> Store {
-    /// A proxy that has nobody behind it closes sooner.
-    const HOLD: Duration = Duration::from_millis(700);
-    let question: Vec<u8> = STORE_HELLO.into_iter().chain(PING).collect();
-    if stream.write_all(&question).await.is_err() {
-        return Store::No;
-    }
-    let mut echo = [0u8; 4];
-    match timeout(HOLD, stream.read_exact(&mut echo)).await {
-        Ok(Ok(_)) if PING.ends_with(&echo) => Store::Proven,
-        Ok(_) => Store::No,
-        Err(_) => Store::Likely,
-    }
-}
-
-/// What came after a store's greeting: our own question, or a client's.
+/// What came after a store's greeting: a node's question, or a client's.
 async fn is_our_question(stream: &mut impl Stream) -> bool {
-    let mut next = [0u8; PING.len()];
     // Clients before torch 2.4 send no ping and wait for their turn.
-    let read = timeout(Duration::from_millis(500), stream.read_exact(&mut next)).await;
-    matches!(read, Ok(Ok(_))) && next == PING
+    const HOLD: Duration = Duration::from_millis(500);
+    let question = store::question();
+    let asked = async {
+        let mut next = vec![0u8; question.len()];
+        let (first, rest) = next.split_at_mut(PING.len());
+        stream.read_exact(first).await.ok()?;
+        if *first == PING {
+            return Some(());
+        }
+        stream.read_exact(rest).await.ok()?;
+        (next == question).then_some(())
+    };
+    timeout(HOLD, asked).await.ok().flatten().is_some()
 }

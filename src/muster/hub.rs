@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::hall::Member;
 use super::listen::{Ear, Id, Said};
 use super::session::{Command, Ends, Event};
-use super::types::{Cause, Config, Decide, Loss, now_millis};
+use super::types::{Cause, Config, Decide, Loss, now};
 use super::wire::{self, Frame};
 
 /// After the first report: how long an earlier failure may take to be reported.
@@ -131,7 +131,7 @@ impl Hub {
             return;
         }
         let silence = self.config.peer_timeout;
-        let cause = Cause::lost(node, &member.hostname, loss, member.memory, silence, now_millis());
+        let cause = Cause::lost(node, &member.hostname, loss, member.memory, silence, now());
         self.failed(cause);
     }
 

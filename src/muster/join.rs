@@ -1,37 +1,45 @@
 //! Any other node before the launch: finds node 0, shows its card, gets the plan.
+//!
+//! A node leaves the muster on proof alone: a store that answers as torch's does,
+//! that carries no job's key, and that outlives whatever an attempt leaves behind.
+//! With a secret nothing that is not proven by it changes what this node does.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout, timeout_at};
 
 use super::channel::Channel;
 use super::compare::Difference;
-use super::handshake::{self, Store, Stranger};
+use super::handshake::{self, Stranger};
+use super::key::JobKey;
 use super::listen::connect;
 use super::member;
-use super::obstacle::{Obstacle, progress, refuse, shut_out};
+use super::obstacle::{Obstacle, Seen, Whose, shut_out, taken};
+use super::second;
 use super::session::Session;
 use super::silence::BEAT;
+use super::store::{self, Found};
 use super::survey::Visit;
-use super::types::{Agreement, BEFORE_THE_START, Card, Config, Purpose, now_millis};
-use super::wire::{Frame, Hello};
+use super::types::{Agreement, BEFORE_THE_START, Card, Config, Purpose, Without, millis, now};
+use super::wire::Frame;
+use super::words::OTHER_JOB;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::names::{self, LastResort};
+use crate::pace::Lines;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, Verdict};
 
 const CONNECT: Duration = Duration::from_secs(5);
 const RESOLVE: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A store must be seen for so long before the muster is given up: it may be that
-/// of an attempt that is just being ended.
-const STORE_STAYS: Duration = Duration::from_secs(3);
-
 /// After this silence a node asks whether it talks to a store.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Another job must hold the port for so long: it may be about to end.
+const FOREIGN: Duration = Duration::from_secs(3);
 
 /// How joining ended.
 #[derive(Debug)]
@@ -64,18 +72,11 @@ pub enum Accepted {
     Alone(Text),
 }
 
-/// What one attempt gave.
-enum Step {
-    Offer(Box<Offer>),
-    Visit(Box<Visit>),
-    Alone(Text),
-    Retry(Obstacle),
-}
-
 /// Joins the muster of node 0.
 ///
 /// # Errors
-/// At the deadline, with what stood in the way; at once when node 0 refuses.
+/// At the deadline, with what stood in the way; at once when node 0 refuses, or its
+/// port belongs to another job.
 pub async fn join(
     host: &Host,
     config: &Config,
@@ -83,41 +84,26 @@ pub async fn join(
     last_resort: Option<&LastResort>,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Joined, Refusal> {
-    let start = Instant::now();
-    let end = start + config.patience;
-    let mut next_line = start + config.progress_every;
-    let mut pause = FIRST_PAUSE;
-    let mut store_since: Option<Instant> = None;
-    sleep(jitter(herd(config))).await;
+    let seen = Seen::nothing();
+    let mut lines = Lines::begin(config.pace);
+    let search = Search {
+        config,
+        card,
+        seen: &seen,
+        end: Instant::now() + config.patience,
+        unmarked: None,
+        foreign: None,
+    };
+    let search = search.run(host, last_resort);
+    tokio::pin!(search);
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let obstacle =
-            match names::resolve(host, &config.master_addr, left.min(RESOLVE), last_resort).await {
-                Err(error) => Obstacle::Name(error.to_string()),
-                Ok(addresses) => {
-                    let mut obstacle = Obstacle::Name("no address".to_owned());
-                    for address in addresses {
-                        let peer = SocketAddr::new(address, config.port);
-                        match once(config, card, peer, &mut store_since).await? {
-                            Step::Offer(offer) => return Ok(Joined::Offer(offer)),
-                            Step::Visit(visit) => return Ok(Joined::Visit(visit)),
-                            Step::Alone(text) => return Ok(Joined::Alone(text)),
-                            Step::Retry(why) => obstacle = why,
-                        }
-                    }
-                    obstacle
-                }
-            };
-        let now = Instant::now();
-        if now >= end {
-            return Err(refuse(config, obstacle));
+        tokio::select! {
+            found = &mut search => return found,
+            () = sleep_until(lines.due()) => {
+                say(seen.progress(config, lines.waited()));
+                lines.said();
+            }
         }
-        if now >= next_line {
-            say(progress(config, &obstacle));
-            next_line = now + config.progress_every;
-        }
-        sleep_until((now + pause / 2 + jitter(pause)).min(end)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -136,149 +122,287 @@ fn jitter(most: Duration) -> Duration {
     most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
 }
 
-async fn once(
-    config: &Config,
-    card: &Card,
-    peer: SocketAddr,
-    store: &mut Option<Instant>,
-) -> Result<Step, Refusal> {
-    let retry = |cause: String| Ok(Step::Retry(Obstacle::Connection(peer, cause)));
-    let stream = match connect(peer, CONNECT).await {
-        Ok(stream) => stream,
-        Err(error) => return retry(error.to_string()),
-    };
-    let local = stream
-        .local_addr()
-        .ok()
-        .map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
-    let dialed = {
-        let dial = handshake::dial(stream, config.secret.as_ref());
+/// What one dial came to.
+enum Step {
+    Joined(Joined),
+    /// Nobody is there yet.
+    Retry,
+    /// Somebody is there, and no node 0 that lets us in.
+    Held(Option<Refusal>),
+}
+
+struct Search<'a> {
+    config: &'a Config,
+    card: &'a Card,
+    seen: &'a Seen,
+    end: Instant,
+    /// Since when a store that nobody marked has been there.
+    unmarked: Option<Instant>,
+    /// Since when another job has been there.
+    foreign: Option<Instant>,
+}
+
+impl Search<'_> {
+    async fn run(
+        mut self,
+        host: &Host,
+        last_resort: Option<&LastResort>,
+    ) -> Result<Joined, Refusal> {
+        let config = self.config;
+        let mut pause = FIRST_PAUSE;
+        sleep(jitter(herd(config))).await;
+        loop {
+            let left = self.end.saturating_duration_since(Instant::now());
+            match names::resolve(host, &config.master_addr, left.min(RESOLVE), last_resort).await {
+                // A look-up that our own deadline cut short says nothing.
+                Err(_) if Instant::now() >= self.end => {}
+                Err(error) => self.seen.note(Obstacle::Name(error.to_string())),
+                Ok(addresses) => {
+                    for address in addresses {
+                        match self.once(SocketAddr::new(address, config.port)).await? {
+                            Step::Joined(joined) => return Ok(joined),
+                            Step::Retry => {}
+                            Step::Held(Some(refusal)) if refusal.verdict == Verdict::PortInUse => {
+                                return Err(refusal);
+                            }
+                            Step::Held(end) => {
+                                let host = &self.card.hostname;
+                                let told = second::refusal(config, host, address).await;
+                                if let Some(refusal) = told.or(end) {
+                                    return Err(refusal);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            if Instant::now() >= self.end {
+                return Err(self.seen.refuse(config));
+            }
+            let next = Instant::now() + pause / 2 + jitter(pause);
+            sleep_until(next.min(self.end)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn once(&mut self, peer: SocketAddr) -> Result<Step, Refusal> {
+        let stream = match connect(peer, CONNECT).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let obstacle = Obstacle::Connection(peer, error.kind(), error.to_string());
+                return Ok(self.retry(obstacle));
+            }
+        };
+        let local = stream
+            .local_addr()
+            .ok()
+            .map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
+        match self.dial(peer, stream).await {
+            Ok(channel) => {
+                self.unmarked = None;
+                self.meet(peer, local, channel).await
+            }
+            Err(step) => Ok(step),
+        }
+    }
+
+    /// Nobody whom we know holds the port.
+    fn retry(&mut self, obstacle: Obstacle) -> Step {
+        (self.unmarked, self.foreign) = (None, None);
+        self.seen.note(obstacle);
+        Step::Retry
+    }
+
+    /// The channel to node 0, or who was there in its place.
+    async fn dial(&mut self, peer: SocketAddr, stream: TcpStream) -> Result<Channel, Step> {
+        let secret = self.config.secret.as_ref();
+        let dial = handshake::dial(stream, secret);
         tokio::pin!(dial);
         // A store closes the connection or keeps silent, depending on its version.
-        match timeout(ANSWER, &mut dial).await {
-            Ok(Err(Stranger::Unknown(cause))) => {
-                if let Some(text) = seen_store(config, peer, store).await {
-                    return Ok(Step::Alone(text));
-                }
-                Err(Stranger::Unknown(cause))
-            }
+        let dialed = match timeout(ANSWER, &mut dial).await {
+            Ok(Err(Stranger::Unknown(cause))) => match self.look_for_store(peer).await {
+                Some(step) => return Err(step),
+                None => Err(Stranger::Unknown(cause)),
+            },
             Ok(dialed) => dialed,
             Err(_) => {
-                if let Some(text) = seen_store(config, peer, store).await {
-                    return Ok(Step::Alone(text));
+                self.seen.note(Obstacle::Mute(peer));
+                if let Some(step) = self.look_for_store(peer).await {
+                    return Err(step);
                 }
-                if store.is_some() {
-                    return retry("it takes connections and says nothing".to_owned());
-                }
-                dial.await
-            }
-        }
-    };
-    let mut channel = match dialed {
-        Ok(channel) => channel,
-        Err(Stranger::Version) if config.may_fall_back => {
-            return Ok(Step::Alone(text!(
-                "node 0 runs a ranklaunch whose version does not fit this one, so this node goes on without a muster",
-                "节点 0 的 ranklaunch 版本与本节点不兼容，因此本节点跳过集结继续运行"
-            )));
-        }
-        Err(Stranger::Unknown(cause)) => return retry(cause),
-        Err(stranger) => return Err(shut_out(peer, &stranger)),
-    };
-    *store = None;
-    if config.purpose == Purpose::Check && channel.version() < 2 {
-        return Ok(Step::Alone(text!(
-            "node 0 runs an older ranklaunch that does not measure links, so this node is checked alone",
-            "节点 0 的 ranklaunch 版本较旧，不支持链路测量，因此仅检查本节点"
-        )));
-    }
-    let hello = Frame::Hello(Hello {
-        node: config.node,
-        nnodes: config.nnodes,
-        job: config.job.clone(),
-        port: config.port,
-        hostname: card.hostname.clone(),
-        purpose: config.purpose,
-    });
-    let asked = now_millis();
-    if let Err(error) = channel.send(&hello).await {
-        return retry(error.to_string());
-    }
-    let mut offset = 0;
-    let mut tick = interval(BEAT);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = Instant::now();
-    loop {
-        let sent = tokio::select! {
-            frame = channel.receive() => {
-                heard = Instant::now();
-                match frame {
-                    Ok(Frame::Welcome { at }) => {
-                        let answered = now_millis();
-                        let way = answered.saturating_sub(asked);
-                        offset = at.saturating_sub(asked.saturating_add(way / 2));
-                        // Within the time of the journey nothing can be said of the clocks,
-                        // and a slow one must not turn the order of two failures around.
-                        if offset.unsigned_abs() <= way.unsigned_abs() {
-                            offset = 0;
-                        }
-                        let card = Card { clock_offset: offset, ..card.clone() };
-                        channel.send(&Frame::Card(card)).await
+                // A node 0 that has thousands of handshakes to do answers late, and one
+                // whose port somebody else holds is on the second.
+                loop {
+                    let pause = (Instant::now() + LONGEST_PAUSE).min(self.end);
+                    if let Ok(late) = timeout_at(pause, &mut dial).await {
+                        break late;
                     }
-                    Ok(Frame::Agreed { agreement, differences }) => {
-                        return Ok(Step::Offer(Box::new(Offer {
-                            agreement, differences, local, config: config.clone(), channel, offset,
-                        })));
+                    let told = second::refusal(self.config, &self.card.hostname, peer.ip()).await;
+                    if told.is_some() {
+                        return Err(Step::Held(told));
                     }
-                    Ok(Frame::Measure { token }) => {
-                        let hostname = card.hostname.clone();
-                        let config = config.clone();
-                        let visit = Visit { config, hostname, channel, token };
-                        return Ok(Step::Visit(Box::new(visit)));
+                    if Instant::now() >= self.end {
+                        break Err(Stranger::Silent);
                     }
-                    Ok(Frame::Alone(text)) => return Ok(Step::Alone(text)),
-                    // It may be the node 0 of an earlier run that is about to end.
-                    Ok(Frame::Refuse(refusal)) if refusal.id == "muster.job" => {
-                        return Ok(Step::Retry(Obstacle::Refused(refusal)));
-                    }
-                    Ok(Frame::Refuse(refusal)) => return Err(refusal),
-                    Ok(Frame::Ping) => channel.send(&Frame::Pong).await,
-                    Ok(_) => Ok(()),
-                    Err(error) => Err(error),
                 }
             }
-            _ = tick.tick() => channel.send(&Frame::Beat { memory: (config.memory)() }).await,
-            () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => return retry("node 0 fell silent".to_owned()),
         };
-        if let Err(error) = sent {
-            return retry(error.to_string());
+        let stranger = match dialed {
+            Ok(channel) => return Ok(channel),
+            Err(stranger) => stranger,
+        };
+        self.unmarked = None;
+        self.foreign = None;
+        Err(match stranger {
+            Stranger::Silent => {
+                self.seen.note(Obstacle::Mute(peer));
+                Step::Held(None)
+            }
+            Stranger::Unknown(cause) => {
+                self.seen.note(Obstacle::Odd(peer, cause));
+                Step::Held(None)
+            }
+            // A word that nothing proves: with a secret, and of a version, it is waited out.
+            stranger if secret.is_some() || stranger == Stranger::Version => {
+                self.seen.note(Obstacle::Stranger(peer, stranger));
+                Step::Held(None)
+            }
+            stranger => Step::Held(Some(shut_out(peer, &stranger))),
+        })
+    }
+
+    /// Some: torch's store is there, and this is what it means.
+    async fn look_for_store(&mut self, peer: SocketAddr) -> Option<Step> {
+        let config = self.config;
+        let whose = match store::ask(peer, config.node).await {
+            Found::Marked(key) if JobKey::of(config).is_of_other_job(&key) => Whose::Other(key),
+            Found::Marked(_) => Whose::Ours,
+            Found::Unmarked { taken: true } => Whose::Full,
+            Found::Unmarked { taken: false } => Whose::Nobodys,
+            Found::Silent | Found::No => return None,
+        };
+        self.seen.note(Obstacle::Store(peer, whose.clone()));
+        let node = config.node;
+        let by = match &whose {
+            Whose::Other(key) => Some(key.words()),
+            Whose::Full => Some(text!(
+                "a torchrun that has a node {node} already",
+                "一个已有节点 {node} 的 torchrun"
+            )),
+            Whose::Ours | Whose::Nobodys => None,
+        };
+        let end = by.and_then(|by| self.foreign_since(peer, &by));
+        if whose != Whose::Nobodys {
+            self.unmarked = None;
+            return Some(Step::Held(end));
         }
+        let since = *self.unmarked.get_or_insert_with(Instant::now);
+        // With a secret an unproven word must not end the muster.
+        let may_leave = config.without == Without::Follow && config.secret.is_none();
+        if may_leave && since.elapsed() >= config.proof() {
+            return Some(Step::Joined(Joined::Alone(text!(
+                "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
+                "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
+            ))));
+        }
+        Some(Step::Held(None))
+    }
+
+    /// Another job is there; the refusal once it has been for long enough.
+    fn foreign_since(&mut self, peer: SocketAddr, by: &Text) -> Option<Refusal> {
+        let since = *self.foreign.get_or_insert_with(Instant::now);
+        let proven = self.config.secret.is_none() && since.elapsed() >= FOREIGN;
+        proven.then(|| taken(self.config, peer, by))
+    }
+
+    /// Says who we are and waits for what node 0 makes of it.
+    async fn meet(
+        &mut self,
+        peer: SocketAddr,
+        local: Option<SocketAddr>,
+        mut channel: Channel,
+    ) -> Result<Step, Refusal> {
+        let (config, card) = (self.config, self.card);
+        if config.purpose == Purpose::Check && channel.version() < 2 {
+            return Ok(Step::Joined(Joined::Alone(text!(
+                "node 0 runs an older ranklaunch that does not measure links, so this node is checked alone",
+                "节点 0 的 ranklaunch 版本较旧，不支持链路测量，因此仅检查本节点"
+            ))));
+        }
+        let (asked, asked_wall) = (now(), millis(std::time::SystemTime::now()));
+        if let Err(error) = channel.send(&second::hello(config, &card.hostname)).await {
+            return Ok(self.retry(Obstacle::Odd(peer, error.to_string())));
+        }
+        let mut offset = 0;
+        let mut is_in = false;
+        let mut tick = interval(BEAT);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard = Instant::now();
+        let lost = loop {
+            let sent = tokio::select! {
+                frame = channel.receive() => {
+                    heard = Instant::now();
+                    match frame {
+                        Ok(Frame::Welcome { at, wall }) => {
+                            is_in = true;
+                            self.foreign = None;
+                            self.seen.note(Obstacle::Gathering(peer));
+                            let way = now().saturating_sub(asked);
+                            offset = behind(at, asked, way);
+                            let wall = behind(wall.unwrap_or(at), asked_wall, way);
+                            let card = Card { clock_offset: wall, ..card.clone() };
+                            channel.send(&Frame::Card(card)).await
+                        }
+                        Ok(Frame::Agreed { agreement, differences }) => {
+                            let config = config.clone();
+                            let offer = Offer { agreement, differences, local, config, channel, offset };
+                            return Ok(Step::Joined(Joined::Offer(Box::new(offer))));
+                        }
+                        Ok(Frame::Measure { token }) => {
+                            let hostname = card.hostname.clone();
+                            let config = config.clone();
+                            let visit = Visit { config, hostname, channel, token };
+                            return Ok(Step::Joined(Joined::Visit(Box::new(visit))));
+                        }
+                        Ok(Frame::Alone(text)) => return Ok(Step::Joined(Joined::Alone(text))),
+                        // A node 0 that is about to end may hold the port.
+                        Ok(Frame::Refuse(refusal)) if refusal.id == OTHER_JOB => {
+                            let since = *self.foreign.get_or_insert_with(Instant::now);
+                            let end = (since.elapsed() >= FOREIGN)
+                                .then(|| taken(config, peer, &refusal.text));
+                            self.seen.note(Obstacle::Refused(refusal));
+                            return Ok(Step::Held(end));
+                        }
+                        // It examines the nodes, and may launch the job afterwards.
+                        Ok(Frame::Refuse(refusal)) if refusal.id == "muster.job" => {
+                            self.seen.note(Obstacle::Refused(refusal));
+                            return Ok(Step::Held(None));
+                        }
+                        Ok(Frame::Refuse(refusal)) => return Ok(Step::Held(Some(refusal))),
+                        Ok(Frame::Ping) => channel.send(&Frame::Pong).await,
+                        Ok(_) => Ok(()),
+                        Err(error) => Err(error),
+                    }
+                }
+                _ = tick.tick() => channel.send(&Frame::Beat { memory: (config.memory)() }).await,
+                () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => {
+                    break "it fell silent".to_owned();
+                }
+            };
+            if let Err(error) = sent {
+                break error.to_string();
+            }
+        };
+        Ok(self.retry(if is_in { Obstacle::Left(peer, lost) } else { Obstacle::Odd(peer, lost) }))
     }
 }
 
-/// Why this node goes on by itself: a store was there long enough to be believed.
-async fn seen_store(
-    config: &Config,
-    peer: SocketAddr,
-    since: &mut Option<Instant>,
-) -> Option<Text> {
-    // With a secret an unproven word must not end the muster.
-    if config.secret.is_some() || !config.may_fall_back {
-        return None;
-    }
-    let stream = connect(peer, CONNECT).await.ok()?;
-    let stays = match handshake::ask_store(stream).await {
-        Store::Proven => STORE_STAYS,
-        Store::Likely => STORE_STAYS * 5,
-        Store::No => return None,
-    };
-    let since = *since.get_or_insert_with(Instant::now);
-    (since.elapsed() >= stays).then(|| {
-        text!(
-            "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
-            "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
-        )
-    })
+/// By how much a clock that said `theirs` is ahead of ours, which said `asked`; `way`:
+/// the journey there and back. Within that time nothing can be said of the clocks, and a
+/// slow one must not turn the order of two failures around.
+fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
+    let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
+    if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }
 }
 
 impl Offer {
@@ -322,80 +446,6 @@ impl Offer {
             let _ = timeout(Duration::from_secs(2), self.channel.close()).await;
         }
     }
-}
-
-/// Tells node 0, where it can be reached at once, that this node cannot take part.
-///
-/// # Errors
-/// What stood in the way last, when node 0 was not told within a few seconds.
-pub async fn excuse(
-    host: &Host,
-    config: &Config,
-    hostname: &str,
-    refusal: &Refusal,
-) -> Result<(), Text> {
-    /// Node 0 may start a little later than this node.
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let mut obstacle = Text::same("no answer");
-    let tell = async {
-        loop {
-            let addresses = match names::resolve(host, &config.master_addr, RESOLVE, None).await {
-                Ok(addresses) => addresses,
-                Err(error) => {
-                    obstacle = Text::same(error.to_string());
-                    Vec::new()
-                }
-            };
-            for address in addresses {
-                match excuse_to(config, hostname, refusal, SocketAddr::new(address, config.port))
-                    .await
-                {
-                    Ok(()) => return,
-                    Err(why) => obstacle = why,
-                }
-            }
-            sleep(LONGEST_PAUSE / 4).await;
-        }
-    };
-    // Whoever is not there hears of it when it dials a node that is gone.
-    match timeout(PATIENCE, tell).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(obstacle),
-    }
-}
-
-async fn excuse_to(
-    config: &Config,
-    hostname: &str,
-    refusal: &Refusal,
-    peer: SocketAddr,
-) -> Result<(), Text> {
-    let failed = |why: String| Text::same(why);
-    let stream = connect(peer, CONNECT).await.map_err(|error| failed(error.to_string()))?;
-    let dialed = handshake::dial(stream, config.secret.as_ref()).await;
-    let mut channel = dialed.map_err(|stranger| match stranger {
-        Stranger::Unknown(why) => failed(why),
-        known => shut_out(peer, &known).text,
-    })?;
-    let hello = Frame::Hello(Hello {
-        node: config.node,
-        nnodes: config.nnodes,
-        job: config.job.clone(),
-        port: config.port,
-        hostname: hostname.to_owned(),
-        purpose: config.purpose,
-    });
-    channel.send(&hello).await.map_err(|error| failed(error.to_string()))?;
-    match channel.receive().await {
-        Ok(Frame::Welcome { .. }) => {}
-        Ok(Frame::Refuse(other)) => return Err(other.text),
-        Ok(_) => return Err(failed("an answer that does not fit".to_owned())),
-        Err(error) => return Err(failed(error.to_string())),
-    }
-    let decline = Frame::Decline(refusal.clone());
-    channel.send(&decline).await.map_err(|error| failed(error.to_string()))?;
-    channel.close().await;
-    Ok(())
 }
 
 #[cfg(test)]

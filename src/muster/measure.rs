@@ -24,7 +24,7 @@ use super::links::{Link, Measured, Speed};
 use super::listen::connect;
 use super::porch::Porch;
 use super::secret::Secret;
-use super::types::{Purpose, now_millis};
+use super::types::{Purpose, now};
 use super::wire::{Frame, Hello};
 
 /// A lost first packet is sent again after 1 s, a second one after 2 s more.
@@ -131,7 +131,7 @@ async fn admit(stream: TcpStream, secret: Option<&Secret>, token: &str) -> io::R
     if hello.purpose != Purpose::Measure || hello.job.as_deref() != Some(token) {
         return Err(stranger());
     }
-    channel.send(&Frame::Welcome { at: now_millis() }).await.map_err(io::Error::other)?;
+    channel.send(&Frame::Welcome { at: now(), wall: None }).await.map_err(io::Error::other)?;
     let stream = channel.into_stream().ok_or_else(stranger)?;
     let _ = stream.set_nodelay(true);
     Ok(stream)

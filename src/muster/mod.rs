@@ -12,6 +12,7 @@
 
 mod channel;
 mod compare;
+mod excuse;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gather;
@@ -19,15 +20,18 @@ mod hall;
 mod handshake;
 mod hub;
 mod join;
+mod key;
 mod links;
 mod listen;
 mod measure;
 mod member;
 mod obstacle;
 mod porch;
+mod second;
 mod secret;
 mod session;
 mod silence;
+mod store;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -39,14 +43,17 @@ mod words;
 pub const PROTOCOL: u8 = handshake::HIGHEST;
 
 pub use compare::{Difference, Property, refuse_differences};
-pub use gather::{Assembly, Gathered, Settled, gather, turn_away};
-pub use join::{Accepted, Joined, Offer, excuse, join};
+pub use excuse::{Excused, excuse, turn_away};
+pub use gather::{Assembly, Gathered, Settled, gather};
+pub use join::{Accepted, Joined, Offer, join};
+pub use key::JobKey;
 pub use links::{Link, Measured, Odd, Place, Speed, Trouble};
 pub use measure::Target;
 pub use secret::Secret;
 pub use session::{Event, Session};
+pub use store::{Mark, mark};
 pub use survey::{Found, Visit, Visited};
 pub use types::{
     Again, Agreement, Card, Cause, Config, Decide, Loss, Memory, PEER_TIMEOUT, Purpose, Station,
-    millis,
+    Without, now,
 };

@@ -28,15 +28,17 @@ impl Secret {
     /// From RANKLAUNCH_SECRET, or from the file that RANKLAUNCH_SECRET_FILE names.
     ///
     /// # Errors
-    /// When it is shorter than 16 bytes, or the file cannot be read.
+    /// When one of them is set and empty, the secret is shorter than 16 bytes, or the
+    /// file cannot be read.
     pub fn read(host: &Host) -> Result<Option<Secret>, Refusal> {
-        let variable = host.variable(VARIABLE).filter(|value| !value.is_empty());
-        if let Some(value) = variable {
-            return Secret::new(value.as_bytes(), VARIABLE).map(Some);
+        if let Some(value) = host.variable(VARIABLE) {
+            let secret = without_newline(value.as_bytes());
+            return set(secret.is_empty(), VARIABLE)
+                .and_then(|()| Secret::new(secret, VARIABLE))
+                .map(Some);
         }
-        let Some(path) = host.variable(FILE).filter(|path| !path.is_empty()) else {
-            return Ok(None);
-        };
+        let Some(path) = host.variable(FILE) else { return Ok(None) };
+        set(path.is_empty(), FILE)?;
         let bytes = std::fs::read(Path::new(&path)).map_err(|error| {
             refuse(
                 text!("{FILE}={path} cannot be read: {error}", "{FILE}={path} 无法读取：{error}"),
@@ -46,10 +48,7 @@ impl Secret {
                 ),
             )
         })?;
-        // Editors and `echo` end a file with a newline, `kubectl create secret` does not.
-        let end =
-            bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
-        Secret::new(bytes.get(..end).unwrap_or_default(), FILE).map(Some)
+        Secret::new(without_newline(&bytes), FILE).map(Some)
     }
 
     fn new(bytes: &[u8], source: &str) -> Result<Secret, Refusal> {
@@ -82,6 +81,27 @@ impl Secret {
     }
 }
 
+/// Editors and `echo` end a secret with a newline, and it stays when a Kubernetes Secret
+/// is made of such a file; read as a variable or as a file, it is the same secret.
+fn without_newline(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
+    end.and_then(|end| bytes.get(..=end)).unwrap_or_default()
+}
+
+/// Empty is no way to say "none": a substitution that failed would open the channel.
+fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
+    if !is_empty {
+        return Ok(());
+    }
+    Err(refuse(
+        text!("{variable} is set and empty", "{variable} 已设置但为空"),
+        text!(
+            "give it a value, or unset it on all nodes for an open channel; a substitution may have failed",
+            "请赋值；若不需要加密，请在所有节点取消该变量；也可能是变量替换失败"
+        ),
+    ))
+}
+
 fn refuse(text: crate::lang::Text, hint: crate::lang::Text) -> Refusal {
     Refusal::new(Verdict::Usage, "muster.secret", text, hint)
 }
@@ -99,20 +119,32 @@ mod tests {
     #[test]
     fn a_file_and_a_variable_of_the_same_words_agree() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), "0123456789abcdef\n").expect("written");
         let path = file.path().to_string_lossy().into_owned();
-        let from_file = Secret::read(&host(FILE, &path)).expect("a secret");
-        let from_variable = Secret::read(&host(VARIABLE, "0123456789abcdef")).expect("a secret");
-        assert!(from_file.is_some());
-        assert_eq!(from_file, from_variable);
-        assert!(!format!("{from_file:?}").contains("0123"));
+        let plain = Secret::read(&host(VARIABLE, "0123456789abcdef")).expect("a secret");
+        assert!(plain.is_some());
+        for end in ["", "\n", "\r\n", "\n\n"] {
+            let words = format!("0123456789abcdef{end}");
+            std::fs::write(file.path(), &words).expect("written");
+            assert_eq!(Secret::read(&host(FILE, &path)).as_ref(), Ok(&plain), "{end:?}");
+            assert_eq!(Secret::read(&host(VARIABLE, &words)).as_ref(), Ok(&plain), "{end:?}");
+        }
+        assert!(!format!("{plain:?}").contains("0123"));
     }
 
     #[test]
-    fn a_short_or_missing_secret_is_refused() {
-        for (name, value) in [(VARIABLE, "0123456789abcde"), (FILE, "/no/such/file")] {
+    fn a_short_empty_or_missing_secret_is_refused() {
+        for (name, value) in [
+            (VARIABLE, "0123456789abcde"),
+            (VARIABLE, "0123456789abcde\n\n"),
+            (VARIABLE, ""),
+            (VARIABLE, "\n"),
+            (FILE, "/no/such/file"),
+            (FILE, ""),
+        ] {
             let refusal = Secret::read(&host(name, value)).expect_err(name);
             assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (64, "muster.secret"));
+            let is_empty = value.trim().is_empty();
+            assert_eq!(refusal.text.en.contains("is set and empty"), is_empty, "{value:?}");
         }
         assert_eq!(Secret::read(&host("OTHER", "x")), Ok(None));
     }

@@ -22,6 +22,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long the kernel may try, in milliseconds: we decide when a node is lost.
 /// With a capped pause its own 15 attempts (tcp_retries2) are over after 14.4 s.
 const KERNEL: u32 = 120_000;
+/// How long processes may take to be gone that were killed after their grace.
+const KILLED: Duration = Duration::from_secs(5);
 /// For a busy node on either side.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,12 @@ impl Config {
     /// Between two heartbeats: four within the peer timeout at least.
     pub(super) fn beat(&self) -> Duration {
         BEAT.min(self.peer_timeout / 4)
+    }
+
+    /// A store that has been there for so long is none of an attempt that is being ended:
+    /// the node that was lost was noticed, and the grace is over.
+    pub(super) fn proof(&self) -> Duration {
+        self.longest_silence() + self.grace + KILLED
     }
 
     /// After so long without a frame a node is lost: the peer timeout, the age that

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::handshake::STORE_HELLO;
 use super::measure::Task;
+use super::store::GREETING;
 use super::types::card;
 use super::*;
 use crate::host::Host;
@@ -32,10 +32,12 @@ pub(super) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         master_addr: "127.0.0.1".to_owned(),
         port,
         patience: Duration::from_secs(20),
-        progress_every: Duration::from_secs(30),
+        pace: crate::pace::Pace::STANDARD,
         peer_timeout: Duration::from_secs(2),
         secret: None,
-        may_fall_back: true,
+        without: Without::Follow,
+        grace: Duration::from_secs(1),
+        is_world_size: true,
         memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
     }
 }
@@ -155,12 +157,12 @@ async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
 #[tokio::test]
 async fn the_first_failure_reaches_all_with_its_last_lines() {
     let (mut zero, mut one, mut two) = three(|_| {}).await;
-    let now = millis(std::time::SystemTime::now());
+    let at = now();
     // The consequence is reported first, and happened later.
-    one.failed(failure(1, now, true));
-    two.failed(failure(2, now - 60, false));
-    two.failed(failure(2, now + 500, true));
-    let expected = failure(2, now - 60, true);
+    one.failed(failure(1, at, true));
+    two.failed(failure(2, at - 60, false));
+    two.failed(failure(2, at + 500, true));
+    let expected = failure(2, at - 60, true);
     for session in [&mut zero, &mut one, &mut two] {
         let Event::Verdict { cause, again } = verdict(session).await else { panic!("no verdict") };
         assert_eq!(again, None);
@@ -215,10 +217,195 @@ async fn nodes_that_do_not_fit_are_refused_everywhere() {
     assert_eq!(zero, one);
     assert_eq!(zero.id, "muster.rule");
 
-    let (zero, one) =
-        tokio::join!(node_0(config(0, 2, port), card(0, 2)), other(config(1, 3, port), card(1, 3)));
+    // One job by its name, whose nodes count differently.
+    let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
+    let (zero, one) = tokio::join!(node_0(named(0, 2), card(0, 2)), other(named(1, 3), card(1, 3)));
     assert_eq!(zero.expect_err("refused").id, "muster.nnodes");
     assert_eq!(one.expect_err("refused").id, "muster.nnodes");
+}
+
+#[tokio::test]
+async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
+    let of =
+        |job: Option<&str>, nnodes| Config { job: job.map(str::to_owned), ..config(1, nnodes, 0) };
+    for (ours, theirs, id) in [
+        (of(None, 2), of(None, 3), "muster.nnodes"),
+        (of(Some("a"), 2), of(Some("b"), 2), "muster.job"),
+    ] {
+        let port = port();
+        let stray = Config { port, ..theirs };
+        let lines = std::sync::Mutex::new(Vec::new());
+        let mut say =
+            |line: crate::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
+        let zero = Config { node: 0, port, ..ours.clone() };
+        let both = async {
+            let began = std::time::Instant::now();
+            let own = Card { hostname: "stray".to_owned(), ..card(1, stray.nnodes) };
+            let refusal = other(stray, own).await.expect_err("told");
+            assert_eq!(refusal.id, id, "{refusal:?}");
+            let code = if id == "muster.job" { 87 } else { 88 };
+            assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
+            assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+            other(Config { port, ..ours.clone() }, card(1, 2)).await
+        };
+        let (zero, one) = tokio::join!(
+            async {
+                let own = card(0, 2);
+                let Assembly::All(gathered) = gather(&zero, own, &mut say).await? else {
+                    panic!("alone")
+                };
+                let agreed = agreement(&gathered, zero.port);
+                gathered.agree(agreed, Box::new(|_, _| None), &mut |_| {}).await
+            },
+            both
+        );
+        assert!(matches!(zero, Ok(Settled::Session(_))), "{zero:?}");
+        assert!(one.expect("agreed").is_some());
+        let lines = lines.into_inner().expect("a lock");
+        assert!(lines[0].starts_with("stray (127.0.0.1:") && lines[0].contains("belongs to"));
+    }
+}
+
+/// What a node comes to that finds `port` where node 0 should be.
+async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<String>) {
+    let began = std::time::Instant::now();
+    let mut lines = Vec::new();
+    let host = Host::replayed("/", BTreeMap::new());
+    let own = card(config.node, config.nnodes);
+    let joined =
+        join(&host, &config, &own, None, &mut |line| lines.push(line.en.into_owned())).await;
+    (joined, began.elapsed(), lines)
+}
+
+#[tokio::test]
+async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys() {
+    let (port, _) = store::tests::store().await;
+    let quick = |port| Config {
+        peer_timeout: Duration::from_millis(200),
+        grace: Duration::ZERO,
+        patience: Duration::from_secs(10),
+        ..config(1, 2, port)
+    };
+    let proof = quick(port).proof();
+    assert!(proof > Duration::from_secs(5) && proof < Duration::from_secs(9), "{proof:?}");
+    let (left, sealed, waits) = tokio::join!(
+        looking(quick(port)),
+        looking(Config { secret: secret("0123456789abcdef"), ..quick(port) }),
+        looking(Config { without: Without::Wait, ..quick(port) }),
+    );
+    let (joined, took, lines) = left;
+    assert!(matches!(joined, Ok(Joined::Alone(_))), "{joined:?}");
+    assert!(took >= proof, "{took:?}");
+    assert!(lines[0].contains("is torch's store: node 0 runs torchrun"), "{lines:?}");
+    for (joined, took, _) in [sealed, waits] {
+        let refusal = joined.expect_err("waited");
+        assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (88, "muster.store"));
+        assert!(took >= Duration::from_secs(10), "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
+    const PLACE: &[u8] = b"ranklaunch/job";
+    let patience = Duration::from_secs(6);
+    let sealed = secret("0123456789abcdef");
+    let other = JobKey { job: Some("another".to_owned()), port: 1, nnodes: 4 };
+    let own = JobKey { job: None, port: 1, nnodes: 2 };
+    let rows = [
+        // A replaced node finds its own job's attempt: that is waited out.
+        (own.encode(), PLACE, None, 88, "this job's running attempt"),
+        // Another job's ends it, unless a secret would have to prove the word.
+        (other.encode(), PLACE, None, 87, "job another; this node belongs to job ours"),
+        (other.encode(), PLACE, sealed, 88, "is the store of another job: job another"),
+        // Somebody's plain job that is complete is not ours either.
+        (Vec::new(), b"/none/torchelastic/role_info/1", None, 87, "has a node 1 already"),
+    ];
+    let mut tasks = tokio::task::JoinSet::new();
+    for (value, place, secret, code, words) in rows {
+        tasks.spawn(async move {
+            let (port, values) = store::tests::store().await;
+            let mut value = value;
+            let mut job = Some("ours".to_owned());
+            if let Some(key) = JobKey::decode(&value).filter(|key| key.job.is_none()) {
+                value = JobKey { port, ..key }.encode();
+                job = None;
+            }
+            values.lock().expect("a lock").insert(place.to_vec(), value);
+            let (joined, took, lines) =
+                looking(Config { secret, patience, job, ..config(1, 2, port) }).await;
+            let refusal = joined.expect_err("refused");
+            assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
+            assert!(refusal.text.en.contains(words), "{words}: {refusal:?}");
+            assert_eq!(took >= patience, code == 88, "{took:?}");
+            assert!(!lines.is_empty() && !lines[0].contains("nothing was tried"), "{lines:?}");
+        });
+    }
+    tasks.join_all().await;
+}
+
+/// Answers each connection with `bytes` and holds it.
+async fn answering(bytes: &'static [u8]) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(bytes).await;
+            held.push(stream);
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn silence_versions_and_other_programs_are_waited_out_and_named() {
+    let rows: [(&'static [u8], Option<&str>, &str, i32); 5] = [
+        (b"", None, "takes connections and says nothing", 86),
+        (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", 88),
+        (b"rkl/mu\x09\x00\x01", Some("0123456789abcdef"), "whose version does not fit", 88),
+        (b"rkl/mu\x03\x00\x02", Some("0123456789abcdef"), "and node 0 (127.0.0.1:", 88),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", None, "does not answer as node 0", 86),
+    ];
+    let mut tasks = tokio::task::JoinSet::new();
+    for (bytes, words, seen, code) in rows {
+        tasks.spawn(async move {
+            let port = answering(bytes).await;
+            let secret = words.and_then(secret);
+            let patience = Duration::from_secs(5);
+            let (joined, took, lines) =
+                looking(Config { secret, patience, ..config(1, 2, port) }).await;
+            let refusal = joined.expect_err("waited");
+            assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
+            assert!(refusal.text.en.contains(seen), "{seen}: {refusal:?}");
+            assert!(took >= patience && took < 2 * patience, "{took:?}");
+            assert!(lines[0].contains("(0:03 of 0:05): ") && lines[0].contains(seen), "{lines:?}");
+        });
+    }
+    tasks.join_all().await;
+}
+
+#[tokio::test]
+async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
+    let port = answering(b"").await;
+    let taken = Refusal::new(
+        crate::verdict::Verdict::PortInUse,
+        "port.free",
+        crate::text!("master port {port} is in use", "主端口 {port} 已被占用"),
+        crate::lang::Text::same(""),
+    );
+    for words in [None, Some("0123456789abcdef")] {
+        let of = |node| Config { secret: words.and_then(secret), ..config(node, 3, port) };
+        let (zero, one, two) = (of(0), of(1), of(2));
+        let (told, one, two) =
+            tokio::join!(turn_away(&zero, "host-0", &taken), looking(one), looking(two));
+        assert_eq!(told, 2);
+        for (joined, took, _) in [one, two] {
+            let refusal = joined.expect_err("told");
+            assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (87, "port.free"));
+            assert!(refusal.text.en.starts_with("node 0 (host-0) cannot take part: master port"));
+            assert!(took < Duration::from_secs(8), "{took:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -261,7 +448,9 @@ async fn a_missing_node_is_named_at_the_deadline() {
     let lines = std::sync::Mutex::new(Vec::new());
     let mut say =
         |line: crate::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
-    let zero = Config { progress_every: Duration::from_millis(900), ..short(0) };
+    const PACE: crate::pace::Pace =
+        crate::pace::Pace { first: &[], then: Duration::from_millis(900) };
+    let zero = Config { pace: PACE, ..short(0) };
     let (zero, one) =
         tokio::join!(gather(&zero, card(0, 3), &mut say), other(short(1), card(1, 3)));
     let refusal = zero.expect_err("one is missing");
@@ -269,38 +458,72 @@ async fn a_missing_node_is_named_at_the_deadline() {
     assert!(refusal.hint.en.contains("WORLD_SIZE"));
     assert_eq!(one.expect_err("told"), refusal);
     let lines = lines.into_inner().expect("a lock");
-    assert_eq!(
-        lines.first().map(String::as_str),
-        Some("2 of 3 nodes have arrived; waiting for node 2")
-    );
+    let words =
+        format!("2 of 3 nodes have arrived; waiting on port {port} for node 2 (0:00 of 0:02)");
+    assert_eq!(lines.first(), Some(&words));
 }
 
 #[tokio::test]
 async fn plain_torchrun_is_recognised_by_its_first_bytes() {
-    let plain = |port| async move {
-        loop {
-            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
-                stream.write_all(&STORE_HELLO).await.expect("sent");
-                let _ = stream.read(&mut [0u8; 16]).await;
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    let knock = |port| async move {
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
+            stream.write_all(&GREETING).await.expect("sent");
+            let _ = stream.read(&mut [0u8; 16]).await;
         }
     };
-    let one_port = port();
-    let (zero, one, ()) = tokio::join!(
-        node_0(config(0, 3, one_port), card(0, 3)),
-        other(Config { patience: Duration::from_secs(2), ..config(1, 3, one_port) }, card(1, 3)),
-        plain(one_port)
-    );
-    // Node 1 may come after the decision and must then find a store by itself.
-    assert!(zero.expect("goes on").is_none());
-    drop(one);
-
-    let required = Config { may_fall_back: false, ..config(0, 3, port()) };
-    let port = required.port;
-    let (zero, ()) = tokio::join!(node_0(required, card(0, 3)), plain(port));
-    assert_eq!(zero.expect_err("required").id, "muster.plain-torchrun");
+    let knocks = |port| async move {
+        loop {
+            knock(port).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let quick = |without, port| Config {
+        without,
+        peer_timeout: Duration::from_millis(200),
+        grace: Duration::ZERO,
+        ..config(0, 3, port)
+    };
+    let ends = |without| async move {
+        let port = port();
+        let config = quick(without, port);
+        let (proof, began) = (config.proof(), std::time::Instant::now());
+        tokio::select! {
+            zero = node_0(config, card(0, 3)) => {
+                assert!(began.elapsed() >= proof, "{:?}", began.elapsed());
+                zero
+            }
+            () = knocks(port) => panic!("endless"),
+        }
+    };
+    // Once is none: it may be a rank of an attempt that is being ended.
+    let once = async {
+        let port = port();
+        let patience = Duration::from_secs(12);
+        let zero = Config { patience, ..quick(Without::Follow, port) };
+        tokio::join!(node_0(zero, card(0, 3)), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            knock(port).await;
+        })
+        .0
+    };
+    let ignored = async {
+        let port = port();
+        let patience = Duration::from_secs(12);
+        let zero = Config { patience, ..quick(Without::Wait, port) };
+        tokio::select! {
+            zero = node_0(zero, card(0, 3)) => zero,
+            () = knocks(port) => panic!("endless"),
+        }
+    };
+    let (follows, refuses, once, ignored) =
+        tokio::join!(ends(Without::Follow), ends(Without::Refuse), once, ignored);
+    assert!(follows.expect("goes on").is_none());
+    assert_eq!(refuses.expect_err("required").id, "muster.plain-torchrun");
+    for missing in [once, ignored] {
+        let refusal = missing.expect_err("nobody came");
+        assert_eq!(refusal.id, "muster.missing");
+        assert!(refusal.text.en.contains("runs torchrun without ranklaunch"), "{refusal:?}");
+    }
 }
 
 #[tokio::test]
@@ -311,11 +534,20 @@ async fn without_the_secret_nobody_gets_in() {
         (secret("0123456789abcdef"), secret("fedcba9876543210")),
     ] {
         let port = port();
-        let zero = Config { secret: ours, patience: Duration::from_secs(2), ..config(0, 2, port) };
-        let one = Config { secret: theirs, ..config(1, 2, port) };
-        let (zero, one) = tokio::join!(node_0(zero, card(0, 2)), other(one, card(1, 2)));
-        assert_eq!(zero.expect_err("nobody came").id, "muster.missing");
+        let sealed = theirs.is_some();
+        let patience = Duration::from_secs(2);
+        let zero = Config { secret: ours, patience, ..config(0, 2, port) };
+        let one = Config { secret: theirs, patience, ..config(1, 2, port) };
+        let began = std::time::Instant::now();
+        let one = async { (other(one, card(1, 2)).await, began.elapsed()) };
+        let (zero, (one, took)) = tokio::join!(node_0(zero, card(0, 2)), one);
+        let zero = zero.expect_err("nobody came");
+        assert_eq!(zero.id, "muster.missing");
+        assert!(zero.text.en.contains(": not let in"), "{zero:?}");
+        assert!(zero.hint.en.contains("RANKLAUNCH_SECRET"), "{zero:?}");
         assert_eq!(one.expect_err("shut out").id, "muster.secret");
+        // Nothing that the secret does not prove ends a node that has one.
+        assert_eq!(took >= patience, sealed, "{took:?}");
     }
 }
 

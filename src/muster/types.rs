@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::secret::Secret;
 use super::wire::{clean, clean_refusal};
 use crate::lang::Text;
+use crate::pace::Pace;
 use crate::settings::{Engine, LayoutRule};
 use crate::text;
 use crate::verdict::{Class, Refusal};
@@ -27,6 +28,17 @@ pub enum Purpose {
     Measure,
 }
 
+/// What a node that runs without ranklaunch, or without a muster, means to this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    /// Once it is proven, this node goes on alone as well (`--muster auto`).
+    Follow,
+    /// Once it is proven, the launch is refused (`--muster required`).
+    Refuse,
+    /// It is no node of this job: all of them run one command, or agreed before.
+    Wait,
+}
+
 /// How one node takes part.
 #[derive(Clone)]
 pub struct Config {
@@ -40,13 +52,16 @@ pub struct Config {
     pub port: u16,
     /// How long nodes wait for each other.
     pub patience: Duration,
-    /// Between two lines that say who is missing.
-    pub progress_every: Duration,
+    /// When a wait says who is missing.
+    pub pace: Pace,
     /// A partition that is shorter is survived.
     pub peer_timeout: Duration,
     pub secret: Option<Secret>,
-    /// A node without ranklaunch ends the muster, not the job (`--muster auto`).
-    pub may_fall_back: bool,
+    pub without: Without,
+    /// The grace of the ranks: so long may the store of an attempt live that is being ended.
+    pub grace: Duration,
+    /// The number of nodes is a bare WORLD_SIZE, which counts processes on some platforms.
+    pub is_world_size: bool,
     /// This node's memory, read for every heartbeat.
     pub memory: Arc<dyn Fn() -> Option<Memory> + Send + Sync>,
 }
@@ -326,13 +341,34 @@ pub struct Again {
 /// Node 0's policy: what follows from the first failure of an attempt that lasted so long.
 pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
 
-/// Milliseconds since 1970 by this node's clock.
-pub(super) fn now_millis() -> i64 {
-    millis(SystemTime::now())
+/// The wall clock as it was at one moment, and steady from then on: a clock that is
+/// stepped between two failures must not turn their order around.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    wall: i64,
+    since: Instant,
+}
+
+impl Clock {
+    fn set(wall: SystemTime) -> Clock {
+        Clock { wall: millis(wall), since: Instant::now() }
+    }
+
+    fn now(self) -> i64 {
+        let since = i64::try_from(self.since.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.wall.saturating_add(since)
+    }
+}
+
+/// Milliseconds by this process's steady clock, which began with the wall clock's
+/// milliseconds since 1970. Two nodes compare theirs by the offset of the handshake.
+pub fn now() -> i64 {
+    static CLOCK: OnceLock<Clock> = OnceLock::new();
+    CLOCK.get_or_init(|| Clock::set(SystemTime::now())).now()
 }
 
 /// Milliseconds since 1970.
-pub fn millis(at: SystemTime) -> i64 {
+pub(super) fn millis(at: SystemTime) -> i64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
@@ -367,6 +403,18 @@ pub(crate) fn card(node: u32, nnodes: u32) -> Card {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_stepped_later_changes_no_order() {
+        let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        let clock = Clock::set(an_hour_ago);
+        let (first, second) = (clock.now(), clock.now());
+        // The wall clock has jumped an hour ahead of it meanwhile.
+        assert!(first <= second && second - millis(an_hour_ago) < 60_000, "{first} {second}");
+        let before = now();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!((5..5000).contains(&(now() - before)));
+    }
 
     #[test]
     fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {

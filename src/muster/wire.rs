@@ -40,9 +40,12 @@ pub(super) enum Frame {
     Measured(Link),
 
     // Node 0 → member.
-    /// Node 0's clock in milliseconds.
     Welcome {
+        /// Node 0's steady clock in milliseconds.
         at: i64,
+        /// Its wall clock; the same before version 3.
+        #[serde(default)]
+        wall: Option<i64>,
     },
     Refuse(Refusal),
     /// The muster is called off; every node goes on by itself.
@@ -213,8 +216,8 @@ mod tests {
     use super::*;
     use crate::muster::links::{Measured, Speed};
     use crate::muster::survey::Visited;
-    use crate::muster::types::{Loss, Station, card, millis};
-    use std::time::{Duration, SystemTime};
+    use crate::muster::types::{Loss, Station, card, now};
+    use std::time::Duration;
 
     /// What `nnodes` nodes found of which each has a failing check.
     fn found(nnodes: u32) -> Found {
@@ -255,8 +258,7 @@ mod tests {
     }
 
     fn frames() -> Vec<Frame> {
-        let cause =
-            Cause::lost(3, "host-3", Loss::Died, None, Duration::ZERO, millis(SystemTime::now()));
+        let cause = Cause::lost(3, "host-3", Loss::Died, None, Duration::ZERO, now());
         let agreement = Agreement {
             nnodes: 2,
             nproc: 5,
@@ -280,7 +282,7 @@ mod tests {
             }),
             Frame::Card(card(1, 2)),
             Frame::Accept,
-            Frame::Welcome { at: 5 },
+            Frame::Welcome { at: 5, wall: Some(6) },
             Frame::Agreed { agreement, differences: Vec::new() },
             Frame::Failed(cause.clone()),
             Frame::Verdict { cause, again: Some(Again { attempt: 1, pause: 1000 }) },

@@ -5,17 +5,27 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::hall::Member;
+use super::key::JobKey;
 use super::types::{Config, Purpose};
 use super::wire::Hello;
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
+/// Id of the refusal of a job of which a node cannot take part.
+pub(super) const DECLINED: &str = "muster.declined";
+
+/// What all nodes hear of the refusal of one. A port of node 0 that is taken ends each
+/// of them as it ends node 0.
 pub(super) fn declined(node: u32, host: &str, refusal: &Refusal) -> Refusal {
     let Text { en, zh } = &refusal.text;
+    let (verdict, id) = match refusal.verdict {
+        Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id.as_str()),
+        _ => (Verdict::Muster, DECLINED),
+    };
     Refusal::new(
-        Verdict::Muster,
-        "muster.declined",
+        verdict,
+        id,
         text!("node {node} ({host}) cannot take part: {en}", "节点 {node}（{host}）无法参与：{zh}"),
         refusal.hint.clone(),
     )
@@ -75,22 +85,60 @@ pub(super) fn duplicate(node: u32, earlier: &Member, later: &Hello, from: Socket
     )
 }
 
+/// Id of the refusal of a node of another job.
+pub(super) const OTHER_JOB: &str = "muster.other-job";
+
+/// What a node of another job is told.
 pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
-    let of = |job: &Option<String>, port: u16| {
-        job.clone().unwrap_or_else(|| format!("the job on port {port}"))
-    };
-    let (ours, theirs) = (of(&config.job, config.port), of(&hello.job, hello.port));
+    let (ours, theirs) = (JobKey::of(config), JobKey::of_hello(hello));
+    if (&ours.job, ours.port) == (&theirs.job, theirs.port) {
+        return wrong_count(config, hello);
+    }
+    let (ours, theirs) = (ours.words(), theirs.words());
+    let (our_en, our_zh, en, zh) = (ours.en, ours.zh, theirs.en, theirs.zh);
     Refusal::new(
         Verdict::Muster,
-        "muster.job",
+        OTHER_JOB,
         text!(
-            "node 0 there belongs to another job: {ours}, and this node to {theirs}",
-            "那里的节点 0 属于另一个任务 {ours}，而本节点属于 {theirs}"
+            "node 0 there leads another job: {our_en}, and this node belongs to {en}",
+            "那里的节点 0 属于另一个任务：{our_zh}，而本节点属于{zh}"
         ),
         text!(
             "end the earlier job, or give the jobs different master ports",
             "请结束之前的任务，或为各任务指定不同的主端口"
         ),
+    )
+}
+
+/// What a node is told that counts other nodes.
+pub(super) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
+    let Hello { node, nnodes: theirs, hostname, .. } = hello;
+    let ours = config.nnodes;
+    Refusal::new(
+        Verdict::Muster,
+        "muster.nnodes",
+        text!(
+            "node {node} ({hostname}) counts {theirs} nodes, and node 0 counts {ours}",
+            "节点 {node}（{hostname}）认为共有 {theirs} 个节点，而节点 0 认为有 {ours} 个"
+        ),
+        text!(
+            "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
+            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的主端口"
+        ),
+    )
+}
+
+/// What a node is told that cannot be one of this job.
+pub(super) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
+    let (nnodes, node, host) = (config.nnodes, hello.node, &hello.hostname);
+    Refusal::new(
+        Verdict::Muster,
+        "muster.rank",
+        text!(
+            "{host} ({from}) says that it is node {node} of {nnodes}",
+            "{host}（{from}）自称为共 {nnodes} 个节点中的节点 {node}"
+        ),
+        text!("number the nodes from 0", "节点应从 0 开始编号"),
     )
 }
 
@@ -106,6 +154,21 @@ pub(super) fn wrong_purpose(ours: Purpose) -> Refusal {
         ),
         text!("start the same subcommand on all nodes", "请在所有节点执行相同的子命令"),
     )
+}
+
+/// How often strangers that were no node are named in a refusal.
+const NAMED: usize = 3;
+
+/// `missing node 1 (never connected)`, or who came in its place.
+pub(super) fn instead(strangers: &mut dyn Iterator<Item = &Text>) -> Option<Text> {
+    let lines: Vec<&Text> = strangers.take(NAMED).collect();
+    let join = |words: Vec<&str>, sign: &str| words.join(sign);
+    (!lines.is_empty()).then(|| {
+        Text::new(
+            join(lines.iter().map(|line| line.en.as_ref()).collect(), "; "),
+            join(lines.iter().map(|line| line.zh.as_ref()).collect(), "；"),
+        )
+    })
 }
 
 pub(super) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
@@ -137,8 +200,8 @@ pub(super) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
             "节点 0 最多可打开 {limit} 个文件（硬限制），而 {nnodes} 个节点的集结需要 {needed} 个"
         ),
         text!(
-            "docker run --ulimit nofile=1048576, or LimitNOFILE of containerd; --muster off starts every node by itself",
-            "docker run --ulimit nofile=1048576，或 containerd 的 LimitNOFILE；--muster off 可让各节点自行启动"
+            "docker run --ulimit nofile=1048576, or LimitNOFILE of containerd; --muster off on all nodes starts each by itself",
+            "docker run --ulimit nofile=1048576，或 containerd 的 LimitNOFILE；在所有节点使用 --muster off 可让各节点自行启动"
         ),
     ))
 }

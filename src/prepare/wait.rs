@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::names::{self, LastResort};
+use crate::pace::{Lines, Pace, clock};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -34,8 +36,8 @@ pub struct Wait<'a> {
     pub address: String,
     pub port: u16,
     pub timeout: Duration,
-    /// Between two lines that say what is still missing.
-    pub progress_every: Duration,
+    /// When a line says what is still missing.
+    pub pace: Pace,
     /// Addresses of this node's own interfaces, to tell a master that is ourselves.
     pub own_addresses: Vec<IpAddr>,
     pub last_resort: Option<&'a LastResort>,
@@ -52,13 +54,13 @@ impl std::fmt::Debug for Wait<'_> {
 }
 
 impl Wait<'_> {
-    /// A line every 30 s, no helper, own addresses unknown.
+    /// At the usual pace, no helper, own addresses unknown.
     pub fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
         Wait {
             address: address.into(),
             port,
             timeout,
-            progress_every: Duration::from_secs(30),
+            pace: Pace::STANDARD,
             own_addresses: Vec::new(),
             last_resort: None,
         }
@@ -117,7 +119,17 @@ pub fn parse_endpoint(endpoint: &str) -> Result<(String, u16), Refusal> {
 #[derive(Debug, Clone)]
 enum Obstacle {
     Name(String),
-    Connection { peer: SocketAddr, cause: String },
+    Connection { peer: SocketAddr, cause: String, says: u8 },
+}
+
+impl Obstacle {
+    /// The more it says of the cause, the higher.
+    fn says(&self) -> u8 {
+        match self {
+            Obstacle::Name(_) => 0,
+            Obstacle::Connection { says, .. } => *says,
+        }
+    }
 }
 
 /// Resolves and connects until a connection has stayed open for half a second.
@@ -130,49 +142,55 @@ pub async fn wait_for_master(
     wait: &Wait<'_>,
     mut say: impl FnMut(Text),
 ) -> Result<Reached, Refusal> {
+    let mut lines = Lines::begin(wait.pace);
+    let tried = Mutex::new(Tried::default());
+    let search = search(host, wait, &tried);
+    tokio::pin!(search);
+    loop {
+        tokio::select! {
+            found = &mut search => return found,
+            () = sleep_until(lines.due()) => {
+                say(progress(wait, &locked(&tried), lines.waited()));
+                lines.said();
+            }
+        }
+    }
+}
+
+fn locked(tried: &Mutex<Tried>) -> MutexGuard<'_, Tried> {
+    tried.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn search(host: &Host, wait: &Wait<'_>, tried: &Mutex<Tried>) -> Result<Reached, Refusal> {
     let start = Instant::now();
     let end = start + wait.timeout;
-    let mut next_line = start + wait.progress_every;
-    let mut tried = Tried::default();
     let mut pause = FIRST_PAUSE;
+    let mut is_known = false;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         match names::resolve(host, &wait.address, left.min(RESOLVE), wait.last_resort).await {
-            Err(error) => {
-                tried.lookups = tried.lookups.saturating_add(1);
-                tried.note(end, Obstacle::Name(error.to_string()));
-            }
+            Err(error) => locked(tried).name(end, error.to_string()),
             Ok(addresses) => {
-                if tried.addresses.is_empty() {
+                if !is_known {
                     // The name is there: from now on the master may answer at any moment.
-                    pause = FIRST_PAUSE;
+                    (pause, is_known) = (FIRST_PAUSE, true);
                 }
-                tried.addresses = addresses;
-                for address in tried.addresses.clone() {
+                locked(tried).addresses.clone_from(&addresses);
+                for address in addresses {
                     let peer = SocketAddr::new(address, wait.port);
                     match connect(peer, end).await {
                         Ok(local) => return Ok(Reached { peer, local, waited: start.elapsed() }),
-                        Err(cause) => {
-                            tried.connections = tried.connections.saturating_add(1);
-                            tried.note(end, Obstacle::Connection { peer, cause });
-                        }
+                        Err((says, cause)) => locked(tried).connection(end, peer, says, cause),
                     }
                 }
             }
         }
         let now = Instant::now();
-        if now >= end {
-            return Err(refuse(wait, &tried));
-        }
-        if now >= next_line {
-            say(progress(wait, &tried, start.elapsed()));
-            next_line = now + wait.progress_every;
-        }
         let next = now + jittered(pause);
         if next >= end {
             // Another attempt at the very end would only be cut short.
             sleep_until(end).await;
-            return Err(refuse(wait, &tried));
+            return Err(refuse(wait, &locked(tried)));
         }
         sleep_until(next).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -186,40 +204,68 @@ struct Tried {
     /// What the name last resolved to.
     addresses: Vec<IpAddr>,
     last: Option<Obstacle>,
+    /// What said the most, of equals the latest.
+    best: Option<Obstacle>,
 }
 
 impl Tried {
+    fn name(&mut self, end: Instant, cause: String) {
+        self.lookups = self.lookups.saturating_add(1);
+        self.note(end, Obstacle::Name(cause));
+    }
+
+    fn connection(&mut self, end: Instant, peer: SocketAddr, says: u8, cause: String) {
+        self.connections = self.connections.saturating_add(1);
+        self.note(end, Obstacle::Connection { peer, cause, says });
+    }
+
     /// What came back last. An attempt that our own deadline cut short says
     /// nothing about the master, and must not hide the one before it.
     fn note(&mut self, end: Instant, obstacle: Obstacle) {
-        if self.last.is_none() || Instant::now() < end {
-            self.last = Some(obstacle);
+        if self.last.is_some() && Instant::now() >= end {
+            return;
         }
+        let best = self.best.as_ref().map_or(0, Obstacle::says);
+        if obstacle.says() >= best {
+            self.best = Some(obstacle.clone());
+        }
+        self.last = Some(obstacle);
     }
 }
 
 /// Connects and watches the connection for [`HOLD`]; gives our own address.
 /// What the master sends meanwhile proves it as well.
-async fn connect(peer: SocketAddr, end: Instant) -> Result<SocketAddr, String> {
+///
+/// # Errors
+/// Why not, after how much that says of the cause: nothing answered, somebody refused,
+/// somebody took the connection.
+async fn connect(peer: SocketAddr, end: Instant) -> Result<SocketAddr, (u8, String)> {
+    const NOTHING: u8 = 1;
+    const REFUSED: u8 = 2;
+    const TAKEN: u8 = 3;
     let limit = end.min(Instant::now() + CONNECT);
     let mut stream = match timeout_at(limit, TcpStream::connect(peer)).await {
-        Err(_) => return Err("no answer to the connection attempt".to_owned()),
-        Ok(Err(cause)) => return Err(reason(&cause)),
+        Err(_) => return Err((NOTHING, "no answer to the connection attempt".to_owned())),
+        Ok(Err(cause)) => {
+            let refused = cause.kind() == io::ErrorKind::ConnectionRefused;
+            return Err((if refused { REFUSED } else { NOTHING }, reason(&cause)));
+        }
         Ok(Ok(stream)) => stream,
     };
-    let local = stream.local_addr().map_err(|cause| reason(&cause))?;
+    let local = stream.local_addr().map_err(|cause| (NOTHING, reason(&cause)))?;
     // Without a listener a connection from a port to itself can succeed
     // (simultaneous open), when the kernel picks the master port for our side.
     if local == peer {
-        return Err("connection refused (only our own socket answered)".to_owned());
+        return Err((REFUSED, "connection refused (only our own socket answered)".to_owned()));
     }
     match timeout(HOLD, stream.read(&mut [0; 1])).await {
         Err(_) | Ok(Ok(1..)) => Ok(local),
-        Ok(Ok(0)) => {
-            Err("accepted and closed at once, as a sidecar does when nothing listens behind it"
-                .to_owned())
-        }
-        Ok(Err(cause)) => Err(format!("accepted, then {}", reason(&cause))),
+        Ok(Ok(0)) => Err((
+            TAKEN,
+            "accepted and closed at once, as a sidecar does when nothing listens behind it"
+                .to_owned(),
+        )),
+        Ok(Err(cause)) => Err((TAKEN, format!("accepted, then {}", reason(&cause)))),
     }
 }
 
@@ -243,18 +289,20 @@ fn jittered(pause: Duration) -> Duration {
 
 fn progress(wait: &Wait<'_>, tried: &Tried, waited: Duration) -> Text {
     let Wait { address, port, timeout, .. } = wait;
-    let (waited, timeout) = (waited.as_secs(), timeout.as_secs());
-    let last = last(tried);
+    let (waited, timeout) = (clock(waited), clock(*timeout));
+    let last = words(tried.last.as_ref());
     Text::new(
-        format!("waiting for master {address}:{port}, {waited} s of {timeout} s: {}", last.en),
-        format!("正在等待主节点 {address}:{port}，已等待 {waited}/{timeout} 秒：{}", last.zh),
+        format!("waiting for master {address}:{port} ({waited} of {timeout}): {}", last.en),
+        format!("正在等待主节点 {address}:{port}（{waited}/{timeout}）：{}", last.zh),
     )
 }
 
-fn last(tried: &Tried) -> Text {
-    match &tried.last {
+fn words(obstacle: Option<&Obstacle>) -> Text {
+    match obstacle {
         Some(Obstacle::Name(cause)) => text!("no address for {cause}", "无法解析 {cause}"),
-        Some(Obstacle::Connection { peer, cause }) => text!("{peer}: {cause}", "{peer}：{cause}"),
+        Some(Obstacle::Connection { peer, cause, .. }) => {
+            text!("{peer}: {cause}", "{peer}：{cause}")
+        }
         None => text!("nothing was tried", "尚未尝试"),
     }
 }
@@ -263,7 +311,7 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
     let Wait { address, port, timeout, .. } = wait;
     let Tried { lookups, connections, .. } = tried;
     let seconds = timeout.as_secs_f64();
-    let last = last(tried);
+    let best = words(tried.best.as_ref());
     if tried.addresses.is_empty() {
         return Refusal::new(
             Verdict::MasterName,
@@ -271,9 +319,9 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
             Text::new(
                 format!(
                     "the master's name did not resolve in {seconds} s ({lookups} attempts): {}",
-                    last.en
+                    best.en
                 ),
-                format!("主节点名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", last.zh),
+                format!("主节点名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", best.zh),
             ),
             text!(
                 "check that the master's pod and its headless service {address:?} exist in this namespace, or pass --master-addr; --wait-timeout waits longer",
@@ -303,12 +351,12 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
         "master.reach",
         Text::new(
             format!(
-                "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts); last: {}",
-                last.en
+                "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts): {}",
+                best.en
             ),
             format!(
-                "主节点 {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）；最后一次：{}",
-                last.zh
+                "主节点 {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）：{}",
+                best.zh
             ),
         ),
         hint,

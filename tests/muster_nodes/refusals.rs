@@ -100,6 +100,6 @@ fn a_refusal_that_cannot_be_told_says_so() {
     let mut args = run_args("direct", 1);
     args.extend(["--profile".into(), "no-such-profile".into()]);
     let ended = Launcher::new(args).node(1, 2, free_port()).run().expect_code(64);
-    let words = "could not be told (Connection refused";
+    let words = "was not told, since it is not there (Connection refused";
     assert!(ended.err.contains(words), "{}", ended.err);
 }

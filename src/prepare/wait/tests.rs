@@ -23,6 +23,9 @@ fn host(folder: &Path) -> Host {
     Host::replayed(folder, BTreeMap::new())
 }
 
+/// A line after each attempt.
+const QUICK: Pace = Pace { first: &[], then: Duration::from_millis(1) };
+
 fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
     Wait::new(address, port, Duration::from_millis(timeout))
 }
@@ -77,7 +80,7 @@ fn a_name_and_a_port_that_come_late_are_awaited() {
     let host = host(folder.path());
     let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
     let mut lines = Vec::new();
-    let wait = Wait { progress_every: Duration::from_millis(1), ..to("master", port, 20_000) };
+    let wait = Wait { pace: QUICK, ..to("master", port, 20_000) };
     // Each line of progress drives the world one step on: first the name, then the listener.
     let mut listener = None;
     let reached = run(wait_for_master(&host, &wait, |line| {

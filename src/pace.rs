@@ -1,0 +1,89 @@
+//! When something that waits says so, and how long it has waited.
+//!
+//! Soon at first, since a person looks at a start that does not begin; later each
+//! minute, since a log is read by whoever comes afterwards.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The times at which a wait says a line, counted from its begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    pub first: &'static [Duration],
+    /// Between two lines after those.
+    pub then: Duration,
+}
+
+impl Pace {
+    /// After 3 s, 10 s and 30 s, then each minute.
+    pub const STANDARD: Pace = Pace {
+        first: &[Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)],
+        then: Duration::from_secs(60),
+    };
+
+    fn after(self, waited: Duration) -> Duration {
+        let first = self.first.iter().copied().find(|at| *at > waited);
+        first.unwrap_or_else(|| {
+            let each = self.then.as_millis().max(1);
+            let next = (waited.as_millis() / each).saturating_add(1).saturating_mul(each);
+            Duration::from_millis(u64::try_from(next).unwrap_or(u64::MAX))
+        })
+    }
+}
+
+/// One wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Lines {
+    pace: Pace,
+    begin: Instant,
+    next: Duration,
+}
+
+impl Lines {
+    pub fn begin(pace: Pace) -> Lines {
+        Lines { pace, begin: Instant::now(), next: pace.after(Duration::ZERO) }
+    }
+
+    /// When the next line is due.
+    pub fn due(&self) -> Instant {
+        self.begin + self.next
+    }
+
+    pub fn waited(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    /// A line was said: what a busy node missed meanwhile is not said late.
+    pub fn said(&mut self) {
+        self.next = self.pace.after(self.waited().max(self.next));
+    }
+}
+
+/// `0:03`, `30:00`, `1:30:00`.
+pub fn clock(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_soon_at_first_and_then_each_minute() {
+        let after = |seconds| Pace::STANDARD.after(Duration::from_secs(seconds)).as_secs();
+        let times: Vec<u64> = [0, 3, 10, 30, 60, 119, 120, 3600].map(after).to_vec();
+        assert_eq!(times, [3, 10, 30, 60, 120, 120, 180, 3660]);
+    }
+
+    #[test]
+    fn clocks_have_hours_where_there_are_some() {
+        for (seconds, words) in [(0, "0:00"), (3, "0:03"), (1800, "30:00"), (5400, "1:30:00")] {
+            assert_eq!(clock(Duration::from_secs(seconds)), words);
+        }
+    }
+}
