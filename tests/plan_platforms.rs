@@ -140,7 +140,7 @@ fn contracts_are_read_with_their_traps() {
         (
             "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=4 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 \
              SLURM_STEP_NODELIST=n[03-04] SLURM_STEP_TASKS_PER_NODE=1(x2)",
-            "slurm 2 1 n03:29500 8 16",
+            "slurm 2 1 n03:27446 8 16",
         ),
         (
             "AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=0 AWS_BATCH_JOB_MAIN_NODE_INDEX=0",

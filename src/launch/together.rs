@@ -20,7 +20,7 @@ use crate::muster::{
     self, Accepted, Agreement, Assembly, Card, Config, Difference, JobKey, Joined, Mark, Memory,
     Purpose, Secret, Session, Settled, Without,
 };
-use crate::observe::{self, Contract, Facts};
+use crate::observe::{self, Contract, Facts, Field};
 use crate::pace::{Pace, clock};
 use crate::plan::{Decision, Membership, Plan, RunIdentity};
 use crate::report::closing;
@@ -69,7 +69,11 @@ pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool
 const ONE_COMMAND: &[&str] = &[
     "slurm",
     "open-mpi",
+    "mvapich",
+    "pmi",
+    "pmix",
     "azure-ml",
+    "vertex-ai",
     "sagemaker",
     "skypilot",
     "kubeflow-trainer-v2",
@@ -101,14 +105,18 @@ pub(super) fn config(
     first: bool,
 ) -> Result<Config, Refusal> {
     let count = decisions.iter().find(|decision| decision.what == "nnodes");
-    let job = contract.job_id.as_ref().filter(|job| !job.is_blank());
+    let mut ids = contract.evidence.iter().filter(|found| found.field == Field::JobId);
+    let job = ids.find(|found| !found.claim.is_blank()).map(|found| match &found.beside {
+        Some(step) if !step.is_blank() => format!("{}.{}", found.claim.value, step.value),
+        _ => found.claim.value.clone(),
+    });
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
     Ok(Config {
         purpose: Purpose::Run,
         node: member.node_rank,
         nnodes: member.nnodes,
-        job: job.map(|job| job.value.clone()),
+        job,
         master_addr: member.master_addr.clone(),
         port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
         patience: settings.wait_timeout.value,

@@ -167,6 +167,8 @@ pub enum Reading {
     Cluster,
     /// Leading number of a Slurm task list, `8(x2)`.
     LeadingNumber,
+    /// No port: one that both sides derive from the job's id, and the step beside it.
+    PortOfJob,
     /// Being set says that this node is the main node, which the platform gives no address of its own.
     Loopback,
 }

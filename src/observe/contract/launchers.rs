@@ -10,7 +10,9 @@ use crate::observe::{Field, Reading, Strength};
 use super::table::Test::{Set, Unset};
 use super::table::{Platform, Row, as_, beside, is, or};
 use Field::{Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TasksPerNode};
-use Reading::{HostPart, HostlistFirst, LeadingNumber, LocalIndex, PositionInHostlist, Processes};
+use Reading::{
+    HostPart, HostlistFirst, LeadingNumber, LocalIndex, PortOfJob, PositionInHostlist, Processes,
+};
 
 pub(super) const LAUNCHERS: &[Platform] = &[
     Platform {
@@ -44,6 +46,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             MASTER_OF_ALLOCATION,
             MASTER_OF_OLD_ALLOCATION,
             is(MasterPort, "MASTER_PORT"),
+            PORT_OF_PMIX,
             is(JobId, "PMIX_NAMESPACE"),
         ],
         default_port: None,
@@ -102,6 +105,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             MASTER_OF_USER,
             MASTER_OF_ALLOCATION,
             is(MasterPort, "MASTER_PORT"),
+            PORT_OF_PMIX,
             is(JobId, "PMIX_NAMESPACE"),
         ],
         default_port: None,
@@ -122,13 +126,17 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             MASTER_OF_ALLOCATION,
             MASTER_OF_OLD_ALLOCATION,
             is(MasterPort, "MASTER_PORT"),
+            port_of_step("SLURM_HET_JOB_ID"),
+            port_of_step("SLURM_PACK_JOB_ID"),
+            port_of_step("SLURM_JOB_ID"),
             as_(is(TasksPerNode, "SLURM_STEP_TASKS_PER_NODE"), LeadingNumber),
             is(GpuCount, "SLURM_GPUS_ON_NODE"),
             is(Cpus, "SLURM_CPUS_PER_TASK"),
             or(Cpus, "SLURM_CPUS_ON_NODE"),
-            JOB_OF_SLURM,
-            JOB_OF_OLD_SLURM,
-            or(JobId, "SLURM_JOB_ID"),
+            // Steps of one job may run beside each other.
+            beside(JOB_OF_SLURM, "SLURM_STEP_ID"),
+            beside(JOB_OF_OLD_SLURM, "SLURM_STEP_ID"),
+            beside(or(JobId, "SLURM_JOB_ID"), "SLURM_STEP_ID"),
         ],
         default_port: None,
     },
@@ -178,6 +186,12 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
 ];
 
+/// Several jobs share the network of a node there, and no variable gives a port.
+const fn port_of_step(variable: &'static str) -> Row {
+    beside(as_(or(MasterPort, variable), PortOfJob), "SLURM_STEP_ID")
+}
+
+const PORT_OF_PMIX: Row = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
 const MASTER_OF_USER: Row = is(MasterAddr, "MASTER_ADDR");
 const MASTER_OF_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
 const MASTER_OF_OLD_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);

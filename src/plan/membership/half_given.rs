@@ -118,7 +118,7 @@ fn the_innermost_launcher_wins() {
         (&format!("{daemon} {hydra}"), "pmi 2 1 n3:29500"),
         // srun itself speaks PMI to its tasks: there Slurm's own words are better.
         (srun, "refused membership.tasks"),
-        (&srun.replace("8(x2)", "1(x2)"), "slurm 2 1 n3:29500"),
+        (&srun.replace("8(x2)", "1(x2)"), "slurm 2 1 n3:27446"),
     ]);
     // What mpirun does to the end of a job is said, until somebody has seen to it.
     let remarks = |pairs: &str| contract(&host(pairs), None).warnings.len();
@@ -132,10 +132,10 @@ fn the_innermost_launcher_wins() {
 fn a_heterogeneous_step_has_rank_0_on_its_master() {
     let step = "SLURM_JOB_ID=8 SLURM_HET_JOB_ID=7 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=n[1,3] SLURM_STEP_TASKS_PER_NODE=1(x2)";
     check(&[
-        (&format!("{step} SLURM_NODEID=0 SLURMD_NODENAME=n3"), "slurm 2 1 n1:29500"),
-        (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=n1"), "slurm 2 0 n1:29500"),
+        (&format!("{step} SLURM_NODEID=0 SLURMD_NODENAME=n3"), "slurm 2 1 n1:27446"),
+        (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=n1"), "slurm 2 0 n1:27446"),
         // A name that the list does not have says nothing.
-        (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:29500"),
+        (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:27446"),
     ]);
     let job = contract(&host(step), None).job_id.map(|claim| claim.to_string());
     assert_eq!(job.as_deref(), Some("SLURM_HET_JOB_ID=7"), "one id on all components");

@@ -55,7 +55,14 @@ pub(super) fn master(
             ),
         ));
     }
-    let claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
+    let mut claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
+    // An id around the launcher that counts, or beside nodes that somebody numbers by hand,
+    // need not be the same on all of them.
+    let derives = |found: &Evidence| {
+        found.reading != Reading::PortOfJob
+            || (found.platform == contract.platform && nnodes.by != By::Setting)
+    };
+    claims.retain(derives);
     let port = match stated_port(settings, decisions)? {
         Some(port) => port,
         None => {
@@ -211,6 +218,15 @@ fn claimed_port(
     };
     if let Some(found) = found.iter().find(said) {
         let (claim, platform) = (&found.claim, &found.platform);
+        if found.reading == Reading::PortOfJob {
+            let port = port_of_job(found);
+            let because = text!(
+                "no variable gives a port: derived from the job's id ({FIRST_OF_JOBS} to {LAST_OF_JOBS}), so that two jobs on one node do not meet",
+                "没有变量给出端口：由任务 ID 推导（{FIRST_OF_JOBS} 到 {LAST_OF_JOBS}），使同一节点上的两个任务互不相遇"
+            );
+            decisions.push(Decision::new("master_port", port, because, claim));
+            return Ok(port);
+        }
         if several || !is_service_link(&claim.value) {
             let port = port(claim, &claims::port_text(found))?;
             let because = if several {
@@ -241,6 +257,26 @@ fn claimed_port(
     };
     decisions.push(Decision::new("master_port", default, because, "default"));
     Ok(default)
+}
+
+/// Ports that are derived from a job's id: below the ephemeral ones of every usual kernel
+/// (32768), below Kubernetes' node ports (30000) and torchrun's own defaults.
+const FIRST_OF_JOBS: u16 = 20_000;
+const LAST_OF_JOBS: u16 = 27_999;
+
+/// The same on all nodes. Numbers that follow each other, as those of Slurm's jobs, and
+/// sixteen steps of each, have ports of their own; other names are hashed (FNV-1a).
+fn port_of_job(found: &Evidence) -> u16 {
+    let range = u64::from(LAST_OF_JOBS - FIRST_OF_JOBS) + 1;
+    let id = found.claim.value.trim();
+    let step = found.beside.as_ref().and_then(|beside| beside.value.trim().parse::<u64>().ok());
+    let number = match (id.parse::<u64>(), step) {
+        (Ok(job), Some(step)) => job.wrapping_mul(16).wrapping_add(step % 16),
+        _ => id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }),
+    };
+    FIRST_OF_JOBS.saturating_add(u16::try_from(number % range).unwrap_or_default())
 }
 
 /// Kubernetes sets `<SERVICE>_PORT=tcp://IP:PORT` for every Service of the namespace, so
@@ -292,4 +328,38 @@ fn bad_addr(claim: &Claim, problem: &Text) -> Refusal {
 /// `[fd00::1]` → `fd00::1`.
 fn bare(host: &str) -> String {
     claims::endpoint(host).0.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Strength;
+
+    #[test]
+    fn jobs_that_may_share_a_node_have_ports_of_their_own() {
+        let port = |id: &str, step: Option<&str>| {
+            let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
+            port_of_job(&Evidence {
+                platform: "slurm".to_owned(),
+                field: Field::MasterPort,
+                claim: claim(id),
+                reading: Reading::PortOfJob,
+                beside: step.map(claim),
+                strength: Strength::Specific,
+            })
+        };
+        let mut all = std::collections::BTreeSet::new();
+        for job in 4_711..4_811 {
+            for step in 0..4 {
+                all.insert(port(&job.to_string(), Some(&step.to_string())));
+            }
+        }
+        assert_eq!(all.len(), 400);
+        for name in ["prterun-n1-12345@1", "2849243137", "", "18446744073709551615"] {
+            all.insert(port(name, None));
+            all.insert(port(name, Some("4294967291")));
+        }
+        assert!(all.iter().all(|port| (FIRST_OF_JOBS..=LAST_OF_JOBS).contains(port)), "{all:?}");
+        assert_ne!(port("prterun-n1-12345@1", None), port("prterun-n1-12346@1", None));
+    }
 }

@@ -422,7 +422,7 @@ fn other_platforms_are_table_rows() {
         ),
         (
             "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=4 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[03-04] SLURM_JOB_NODELIST=n[01-04] SLURM_STEP_TASKS_PER_NODE=1(x2)",
-            "slurm 2 1 n03:29500",
+            "slurm 2 1 n03:27446",
         ),
         (
             "SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=0 SLURM_JOB_NODELIST=n[1,3] MASTER_ADDR=n1-ib MASTER_PORT=1234 WORLD_SIZE=16 RANK=0",
