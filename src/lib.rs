@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+mod arguments;
 pub mod check;
 pub mod clear;
 pub mod cli;

@@ -29,7 +29,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
             format!(
                 "{TORCHRUN} --nnodes 2 --nproc-per-node 5 --node-rank 1 --rdzv-backend static \
                  --master-addr wan22-master-0 --master-port 23456 --max-restarts 0 generate.py \
-                 --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B --dit_fsdp --t5_fsdp \
+                 --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B \
                  --ulysses_size 10 --sample_guide_scale 10 --prompt"
             ),
         ),
@@ -40,8 +40,8 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
             format!(
                 "{TORCHRUN} --nnodes 2 --nproc-per-node 4 --node-rank 0 --rdzv-backend static \
                  --master-addr jo-dbxfe2k2l635222i-worker-0 --master-port 29500 --max-restarts 0 \
-                 generate.py --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B --dit_fsdp \
-                 --t5_fsdp --ulysses_size 8 "
+                 generate.py --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B \
+                 --ulysses_size 8 "
             ),
         ),
         (

@@ -4,10 +4,10 @@
 //! argument, the profile's plain number, the checkpoint's config.json. Unknown
 //! heads are a warning elsewhere, never a refusal.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::plan::arguments::value_of;
+use crate::arguments::value_of;
 use crate::plan::notes::Notes;
 use crate::settings::{LayoutSettings, Source};
 use crate::text;
@@ -68,8 +68,9 @@ pub fn heads(
 /// The table's row for the argument's value: heads, argument, value, where the table stands.
 fn from_table(layout: &LayoutSettings, args: &[OsString]) -> Option<(u32, String, String, String)> {
     let table = layout.heads_table.as_ref()?;
-    let value = match value_of(args, &table.argument) {
-        Some(value) => value.to_str()?.to_owned(),
+    let is_known = |value: &OsStr| value.to_str().is_some_and(|v| table.heads.contains_key(v));
+    let value = match value_of(args, &[&table.argument], is_known) {
+        Some(given) => given.value.to_str()?.to_owned(),
         None => table.default.clone()?,
     };
     let count = *table.heads.get(&value).filter(|count| **count > 0)?;
@@ -108,10 +109,11 @@ mod tests {
             reason = "a table: settings, arguments, checkpoint, result"
         )]
         let cases: [(LayoutSettings, &[&str], Option<&(u32, PathBuf)>, Option<u32>, &str);
-            8] = [
+            9] = [
             (layout(flag(), true), &["--task", "ti2v-5B"], None, Some(12), "--heads"),
             (layout(None, true), &["--task", "ti2v-5B"], None, Some(24), "wan22.toml:9"),
             (layout(None, true), &["--task=ti2v-5B"], None, Some(24), "wan22.toml:9"),
+            (layout(None, true), &["--tas", "ti2v-5B"], None, Some(24), "wan22.toml:9"),
             (layout(None, true), &[], None, Some(40), "wan22.toml:9"),
             (
                 layout(None, true),

@@ -5,9 +5,9 @@
 //! file, no socket, no clock.
 
 mod accelerate;
-mod arguments;
 pub mod binding;
 pub mod command;
+mod conditional;
 pub mod devices;
 pub mod distance;
 pub mod environment;

@@ -4,7 +4,9 @@
 //! numbers that the arguments fix, and the reasons that people read. What the
 //! program will finally read is checked once more, however it was written.
 
-use crate::plan::arguments::value_of;
+use std::ffi::{OsStr, OsString};
+
+use crate::arguments::{self, Given, value_of};
 use crate::plan::layout::{Literal, Problem, Sizes, is_legal, rule_in_words};
 use crate::plan::{Layout, Membership, Notes};
 use crate::settings::{LayoutRule, Program, Settings};
@@ -46,15 +48,55 @@ fn rule_name(rule: LayoutRule) -> &'static str {
     }
 }
 
+/// Arguments that carry the ulysses size in codebases that are known: Wan2.1 and Wan2.2,
+/// xDiT, HunyuanVideo.
+const ULYSSES: [&str; 3] = ["--ulysses_size", "--ulysses_degree", "--ulysses-degree"];
+const RING: [&str; 3] = ["--ring_size", "--ring_degree", "--ring-degree"];
+/// One size for all of the world, where there is no ring.
+const SEQUENCE: &str = "--sequence_parallel_size";
+
+/// Flags that generate.py of Wan2.1 and Wan2.2 asserts to be absent at world size 1.
+const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
+
+/// Which of the two sizes an argument carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Axis {
+    Ulysses,
+    Ring,
+}
+
+/// The arguments that carry a size: the profile's own, else those of known codebases.
+fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
+    let layout = &settings.layout;
+    let (own, known) = match axis {
+        Axis::Ulysses => (&layout.ulysses_argument, ULYSSES),
+        Axis::Ring => (&layout.ring_argument, RING),
+    };
+    match (rule, own) {
+        (LayoutRule::None, _) => Vec::new(),
+        (_, Some(own)) => vec![own.as_str()],
+        (LayoutRule::UlyssesWorld, None) if axis == Axis::Ulysses => {
+            known.into_iter().chain([SEQUENCE]).collect()
+        }
+        (_, None) => known.into(),
+    }
+}
+
+/// A number, or a placeholder that becomes one.
+fn is_size(value: &OsStr) -> bool {
+    let text = value.to_string_lossy();
+    text.trim().parse::<u32>().is_ok() || text.starts_with('{')
+}
+
 /// The number that the program's arguments fix, if they do. A placeholder fixes nothing.
 pub(crate) fn literal(
-    argument: Option<&str>,
+    settings: &Settings,
+    axis: Axis,
     rule: LayoutRule,
-    program: &Program,
+    words: &[OsString],
     notes: &mut Notes,
 ) -> Option<Literal> {
-    let argument = argument.filter(|_| rule != LayoutRule::None)?;
-    let value = value_of(program.args(), argument)?;
+    let Given { name: argument, value } = value_of(words, &names(settings, rule, axis), is_size)?;
     let text = value.to_string_lossy();
     if let Ok(value) = text.trim().parse() {
         return Some(Literal { argument: argument.to_owned(), value });
@@ -70,6 +112,37 @@ pub(crate) fn literal(
         );
     }
     None
+}
+
+/// Flags on which the program asserts where it runs as a single rank.
+pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<(), Refusal> {
+    if rule == LayoutRule::None || world != 1 {
+        return Ok(());
+    }
+    let words = arguments::words(program);
+    let found: Vec<String> = NOT_ALONE
+        .iter()
+        .filter_map(|name| arguments::flag(&words, name))
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let found = found.join(" ");
+    let rule = rule_in_words(rule);
+    let (en, zh) = (rule.en, rule.zh);
+    Err(Refusal::new(
+        Verdict::Layout,
+        "layout.alone",
+        text!(
+            "{found} with a world size of 1: the program asserts that they are absent there (rule {en})",
+            "总进程数为 1，却给出了 {found}：程序会断言此时没有这些参数（规则 {zh}）"
+        ),
+        text!(
+            "leave them out on one GPU, or use two or more; --layout none skips this check",
+            "单卡时请去掉它们，或使用两个以上的 GPU；--layout none 可跳过该检查"
+        ),
+    ))
 }
 
 pub(crate) fn check_least(
@@ -103,11 +176,12 @@ pub(crate) fn explain_sizes(
     settings: &Settings,
     problem: &Problem,
     sizes: Sizes,
-    world: u32,
+    words: &[OsString],
     notes: &mut Notes,
 ) {
     let Sizes { nproc, ulysses, ring } = sizes;
     let Problem { nnodes, most, heads, .. } = problem;
+    let world = nnodes.saturating_mul(nproc);
     let fixed = problem.ulysses.as_ref().or(problem.ring.as_ref());
     let (because, source) = match (&problem.exact, fixed, heads) {
         (Some((_, source)), ..) => (text!("asked for", "按要求"), source.clone()),
@@ -173,10 +247,9 @@ pub(crate) fn explain_sizes(
         );
     }
     let told = settings.layout.ulysses_argument.as_deref();
-    let program = settings.program.as_ref();
-    if let (Some(argument), Some(program)) = (told, program)
+    if let Some(argument) = told
         && world > 1
-        && value_of(program.value.args(), argument).is_none()
+        && value_of(words, &[argument], is_size).is_none()
     {
         notes.warn(
             "layout.argument",
@@ -201,12 +274,13 @@ pub(crate) fn written_sizes(
     if layout.rule == LayoutRule::None {
         return Ok(solved);
     }
-    let read = |argument: &Option<String>, solved: u32| {
-        literal(argument.as_deref(), layout.rule, program, &mut Notes::default())
+    let words = arguments::words(program);
+    let read = |axis: Axis, solved: u32| {
+        literal(settings, axis, layout.rule, &words, &mut Notes::default())
             .map_or(solved, |literal| literal.value)
     };
-    let ulysses = read(&settings.layout.ulysses_argument, layout.ulysses_size);
-    let ring = read(&settings.layout.ring_argument, layout.ring_size);
+    let ulysses = read(Axis::Ulysses, layout.ulysses_size);
+    let ring = read(Axis::Ring, layout.ring_size);
     if is_legal(layout.rule, world, layout.heads, ulysses, ring) {
         return Ok((ulysses, ring));
     }

@@ -7,16 +7,19 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
+use crate::arguments;
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::environment::Decided;
 use crate::plan::layout::{Problem, solve};
-use crate::plan::sizes::{check_least, effective_rule, explain_sizes, literal, written_sizes};
+use crate::plan::sizes::{
+    Axis, check_alone, check_least, effective_rule, explain_sizes, literal, written_sizes,
+};
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
-    accelerate, asked_nproc, binding, command, devices, environment, hcas, heads, membership, nccl,
-    network, offered_nproc, placeholders, python, restarts, select,
+    accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas, heads,
+    membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
 use crate::text;
@@ -63,14 +66,10 @@ pub fn plan_for(
         capacity.most = capacity.most.min(fewest).max(1);
     }
     let rule = effective_rule(settings, &membership, &mut notes);
+    let words = arguments::words(&program);
     let heads = match rule {
         LayoutRule::None => None,
-        _ => heads::heads(
-            &settings.layout,
-            program.args(),
-            facts.checkpoint_heads.as_ref(),
-            &mut notes,
-        ),
+        _ => heads::heads(&settings.layout, &words, facts.checkpoint_heads.as_ref(), &mut notes),
     };
     let problem = Problem {
         rule,
@@ -78,14 +77,16 @@ pub fn plan_for(
         most: capacity.most,
         exact: capacity.exact.clone(),
         heads,
-        ulysses: literal(settings.layout.ulysses_argument.as_deref(), rule, &program, &mut notes),
-        ring: literal(settings.layout.ring_argument.as_deref(), rule, &program, &mut notes),
+        ulysses: literal(settings, Axis::Ulysses, rule, &words, &mut notes),
+        ring: literal(settings, Axis::Ring, rule, &words, &mut notes),
     };
     let sizes = solve(&problem)?;
     let nproc = sizes.nproc;
     let world = membership.nnodes.max(1).saturating_mul(nproc);
     check_least(settings, &problem, nproc)?;
-    explain_sizes(settings, &problem, sizes, world, &mut notes);
+    explain_sizes(settings, &problem, sizes, &words, &mut notes);
+    let program = conditional::apply(settings, program, problem.nnodes, sizes, &mut notes);
+    check_alone(rule, world, &program)?;
 
     let chosen = match capacity.hardware {
         Hardware::Gpus => {

@@ -6,6 +6,7 @@
 //! or a default fills in later. Reads the profile file and nothing else, but for
 //! looking whether the program is an executable.
 
+mod condition;
 mod config_files;
 mod document;
 mod entries;
@@ -34,6 +35,7 @@ use crate::lang::Lang;
 use crate::text;
 use crate::verdict::{Refusal, Warning};
 
+pub use condition::{Condition, Size};
 pub use config_files::config_files;
 pub use entries::CHECK_IDS;
 pub use meeting::read_meeting;
@@ -105,9 +107,11 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
         program::refuse_unfit(program, settings.engine.value, host)?;
     }
 
+    let conditional = program::conditional(settings.program.as_ref(), profile.as_ref());
     if let Some(profile) = profile {
         settings.layout.heads_table = profile.heads_table;
         settings.selects = profile.selects;
+        settings.args_if = conditional;
         settings.engine_args = profile.engine_args;
         settings.conda_roots = profile.conda_roots;
         settings.exit_codes = profile.exit_codes;
@@ -323,6 +327,7 @@ fn defaults(host: &Host) -> Settings {
             checkpoint_argument: None,
         },
         selects: Vec::new(),
+        args_if: ConditionalArguments::default(),
         engine: Sourced::default_value(Engine::Torchrun),
         engine_args: Vec::new(),
         rdzv: Sourced::default_value(Rendezvous::Static),

@@ -11,9 +11,9 @@ use toml::de::DeTable;
 
 use super::document::{Document, Entry};
 use super::entries::{CHECK_IDS, is_variable_name, severity_of};
-use super::sizes::{heads_table, select, unshared};
+use super::sizes::{args_if, heads_table, select, unshared};
 use super::table::{Row, TABLE, Toml};
-use super::{EnvSetting, HeadsTable, Select, Sourced};
+use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict};
 
@@ -24,7 +24,7 @@ pub(super) const SECTIONS: &[&str] =
 /// Keys of `[job]` that are no rows of the table: `script`, `module` and `command` name the
 /// program, and the others are lists.
 pub(super) const JOB_KEYS: &[&str] =
-    &["script", "module", "command", "args", "engine_args", "conda_roots"];
+    &["script", "module", "command", "args", "args_if", "engine_args", "conda_roots"];
 
 const VERDICTS: &[Verdict] = &[
     Verdict::Usage,
@@ -54,6 +54,7 @@ pub(super) struct Profile {
     pub(super) values: BTreeMap<&'static str, Sourced<String>>,
     pub(super) program: Option<Sourced<ProfileProgram>>,
     pub(super) args: Vec<OsString>,
+    pub(super) args_if: Vec<ArgumentsIf>,
     pub(super) engine_args: Vec<String>,
     pub(super) conda_roots: Vec<PathBuf>,
     pub(super) heads_table: Option<HeadsTable>,
@@ -124,6 +125,15 @@ impl Profile {
                 "args" => {
                     args_line = Some(entry.line);
                     self.args = document.texts_of(entry)?.into_iter().map(OsString::from).collect();
+                    continue;
+                }
+                "args_if" => {
+                    args_line.get_or_insert(entry.line);
+                    for item in document.array(entry)? {
+                        let line = document.line(item.span().start);
+                        let item = Entry { line, value: item.get_ref(), ..entry };
+                        self.args_if.push(args_if(document, item)?);
+                    }
                     continue;
                 }
                 "engine_args" => {

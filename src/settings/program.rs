@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
-use super::{Engine, Program, Source, Sourced};
+use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::host::Host;
 use crate::launchers::{self, Target, is_python};
 use crate::mask;
@@ -132,6 +132,27 @@ fn of_profile(profile: &Profile) -> Option<Sourced<Program>> {
         }
     };
     Some(Sourced::new(program, source.clone()))
+}
+
+/// The profile's conditional arguments, where the program is the profile's.
+pub(super) fn conditional(
+    program: Option<&Sourced<Program>>,
+    profile: Option<&Profile>,
+) -> ConditionalArguments {
+    let (Some(program), Some(profile)) = (program, profile) else {
+        return ConditionalArguments::default();
+    };
+    if !matches!(program.source, Source::Profile { .. }) {
+        return ConditionalArguments::default();
+    }
+    let named = match (&program.value, profile.program.as_ref().map(|named| &named.value)) {
+        (_, Some(ProfileProgram::Command(words))) => words.len(),
+        // The command engine has made a command of a script.
+        (Program::Command { .. }, _) => 1,
+        _ => 0,
+    };
+    let at = profile.args.len().saturating_add(named);
+    ConditionalArguments { rows: profile.args_if.clone(), at }
 }
 
 /// The command engine runs a program as it stands: a script by its first line, a module not at all.

@@ -1,12 +1,15 @@
-//! The two tables of a profile that depend on a size or a task: `[layout.heads]` and `[[select]]`.
+//! The tables of a profile that depend on a size or a task: `[layout.heads]`, `[[select]]` and
+//! `[[job.args_if]]`.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 
 use toml::de::DeTable;
 
+use super::condition::{Condition, SIZES};
 use super::document::{Document, Entry};
 use super::profile::named;
-use super::{HeadsTable, Select};
+use super::{ArgumentsIf, HeadsTable, Select};
 use crate::text;
 use crate::verdict::Refusal;
 
@@ -116,6 +119,50 @@ pub(super) fn select(document: Document<'_>, section: Entry<'_>) -> Result<Selec
         ));
     };
     Ok(Select { total_gpus, values, source: document.source(line) })
+}
+
+/// One `[[job.args_if]]`: arguments and the condition on which they are given.
+pub(super) fn args_if(document: Document<'_>, section: Entry<'_>) -> Result<ArgumentsIf, Refusal> {
+    let mut when = None;
+    let mut args = Vec::new();
+    for entry in document.entries(document.table(section)?) {
+        match entry.key {
+            "when" => {
+                let condition = Condition::read(&document.text_of(entry)?);
+                when = Some(condition.ok_or_else(|| {
+                    let names = SIZES.map(|(name, _)| name).join(", ");
+                    document.wrong_type(
+                        entry,
+                        text!(
+                            "a condition such as \"world_size > 1\": one of {names}, then =, !=, <, <=, > or >=, then a whole number",
+                            "条件，例如 \"world_size > 1\"：依次为 {names} 之一，=、!=、<、<=、> 或 >=，以及整数"
+                        ),
+                    )
+                })?);
+            }
+            "args" => {
+                args = document.texts_of(entry)?.into_iter().map(OsString::from).collect();
+            }
+            _ => {
+                let known = ["when", "args"].map(str::to_owned);
+                return Err(document.unknown_key(entry, "[[job.args_if]]", &known));
+            }
+        }
+    }
+    let (Some(when), false) = (when, args.is_empty()) else {
+        return Err(document.refuse(
+            section.line,
+            text!(
+                "[[job.args_if]] needs `when` and `args`",
+                "[[job.args_if]] 需要 `when` 和 `args`"
+            ),
+            text!(
+                "for example when = \"world_size > 1\", args = [\"--dit_fsdp\"]",
+                "例如 when = \"world_size > 1\"，args = [\"--dit_fsdp\"]"
+            ),
+        ));
+    };
+    Ok(ArgumentsIf { when, args, source: document.source(section.line) })
 }
 
 /// A name that can stand in braces and is not one of ours.

@@ -549,7 +549,10 @@ fn wan22_is_the_job_of_the_guide() {
     assert_eq!(after("--sample_guide_scale"), "10");
     assert!(after("--prompt").contains("the word \"tenxcloud\" clearly engraved on the rock's"));
     assert_eq!(after("--save_file"), "/workspace/output/{timestamp}.mp4");
-    assert!(args.contains(&"--dit_fsdp".into()) && args.contains(&"--t5_fsdp".into()));
+    let ConditionalArguments { rows, at } = settings.args_if;
+    let [row] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!((row.when.to_string().as_str(), at), ("world_size > 1", args.len()));
+    assert_eq!(row.args, words(&["--dit_fsdp", "--t5_fsdp"]));
 
     assert_eq!(settings.layout.rule.value, LayoutRule::UlyssesWorld);
     assert_eq!(settings.layout.heads, None);
@@ -592,6 +595,44 @@ fn taehv_is_the_job_of_the_platform_guide() {
     );
     assert_eq!(settings.severities["shm.size"].value, Severity::Fail);
     assert!(settings.env.is_empty());
+}
+
+#[test]
+fn conditional_arguments_follow_the_profiles_own() {
+    let given = |text: &str, more: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("job.toml");
+        std::fs::write(&file, text).expect("a profile");
+        let line = ["--profile", file.to_str().expect("text"), "--"];
+        let line = if more.is_empty() { &line[..2] } else { &line };
+        let settings = read(&options(&[line, more].concat()), &host(&[])).expect(text);
+        (settings.args_if.rows.len(), settings.args_if.at)
+    };
+    let when = "args_if = [{ when = \"nnodes > 1\", args = [\"--b\"] }]";
+    let script = format!("[job]\nscript = \"a.py\"\nargs = [\"--a\", \"1\"]\n{when}\n");
+    assert_eq!(given(&script, &[]), (1, 2));
+    assert_eq!(given(&script, &["--c", "3"]), (1, 2), "before what the command line adds");
+    assert_eq!(given(&script, &["own.py", "--a"]), (0, 0), "the command line's own program");
+    let command = format!("[job]\ncommand = [\"sh\", \"a.sh\"]\nargs = [\"x\"]\n{when}\n");
+    assert_eq!(given(&command, &[]), (1, 3));
+    let engine = script.replace("[job]", "[job]\nengine = \"command\"");
+    assert_eq!(given(&engine, &[]), (1, 3));
+}
+
+#[test]
+fn a_condition_that_cannot_be_read_is_refused_with_its_line() {
+    for (row, words) in [
+        ("{ when = \"world > 1\", args = [\"--b\"] }", "job.toml:3: `when`"),
+        ("{ when = \"world_size > many\", args = [\"--b\"] }", "world_size, nnodes"),
+        ("{ when = \"nnodes = 1\" }", "needs `when` and `args`"),
+        ("{ args = [\"--b\"] }", "needs `when` and `args`"),
+        ("{ if = \"nnodes = 1\", args = [\"--b\"] }", "if"),
+    ] {
+        let text = format!("[job]\nscript = \"a.py\"\nargs_if = [{row}]\n");
+        let refusal = read_profile(&text).expect_err(row);
+        assert!(refusal.text.en.contains(words), "{row}: {}", refusal.text.en);
+        assert_eq!(refusal.verdict.code(), 64);
+    }
 }
 
 #[test]

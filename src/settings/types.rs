@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::condition::Condition;
 use crate::lang::Lang;
 use crate::verdict::{Severity, Warning};
 
@@ -74,6 +75,8 @@ pub struct Settings {
 
     pub layout: LayoutSettings,
     pub selects: Vec<Select>,
+    /// The profile's conditional arguments; none where the command line names a program.
+    pub args_if: ConditionalArguments,
 
     pub engine: Sourced<Engine>,
     /// Further arguments of the engine itself (`accelerate launch --config_file …`); may hold placeholders.
@@ -188,6 +191,22 @@ pub struct Select {
     pub total_gpus: u32,
     pub values: BTreeMap<String, String>,
     pub source: Source,
+}
+
+/// One `[[job.args_if]]`: these arguments while the condition holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentsIf {
+    pub when: Condition,
+    pub args: Vec<OsString>,
+    pub source: Source,
+}
+
+/// All of them, and where they go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConditionalArguments {
+    pub rows: Vec<ArgumentsIf>,
+    /// How many of [`Program::args`] stand before them: the profile's own.
+    pub at: usize,
 }
 
 /// Who starts the ranks of this node.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::files;
+use crate::arguments;
 use crate::host::Host;
 use crate::settings::Settings;
 
@@ -18,7 +19,9 @@ const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
 /// files gives a positive number.
 pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
     let argument = settings.layout.checkpoint_argument.as_deref()?;
-    let folder = value_of(settings.program.as_ref()?.value.args(), argument)?;
+    let words = arguments::words(&settings.program.as_ref()?.value);
+    let is_path = |value: &OsStr| !value.as_bytes().starts_with(b"-");
+    let folder = arguments::value_of(&words, &[argument], is_path)?.value;
     let folder = files::absolute(host, Path::new(&folder));
     FOLDERS.iter().find_map(|inner| {
         let file = folder.join(inner).join("config.json");
@@ -28,20 +31,4 @@ pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBu
         let heads = u32::try_from(heads).ok().filter(|heads| *heads > 0)?;
         Some((heads, file))
     })
-}
-
-/// The last `--name value` or `--name=value`, as argparse takes it.
-fn value_of<'a>(args: &'a [impl AsRef<OsStr>], name: &str) -> Option<&'a OsStr> {
-    let mut found = None;
-    let mut args = args.iter().map(AsRef::as_ref);
-    while let Some(argument) = args.next() {
-        if argument == name {
-            found = args.next().or(found);
-        } else if let Some(rest) = argument.as_bytes().strip_prefix(name.as_bytes())
-            && let Some(value) = rest.strip_prefix(b"=")
-        {
-            found = Some(OsStr::from_bytes(value));
-        }
-    }
-    found
 }

@@ -1,0 +1,245 @@
+//! What the program's own arguments say, read as argparse would read them.
+//!
+//! Takes a program; gives its words, those of a script behind `bash -c` too, and the value of
+//! a named argument in any spelling (`--task x`, `--task=x`, the abbreviation `--tas x`), the
+//! last occurrence winning. Never changes an argument.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::settings::Program;
+
+/// Shells that take a script behind `-c`.
+const SHELLS: [&[u8]; 7] = [b"bash", b"sh", b"dash", b"ash", b"zsh", b"ksh", b"mksh"];
+
+/// Scripts inside of scripts that are followed.
+const DEPTH: u32 = 4;
+
+/// argparse takes any prefix that no other option shares. Its other options are unknown here:
+/// two letters are asked for, since one is shared by most (`--t` of `--task` and `--t5_fsdp`).
+const SHORTEST: usize = "--ta".len();
+
+/// An argument and its value as they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given<'a> {
+    /// `--ulysses_size`, or the abbreviation that stands there.
+    pub(crate) name: &'a str,
+    pub(crate) value: &'a OsStr,
+}
+
+/// All words that the program may read as arguments.
+pub(crate) fn words(program: &Program) -> Vec<OsString> {
+    match program {
+        // A shell that is not on this node's PATH, where a plan is for another one.
+        Program::Script { path, args } if is_shell(path) => {
+            unfolded(std::iter::once(path).chain(args).cloned().collect(), DEPTH)
+        }
+        // What follows a bare `--` is no option.
+        Program::Script { args, .. } | Program::Module { args, .. } => {
+            args.iter().take_while(|word| *word != "--").cloned().collect()
+        }
+        Program::Command { argv } => unfolded(argv.clone(), DEPTH),
+    }
+}
+
+/// The last value of any of the arguments `names`. An abbreviation counts only where
+/// `is_value` holds for what follows it: a longer option may have been meant otherwise.
+pub(crate) fn value_of<'a>(
+    words: &'a [OsString],
+    names: &[&str],
+    is_value: impl Fn(&OsStr) -> bool,
+) -> Option<Given<'a>> {
+    let mut found = None;
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let (name, attached) = option(word);
+        let is_exact = names.iter().any(|known| known.as_bytes() == name);
+        if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
+            continue;
+        }
+        // `--a --b`: an argument without a value is argparse's to report.
+        let next = rest.clone().next().filter(|next| !next.as_bytes().starts_with(b"--"));
+        let value = attached.or(next.map(OsString::as_os_str));
+        let Some(value) = value.filter(|value| is_exact || is_value(value)) else { continue };
+        let Ok(name) = std::str::from_utf8(name) else { continue };
+        found = Some(Given { name, value });
+        if attached.is_none() {
+            rest.next();
+        }
+    }
+    found
+}
+
+/// The flag `name`, in full or abbreviated, as it stands there.
+pub(crate) fn flag<'a>(words: &'a [OsString], name: &str) -> Option<&'a OsStr> {
+    let is_it =
+        |word: &&OsString| word.as_bytes() == name.as_bytes() || abbreviates(word.as_bytes(), name);
+    words.iter().find(is_it).map(OsString::as_os_str)
+}
+
+/// `--name=value` or `--name`, taken apart.
+fn option(word: &OsStr) -> (&[u8], Option<&OsStr>) {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => {
+            let (name, value) = bytes.split_at(at);
+            (name, value.get(1..).map(OsStr::from_bytes))
+        }
+        None => (bytes, None),
+    }
+}
+
+fn abbreviates(word: &[u8], name: &str) -> bool {
+    word.len() >= SHORTEST && word.len() < name.len() && name.as_bytes().starts_with(word)
+}
+
+/// The words of a command line, with those of a script that a shell is given in its place.
+fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
+    let Some(depth) = depth.checked_sub(1) else { return argv };
+    let Some(at) = script(&argv) else { return argv };
+    let text = argv.get(at).map(|script| script.to_string_lossy().into_owned());
+    let inside = commands(&text.unwrap_or_default());
+    let inside = inside.into_iter().flat_map(|command| unfolded(command, depth));
+    let (before, from) = argv.split_at(at);
+    before.iter().cloned().chain(inside).chain(from.iter().skip(1).cloned()).collect()
+}
+
+fn is_shell(word: &OsStr) -> bool {
+    let name = word.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    SHELLS.contains(&name)
+}
+
+/// Where the script of `bash -euo pipefail -c SCRIPT` stands.
+fn script(argv: &[OsString]) -> Option<usize> {
+    let shell = argv.iter().position(|word| is_shell(word))?;
+    let mut has_script = false;
+    let mut at = shell.saturating_add(1);
+    while let Some(word) = argv.get(at) {
+        let word = word.as_bytes();
+        if !(word.starts_with(b"-") || word.starts_with(b"+")) || word == b"--" {
+            break;
+        }
+        if !word.starts_with(b"--") {
+            has_script |= word.contains(&b'c');
+            // `-o` and `-O` take the next word.
+            at += usize::from(word.ends_with(b"o") || word.ends_with(b"O"));
+        }
+        at += 1;
+    }
+    (has_script && at < argv.len()).then_some(at)
+}
+
+/// The simple commands of a script, in words without their quotes.
+fn commands(script: &str) -> Vec<Vec<OsString>> {
+    let mut all = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut letters = script.chars().peekable();
+    let mut quote = None;
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), letter) if letter == open => quote = None,
+            (Some('\''), letter) => word.get_or_insert_default().push(letter),
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (_, '\\') => match letters.next() {
+                Some('\n') | None => {}
+                Some(next) => word.get_or_insert_default().push(next),
+            },
+            (Some(_), letter) => word.get_or_insert_default().push(letter),
+            (None, '#') if word.is_none() => {
+                while letters.next_if(|next| *next != '\n').is_some() {}
+            }
+            (None, ' ' | '\t' | '\r' | '\n' | ';' | '&' | '|' | '(' | ')' | '<' | '>') => {
+                if let (Some(done), Some(command)) = (word.take(), all.last_mut()) {
+                    command.push(OsString::from(done));
+                }
+                if !matches!(letter, ' ' | '\t' | '\r') {
+                    all.push(Vec::new());
+                }
+            }
+            (None, letter) => word.get_or_insert_default().push(letter),
+        }
+    }
+    if let (Some(done), Some(command)) = (word, all.last_mut()) {
+        command.push(OsString::from(done));
+    }
+    all.retain(|command| !command.is_empty());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn every_spelling_is_read_and_the_last_one_wins() {
+        type Expected = Option<(&'static str, &'static str)>;
+        let cases: [(&[&str], Expected); 17] = [
+            (&["--task", "a"], Some(("--task", "a"))),
+            (&["--task=a"], Some(("--task", "a"))),
+            (&["--task", "a", "--task=b"], Some(("--task", "b"))),
+            (&["--task=b", "--task", "a"], Some(("--task", "a"))),
+            (&["--task"], None),
+            (&["--tasks=b", "x"], None),
+            (&["--task="], Some(("--task", ""))),
+            (&["--tas", "a"], Some(("--tas", "a"))),
+            (&["--ta=a"], Some(("--ta", "a"))),
+            // Shared by others, or no value of this argument.
+            (&["--t", "a"], None),
+            (&["--tas", "--other"], None),
+            (&["--tas=x"], None),
+            (&["--ta"], None),
+            (&["--task", "a", "--tas", "b"], Some(("--tas", "b"))),
+            (&["--other", "--task"], None),
+            (&["--prompt", "--task", "--task", "b"], Some(("--task", "b"))),
+            (&["-task", "a"], None),
+        ];
+        for (args, expected) in cases {
+            let args = strings(args);
+            let is_value = |value: &OsStr| value == "a" || value == "b";
+            let found = value_of(&args, &["--task"], is_value);
+            let found = found.map(|given| (given.name, given.value));
+            assert_eq!(found, expected.map(|(name, value)| (name, OsStr::new(value))), "{args:?}");
+        }
+        assert_eq!(flag(&strings(&["--dit_f"]), "--dit_fsdp"), Some(OsStr::new("--dit_f")));
+        assert_eq!(flag(&strings(&["--dit_fsdpx", "-d"]), "--dit_fsdp"), None);
+    }
+
+    #[test]
+    fn the_words_of_a_shells_script_are_arguments_too() {
+        let cases: [(&[&str], &str); 9] = [
+            (&["python", "g.py", "--n", "1"], "python|g.py|--n|1"),
+            (&["bash", "-c", "python g.py --n 16"], "bash|-c|python|g.py|--n|16"),
+            (
+                &[
+                    "/bin/bash",
+                    "-euo",
+                    "pipefail",
+                    "-c",
+                    "cd /x && exec python g.py \\\n --n='1 6'",
+                ],
+                "/bin/bash|-euo|pipefail|-c|cd|/x|exec|python|g.py|--n=1 6",
+            ),
+            (&["sh", "-lc", "a # --n 1\nb --n 2"], "sh|-lc|a|b|--n|2"),
+            (&["env", "A=1", "sh", "-cex", "(a \"--n\" 2)"], "env|A=1|sh|-cex|a|--n|2"),
+            (&["bash", "-c", "sh -c \"g.py --n 3\" x"], "bash|-c|sh|-c|g.py|--n|3|x"),
+            (&["bash", "run.sh", "-c", "x --n 1"], "bash|run.sh|-c|x --n 1"),
+            (&["bash", "-c"], "bash|-c"),
+            (&["bash", "-c", "a 'open"], "bash|-c|a|open"),
+        ];
+        for (argv, expected) in cases {
+            let words = words(&Program::Command { argv: strings(argv) });
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            assert_eq!(words.join("|"), expected, "{argv:?}");
+        }
+        let args = strings(&["--a", "--", "--n", "1"]);
+        let script = Program::Script { path: "g.py".into(), args };
+        assert_eq!(words(&script), strings(&["--a"]));
+    }
+}

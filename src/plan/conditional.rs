@@ -1,0 +1,56 @@
+//! Arguments that the profile gives on a condition (`[[job.args_if]]`).
+//!
+//! Takes the program and the solved sizes; gives the program with the arguments of every
+//! condition that holds, after the profile's own and before those of the command line, and
+//! says of each why it is there or not.
+
+use std::ffi::OsString;
+
+use crate::plan::Notes;
+use crate::plan::layout::Sizes;
+use crate::settings::{ArgumentsIf, Program, Settings, Size};
+use crate::text;
+
+/// The program with the arguments whose conditions hold.
+pub(crate) fn apply(
+    settings: &Settings,
+    program: Program,
+    nnodes: u32,
+    sizes: Sizes,
+    notes: &mut Notes,
+) -> Program {
+    let mut given: Vec<OsString> = Vec::new();
+    for ArgumentsIf { when, args, source } in &settings.args_if.rows {
+        let size = when.size();
+        let value = match size {
+            Size::WorldSize => nnodes.saturating_mul(sizes.nproc),
+            Size::Nnodes => nnodes,
+            Size::NprocPerNode => sizes.nproc,
+            Size::UlyssesSize => sizes.ulysses,
+            Size::RingSize => sizes.ring,
+        };
+        let words: Vec<_> = args.iter().map(|word| word.to_string_lossy()).collect();
+        let because = text!(
+            "{size} is {value}, and the profile gives them when {when}",
+            "{size} 为 {value}，而配置文件规定 {when} 时给出"
+        );
+        let fate = if when.holds(value) {
+            given.extend(args.iter().cloned());
+            "given"
+        } else {
+            "left out"
+        };
+        notes.decide(words.join(" "), fate, because, source);
+    }
+    let at = settings.args_if.at;
+    let insert = |mut words: Vec<OsString>| {
+        let at = at.min(words.len());
+        words.splice(at..at, given);
+        words
+    };
+    match program {
+        Program::Script { path, args } => Program::Script { path, args: insert(args) },
+        Program::Module { name, args } => Program::Module { name, args: insert(args) },
+        Program::Command { argv } => Program::Command { argv: insert(argv) },
+    }
+}

@@ -1,0 +1,139 @@
+//! Conditions on the solved sizes: `world_size > 1`.
+//!
+//! Takes the text of a profile; gives a checked [`Condition`]. A name, a comparison and a
+//! whole number, nothing else: a profile is no program.
+
+use std::fmt;
+
+/// A size that a layout has once it is solved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    WorldSize,
+    Nnodes,
+    NprocPerNode,
+    UlyssesSize,
+    RingSize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Less,
+    LessOrEqual,
+    Equal,
+    NotEqual,
+    GreaterOrEqual,
+    Greater,
+}
+
+/// `world_size > 1`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    size: Size,
+    comparison: Comparison,
+    number: u32,
+}
+
+/// Names as the placeholders have them.
+pub(super) const SIZES: [(&str, Size); 5] = [
+    ("world_size", Size::WorldSize),
+    ("nnodes", Size::Nnodes),
+    ("nproc_per_node", Size::NprocPerNode),
+    ("ulysses_size", Size::UlyssesSize),
+    ("ring_size", Size::RingSize),
+];
+
+/// The longer signs first, since they begin with the shorter ones.
+const COMPARISONS: [(&str, Comparison); 7] = [
+    ("<=", Comparison::LessOrEqual),
+    (">=", Comparison::GreaterOrEqual),
+    ("!=", Comparison::NotEqual),
+    ("==", Comparison::Equal),
+    ("=", Comparison::Equal),
+    ("<", Comparison::Less),
+    (">", Comparison::Greater),
+];
+
+impl Condition {
+    /// None where the text is no condition.
+    pub(super) fn read(text: &str) -> Option<Condition> {
+        let text = text.trim();
+        let at = text.find(['<', '>', '=', '!'])?;
+        let (name, rest) = text.split_at(at);
+        let size = SIZES.iter().find(|(known, _)| *known == name.trim())?.1;
+        let (sign, comparison) = COMPARISONS.iter().find(|(sign, _)| rest.starts_with(sign))?;
+        let number = rest.strip_prefix(sign)?.trim();
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let number = number.parse().ok().filter(|_| is_number)?;
+        Some(Condition { size, comparison: *comparison, number })
+    }
+
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Whether it holds where its size is `value`.
+    pub fn holds(&self, value: u32) -> bool {
+        match self.comparison {
+            Comparison::Less => value < self.number,
+            Comparison::LessOrEqual => value <= self.number,
+            Comparison::Equal => value == self.number,
+            Comparison::NotEqual => value != self.number,
+            Comparison::GreaterOrEqual => value >= self.number,
+            Comparison::Greater => value > self.number,
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = SIZES.iter().find(|(_, size)| size == self).map_or("", |(name, _)| name);
+        out.write_str(name)
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = COMPARISONS.iter().rev().find(|(_, one)| *one == self.comparison);
+        write!(out, "{} {} {}", self.size, sign.map_or("", |(sign, _)| sign), self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_a_size_a_comparison_and_a_number() {
+        // text, as it is shown, and whether it holds for 1, 2, 3
+        let table = [
+            ("world_size > 1", "world_size > 1", [false, true, true]),
+            ("nnodes=2", "nnodes = 2", [false, true, false]),
+            (" nproc_per_node == 2 ", "nproc_per_node = 2", [false, true, false]),
+            ("ulysses_size!=2", "ulysses_size != 2", [true, false, true]),
+            ("ring_size <=2", "ring_size <= 2", [true, true, false]),
+            ("world_size>= 2", "world_size >= 2", [false, true, true]),
+            ("world_size < 2", "world_size < 2", [true, false, false]),
+        ];
+        for (text, shown, holds) in table {
+            let condition = Condition::read(text).expect(text);
+            assert_eq!(condition.to_string(), shown);
+            assert_eq!([1, 2, 3].map(|value| condition.holds(value)), holds, "{text}");
+        }
+        for text in [
+            "",
+            "world_size",
+            "> 1",
+            "world_size >",
+            "world_size > 1.5",
+            "world > 1",
+            "world_size > -1",
+            "world_size > +1",
+            "world_size => 1",
+            "world_size > 1 && nnodes = 1",
+            "world_size > 99999999999",
+            "world_size <> 1",
+        ] {
+            assert_eq!(Condition::read(text), None, "{text}");
+        }
+    }
+}
