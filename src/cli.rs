@@ -1,21 +1,24 @@
-//! The command line: clap types, and nothing else.
+//! The command line: the options, their help, and what becomes of the words.
 //!
 //! Takes arguments; gives [`Cli`], in which every option is still the raw text
 //! that was typed, or a [`Stop`] with what to print instead. What an option
 //! means is decided in `settings`, where flag, variable and profile share one
 //! parser; nothing here may read a file, the environment or a default.
 
+mod completions;
+mod foreign;
+mod mistake;
+#[cfg(test)]
+mod tests;
+mod words;
+
 use std::ffi::OsString;
 use std::io;
 use std::sync::LazyLock;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::lang::Text;
-use crate::nearest::nearest;
-use crate::text;
-use crate::verdict::Verdict;
+use crate::verdict::Refusal;
 
 /// How the embedded probe was built (its glibc floor), where the build says so.
 pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
@@ -60,6 +63,11 @@ pub enum Command {
     /// something was found (what could not be read is said and does not count), 64 when a
     /// manifest is no YAML.
     Lint(Lint),
+    /// List, show, begin or check profiles
+    Profile {
+        #[command(subcommand)]
+        action: ProfileAction,
+    },
     /// Copy this executable into a folder, for images that hold nothing to copy with
     ///
     /// For an init container that brings the executable to a volume of the pod. The file appears
@@ -76,6 +84,26 @@ pub enum Command {
     },
     /// Print the manual page (troff)
     Man,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum ProfileAction {
+    /// Name the profiles that --profile finds here, and where they are
+    List,
+    /// Print a profile, to read it or to adapt it: ranklaunch profile show taehv > ranklaunch.toml
+    Show {
+        /// An embedded profile's name or a TOML file
+        #[arg(value_name = "NAME|FILE")]
+        name: OsString,
+    },
+    /// Print the few lines that a profile of your own begins with
+    New,
+    /// Read a profile as run would, and say what it sets or what is wrong with it
+    Check {
+        /// An embedded profile's name or a TOML file
+        #[arg(value_name = "NAME|FILE")]
+        name: OsString,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -208,6 +236,10 @@ pub struct Options {
     /// Python interpreter [default: that of the conda environment, the virtualenv or PATH]
     #[arg(long, value_name = "PATH", help_heading = JOB)]
     pub python: Option<OsString>,
+    /// Work in this folder: relative paths (script, arguments, files of the engine, logs) count
+    /// from it; only the profile is looked for before [default: where ranklaunch is started]
+    #[arg(long, value_name = "DIR", help_heading = JOB)]
+    pub chdir: Option<OsString>,
     /// Use this conda environment, found without activating it
     #[arg(long, value_name = "NAME", help_heading = JOB)]
     pub conda_env: Option<OsString>,
@@ -296,7 +328,7 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = END)]
     pub max_restarts: Option<OsString>,
 
-    /// Folder for logs [default: ./ranklaunch-logs, else $TMPDIR/ranklaunch]
+    /// Folder for logs [default: ./ranklaunch-logs, else $TMPDIR/ranklaunch, else /tmp/ranklaunch]
     #[arg(long, value_name = "DIR", help_heading = LOGS)]
     pub log_dir: Option<OsString>,
     /// Disk kept for each rank's output, such as 256MiB [default: 256MiB]
@@ -330,6 +362,9 @@ pub struct Options {
     /// without a program are appended to the profile's.
     #[arg(last = true, value_name = "SCRIPT ARGS")]
     pub program: Vec<OsString>,
+    /// Names of the options that were typed more than once, and how often.
+    #[arg(skip)]
+    pub repeated: Vec<(String, usize)>,
 }
 
 /// Launch a node's part of a distributed PyTorch job
@@ -343,9 +378,9 @@ pub struct Options {
     version = VERSION.as_str(),
     long_version = LONG_VERSION.as_str(),
     max_term_width = 100,
-    args_conflicts_with_subcommands = true,
+    args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch profile list|show NAME|new|check FILE",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\
@@ -376,29 +411,48 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 static LONG_VERSION: LazyLock<String> =
     LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
 
-/// The program ends here: help, the version, or a command line that cannot be read.
+/// The program ends here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stop {
-    /// Ends in a newline.
-    pub text: Text,
-    /// Asked for, so it belongs on standard output.
-    pub to_stdout: bool,
-    pub code: i32,
-    /// What is wrong with the command line, and what to do.
-    pub mistake: Option<(Text, Text)>,
+pub enum Stop {
+    /// Help or the version was asked for. Ends in a newline.
+    Shown(String),
+    /// A command line that cannot be read.
+    Refused(Refusal),
 }
 
 /// Reads the arguments; the first is the program's own name.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, Stop> {
-    let line = Line::try_parse_from(args).map_err(stop)?;
-    Ok(Cli { command: line.command.unwrap_or(Command::Run(line.options)) })
+    let words::Words { line, repeated } = words::ordered(args.collect()).map_err(Stop::Refused)?;
+    let parsed = Line::try_parse_from(&line).map_err(|error| mistake::stop(&error, &line))?;
+    let mut command = parsed.command.unwrap_or(Command::Run(parsed.options));
+    if let Command::Run(options)
+    | Command::Plan(Plan { options, .. })
+    | Command::Check(Check { options, .. })
+    | Command::Clean(Clean { options, .. }) = &mut command
+    {
+        options.repeated = repeated;
+    }
+    Ok(Cli { command })
 }
 
-/// The completion script of a shell.
-pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Line::command(), "ranklaunch", &mut script);
-    script
+/// The completion script of a shell; `values` are those of options that take one of a few.
+pub fn completions(
+    shell: clap_complete::Shell,
+    values: &[(&str, Vec<String>)],
+    profiles: &[&str],
+) -> Vec<u8> {
+    completions::script(shell, Line::command(), values, profiles)
+}
+
+/// The language that a line asks for, also one that cannot be read.
+pub fn language_of(args: &[OsString]) -> Option<OsString> {
+    let ours = args.iter().take_while(|word| *word != "--");
+    let mut rest = ours.skip_while(|word| !word.to_string_lossy().starts_with("--lang"));
+    let word = rest.next()?.to_string_lossy().into_owned();
+    match word.strip_prefix("--lang=") {
+        Some(value) => Some(value.into()),
+        None => rest.next().filter(|_| word == "--lang").cloned(),
+    }
 }
 
 /// The manual page in troff.
@@ -423,229 +477,4 @@ pub fn man() -> io::Result<Vec<u8>> {
         page = page.replace(&format!("ranklaunch\\-{name}(1)"), &usage);
     }
     Ok(page.into_bytes())
-}
-
-fn stop(error: clap::Error) -> Stop {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let text = Text::same(error.render().to_string());
-        return Stop { text, to_stdout: true, code: 0, mistake: None };
-    }
-    let (problem, hint) = (problem(&error), hint(&error));
-    let text = Text::new(
-        format!("ranklaunch: {}\nhint: {}\n", problem.en, hint.en),
-        format!("ranklaunch: {}\n提示: {}\n", problem.zh, hint.zh),
-    );
-    let mistake = Some((problem, hint));
-    Stop { text, to_stdout: false, code: Verdict::Usage.code(), mistake }
-}
-
-/// clap's words in English; the kinds that people meet in Chinese too.
-fn problem(error: &clap::Error) -> Text {
-    let rendered = error.render().to_string();
-    let first = rendered.lines().next().unwrap_or_default();
-    let mut en = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':').to_owned();
-    let argument = context(error, ContextKind::InvalidArg);
-    if error.kind() == ErrorKind::MissingRequiredArgument {
-        en = format!("{argument} is missing");
-    }
-    let zh = match error.kind() {
-        ErrorKind::UnknownArgument => format!("不认识的参数 '{argument}'"),
-        ErrorKind::InvalidSubcommand => {
-            let word = context(error, ContextKind::InvalidSubcommand);
-            format!("不认识的子命令 '{word}'")
-        }
-        ErrorKind::InvalidValue => {
-            let value = context(error, ContextKind::InvalidValue);
-            if value.is_empty() {
-                format!("参数 '{argument}' 缺少值")
-            } else {
-                format!("参数 '{argument}' 的值 '{value}' 无效")
-            }
-        }
-        ErrorKind::MissingRequiredArgument => format!("缺少必需的参数 {argument}"),
-        ErrorKind::ArgumentConflict => {
-            let other = context(error, ContextKind::PriorArg);
-            if other == argument {
-                format!("参数 '{argument}' 只能给一次")
-            } else {
-                format!("参数 '{argument}' 不能与 '{other}' 同时使用")
-            }
-        }
-        _ => en.clone(),
-    };
-    Text::new(en, zh)
-}
-
-/// The one thing to do: clap's nearest name where it has one, else what the kind of mistake suggests.
-fn hint(error: &clap::Error) -> Text {
-    for kind in
-        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
-    {
-        let name = context(error, kind);
-        if !name.is_empty() {
-            return text!("did you mean '{name}'?", "是否想写 '{name}'？");
-        }
-    }
-    let valid = context(error, ContextKind::ValidValue);
-    if !valid.is_empty() {
-        return text!("write one of: {valid}", "可用的值: {valid}");
-    }
-    let argument = context(error, ContextKind::InvalidArg);
-    let line = Line::command();
-    let subcommands: Vec<&str> = line.get_subcommands().map(clap::Command::get_name).collect();
-    let after_subcommand = || {
-        text!(
-            "options stand after the subcommand, each at most once: ranklaunch plan --nnodes 2",
-            "选项写在子命令之后，且每个只写一次，例如 ranklaunch plan --nnodes 2"
-        )
-    };
-    match error.kind() {
-        ErrorKind::ArgumentConflict => after_subcommand(),
-        ErrorKind::UnknownArgument if argument.starts_with('-') => text!(
-            "arguments of the script stand after --; ranklaunch --help lists the options",
-            "脚本的参数写在 -- 之后；ranklaunch --help 列出全部选项"
-        ),
-        ErrorKind::UnknownArgument if subcommands.contains(&argument.as_str()) => {
-            after_subcommand()
-        }
-        ErrorKind::UnknownArgument => match nearest(&argument, subcommands) {
-            Some(name) => text!("did you mean '{name}'?", "是否想写 '{name}'？"),
-            None => text!(
-                "put -- before the script: ranklaunch [options] -- SCRIPT ARGS…",
-                "请在脚本前加 --：ranklaunch [选项] -- SCRIPT ARGS…"
-            ),
-        },
-        _ => text!("see ranklaunch --help", "用法见 ranklaunch --help"),
-    }
-}
-
-fn context(error: &clap::Error, kind: ContextKind) -> String {
-    match error.get(kind) {
-        Some(ContextValue::String(word)) => word.clone(),
-        Some(ContextValue::Strings(words)) => words.join(", "),
-        Some(ContextValue::StyledStr(words)) => words.to_string(),
-        _ => String::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn read(line: &str) -> Result<Cli, Stop> {
-        let words = line.split_whitespace().map(OsString::from);
-        parse(std::iter::once(OsString::from("ranklaunch")).chain(words))
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Line::command().debug_assert();
-    }
-
-    #[test]
-    fn without_a_subcommand_it_runs() {
-        let bare = read("--nnodes 2 -- generate.py --task t2v -h -- x");
-        let named = read("run --nnodes 2 -- generate.py --task t2v -h -- x");
-        assert_eq!(bare, named);
-        let Ok(Cli { command: Command::Run(options) }) = bare else { panic!("{bare:?}") };
-        assert_eq!(options.nnodes, Some("2".into()));
-        assert_eq!(options.program, ["generate.py", "--task", "t2v", "-h", "--", "x"]);
-        assert!(matches!(read(""), Ok(Cli { command: Command::Run(_) })));
-    }
-
-    #[test]
-    fn subcommands_take_their_own_options() {
-        let Ok(Cli { command: Command::Plan(plan) }) = read("plan --format shell -m a.b -- --lr 1")
-        else {
-            panic!("no plan")
-        };
-        assert_eq!((plan.format, plan.options.module), (Format::Shell, Some("a.b".into())));
-        assert_eq!(plan.options.program, ["--lr", "1"]);
-        assert!(matches!(
-            read("clean --dry-run"),
-            Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
-        ));
-        let Ok(Cli { command: Command::Check(check) }) =
-            read("check --torch --report a.json --format json --nnodes 2")
-        else {
-            panic!("no check")
-        };
-        assert_eq!((check.torch, check.format), (true, ReportFormat::Json));
-        assert_eq!(check.options.nnodes, Some("2".into()));
-        assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
-        let Ok(Cli { command: Command::Init(init) }) = read("init --grace 2s -- sh -c --grace")
-        else {
-            panic!("no init")
-        };
-        assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
-        assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
-    }
-
-    #[test]
-    fn a_bad_line_is_refused_with_one_hint() {
-        for (line, problem, hint) in [
-            ("--nnode 2", "--nnode", "did you mean '--nnodes'?"),
-            ("pln", "pln", "did you mean 'plan'?"),
-            ("generate.py --task x", "generate.py", "put -- before the script"),
-            ("run generate.py", "generate.py", "put -- before the script"),
-            ("--nnodes 2 plan", "plan", "options stand after the subcommand"),
-            ("--nnodes 2 --nnodes 3", "--nnodes", "at most once"),
-            ("plan --format yaml", "yaml", "write one of: text, json, shell"),
-            ("wait", "<HOST:PORT> is missing", "--help"),
-            ("init", "is missing", "--help"),
-            ("init sleep 1", "sleep", "put -- before"),
-            ("--ulysses_size 8", "--ulysses_size", "after --"),
-            ("completions qqq", "qqq", "bash"),
-        ] {
-            let stop = read(line).expect_err(line);
-            assert_eq!((stop.code, stop.to_stdout), (64, false), "{line}");
-            assert!(stop.text.en.contains(problem), "{line}: {}", stop.text.en);
-            assert!(stop.text.en.contains(hint), "{line}: {}", stop.text.en);
-            assert_eq!(stop.text.en.matches("hint: ").count(), 1);
-            assert_eq!(stop.text.zh.matches("提示: ").count(), 1);
-        }
-    }
-
-    #[test]
-    fn help_and_version_are_asked_for() {
-        for line in ["--help", "-h", "plan --help", "--version", "-V"] {
-            let stop = read(line).expect_err(line);
-            assert_eq!((stop.code, stop.to_stdout), (0, true), "{line}");
-        }
-        let help = read("--help").expect_err("help").text.en;
-        for word in ["--master-port", "--log-cap-node", "--rdma", "completions", "Nodes:"] {
-            assert!(help.contains(word), "{word} is missing in\n{help}");
-        }
-        let version = read("--version").expect_err("version").text.en;
-        assert!(version.contains(env!("CARGO_PKG_VERSION")) && version.contains("linux"));
-    }
-
-    #[test]
-    fn completions_and_the_manual_know_the_options() {
-        assert!(
-            String::from_utf8_lossy(&completions(clap_complete::Shell::Bash)).contains("--nnodes")
-        );
-        let man = String::from_utf8(man().expect("a page")).expect("text");
-        for words in
-            ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
-        {
-            assert!(man.contains(words), "{words} is missing in\n{man}");
-        }
-        assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
-    }
-
-    proptest! {
-        #[test]
-        fn any_arguments_give_a_line_or_a_stop(
-            words in proptest::collection::vec("(-{0,2}(nnodes|env|format|m|lang|help)?=?.{0,6})|plan|run|--", 0..8)
-        ) {
-            let words = words.into_iter().map(OsString::from);
-            let read = parse(std::iter::once(OsString::from("ranklaunch")).chain(words));
-            if let Err(stop) = read {
-                prop_assert!(stop.text.en.ends_with('\n'));
-            }
-        }
-    }
 }

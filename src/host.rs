@@ -37,6 +37,7 @@ pub struct Host {
     environment: Arc<BTreeMap<OsString, OsString>>,
     recorder: Option<Arc<Recorder>>,
     trail: Option<Trail>,
+    folder: Option<PathBuf>,
 }
 
 /// The path that is being looked at, so that a look which never ends can be named.
@@ -58,13 +59,13 @@ impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
         let environment = Arc::new(std::env::vars_os().collect());
-        Host { root: None, environment, recorder: None, trail: None }
+        Host { root: None, environment, recorder: None, trail: None, folder: None }
     }
 
     /// A node whose files lie below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
         let (root, environment) = (Some(root.into()), Arc::new(environment));
-        Host { root, environment, recorder: None, trail: None }
+        Host { root, environment, recorder: None, trail: None, folder: None }
     }
 
     /// The same environment with the files below `root`. A capture brings its own
@@ -96,6 +97,22 @@ impl Host {
     pub fn traced(&self) -> (Host, Trail) {
         let trail = Trail::default();
         (Host { trail: Some(trail.clone()), ..self.clone() }, trail)
+    }
+
+    /// The same host, whose relative paths count from `folder`, before this process is there.
+    pub fn working_in(&self, folder: impl Into<PathBuf>) -> Host {
+        Host { folder: Some(folder.into()), ..self.clone() }
+    }
+
+    /// Where a path of the command line lies: an absolute one as [`Host::path`] has it, a
+    /// relative one in the working directory, which only a live node has.
+    pub fn argument(&self, path: &Path) -> PathBuf {
+        self.at(path);
+        match &self.folder {
+            _ if path.is_absolute() => self.path(path),
+            Some(folder) => folder.join(path),
+            None => path.to_owned(),
+        }
     }
 
     /// Notes what is looked at now; for looks that do not go through this type.

@@ -15,6 +15,7 @@ pub mod fuzz;
 mod install;
 mod look;
 mod node;
+mod profiles;
 mod restart;
 mod shared;
 mod together;
@@ -56,24 +57,21 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     }
     let cli = match cli::parse(arguments.iter().cloned()) {
         Ok(cli) => cli,
-        Err(stop) => {
-            let lang = settings::language(&Options::default(), &Host::live());
-            let text = stop.text.get(lang);
-            if stop.to_stdout {
-                commands::print(text)
-            } else {
-                eprint!("{text}")
-            }
-            if let Some((text, hint)) = stop.mistake
-                && excuse::launches_where_the_platform_says(&arguments)
-            {
-                let refusal = Refusal::new(Verdict::Usage, "flags", text, hint);
+        Err(cli::Stop::Shown(text)) => {
+            commands::print(text);
+            return 0;
+        }
+        Err(cli::Stop::Refused(refusal)) => {
+            let options = Options { lang: cli::language_of(&arguments), ..Options::default() };
+            let lang = settings::language(&options, &Host::live());
+            let code = commands::refuse(&refusal, lang);
+            if excuse::launches_where_the_platform_says(&arguments) {
                 let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
                 if let Ok(Some(line)) = told {
                     eprint!("{}", closing::line(&line, lang));
                 }
             }
-            return stop.code;
+            return code;
         }
     };
     match cli.command {
@@ -84,6 +82,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
         Command::Lint(lint) => commands::lint(&lint),
+        Command::Profile { action } => profiles::profile(&action),
         Command::Install { folder } => install::install(Path::new(&folder)),
         Command::Completions { shell } => commands::completions(shell),
         Command::Man => commands::man(),
@@ -182,7 +181,11 @@ pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang
     let patience = settings::deadline(options, &host).unwrap_or(PROFILE);
     let (reader, trail) = host.traced();
     let asked = options.clone();
-    let read = in_time(patience, move || settings::read(&asked, &reader));
+    let read = in_time(patience, move || {
+        let mut settings = settings::read(&asked, &reader)?;
+        enter(&mut settings, &reader)?;
+        Ok(settings)
+    });
     let settings = match read {
         Some(read) => read.map_err(|refusal| (refusal, lang))?,
         None => return Err((unread(trail.last(), patience), lang)),
@@ -192,6 +195,31 @@ pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang
         None => host,
     };
     Ok((host, settings))
+}
+
+/// Goes to the folder in which the job works: whatever is relative counts from there, for
+/// us, for the engine and for the ranks. A copied node has no such folder.
+fn enter(settings: &mut Settings, host: &Host) -> Result<(), Refusal> {
+    let (Some(chdir), None) = (&mut settings.chdir, &settings.host_root) else { return Ok(()) };
+    host.at(&chdir.value);
+    let absolute = std::path::absolute(&chdir.value).unwrap_or_else(|_| chdir.value.clone());
+    std::env::set_current_dir(&absolute).map_err(|error| {
+        let (folder, source) = (absolute.display(), &chdir.source);
+        Refusal::new(
+            Verdict::Usage,
+            "settings.chdir",
+            text!(
+                "the working directory {folder} ({source}) cannot be entered: {error}",
+                "无法进入工作目录 {folder}（{source}）：{error}"
+            ),
+            text!(
+                "mount the folder, or name another one with --chdir DIR",
+                "请挂载该目录，或用 --chdir DIR 指定其他目录"
+            ),
+        )
+    })?;
+    chdir.value = absolute;
+    Ok(())
 }
 
 fn unread(path: Option<std::path::PathBuf>, patience: Duration) -> Refusal {

@@ -1,7 +1,7 @@
 //! The known name that a mistyped one was probably meant to be.
 
 /// The candidate that needs the fewest changed letters, if they are few enough
-/// for a typing mistake: one in three, and `-`, `_`, `.` and case count as equal.
+/// for a typing mistake: two at most, and one in three; `-`, `_`, `.` and case count as equal.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nobody mistypes a name this long, and the comparison is quadratic.
     if word.len() > 100 {
@@ -11,10 +11,15 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|candidate| (distance(&word, &folded(candidate)), candidate))
-        .filter(|(changes, candidate)| *changes * 3 <= candidate.len().max(word.len()))
+        .filter(|(changes, candidate)| {
+            *changes <= MOST && *changes * 3 <= candidate.len().max(word.len())
+        })
         .min_by_key(|(changes, _)| *changes)
         .map(|(_, candidate)| candidate)
 }
+
+/// Above this another word was meant.
+const MOST: usize = 2;
 
 /// Whether two different names are one typing mistake apart.
 pub fn is_slip(word: &str, name: &str) -> bool {
@@ -68,6 +73,8 @@ mod tests {
             ("enigne", Some("engine")),
             ("shm_size", Some("shm.size")),
             ("prompt", None),
+            // Three letters of a long name.
+            ("noderunning", None),
             ("", None),
         ] {
             assert_eq!(nearest(word, names), expected, "{word}");

@@ -50,6 +50,28 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Every verdict, in the order of the codes.
+    pub const ALL: &[Verdict] = &[
+        Verdict::Usage,
+        Verdict::Membership,
+        Verdict::Layout,
+        Verdict::Python,
+        Verdict::EngineStart,
+        Verdict::Internal,
+        Verdict::GpuCount,
+        Verdict::GpuFault,
+        Verdict::GpuFabric,
+        Verdict::Stale,
+        Verdict::Limit,
+        Verdict::MasterName,
+        Verdict::MasterReach,
+        Verdict::PortInUse,
+        Verdict::Muster,
+        Verdict::Rdma,
+        Verdict::NoProgress,
+        Verdict::OtherNode,
+    ];
+
     /// The process exit code, 64–127.
     pub const fn code(self) -> i32 {
         match self {

@@ -260,10 +260,10 @@ fn planned(
     let options = match cli::parse(line) {
         Ok(cli::Cli { command: Command::Plan(plan) }) => plan.options,
         Ok(other) => panic!("{other:?}"),
-        Err(stop) => {
-            assert_eq!(stop.code, 64, "{}", stop.text.en);
-            let hint = Text::new("stands in the text", "已在正文中");
-            return Err(Refusal::new(Verdict::Usage, "command.line", stop.text, hint));
+        Err(cli::Stop::Shown(text)) => panic!("{text}"),
+        Err(cli::Stop::Refused(refusal)) => {
+            assert_eq!(refusal.verdict, Verdict::Usage, "{refusal:?}");
+            return Err(refusal);
         }
     };
     let host = Host::replayed(root, environment);

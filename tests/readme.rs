@@ -187,29 +187,8 @@ fn every_code_is_in_the_table() {
             .lines()
             .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
             .collect();
-        let mut codes: Vec<i32> = VERDICTS.iter().map(|verdict| verdict.code()).collect();
+        let mut codes: Vec<i32> = Verdict::ALL.iter().map(|verdict| verdict.code()).collect();
         codes.insert(0, 0);
         assert_eq!(table, codes);
     }
 }
-
-const VERDICTS: &[Verdict] = &[
-    Verdict::Usage,
-    Verdict::Membership,
-    Verdict::Layout,
-    Verdict::Python,
-    Verdict::EngineStart,
-    Verdict::Internal,
-    Verdict::GpuCount,
-    Verdict::GpuFault,
-    Verdict::GpuFabric,
-    Verdict::Stale,
-    Verdict::Limit,
-    Verdict::MasterName,
-    Verdict::MasterReach,
-    Verdict::PortInUse,
-    Verdict::Muster,
-    Verdict::Rdma,
-    Verdict::NoProgress,
-    Verdict::OtherNode,
-];

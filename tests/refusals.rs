@@ -64,7 +64,7 @@ const USAGE: &[Mistake] = &[
         profile: "",
         code: 64,
         names: &["--severity", "`shm=fail`"],
-        hint: &["shm.size=warn"],
+        hint: &["shm.size, shm.leftovers"],
     },
     Mistake {
         args: &["run", "--env", "HF_TOKEN abc", "--", "a.py"],

@@ -3,7 +3,7 @@
 use super::table::planned;
 use super::{Evidence, Finding, Kind};
 use crate::lang::Text;
-use crate::settings::config_files;
+use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
 
 pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -40,11 +40,27 @@ pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
             "the script {path} does not exist{place}: every rank would fail",
             "脚本 {path} 不存在{place}：所有 rank 都会失败"
         ),
-        text!(
-            "give its absolute path, start in the folder where it is, or mount that folder",
-            "请使用绝对路径、在脚本所在目录启动，或挂载该目录"
-        ),
+        missing_script(evidence),
     )]
+}
+
+/// Where the script may be instead; whose profile is inside the executable can take a copy.
+fn missing_script(evidence: &Evidence<'_>) -> Text {
+    let Text { en, zh } = text!(
+        "name the folder where it is with --chdir DIR, give its absolute path, or mount that folder",
+        "请用 --chdir DIR 指定脚本所在目录、使用绝对路径，或挂载该目录"
+    );
+    let profile = evidence.settings.profile.as_deref().unwrap_or_default();
+    let named_by = evidence.settings.program.as_ref().map(|program| &program.source);
+    let is_embedded = EMBEDDED.iter().any(|(name, _)| *name == profile)
+        && matches!(named_by, Some(Source::Profile { .. }));
+    if !is_embedded {
+        return Text { en, zh };
+    }
+    text!(
+        "{en}; to adapt the job: ranklaunch profile show {profile} > ranklaunch.toml",
+        "{zh}；如需改写该任务: ranklaunch profile show {profile} > ranklaunch.toml"
+    )
 }
 
 /// Configuration files that the engine's arguments name: accelerate reads its own before any

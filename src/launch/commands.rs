@@ -285,7 +285,16 @@ fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
 }
 
 pub(super) fn completions(shell: clap_complete::Shell) -> i32 {
-    print(cli::completions(shell));
+    let severities = ["fail", "warn", "off"];
+    let ids =
+        settings::CHECK_IDS.iter().flat_map(|id| severities.map(|what| format!("{id}={what}")));
+    let text = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
+    let mut values: Vec<(&str, Vec<String>)> =
+        settings::choices().into_iter().map(|(name, values)| (name, text(values))).collect();
+    values.push(("severity", ids.collect()));
+    values.push(("nproc-per-node", text(vec!["auto"])));
+    let profiles: Vec<&str> = settings::EMBEDDED.iter().map(|(name, _)| *name).collect();
+    print(cli::completions(shell, &values, &profiles));
     0
 }
 

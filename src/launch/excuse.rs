@@ -29,13 +29,21 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
         "--master-",
         "--world-size-counts",
         "--nested",
+        // The same under the names of other launchers.
+        "--standalone",
+        "--rdzv-endpoint",
+        "--num-machines",
+        "--num-nodes",
+        "--machine-rank",
+        "--main-process-",
         "--muster",
         "--host-root",
     ];
-    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().replace('_', "-"));
+    let words: Vec<String> = words.collect();
     let launches = words.first().is_some_and(|word| word == "run" || word.starts_with('-'));
     let ours = words.iter().take_while(|word| *word != "--");
-    launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(own)))
+    launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(*own)))
 }
 
 /// After a refusal by the plan.

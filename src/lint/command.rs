@@ -394,15 +394,12 @@ impl Reader {
         let options = match cli::parse(words) {
             Ok(cli::Cli { command: cli::Command::Run(options) }) => options,
             Ok(_) => return,
-            Err(stop) => {
-                let problem = |text: &str| {
-                    let text = text.strip_prefix("ranklaunch: ").unwrap_or(text);
-                    text.lines().next().unwrap_or_default().to_owned()
-                };
-                let (en, zh) = (problem(&stop.text.en), problem(&stop.text.zh));
-                let named = en.split('\'').nth(1).unwrap_or_default().to_owned();
-                let line = if named.is_empty() { first.line } else { line_of(&named) };
-                self.started.refused.push(Unread { line, text: Text::new(en, zh) });
+            // Help and version start nothing.
+            Err(cli::Stop::Shown(_)) => return,
+            Err(cli::Stop::Refused(refusal)) => {
+                let named = refusal.text.en.split('`').nth(1).unwrap_or_default();
+                let line = if named.is_empty() { first.line } else { line_of(named) };
+                self.started.refused.push(Unread { line, text: refusal.text });
                 return;
             }
         };

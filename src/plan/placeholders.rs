@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use crate::nearest::nearest;
 use crate::settings::Program;
 
 /// Names that only the launch knows; they stay in the plan until `finish`.
@@ -51,6 +52,39 @@ fn token<'v, 't>(
     let after = after.strip_prefix(close)?;
     let (name, _) = values.get_key_value(std::str::from_utf8(name).ok()?)?;
     Some((name, after))
+}
+
+/// Names in braces that are no placeholder and were probably meant to be one: near to a known
+/// name, or a whole value. Never a brace of JSON, of a prompt, of a shell's `${name}` or of a
+/// literal `{{name}}`: an argument with blanks or quotes is not looked at.
+pub fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for argument in arguments {
+        let Some(text) = argument.to_str() else { continue };
+        if text.contains(|letter: char| letter.is_whitespace() || "\"'`$".contains(letter)) {
+            continue;
+        }
+        let value = text.split_once('=').map_or(text, |(_, value)| value);
+        for (at, _) in text.match_indices('{') {
+            let Some((name, after)) = text.get(at + 1..).and_then(|rest| rest.split_once('}'))
+            else {
+                break;
+            };
+            let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            let is_literal = text.get(..at).is_some_and(|before| before.ends_with('{'))
+                || after.starts_with('}');
+            if !is_name || is_literal || known.contains(&name) {
+                continue;
+            }
+            let is_whole = value.len() == name.len() + 2;
+            let is_meant = is_whole || nearest(name, known.iter().copied()).is_some();
+            if is_meant && !found.iter().any(|one| one == name) {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    found
 }
 
 /// Whether `argument` holds the token of `name`.
@@ -102,6 +136,31 @@ mod tests {
         }
         let bytes = OsString::from_vec(b"\xff{ulysses_size}\xfe{".to_vec());
         assert_eq!(replace(&bytes, &values()).as_bytes(), b"\xff10\xfe{");
+    }
+
+    #[test]
+    fn a_mistyped_name_is_found_and_other_braces_are_left_alone() {
+        let known = ["ulysses_size", "world_size", "run_id", "train_config"];
+        for (argument, expected) in [
+            ("{ulysess_size}", Some("ulysess_size")),
+            ("--size={world_sise}", Some("world_sise")),
+            ("/out/{runid}/a.mp4", Some("runid")),
+            ("{deepspeed_config}", Some("deepspeed_config")),
+            ("{world_size}", None),
+            ("{{world_sise}}", None),
+            ("${world_sise}", None),
+            ("out-{epoch}.pt", None),
+            ("{epoch}-{step}", None),
+            ("{\"a\":{world_sise}}", None),
+            ("A sign that says {world_sise}", None),
+            ("{a,b}", None),
+            ("{0}", None),
+            ("{", None),
+            ("{}", None),
+        ] {
+            let found = unknown(&[OsString::from(argument)], &known);
+            assert_eq!(found.first().map(String::as_str), expected, "{argument}");
+        }
     }
 
     #[test]

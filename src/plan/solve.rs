@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments;
+use crate::nearest::nearest;
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::environment::Decided;
@@ -21,7 +22,9 @@ use crate::plan::{
     accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas, heads,
     membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
 };
-use crate::settings::{Engine, LayoutRule, MusterMode, Program, Rendezvous, Settings};
+use crate::settings::{
+    Engine, LayoutRule, MusterMode, Program, Rendezvous, Repeated, Settings, Sourced,
+};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -34,6 +37,7 @@ pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
 pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Result<Plan, Refusal> {
     let mut notes = Notes { decisions: Vec::new(), warnings: settings.warnings.clone() };
     notes.warnings.extend(facts.contract.warnings.iter().cloned());
+    note_command_line(settings, &mut notes);
     let contract = &facts.contract;
     let member =
         membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
@@ -106,6 +110,7 @@ pub fn plan_for(
         &mut notes,
     )?;
     let placeholders = values(&membership, nproc, world, &layout, selected);
+    warn_of_unknown(&arguments, &placeholders, &mut notes);
     let program = placeholders::replace_in_program(&program, &placeholders);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
@@ -168,12 +173,49 @@ pub fn plan_for(
         warnings: notes.warnings,
         identity: None,
         join_timeout: settings.wait_timeout.value,
+        chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
         rdzv_id: shared_id(settings, facts, &membership),
         bindings: bound.cpus,
         placeholders,
         membership,
     })
+}
+
+/// What people should see of how they asked.
+fn note_command_line(settings: &Settings, notes: &mut Notes) {
+    if let Some(Sourced { value, source }) = &settings.chdir {
+        let because = text!("relative paths count from here", "相对路径从此目录算起");
+        notes.decide("workdir", value.display(), because, source);
+    }
+    for Repeated { option, times, value } in &settings.repeated {
+        let because =
+            text!("given {times} times: the last one counts", "给出了 {times} 次：以最后一次为准");
+        notes.decide(option, value.trim_matches('`'), because, option);
+    }
+}
+
+/// A brace that looks like a placeholder of ours and is none reaches the script as it stands,
+/// which then fails after its model was loaded.
+fn warn_of_unknown(arguments: &[OsString], known: &BTreeMap<String, String>, notes: &mut Notes) {
+    let names: Vec<&str> = known.keys().map(String::as_str).chain(placeholders::LATE).collect();
+    for name in placeholders::unknown(arguments, &names) {
+        let text = text!(
+            "{{{name}}} is no placeholder, so it is passed on as it stands",
+            "{{{name}}} 不是占位符，将原样传递"
+        );
+        let hint = match nearest(&name, names.iter().copied()) {
+            Some(near) => text!("did you mean {{{near}}}?", "是否想写 {{{near}}}？"),
+            None => {
+                let all = names.join(", ");
+                text!(
+                    "placeholders are: {all}; nothing to do where the braces are meant",
+                    "可用的占位符: {all}；若花括号本来就是参数内容，无需处理"
+                )
+            }
+        };
+        notes.warn("placeholder.unknown", text, hint);
+    }
 }
 
 fn none_selected(facts: &Facts) -> Vec<PlannedGpu> {

@@ -48,6 +48,8 @@ pub struct Plan {
     pub join_timeout: Duration,
     /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
     pub device_tokens: Vec<String>,
+    /// The folder from which relative paths count, where the user or a profile names one.
+    pub chdir: Option<std::path::PathBuf>,
     /// c10d's id where no muster spreads the run id; None: the run id.
     pub rdzv_id: Option<String>,
     /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.

@@ -217,6 +217,7 @@ pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
         "network": plan.network,
         "env": env,
         "env_remove": plan.env_remove,
+        "working_directory": plan.chdir,
         "engine": plan.engine,
         "argv": words(&argv(plan)),
         "exec_argv": words(&exec_argv(plan, shim, &EngineOptions::default())),
@@ -268,6 +269,9 @@ pub fn shell(plan: &Plan) -> String {
     let hides = |(name, value): &(String, OsString)| plan.env.get(name) != Some(value);
     if masked != plain || env.iter().any(hides) {
         let _ = writeln!(out, "# values shown as {MASK} are secrets: fill them in");
+    }
+    if let Some(folder) = &plan.chdir {
+        let _ = writeln!(out, "cd {}", quoted(folder.as_os_str()));
     }
     if !plan.env_remove.is_empty() {
         let names: Vec<&str> =

@@ -1,9 +1,8 @@
 //! Where a node meets the others, as far as it can be known when its settings are refused.
 
-use super::profile::Profile;
 use super::table::{Take, row};
 use super::variables::Variables;
-use super::{Settings, Sourced, checked, defaults, places, strongest};
+use super::{Settings, Sourced, checked, defaults, extends, strongest};
 use crate::cli;
 use crate::host::Host;
 
@@ -29,8 +28,7 @@ pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose().ok()?;
     // One that cannot be read says nothing; the platform mostly says it all.
-    let found = places::find(asked.as_ref(), host).ok().flatten();
-    let profile = found.and_then(|found| Profile::read(&found.file, &found.text).ok());
+    let profile = extends::load(asked.as_ref(), host).ok().flatten().map(|whole| whole.profile);
     for row in ROWS.iter().copied().filter_map(row) {
         let Take::One(put) = row.take else { continue };
         let given = match strongest(row, options, &variables) {

@@ -10,6 +10,7 @@ mod condition;
 mod config_files;
 mod document;
 mod entries;
+mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod meeting;
@@ -39,8 +40,11 @@ pub use condition::{Condition, Size};
 pub use config_files::config_files;
 pub use entries::CHECK_IDS;
 pub use meeting::read_meeting;
-pub use places::EMBEDDED;
+pub use places::{EMBEDDED, Known, known, text_of};
 use profile::Profile;
+use refuse::quoted;
+pub use sizes::PLACEHOLDERS;
+pub use table::choices;
 use table::{Row, TABLE, Take, row};
 pub use types::*;
 pub(crate) use value::duration;
@@ -54,13 +58,13 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
 
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
-    let profile = match places::find(asked.as_ref(), host)? {
-        None => None,
-        Some(found) => {
-            settings.profile = Some(found.name);
-            Some(Profile::read(&found.file, &found.text)?)
-        }
-    };
+    let profile = extends::load(asked.as_ref(), host)?.map(|whole| {
+        settings.profile = Some(whole.name);
+        whole.profile
+    });
+    if let Some(rank) = profile.as_ref().and_then(|profile| profile.values.get("node-rank")) {
+        warnings.push(refuse::rank_in_profile(rank));
+    }
 
     for row in TABLE {
         match row.take {
@@ -87,6 +91,12 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
         }
     }
 
+    settings.repeated = repeated(options);
+    let workplace = match &settings.chdir {
+        Some(chdir) if host.is_live() => host.working_in(&chdir.value),
+        _ => host.clone(),
+    };
+    let host = &workplace;
     let module = row("module").and_then(|row| strongest(row, options, &variables));
     let module = module.map(|(row, raw)| checked(row, raw)).transpose()?;
     if let (Some(row), Some(name)) = (row("module"), &module)
@@ -112,8 +122,8 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
         settings.layout.heads_table = profile.heads_table;
         settings.selects = profile.selects;
         settings.args_if = conditional;
-        settings.engine_args = profile.engine_args;
-        settings.conda_roots = profile.conda_roots;
+        settings.engine_args = profile.engine_args.unwrap_or_default();
+        settings.conda_roots = profile.conda_roots.unwrap_or_default();
         settings.exit_codes = profile.exit_codes;
     }
     if settings.grace.source == Source::Default {
@@ -150,7 +160,7 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     };
     let settings = few(&[("wait-timeout", "--timeout"), ("lang", "--lang")], &options, host)?;
     let (master, port) = wait.target.to_str().and_then(value::endpoint).ok_or_else(|| {
-        let target = refuse::quoted(&wait.target);
+        let target = quoted(&wait.target);
         refuse::usage(
             "target",
             text!(
@@ -207,6 +217,15 @@ fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Se
         }
     }
     Ok(settings)
+}
+
+/// The options that were typed more than once, with what counts.
+fn repeated(options: &cli::Options) -> Vec<Repeated> {
+    let of = |(name, times): &(String, usize)| {
+        let value = row(name).and_then(|row| row.flag)?(options).last().map(|v| quoted(v))?;
+        Some(Repeated { option: format!("--{name}"), times: *times, value })
+    };
+    options.repeated.iter().filter_map(of).collect()
 }
 
 /// The flag, else the variable, still unread.
@@ -276,6 +295,14 @@ fn entries_of_profile(settings: &mut Settings, row: &Row, profile: &Profile) {
     }
 }
 
+/// `terminationGracePeriodSeconds` of a pod that says nothing.
+const KUBERNETES_DEFAULT: Duration = Duration::from_secs(30);
+
+/// What of a pod's grace period is ours.
+fn within(period: Duration) -> Duration {
+    period.saturating_sub(Duration::from_secs(2).min(period / 2))
+}
+
 /// The pod's grace period where the container is told of it, else Kubernetes' default, less a margin.
 ///
 /// The kubelet counts from its TERM, runs a preStop hook within the same time and
@@ -283,15 +310,13 @@ fn entries_of_profile(settings: &mut Settings, row: &Row, profile: &Profile) {
 /// the period ends, with time left to write the verdict.
 fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
     const VARIABLE: &str = "TerminationGracePeriodSeconds";
-    const KUBERNETES_DEFAULT: Duration = Duration::from_secs(30);
-    let within = |period: Duration| period.saturating_sub(Duration::from_secs(2).min(period / 2));
     let Some(raw) = variables.get(VARIABLE) else {
         return Sourced::default_value(within(KUBERNETES_DEFAULT));
     };
     match raw.to_str().and_then(|text| duration(text.trim())).filter(|p| !p.is_zero()) {
         Some(period) => Sourced::new(within(period), Source::Environment(VARIABLE.to_owned())),
         None => {
-            let value = refuse::quoted(raw);
+            let value = quoted(raw);
             warnings.push(Warning::new(
                 "settings.grace",
                 text!(
@@ -309,6 +334,8 @@ fn defaults(host: &Host) -> Settings {
     Settings {
         lang: Lang::from_environment(|name| host.variable(name)),
         profile: None,
+        repeated: Vec::new(),
+        chdir: None,
         nnodes: None,
         node_rank: None,
         master_addr: None,
@@ -345,7 +372,7 @@ fn defaults(host: &Host) -> Settings {
         muster: Sourced::default_value(MusterMode::Auto),
         muster_port: None,
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
-        grace: Sourced::default_value(Duration::from_secs(30)),
+        grace: Sourced::default_value(within(KUBERNETES_DEFAULT)),
         max_restarts: Sourced::default_value(0),
         probe: Sourced::default_value(ProbeMode::Auto),
         rdma: Sourced::default_value(Rdma::Auto),

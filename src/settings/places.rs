@@ -3,9 +3,10 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::Sourced;
 use super::document::PROFILE;
+use super::profile::Profile;
 use super::refuse::{quoted, usage};
+use super::{Source, Sourced};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::nearest::nearest;
@@ -33,6 +34,8 @@ pub(super) struct Found {
     /// What stands before the line number.
     pub(super) file: String,
     pub(super) text: String,
+    /// Where the file lies, absolute; None inside the executable.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// The profile that was asked for; without one, the first `ranklaunch.toml` of the usual folders.
@@ -57,15 +60,141 @@ pub(super) fn find(asked: Option<&Sourced<String>>, host: &Host) -> Result<Optio
             return Ok(Some(found));
         }
     }
-    let stem = name.strip_suffix(".toml").unwrap_or(name);
-    match EMBEDDED.iter().find(|(known, _)| *known == stem) {
-        Some((name, text)) => Ok(Some(Found {
-            name: (*name).to_owned(),
-            file: format!("{name}.toml"),
-            text: (*text).to_owned(),
-        })),
-        None => Err(not_found(asked, stem, &looked)),
+    match embedded(name) {
+        Some(found) => Ok(Some(found)),
+        None => Err(not_found(asked, &looked)),
     }
+}
+
+/// The profile that another one extends: a path counts from that one's folder; a name is looked
+/// for there, in the usual folders and inside the executable, but never among the files `above`,
+/// so that a wan22.toml may extend the embedded wan22.
+pub(super) fn find_base(
+    asked: &Sourced<String>,
+    folder: Option<&Path>,
+    above: &[String],
+    host: &Host,
+) -> Result<Found, Refusal> {
+    let name = asked.value.as_str();
+    let is_path = name.contains('/') || name.ends_with(".toml");
+    let looked: Vec<PathBuf> = if is_path {
+        vec![folder.unwrap_or(Path::new(".")).join(name)]
+    } else {
+        let usual = folders(host);
+        let all = folder.into_iter().chain(usual.iter().map(PathBuf::as_path));
+        all.map(|folder| folder.join(format!("{name}.toml"))).collect()
+    };
+    for path in &looked {
+        if let Some(found) = open(host, path)? {
+            let identity = found.identity();
+            if !above.contains(&identity) {
+                return Ok(found);
+            }
+            if is_path {
+                let (source, name) = (&asked.source, quoted(name.as_ref()));
+                return Err(usage(
+                    PROFILE,
+                    text!(
+                        "{source}: extends is {name}, which extends this profile itself",
+                        "{source}: extends 的值为 {name}，而它又扩展了本配置"
+                    ),
+                    text!("take one of the two extends out", "请去掉其中一个 extends"),
+                ));
+            }
+        }
+    }
+    embedded(name).ok_or_else(|| not_found(asked, &looked))
+}
+
+impl Found {
+    /// What tells this profile from all others.
+    pub(super) fn identity(&self) -> String {
+        match &self.folder {
+            None => self.file.clone(),
+            Some(_) => {
+                let path = std::fs::canonicalize(&self.file);
+                path.map_or_else(|_| self.file.clone(), |path| path.display().to_string())
+            }
+        }
+    }
+}
+
+fn embedded(name: &str) -> Option<Found> {
+    let stem = name.strip_suffix(".toml").unwrap_or(name);
+    let (name, text) = EMBEDDED.iter().find(|(known, _)| *known == stem)?;
+    Some(Found {
+        name: (*name).to_owned(),
+        file: format!("{name}.toml"),
+        text: (*text).to_owned(),
+        folder: None,
+    })
+}
+
+/// A profile's text with its name: that of a file, of a name, or of the usual places.
+///
+/// # Errors
+/// When there is none, or it cannot be read.
+pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
+    let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
+    let found = find(Some(&asked), host)?.ok_or_else(|| not_found(&asked, &[]))?;
+    Ok((found.name, found.text))
+}
+
+/// A profile that can be named, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// What `--profile` takes.
+    pub name: String,
+    /// None: inside the executable.
+    pub path: Option<PathBuf>,
+    /// The first line of its comment.
+    pub summary: String,
+    /// Used where no profile is named.
+    pub is_default: bool,
+}
+
+/// Every profile that is found by its name, the first of a name only: files of the usual
+/// folders, then the embedded ones.
+pub fn known(host: &Host) -> Vec<Known> {
+    let mut all: Vec<Known> = Vec::new();
+    for folder in folders(host) {
+        let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|suffix| suffix == "toml"))
+            .collect();
+        names.sort();
+        // A working directory holds other TOML files too, such as pyproject.toml.
+        let is_ours = |path: &Path, text: &str| {
+            path.file_name().is_some_and(|name| name == UNNAMED)
+                || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
+        };
+        for path in names {
+            let Ok(Some(found)) = open(host, &path) else { continue };
+            let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+            let is_known = all.iter().any(|one| one.name == stem);
+            if is_known || !is_ours(&path, &found.text) {
+                continue;
+            }
+            let is_default = path.file_name().is_some_and(|name| name == UNNAMED);
+            let (name, summary) = (stem.to_owned(), summary(&found.text));
+            all.push(Known { name, path: Some(path), summary, is_default });
+        }
+    }
+    for (name, text) in EMBEDDED {
+        if all.iter().all(|one| one.name != *name) {
+            let (name, summary) = ((*name).to_owned(), summary(text));
+            all.push(Known { name, path: None, summary, is_default: false });
+        }
+    }
+    all
+}
+
+fn summary(text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix('#').unwrap_or_default().trim().to_owned()
 }
 
 /// Beside the executable, the working directory, /etc/ranklaunch. A replayed node has the last only.
@@ -81,13 +210,17 @@ fn folders(host: &Host) -> Vec<PathBuf> {
     folders
 }
 
-fn not_found(asked: &Sourced<String>, stem: &str, looked: &[PathBuf]) -> Refusal {
+fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
+    let stem = asked.value.strip_suffix(".toml").unwrap_or(&asked.value);
     let (source, name) = (&asked.source, quoted(asked.value.as_ref()));
     let looked: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
     let looked = looked.join(", ");
     let names: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
     let known = names.join(", ");
     let hint = match nearest(stem, names) {
+        Some(near) if matches!(source, Source::Profile { .. }) => {
+            text!("did you mean {near}?", "是否想写 {near}？")
+        }
         Some(near) => text!("did you mean --profile {near}?", "是否想写 --profile {near}？"),
         None => text!(
             "give one of these names or a TOML file with --profile",
@@ -136,7 +269,8 @@ fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
         let line = 1 + error.as_bytes().iter().take(good).filter(|byte| **byte == b'\n').count();
         unusable(text!("line {line} is not UTF-8", "第 {line} 行不是 UTF-8"))
     })?;
-    Ok(Some(Found { name: shown.clone(), file: shown.clone(), text }))
+    let folder = std::path::absolute(path).ok().and_then(|path| Some(path.parent()?.to_owned()));
+    Ok(Some(Found { name: shown.clone(), file: shown, text, folder }))
 }
 
 /// Nothing of this name: also where a folder on the way is a file, or the name is a folder's.

@@ -17,6 +17,9 @@ use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict};
 
+/// The key at the top that names the profile below this one.
+pub(super) const EXTENDS: &str = "extends";
+
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] =
     &["job", "layout", "select", "env", "launch", "logs", "severity", "exit"];
@@ -26,37 +29,18 @@ pub(super) const SECTIONS: &[&str] =
 pub(super) const JOB_KEYS: &[&str] =
     &["script", "module", "command", "args", "args_if", "engine_args", "conda_roots"];
 
-const VERDICTS: &[Verdict] = &[
-    Verdict::Usage,
-    Verdict::Membership,
-    Verdict::Layout,
-    Verdict::Python,
-    Verdict::EngineStart,
-    Verdict::Internal,
-    Verdict::GpuCount,
-    Verdict::GpuFault,
-    Verdict::GpuFabric,
-    Verdict::Stale,
-    Verdict::Limit,
-    Verdict::MasterName,
-    Verdict::MasterReach,
-    Verdict::PortInUse,
-    Verdict::Muster,
-    Verdict::Rdma,
-    Verdict::NoProgress,
-    Verdict::OtherNode,
-];
-
 /// What a profile says.
 #[derive(Debug, Default)]
 pub(super) struct Profile {
+    /// The profile whose values count where this one is silent.
+    pub(super) extends: Option<Sourced<String>>,
     /// Scalars of the table, by row name.
     pub(super) values: BTreeMap<&'static str, Sourced<String>>,
     pub(super) program: Option<Sourced<ProfileProgram>>,
     pub(super) args: Vec<OsString>,
     pub(super) args_if: Vec<ArgumentsIf>,
-    pub(super) engine_args: Vec<String>,
-    pub(super) conda_roots: Vec<PathBuf>,
+    pub(super) engine_args: Option<Vec<String>>,
+    pub(super) conda_roots: Option<Vec<PathBuf>>,
     pub(super) heads_table: Option<HeadsTable>,
     pub(super) selects: Vec<Select>,
     pub(super) env: Vec<EnvSetting>,
@@ -78,6 +62,10 @@ impl Profile {
         let mut profile = Profile::default();
         for section in document.entries(&root) {
             match section.key {
+                EXTENDS => {
+                    let name = named(document, section)?;
+                    profile.extends = Some(Sourced::new(name, document.source(section.line)));
+                }
                 "job" => profile.job(document, document.table(section)?)?,
                 "layout" => profile.layout(document, document.table(section)?)?,
                 "launch" | "logs" => {
@@ -90,8 +78,9 @@ impl Profile {
                 "severity" => profile.severity(document, document.table(section)?, "")?,
                 "exit" => profile.exit(document, document.table(section)?)?,
                 key => {
-                    let known: Vec<String> =
-                        SECTIONS.iter().map(|name| format!("[{name}]")).collect();
+                    let known: Vec<String> = std::iter::once(EXTENDS.to_owned())
+                        .chain(SECTIONS.iter().map(|name| format!("[{name}]")))
+                        .collect();
                     return Err(match home(key) {
                         Some(table) => document.refuse_key(
                             section,
@@ -137,12 +126,12 @@ impl Profile {
                     continue;
                 }
                 "engine_args" => {
-                    self.engine_args = document.texts_of(entry)?;
+                    self.engine_args = Some(document.texts_of(entry)?);
                     continue;
                 }
                 "conda_roots" => {
-                    self.conda_roots =
-                        document.texts_of(entry)?.into_iter().map(PathBuf::from).collect();
+                    let roots = document.texts_of(entry)?.into_iter().map(PathBuf::from);
+                    self.conda_roots = Some(roots.collect());
                     continue;
                 }
                 _ => {
@@ -167,7 +156,7 @@ impl Profile {
             self.program = Some(Sourced::new(program, document.source(entry.line)));
         }
         match (args_line, &self.program) {
-            (Some(line), None) => Err(document.refuse(
+            (Some(line), None) if self.extends.is_none() => Err(document.refuse(
                 line,
                 text!("`args` without a program", "有 `args` 但没有程序"),
                 text!("name it: script = \"train.py\"", "请写明程序，例如 script = \"train.py\""),
@@ -298,12 +287,13 @@ impl Profile {
 
     fn exit(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
         for entry in document.entries(table) {
-            let Some(verdict) = VERDICTS
+            let Some(verdict) = Verdict::ALL
                 .iter()
                 .map(|verdict| verdict.code())
                 .find(|code| code.to_string() == entry.key)
             else {
-                let known: Vec<String> = VERDICTS.iter().map(|v| v.code().to_string()).collect();
+                let known: Vec<String> =
+                    Verdict::ALL.iter().map(|v| v.code().to_string()).collect();
                 return Err(document.unknown_key(entry, "[exit]", &known));
             };
             let code = u8::try_from(document.number_of(entry)?).map_err(|_| {

@@ -192,10 +192,7 @@ fn is_command(word: &OsStr, host: &Host) -> bool {
 
 fn is_executable(word: &OsStr, host: &Host) -> bool {
     let executable = |path: &Path| {
-        // A relative path is one of the working directory, which only a live node has.
-        host.at(path);
-        let path = if path.is_absolute() { host.path(path) } else { path.to_owned() };
-        std::fs::metadata(path)
+        std::fs::metadata(host.argument(path))
             .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     if word.as_bytes().contains(&b'/') {
@@ -341,8 +338,7 @@ fn shell_of(path: &OsStr, host: &Host) -> Option<&'static str> {
         Some(suffix) => return of(suffix),
         None => {}
     }
-    host.at(path);
-    let path = if path.is_absolute() { host.path(path) } else { path.to_owned() };
+    let path = host.argument(path);
     if !std::fs::metadata(&path).is_ok_and(|file| file.is_file()) {
         return None;
     }

@@ -3,10 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::Source;
+use super::entries::CHECK_IDS;
 use super::table::Row;
+use super::{Source, Sourced};
 use crate::lang::Text;
 use crate::mask;
+use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Refusal, Verdict, Warning};
 
@@ -48,7 +50,7 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
     );
     let (name, example) = (row.name, row.example);
     let flag = format!("--{name} {example}");
-    let hint = match source {
+    let hint = known_mistake(row, shown).unwrap_or_else(|| match source {
         // A Service called ranklaunch-master makes the kubelet set RANKLAUNCH_MASTER_PORT.
         Source::Environment(variable) if value.starts_with("`tcp://") => text!(
             "this is the link of a Kubernetes Service; set enableServiceLinks: false in the pod or rename the Service, or give {flag}, which is stronger than {variable}",
@@ -69,8 +71,66 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
             )
         }
         _ => text!("for example {flag}", "例如 {flag}"),
-    };
+    });
     Refusal::new(Verdict::Usage, row.id(), text, hint)
+}
+
+/// What is meant where others give such a value, or where an id is mistyped.
+fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
+    let value = value.to_str()?;
+    match row.name {
+        "severity" => {
+            let (id, what) = value.split_once('=').unwrap_or((value, ""));
+            if CHECK_IDS.contains(&id) {
+                return Some(text!(
+                    "write --severity {id}=fail, {id}=warn or {id}=off",
+                    "请写 --severity {id}=fail、{id}=warn 或 {id}=off"
+                ));
+            }
+            let what = if matches!(what, "fail" | "warn" | "off") { what } else { "warn" };
+            let family: Vec<&str> = CHECK_IDS
+                .iter()
+                .copied()
+                .filter(|known| known.strip_prefix(id).is_some_and(|rest| rest.starts_with('.')))
+                .collect();
+            let known = if family.is_empty() { CHECK_IDS } else { &family }.join(", ");
+            Some(match nearest(id, CHECK_IDS.iter().copied()) {
+                Some(near) => text!(
+                    "did you mean --severity {near}={what}?",
+                    "是否想写 --severity {near}={what}？"
+                ),
+                None => text!(
+                    "--severity takes the id of one of the checks: {known}",
+                    "--severity 可用的检查项: {known}"
+                ),
+            })
+        }
+        "nnodes" if value.contains(':') => Some(text!(
+            "a range for an elastic job comes only from the platform (PET_NNODES of a PyTorchJob); by hand give one number: --nnodes 2",
+            "弹性任务的范围只能来自平台（PyTorchJob 的 PET_NNODES）；手动启动请只给一个数: --nnodes 2"
+        )),
+        "nproc-per-node" if matches!(value, "gpu" | "cpu") => Some(text!(
+            "write --nproc-per-node auto --device {value}: as many as the node and the layout allow",
+            "请写 --nproc-per-node auto --device {value}：节点与布局允许的最大进程数"
+        )),
+        _ => None,
+    }
+}
+
+/// A rank that every node reads from the same file.
+pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
+    let Sourced { value, source } = rank;
+    Warning::new(
+        "settings.node_rank",
+        text!(
+            "{source} says node_rank = {value}: every node that uses this profile is node {value}",
+            "{source} 设置了 node_rank = {value}：使用该配置的每个节点都会成为节点 {value}"
+        ),
+        text!(
+            "take the line out; the platform says it, or --node-rank on each node",
+            "请删除该行；节点编号由平台给出，或在各节点上用 --node-rank 指定"
+        ),
+    )
 }
 
 fn first_word(value: &OsStr) -> &OsStr {

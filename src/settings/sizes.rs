@@ -13,8 +13,8 @@ use super::{ArgumentsIf, HeadsTable, Select};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// Names that every plan replaces, which a `[[select]]` must not take.
-const PLACEHOLDERS: &[&str] = &[
+/// Names that every plan replaces, and that a `[[select]]` must not take.
+pub const PLACEHOLDERS: &[&str] = &[
     "ulysses_size",
     "ring_size",
     "world_size",

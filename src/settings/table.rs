@@ -1,7 +1,8 @@
 //! The table of settings: each row is one setting with its flag, its place in a
 //! profile, what it may be, and how its text becomes a value.
 //!
-//! A new setting is a field in `cli::Options`, a field in `Settings` and a row here.
+//! A new setting is a field in `cli::Options`, a field in `Settings` with its default in
+//! `settings::defaults`, a row here, a line in config/reference.toml and in both READMEs.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -268,6 +269,7 @@ const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 pub(super) static TABLE: &[Row] = &[
     row!("profile", profile, -, Text, PROFILE, "wan22", apart),
     row!("module", module, "job", Text, MODULE, "package.train", apart),
+    row!("chdir", chdir, "job", Text, FOLDER, "/workspace/job", some chdir = path),
     choice!("engine", engine, "job", "torchrun", engine = ENGINE),
     row!("python", python, "job", Text, INTERPRETER, "/usr/bin/python3", some python = path),
     row!("conda-env", conda_env, "job", Text, NAME, "tiny-vae", some conda_env = words),
@@ -313,6 +315,18 @@ pub(super) static TABLE: &[Row] = &[
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
 
+/// The options that take one of a few values: (name, values).
+pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
+    TABLE
+        .iter()
+        .filter(|row| row.toml != Toml::Boolean)
+        .filter_map(|row| match row.allowed {
+            Allowed::OneOf(names) => Some((row.name, names())),
+            Allowed::Words(..) => None,
+        })
+        .collect()
+}
+
 impl Row {
     /// `RANKLAUNCH_NPROC_PER_NODE`; None for what only a profile gives.
     pub(super) fn variable(&self) -> Option<String> {
@@ -320,9 +334,14 @@ impl Row {
         Some(format!("RANKLAUNCH_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// The key in the profile's table. In `[layout]` the layout is called the rule.
+    /// The key in the profile's table. In `[layout]` the layout is called the rule, and the
+    /// folder in which a job works is no command.
     pub(super) fn key(&self) -> String {
-        if self.name == "layout" { "rule".to_owned() } else { self.name.replace('-', "_") }
+        match self.name {
+            "layout" => "rule".to_owned(),
+            "chdir" => "workdir".to_owned(),
+            name => name.replace('-', "_"),
+        }
     }
 
     /// `settings.nproc_per_node`

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -104,8 +103,8 @@ fn a_bad_value_is_refused_with_place_value_and_what_is_allowed() {
     for row in TABLE {
         // These take any text that is not empty.
         let bad = match row.name {
-            "profile" | "module" | "python" | "conda-env" | "log-dir" | "termination-log"
-            | "host-root" => "a\u{1}b",
+            "profile" | "module" | "chdir" | "python" | "conda-env" | "log-dir"
+            | "termination-log" | "host-root" => "a\u{1}b",
             _ => "two nodes",
         };
         let (Some(variable), false) = (row.variable(), matches!(row.take, Take::Apart)) else {
@@ -157,7 +156,7 @@ fn unknown_variables_are_named_with_the_nearest_and_ours_are_not() {
     let node = host(&[
         ("RANKLAUNCH_NNODE", "2"),
         ("RANKLAUNCH_SECRET", "x"),
-        ("RANKLAUNCH_RUN_ID", "x"),
+        ("RANKLAUNCH_JOB", "x"),
         ("RANKLAUNCH_SERVICE_HOST", "10.0.0.1"),
         ("RANKLAUNCH_PORT_29500_TCP_ADDR", "10.0.0.1"),
         ("RANKLAUNCH_WHATEVER_IT_IS", "hunter2"),
@@ -574,8 +573,9 @@ fn taehv_is_the_job_of_the_platform_guide() {
     let settings = embedded("taehv");
     assert_eq!(settings.engine.value, Engine::Accelerate);
     assert_eq!(settings.engine_args, ["--config_file", "{deepspeed_config}"]);
-    assert_eq!(settings.conda_env.map(|env| env.value).as_deref(), Some("tiny-vae"));
-    assert_eq!(settings.conda_roots, [PathBuf::from("/mnt/project_modelware/zhaojian/miniconda3")]);
+    // Which python has torch is for each user to say.
+    assert!(settings.conda_env.is_none() && settings.conda_roots.is_empty());
+    assert!(settings.python.is_none() && settings.chdir.is_none());
     let rows: Vec<(u32, &str, &str)> = settings
         .selects
         .iter()
@@ -647,11 +647,33 @@ fn zimdb_is_one_node_of_four_gpus() {
     assert!(settings.env.iter().all(|setting| setting.name != "NCCL_IB_DISABLE"));
 }
 
+const REFERENCE: &str = include_str!("../../config/reference.toml");
+
+/// The reference with every key in force.
+fn reference_in_force() -> String {
+    let key = |line: &str| {
+        let bare = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', '#']));
+        bare.filter(|rest| !rest.is_empty()).map(str::to_owned)
+    };
+    // Without the base, whose values would stand in for its own.
+    let lines = REFERENCE.lines().map(|line| key(line).unwrap_or_else(|| line.to_owned()));
+    lines.filter(|line| !line.starts_with("extends")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_copy_of_the_reference_changes_nothing() {
+    let mut copied = read_profile(REFERENCE).expect("the reference");
+    assert!(copied.profile.take().is_some());
+    let none = read(&options(&[]), &host(&[])).expect("settings");
+    assert_eq!(format!("{copied:?}"), format!("{none:?}"));
+    assert!(Profile::read("", REFERENCE).expect("a profile").is_empty());
+}
+
 #[test]
 fn the_reference_shows_every_key_and_is_a_profile() {
-    let text = include_str!("../../config/reference.toml");
-    let settings = read_profile(text).expect("the reference");
-    assert_eq!(settings.layout.heads_table.map(|table| table.heads.len()), Some(2));
+    let text = reference_in_force();
+    let settings = read_profile(&text).expect("the reference");
+    assert_eq!(settings.layout.heads_table.as_ref().map(|table| table.heads.len()), Some(2));
     let shown = |key: &str| {
         text.lines().any(|line| {
             let line = line.trim_start_matches("# ");
@@ -670,8 +692,124 @@ fn the_reference_shows_every_key_and_is_a_profile() {
     for section in profile::SECTIONS {
         assert!(text.contains(&format!("[{section}]")), "[{section}] is missing");
     }
-    assert_eq!(settings.exit_codes.len(), 18);
-    assert_eq!(settings.exit_codes[&83], 137);
+    assert!(REFERENCE.contains(&format!("#{} = ", profile::EXTENDS)));
+    for verdict in Verdict::ALL {
+        assert_eq!(settings.exit_codes.get(&verdict.code()), Some(&verdict.code()));
+    }
+    // What has a default is shown with it.
+    let none = read(&options(&[]), &host(&[])).expect("settings");
+    let of = |s: &Settings| {
+        let text = [
+            format!("{:?} {:?}", s.engine.value, s.rdzv.value),
+            format!("{:?} {:?}", s.world_size_counts.value, s.nproc_per_node.value),
+            format!("{:?} {:?} {:?}", s.device.value, s.layout.rule.value, s.stale.value),
+            format!("{:?} {:?} {:?}", s.muster.value, s.wait_timeout.value, s.rdma.value),
+            format!("{:?} {:?} {:?}", s.probe.value, s.bind.value, s.grace.value),
+            format!("{:?} {:?}", s.max_restarts.value, s.log_cap_rank.value),
+            format!(
+                "{:?} {:?} {:?}",
+                s.log_cap_node.value, s.console.value, s.console_prefix.value
+            ),
+            format!("{:?} {:?} {:?}", s.nested, s.interactive, s.lang),
+        ];
+        text.join("\n")
+    };
+    assert_eq!(of(&settings), of(&none));
+    assert!(settings.warnings.iter().any(|warning| warning.id == "settings.node_rank"));
+}
+
+#[test]
+fn a_profile_over_another_says_what_is_different() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+        folder.path().join(name).to_str().expect("a plain path").to_owned()
+    };
+    let of = |path: &str| {
+        let options = cli::Options { profile: Some(path.into()), ..cli::Options::default() };
+        read(&options, &host(&[]))
+    };
+    // One variable and one argument more than the embedded job has.
+    let mine = write(
+        "mine.toml",
+        "extends = 'wan22'\n[job]\nargs = ['--size', '1280*720']\n[env]\nA = '1'\n[severity]\n'memlock' = 'off'",
+    );
+    let settings = of(&mine).expect("settings");
+    let base = embedded("wan22");
+    let args = |settings: &Settings| settings.program.as_ref().map(|p| p.value.args().to_vec());
+    let mut expected = args(&base).expect("arguments");
+    expected.extend(words(&["--size", "1280*720"]));
+    assert_eq!(args(&settings), Some(expected));
+    assert_eq!(settings.env.len(), base.env.len() + 1);
+    assert_eq!(settings.severities.len(), base.severities.len() + 1);
+    assert_eq!(settings.layout.rule.value, LayoutRule::UlyssesWorld);
+    assert!(settings.layout.heads_table.is_some());
+
+    // A program of its own comes with its own arguments; lists replace lists.
+    let other = write(
+        "other.toml",
+        "extends = 'taehv'\n[job]\nmodule = 'a.b'\nengine_args = []\nworkdir = 'src'\n[layout]\nheads = 8",
+    );
+    let settings = of(&other).expect("settings");
+    let module = Program::Module { name: "a.b".into(), args: Vec::new() };
+    assert_eq!(settings.program.map(|program| program.value), Some(module));
+    assert_eq!((settings.engine_args.len(), settings.selects.len()), (0, 2));
+    assert_eq!(settings.engine.value, Engine::Accelerate);
+    assert_eq!(settings.chdir.map(|chdir| chdir.value), Some(folder.path().join("src")));
+
+    // Of two files by path; the working directory is that of the file which names it.
+    std::fs::create_dir(folder.path().join("sub")).expect("a folder");
+    let top = write("sub/top.toml", "extends = '../other.toml'\n[job]\nnproc_per_node = 2");
+    let settings = of(&top).expect("settings");
+    assert_eq!(settings.nproc_per_node.value, Nproc::Count(2));
+    let workdir = settings.chdir.map(|chdir| chdir.value).expect("a folder");
+    assert_eq!(workdir.file_name(), Some("src".as_ref()));
+    assert!(!workdir.starts_with(folder.path().join("sub/src")), "{workdir:?}");
+
+    // A file may extend the embedded one of its own name.
+    let same = write("wan22.toml", "extends = 'wan22'\n[job]\nnnodes = 3");
+    let settings = of(&same).expect("settings");
+    assert_eq!(settings.nnodes.map(|n| n.value), Some(3));
+    assert!(settings.layout.heads_table.is_some());
+
+    write("a.toml", "extends = 'b.toml'");
+    let loops = write("b.toml", "extends = './a.toml'");
+    let refusal = of(&loops).expect_err("a loop");
+    assert!(refusal.text.en.contains("extends this profile itself"), "{}", refusal.text.en);
+    let wrong = write("wrong.toml", "extends = 'wan2'");
+    let refusal = of(&wrong).expect_err("no such name");
+    assert!(refusal.text.en.contains(&format!("{wrong}:1")), "{}", refusal.text.en);
+    assert_eq!(refusal.hint.en, "did you mean wan22?");
+    let deep: Vec<String> = (0..12)
+        .map(|n| write(&format!("d{n}.toml"), &format!("extends = 'd{}.toml'", n + 1)))
+        .collect();
+    let refusal = of(&deep[0]).expect_err("too many");
+    assert!(refusal.text.en.contains("extend each other"), "{}", refusal.text.en);
+}
+
+#[test]
+fn what_is_probably_meant_is_said() {
+    for (line, hint) in [
+        (&["--severity", "shm.sise=fail"][..], "did you mean --severity shm.size=fail?"),
+        (&["--severity", "shm.size"], "--severity shm.size=fail"),
+        (&["--severity", "shm.size=bad"], "--severity shm.size=fail"),
+        (&["--severity", "colour=fail"], "gpu.count, gpu.fault"),
+        (&["--nnodes", "1:2"], "PET_NNODES"),
+        (&["--nproc_per_node", "gpu"], "--nproc-per-node auto --device gpu"),
+    ] {
+        let refusal = read(&options(line), &host(&[])).expect_err(hint);
+        assert!(refusal.hint.en.contains(hint), "{line:?}: {}", refusal.hint.en);
+        assert_ne!(refusal.hint.en, refusal.hint.zh);
+    }
+}
+
+#[test]
+fn an_option_that_was_typed_twice_is_noted() {
+    let line = ["--wait-timeout", "30m", "--wait-timeout", "5m"];
+    let settings = read(&options(&line), &host(&[])).expect("settings");
+    assert_eq!(settings.wait_timeout.value, Duration::from_secs(300));
+    let Repeated { option, times, value } = &settings.repeated[0];
+    assert_eq!((option.as_str(), *times, value.as_str()), ("--wait-timeout", 2, "`5m`"));
 }
 
 /// Lines that are nearly right, so that more than the TOML parser is met.

@@ -60,6 +60,11 @@ pub struct Settings {
     pub lang: Lang,
     /// Name or path of the profile in use, for the start-up block.
     pub profile: Option<String>,
+    /// Options that were typed more than once.
+    pub repeated: Vec<Repeated>,
+    /// The folder in which the job works, as the user or the profile names it; absolute where it
+    /// is a profile's.
+    pub chdir: Option<Sourced<PathBuf>>,
 
     pub nnodes: Option<Sourced<u32>>,
     pub node_rank: Option<Sourced<u32>>,
@@ -120,6 +125,16 @@ pub struct Settings {
     pub bind: Sourced<Bind>,
     /// Things noticed while reading the settings.
     pub warnings: Vec<Warning>,
+}
+
+/// An option that was typed more than once: the last one counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeated {
+    /// `--wait-timeout`
+    pub option: String,
+    pub times: usize,
+    /// The last one.
+    pub value: String,
 }
 
 /// What a bare WORLD_SIZE counts.

@@ -15,14 +15,10 @@ const OUR_OWN: &[&str] = &[
     "RANKLAUNCH_SECRET_FILE",
     "RANKLAUNCH_NVML_LIBRARY",
     "RANKLAUNCH_AGENT_SOCKET",
-    "RANKLAUNCH_ATTEMPT",
     "RANKLAUNCH_CPUS",
     "RANKLAUNCH_INIT",
     "RANKLAUNCH_JOB",
-    "RANKLAUNCH_MARKER",
-    "RANKLAUNCH_RUN_ID",
     "RANKLAUNCH_SLOT",
-    "RANKLAUNCH_LOG",
 ];
 
 /// The variables that are set and not empty.

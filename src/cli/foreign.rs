@@ -1,0 +1,180 @@
+//! The options of other launchers, for people who bring their old command line.
+//!
+//! Takes an option's name; gives what it is here: one of ours where the meaning is the very
+//! same, else one sentence on how the same is had. A further option is one row.
+
+use crate::lang::Text;
+use crate::text;
+
+/// What an option of another launcher is here.
+#[derive(Debug)]
+pub(super) enum Meaning {
+    /// One of ours under another name.
+    Is(&'static str),
+    /// These words.
+    Means(&'static [&'static str]),
+    /// `HOST:PORT` of node 0.
+    Endpoint,
+    /// Whose option it is, and what to do instead.
+    Explained(&'static str, Text),
+}
+
+/// Options that mean what one of ours means.
+const SAME: &[(&str, &str)] = &[
+    ("rdzv-backend", "rdzv"),
+    ("nproc", "nproc-per-node"),
+    // accelerate launch
+    ("num-machines", "nnodes"),
+    ("machine-rank", "node-rank"),
+    ("main-process-ip", "master-addr"),
+    ("main-process-port", "master-port"),
+    // deepspeed
+    ("num-nodes", "nnodes"),
+    ("num-gpus", "nproc-per-node"),
+];
+
+/// Options of torchrun that nothing here needs.
+const NEEDLESS: &[&str] = &[
+    "rdzv-id",
+    "role",
+    "monitor-interval",
+    "start-method",
+    "local-addr",
+    "run-path",
+    "event-log-handler",
+    "logs-specs",
+    "signals-to-handle",
+    "shutdown-timeout",
+];
+
+/// Options that only `accelerate launch` can take.
+const OF_ACCELERATE: &[&str] = &[
+    "config-file",
+    "mixed-precision",
+    "dynamo-backend",
+    "multi-gpu",
+    "gpu-ids",
+    "same-network",
+    "use-deepspeed",
+    "use-fsdp",
+    "use-megatron-lm",
+    "deepspeed-config-file",
+    "num-cpu-threads-per-process",
+    "zero-stage",
+    "gradient-accumulation-steps",
+    "deepspeed-multinode-launcher",
+];
+
+/// `name` without dashes in front, `-` for `_`.
+pub(super) fn meaning(name: &str) -> Option<Meaning> {
+    if let Some((_, ours)) = SAME.iter().find(|(other, _)| *other == name) {
+        return Some(Meaning::Is(ours));
+    }
+    if NEEDLESS.contains(&name) {
+        return Some(Meaning::Explained(
+            "torchrun",
+            text!(
+                "leave it out: nothing here needs it (ranklaunch plan shows the command of torchrun)",
+                "请去掉：此处不需要它（ranklaunch plan 会显示 torchrun 的命令行）"
+            ),
+        ));
+    }
+    if OF_ACCELERATE.contains(&name) {
+        return Some(Meaning::Explained(
+            "accelerate",
+            text!(
+                "give it to accelerate in a profile: [job] engine = \"accelerate\", engine_args = [\"--{name}\", …]",
+                "请在配置中交给 accelerate: [job] engine = \"accelerate\"，engine_args = [\"--{name}\", …]"
+            ),
+        ));
+    }
+    Some(match name {
+        "standalone" => Meaning::Means(&["--nnodes=1", "--node-rank=0"]),
+        "rdzv-endpoint" => Meaning::Endpoint,
+        "rdzv-conf" => Meaning::Explained(
+            "torchrun",
+            text!(
+                "leave it out: --wait-timeout says how long nodes are waited for",
+                "请去掉：等待其他节点的时间由 --wait-timeout 指定"
+            ),
+        ),
+        "no-python" => Meaning::Explained(
+            "torchrun",
+            text!(
+                "leave it out: what is neither a .py file nor -m MODULE is started as it stands, such as -- bash train.sh",
+                "请去掉：既不是 .py 文件也不是 -m MODULE 的程序会按原样启动，例如 -- bash train.sh"
+            ),
+        ),
+        "redirects" | "tee" | "local-ranks-filter" | "r" | "t" => Meaning::Explained(
+            "torchrun",
+            text!(
+                "leave it out: each rank's output is kept in its own file; --console all|rank0|errors|none says what is shown",
+                "请去掉：每个 rank 的输出各存一个文件；--console all|rank0|errors|none 决定显示哪些"
+            ),
+        ),
+        "num-processes" => Meaning::Explained(
+            "accelerate",
+            text!(
+                "it counts the processes of all nodes; here --nproc-per-node counts those of one, auto by default",
+                "它统计所有节点的进程数；此处用 --nproc-per-node 指定单个节点的进程数，默认 auto"
+            ),
+        ),
+        "cpu" => Meaning::Explained("accelerate", text!("write --device cpu", "请写 --device cpu")),
+        "hostfile" | "include" | "exclude" | "launcher" => Meaning::Explained(
+            "deepspeed",
+            text!(
+                "leave it out: start ranklaunch on every node, no ssh is used; --nnodes, --node-rank and --master-addr say who takes part",
+                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；由 --nnodes、--node-rank、--master-addr 指定参与的节点"
+            ),
+        ),
+        "np" | "n" => Meaning::Explained(
+            "mpirun",
+            text!(
+                "--nproc-per-node counts the processes of one node, auto by default",
+                "用 --nproc-per-node 指定单个节点的进程数，默认 auto"
+            ),
+        ),
+        "dry-run" => Meaning::Explained(
+            "other programs",
+            text!(
+                "ranklaunch plan shows what would be done and changes nothing; clean has --dry-run of its own",
+                "ranklaunch plan 显示将要执行的操作，不做任何改动；clean 子命令另有 --dry-run"
+            ),
+        ),
+        "verbose" | "v" | "debug" => Meaning::Explained(
+            "other programs",
+            text!(
+                "ranklaunch plan shows every decision with its reason; a run keeps its events in agent.jsonl",
+                "ranklaunch plan 显示每项决策及理由；运行期间的事件记录在 agent.jsonl"
+            ),
+        ),
+        "quiet" | "q" => Meaning::Explained(
+            "other programs",
+            text!(
+                "--console none|rank0|errors says whose output is shown",
+                "用 --console none|rank0|errors 指定显示哪些输出"
+            ),
+        ),
+        "cwd" | "workdir" | "working-dir" | "C" => {
+            Meaning::Explained("other programs", text!("write --chdir DIR", "请写 --chdir DIR"))
+        }
+        _ => return None,
+    })
+}
+
+/// What to type in place of a word that is a subcommand elsewhere.
+pub(super) fn subcommand(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "launch" | "start" | "exec" => "run",
+        "list" | "ls" => "profile list",
+        "show" => "profile show NAME",
+        "new" => "profile new",
+        "config" | "profiles" => "profile",
+        "doctor" | "diagnose" | "test" => "check",
+        "validate" => "lint MANIFEST, or profile check FILE",
+        "dry-run" => "plan",
+        "cleanup" | "kill" => "clean",
+        "completion" => "completions SHELL",
+        _ => return None,
+    })
+}

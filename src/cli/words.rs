@@ -1,0 +1,182 @@
+//! The words of a command line before clap reads them.
+//!
+//! Takes what was typed; gives the same line with the subcommand first, other launchers' names
+//! of our options as ours, and a count of what was given more than once. Refuses what other
+//! launchers know and we do not. Never looks behind `--`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::{ArgAction, Command, CommandFactory};
+
+use super::foreign::{self, Meaning};
+use super::{Line, mistake};
+use crate::verdict::Refusal;
+
+/// A line for clap.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub(super) line: Vec<OsString>,
+    /// Options that take one value and were given more than once.
+    pub(super) repeated: Vec<(String, usize)>,
+}
+
+/// Puts the words in order.
+///
+/// # Errors
+/// An option of another launcher that has no counterpart here.
+pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
+    let root = Line::command();
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    let (ours, program) = args.split_at(end);
+    let (name, ours) = ours
+        .split_first()
+        .map_or((&[][..], ours), |(_, rest)| (ours.get(..1).unwrap_or_default(), rest));
+    if let Some(asked) = about_itself(ours, &root) {
+        return Ok(Words { line: [name, &asked].concat(), repeated: Vec::new() });
+    }
+    let at = subcommand(ours, &root);
+    let own = at.and_then(|at| ours.get(at)).and_then(|word| word.to_str());
+    let command = own.and_then(|own| root.find_subcommand(own)).unwrap_or(&root);
+    let launches = own.is_none_or(|own| ["run", "plan", "check", "clean"].contains(&own));
+
+    let mut line = name.to_vec();
+    line.extend(at.and_then(|at| ours.get(at)).cloned());
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut rest = ours.iter().enumerate().filter(|(index, _)| Some(*index) != at);
+    while let Some((_, word)) = rest.next() {
+        let Some(given) = Given::of(word) else {
+            line.push(word.clone());
+            continue;
+        };
+        let mut given = given;
+        if launches && option(command, &given.name).is_none() {
+            match foreign::meaning(&given.name) {
+                Some(Meaning::Is(name)) => given.name = name.to_owned(),
+                Some(Meaning::Means(words)) => {
+                    line.extend(words.iter().map(OsString::from));
+                    continue;
+                }
+                Some(Meaning::Endpoint) => {
+                    let value = given.value.or_else(|| rest.next().map(|(_, word)| word.clone()));
+                    line.extend(endpoint(&value.unwrap_or_default()));
+                    continue;
+                }
+                Some(Meaning::Explained(of, hint)) => {
+                    return Err(mistake::foreign(&given.typed, of, &hint));
+                }
+                None => {
+                    line.push(word.clone());
+                    continue;
+                }
+            }
+        }
+        let Some(known) = option(command, &given.name) else {
+            line.push(word.clone());
+            continue;
+        };
+        let takes_value = known.get_action().takes_values();
+        if takes_value && matches!(known.get_action(), ArgAction::Set) {
+            *counts.entry(known.get_long().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        line.push(given.spelled());
+        if takes_value && given.value.is_none() {
+            line.extend(rest.next().map(|(_, word)| word.clone()));
+        }
+    }
+    line.extend(program.iter().cloned());
+    let repeated = counts.into_iter().filter(|(_, times)| *times > 1).collect();
+    Ok(Words { line, repeated })
+}
+
+/// `help`, `help plan` and `version`, as flags.
+fn about_itself(ours: &[OsString], root: &Command) -> Option<Vec<OsString>> {
+    let words: Vec<&str> = ours.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    match words.as_slice() {
+        ["version"] => Some(vec!["--version".into()]),
+        ["help"] => Some(vec!["--help".into()]),
+        ["help", names @ ..] if root.find_subcommand(names.first()?).is_some() => {
+            Some(names.iter().map(OsString::from).chain([OsString::from("--help")]).collect())
+        }
+        _ => None,
+    }
+}
+
+/// Where the subcommand stands: the first word that is neither an option nor its value.
+fn subcommand(ours: &[OsString], root: &Command) -> Option<usize> {
+    let mut rest = ours.iter().enumerate();
+    while let Some((at, word)) = rest.next() {
+        let Some(given) = Given::of(word) else {
+            let is_one = word.to_str().is_some_and(|word| root.find_subcommand(word).is_some());
+            return is_one.then_some(at);
+        };
+        let name = match foreign::meaning(&given.name) {
+            Some(Meaning::Is(name)) if option(root, &given.name).is_none() => name.to_owned(),
+            Some(Meaning::Endpoint) => "master-addr".to_owned(),
+            _ => given.name,
+        };
+        let takes_value = option(root, &name).is_some_and(|one| one.get_action().takes_values());
+        if takes_value && given.value.is_none() {
+            rest.next();
+        }
+    }
+    None
+}
+
+/// An option as it was typed.
+#[derive(Debug)]
+struct Given {
+    /// With its dashes, without its value.
+    typed: String,
+    /// `nproc-per-node`, or the letter of a short one.
+    name: String,
+    /// Behind `=`.
+    value: Option<OsString>,
+}
+
+impl Given {
+    fn of(word: &OsStr) -> Option<Given> {
+        let bytes = word.as_bytes();
+        let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"))?;
+        let end = name.iter().position(|byte| *byte == b'=').unwrap_or(name.len());
+        let (name, value) = name.split_at_checked(end)?;
+        let typed = bytes.get(..bytes.len() - value.len())?;
+        let value = value.strip_prefix(b"=").map(|value| OsStr::from_bytes(value).to_owned());
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+        let typed = String::from_utf8_lossy(typed).into_owned();
+        Some(Given { typed, name: name.replace('_', "-"), value })
+    }
+
+    /// As clap knows it.
+    fn spelled(&self) -> OsString {
+        let dashes = if self.name.len() == 1 { "-" } else { "--" };
+        let mut word = format!("{dashes}{}", self.name).into_bytes();
+        if let Some(value) = &self.value {
+            word.push(b'=');
+            word.extend_from_slice(value.as_bytes());
+        }
+        OsString::from_vec(word)
+    }
+}
+
+fn option<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
+    let mut letters = name.chars();
+    let short = letters.next().filter(|_| letters.next().is_none());
+    command
+        .get_arguments()
+        .find(|one| one.get_long() == Some(name) || (short.is_some() && one.get_short() == short))
+}
+
+/// `HOST:PORT` as our two options; a host alone keeps the port that is ours.
+fn endpoint(value: &OsStr) -> Vec<OsString> {
+    let text = value.to_string_lossy();
+    let split =
+        text.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    match split {
+        Some((host, port)) => {
+            vec![format!("--master-addr={host}").into(), format!("--master-port={port}").into()]
+        }
+        None => vec![format!("--master-addr={text}").into()],
+    }
+}

@@ -1,0 +1,82 @@
+//! `ranklaunch profile`: the profiles that are found here, to be read, begun and checked.
+
+use super::commands::{print, refuse};
+use crate::cli::{Options, ProfileAction};
+use crate::host::Host;
+use crate::lang::Lang;
+use crate::report::closing;
+use crate::settings::{self, Known, LayoutRule, Program, Settings};
+use crate::text;
+
+/// What `profile new` prints.
+const BEGINNING: &str = include_str!("../../config/new.toml");
+
+pub(super) fn profile(action: &ProfileAction) -> i32 {
+    let host = Host::live();
+    let lang = settings::language(&Options::default(), &host);
+    match action {
+        ProfileAction::List => list(&host, lang),
+        ProfileAction::New => print(BEGINNING),
+        ProfileAction::Show { name } => match settings::text_of(&name.to_string_lossy(), &host) {
+            Ok((_, text)) => print(text),
+            Err(refusal) => return refuse(&refusal, lang),
+        },
+        ProfileAction::Check { name } => {
+            let options = Options { profile: Some(name.clone()), ..Options::default() };
+            match settings::read(&options, &host) {
+                Ok(settings) => print(said(&settings)),
+                Err(refusal) => return refuse(&refusal, lang),
+            }
+        }
+    }
+    0
+}
+
+fn list(host: &Host, lang: Lang) {
+    let known = settings::known(host);
+    let wide = known.iter().map(|one| one.name.len()).max().unwrap_or(0);
+    for Known { name, path, summary, is_default } in known {
+        let place = match path {
+            Some(path) => path.display().to_string(),
+            None => text!("inside the executable", "内置").get(lang).to_owned(),
+        };
+        let mark = match is_default {
+            true => text!(", used where no profile is named", "，未指定配置时使用"),
+            false => text!("", ""),
+        };
+        print(format!("{name:wide$}  {place}{}\n", mark.get(lang)));
+        if !summary.is_empty() {
+            print(format!("{:wide$}  {summary}\n", ""));
+        }
+    }
+}
+
+/// What a profile comes to, with everything that it extends.
+fn said(settings: &Settings) -> String {
+    let lang = settings.lang;
+    let name = settings.profile.clone().unwrap_or_default();
+    let program = match settings.program.as_ref().map(|program| &program.value) {
+        Some(Program::Script { path, .. }) => path.to_string_lossy().into_owned(),
+        Some(Program::Module { name, .. }) => format!("-m {name}"),
+        Some(Program::Command { argv }) => {
+            argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
+        }
+        None => text!("none; it stands after --", "无，由 -- 之后给出").get(lang).to_owned(),
+    };
+    let engine = format!("{:?}", settings.engine.value).to_lowercase();
+    let layout = match settings.layout.rule.value {
+        LayoutRule::None => "none",
+        LayoutRule::UlyssesWorld => "ulysses-world",
+        LayoutRule::UlyssesRing => "ulysses-ring",
+    };
+    let mut out = text!(
+        "{name} can be used: program {program}, engine {engine}, layout {layout}\n",
+        "{name} 可用：程序 {program}，启动引擎 {engine}，布局 {layout}\n"
+    )
+    .get(lang)
+    .to_owned();
+    for warning in &settings.warnings {
+        out.push_str(&closing::warning(warning, lang));
+    }
+    out
+}
