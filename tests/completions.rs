@@ -17,7 +17,7 @@ impl Shell {
         let there =
             Command::new(shell).arg("--version").output().is_ok_and(|out| out.status.success());
         if !there {
-            skipped(&format!("no {shell} on this machine"));
+            skipped(format!("no {shell} on this machine"));
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");

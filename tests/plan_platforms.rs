@@ -46,7 +46,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
         ),
         (
             "taehv",
-            format!("{generic} RANK=1"),
+            format!("{generic} RANK=1 RANKLAUNCH_CONDA_ENV=tiny-vae"),
             8,
             format!(
                 "{accelerate} --num_machines 2 --num_processes 16 --machine_rank 1 \
@@ -58,7 +58,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
         ),
         (
             "taehv",
-            format!("{kubebrain} KUBEBRAIN_REPLICA=1 NODE_RANK=1"),
+            format!("{kubebrain} KUBEBRAIN_REPLICA=1 NODE_RANK=1 RANKLAUNCH_CONDA_ENV=tiny-vae"),
             8,
             format!(
                 "{accelerate} --num_machines 2 --num_processes 16 --machine_rank 1 \
@@ -82,7 +82,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
     ];
     for (profile, platform, gpus, expected) in table {
         let node = Node::with_gpus(gpus).platform(&platform);
-        // The environment that the profile names, in a root that CONDA_EXE points to.
+        // The environment that the user names, in a root that CONDA_EXE points to.
         let node = node
             .interpreter("/opt/tiny/envs/tiny-vae")
             .file("/opt/tiny/conda-meta/history", "")
