@@ -2,7 +2,27 @@
 
 use std::io;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Does `work` in a thread of its own, or here where none is to be had: the pids limit is
+/// used up, or the container refuses clone3(2). What hangs then hangs us; what does not,
+/// which is nearly all, is done.
+fn apart(work: impl FnOnce() + Send + 'static) {
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let theirs = Arc::clone(&work);
+    let spawned = std::thread::Builder::new().name("in-time".to_owned()).spawn(move || {
+        if let Some(work) = take(&theirs) {
+            work();
+        }
+    });
+    if spawned.is_err()
+        && let Some(work) = take(&work)
+    {
+        work();
+    }
+}
 
 /// The result of `work`, done in a thread of its own; None when it has none by then.
 /// The thread is left behind: nothing can end a wait in a dead mount.
@@ -11,12 +31,9 @@ pub(crate) fn in_time<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (done, result) = mpsc::sync_channel(1);
-    std::thread::Builder::new()
-        .name("in-time".to_owned())
-        .spawn(move || {
-            let _ = done.send(work());
-        })
-        .ok()?;
+    apart(move || {
+        let _ = done.send(work());
+    });
     result.recv_timeout(patience).ok()
 }
 
@@ -25,7 +42,11 @@ pub(crate) async fn beside<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    tokio::time::timeout(patience, tokio::task::spawn_blocking(work)).await.ok()?.ok()
+    let (done, result) = tokio::sync::oneshot::channel();
+    apart(move || {
+        let _ = done.send(work());
+    });
+    tokio::time::timeout(patience, result).await.ok()?.ok()
 }
 
 /// [`in_time`] for what may fail: no answer is an error like any other.

@@ -22,11 +22,12 @@ mod together;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
 
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
@@ -38,7 +39,8 @@ use crate::report;
 use crate::report::closing;
 use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
-use crate::supervise::{AgentEar, AgentLink, GuardWord, guard, shim};
+use crate::supervise::guard::{self, HowLost, Lost};
+use crate::supervise::{AgentEar, AgentLink, GuardWord, shim};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -101,31 +103,49 @@ fn run(options: &Options) -> i32 {
         }));
         agent(options, link, dispositions)
     };
-    let lost = |signal| last_words(options, &oom, signal);
+    let lost = |lost: &Lost| last_words(options, &oom, lost);
     guard::guarded(agent, lost).unwrap_or_else(|error| {
         eprintln!("ranklaunch: cannot start the guard process: {error}");
         Verdict::Internal.code()
     })
 }
 
-/// What the guard says in place of an agent that was killed.
-fn last_words(options: &Options, oom: &OomWatch, signal: i32) {
+/// What the agent leaves with the guard, which has read no settings.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Will {
+    lang: Lang,
+    /// The profile's `[exit]`.
+    exit_codes: BTreeMap<i32, i32>,
+    termination_log: Option<PathBuf>,
+}
+
+/// What the guard says in place of an agent that was lost; the exit code.
+fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
     let host = Host::live();
-    let lang = settings::language(options, &host);
-    let mut ending = report::ending::agent_killed(signal);
-    if let (9, Some(kills)) = (signal, oom.kills(&host)) {
+    // Without one it was lost before it had read the settings.
+    let will = lost.will.as_deref().and_then(|will| serde_json::from_slice(will).ok());
+    let will = will
+        .unwrap_or_else(|| Will { lang: settings::language(options, &host), ..Will::default() });
+    let lang = will.lang;
+    let mut ending = match lost.how {
+        HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
+        HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
+    };
+    if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, oom.kills(&host)) {
         let agent = text!("the launcher's agent", "启动器的 agent");
         ending = report::memory::of_victim(ending, &agent, &kills);
     }
-    let words = closing::ended_early(&ending, ending.code, lang);
+    let code = will.exit_codes.get(&ending.code).copied().unwrap_or(ending.code);
+    let words = closing::ended_early(&ending, code, lang);
     // One thread, and no time to lose: a console that takes nothing now gets nothing.
     let console = std::io::stderr();
     let mut ready = [PollFd::new(&console, PollFlags::OUT)];
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
         eprint!("{words}");
     }
-    // The kubelet's own file, or nothing.
-    let _ = report::files::announce(None, &host, &ending, None, ending.code, lang);
+    let path = will.termination_log.as_deref();
+    let _ = report::files::announce(path, &host, &ending, None, code, lang);
+    code
 }
 
 fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
@@ -222,7 +242,7 @@ fn enter(settings: &mut Settings, host: &Host) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn unread(path: Option<std::path::PathBuf>, patience: Duration) -> Refusal {
+fn unread(path: Option<PathBuf>, patience: Duration) -> Refusal {
     let path = path.unwrap_or_default();
     let (path, seconds) = (path.display(), patience.as_secs_f64());
     Refusal::new(
@@ -266,6 +286,12 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
     // Ranks inherit it, and so does every socket of ours.
     crate::prepare::raise_limits();
     link.announce_grace(settings.grace.value);
+    let will = Will {
+        lang: settings.lang,
+        exit_codes: settings.exit_codes.clone(),
+        termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
+    };
+    link.leave_will(&serde_json::to_vec(&will).unwrap_or_default());
     let console = Console::standard(settings.lang);
     let scene = Scene {
         host: Arc::new(host),

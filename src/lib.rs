@@ -35,6 +35,7 @@ pub mod plan;
 pub mod prepare;
 pub mod probe;
 pub mod procfs;
+mod random;
 pub mod rank;
 pub mod report;
 pub mod settings;

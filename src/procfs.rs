@@ -33,6 +33,8 @@ pub struct Process {
     pub session: i32,
     /// Device number of the controlling terminal; 0 without one.
     pub terminal: i32,
+    /// The kernel's own flags of the task (PF_*).
+    pub flags: u32,
     /// Clock ticks since boot. Together with the pid it names a process for good.
     pub start_ticks: u64,
     /// `R`, `S`, `D`, `Z`… of the first thread.
@@ -51,9 +53,10 @@ impl Process {
     }
 
     pub fn is_kernel_thread(&self) -> bool {
-        // kthreadd is always pid 2 of the first namespace; inside other
-        // namespaces no kernel thread is visible.
-        self.ppid == 2 && self.pgid == 0 || self.pid == 2 && self.ppid == 0 && self.pgid == 0
+        /// PF_KTHREAD (linux/sched.h). The parent says nothing: pid 2 is kthreadd in the
+        /// first namespace only, and any process in a container's.
+        const KERNEL_THREAD: u32 = 0x0020_0000;
+        self.flags & KERNEL_THREAD != 0
     }
 
     /// The arguments, as [`cmdline`]; None when the process is no longer this one.
@@ -69,17 +72,18 @@ pub fn parse_stat(line: &[u8]) -> Option<Process> {
     let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
     let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
     let comm = line.get(open + 1..close)?.to_vec();
-    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; num_threads
-    // is field 20, starttime field 22.
+    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; flags is
+    // field 9, num_threads field 20, starttime field 22.
     let mut fields = words(line.get(close + 1..)?);
     let state = *fields.next()?.first()?;
     let ppid = number(fields.next())?;
     let pgid = number(fields.next())?;
     let session = number(fields.next())?;
     let terminal = number(fields.next())?;
-    let threads = fields.nth(12)?.to_str().ok()?.parse().ok()?;
+    let flags = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+    let threads = fields.nth(10)?.to_str().ok()?.parse().ok()?;
     let start_ticks = fields.nth(1)?.to_str().ok()?.parse().ok()?;
-    Some(Process { pid, ppid, pgid, session, terminal, start_ticks, state, threads, comm })
+    Some(Process { pid, ppid, pgid, session, terminal, flags, start_ticks, state, threads, comm })
 }
 
 /// Every pid of /proc, in the kernel's (ascending) order.
@@ -381,10 +385,23 @@ mod tests {
         assert_eq!(process.comm, b"a) S 1 (b");
         assert_eq!((process.pid, process.ppid, process.pgid), (42, 7, 42));
         assert_eq!((process.session, process.terminal), (41, 34816));
+        assert_eq!((process.flags, process.threads), (4194560, 1));
         assert_eq!((process.start_ticks, process.state), (123456, b'R'));
         for broken in [&b""[..], b"42", b"42 (x", b"42 (x) S", b") (", b"x (y) S 1 1 1 1"] {
             assert_eq!(parse_stat(broken), None);
         }
+    }
+
+    #[test]
+    fn kernel_threads_are_told_by_the_kernel() {
+        let stat = |line: &[u8]| parse_stat(line).expect("parses");
+        let rest = b"0 0 0 0 20 0 1 0 5 0 0";
+        let of = |head: &[u8]| stat(&[head, rest].concat());
+        let thread = b"9 (kworker/0:0) I 2 0 0 0 -1 69238880 0 0 0 0 ";
+        assert!(of(thread).is_kernel_thread());
+        // What pid 2 of a container started (`unshare -pf` without a session of its own).
+        let child = b"3 (python3) S 2 0 0 0 -1 4194560 0 0 0 0 ";
+        assert!(!of(child).is_kernel_thread());
     }
 
     #[test]

@@ -231,8 +231,8 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         skipped("only root can make a process that its launcher may not signal");
         return;
     }
-    for (mode, nproc, stop, code) in
-        [("become-root", 1, true, 143), ("fail-beside-root", 2, false, 83)]
+    for (mode, nproc, stop, codes) in
+        [("become-root", 1, true, [83, 143]), ("fail-beside-root", 2, false, [83, 83])]
     {
         let setup = Setup::new(Place::Plain).user(65534);
         let program = setup.folder().join("rooted");
@@ -249,9 +249,12 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         if stop {
             job.send(Role::Guard, Signal::SIGTERM);
         }
-        // Agent and guard each give it five seconds after SIGKILL.
-        let over = job.ends_within(Duration::from_secs(18)).code(code);
-        assert!(over.elapsed > Duration::from_secs(4), "{:?}", over.elapsed);
+        // A stop keeps to its grace, whatever is left. After a failure SIGKILL has five
+        // seconds to work, once: the guard does not wait for what the agent has named.
+        let over = job.ends_within(Duration::from_secs(18));
+        assert!(codes.contains(&over.code), "{}\n{}", over.code, over.job.err());
+        let most = Duration::from_secs(if stop { 4 } else { 9 });
+        assert!(over.elapsed < most, "{:?}\n{}", over.elapsed, over.job.err());
         assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
         assert!(over.job.err().contains("rooted"), "{}", over.job.err());
     }

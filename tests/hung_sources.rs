@@ -7,6 +7,7 @@ mod hung_mount;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Ended, Launcher, executable, processes_of, wait_until};
 use hung_mount::with_hung_mount;
@@ -101,6 +102,44 @@ fn plan_and_run_go_on_without_what_hangs() {
         assert!(ended.err.contains(&logs), "{}", ended.err);
         assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
         token = ended.token().to_owned();
+    });
+    if there {
+        nothing_left(&token);
+    }
+}
+
+/// tests/programs/stuck_driver.c: NVML of a driver that hangs.
+fn stuck_driver(folder: &Path) -> std::path::PathBuf {
+    let library = folder.join("libnvidia-ml.so.1");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"]).arg(&library);
+    common::run_tool(compiler.arg(common::program("stuck_driver.c")));
+    library
+}
+
+/// The probe that it holds is our own child and no process of the job.
+#[test]
+fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
+    let mut token = String::new();
+    let there = with_hung_mount(|hung| {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (program, code) in [("exit 0", 0), ("exit 5", 5)] {
+            let args = ["run", "--engine", "direct", "--stale", "off", "--nproc-per-node", "1"];
+            let ended = Launcher::new(args)
+                .args(["--deadline", "1s", "--severity", "gpu.fault=warn"])
+                .args(["--severity", "gpu.count=warn", "--grace", "4s"])
+                .args(["--", "sh", "-c", program])
+                .env("RANKLAUNCH_NVML_LIBRARY", stuck_driver(folder.path()))
+                .env("STUCK_DRIVER", hung.join("nvidiactl"))
+                .run()
+                .expect_code(code);
+            assert!(ended.err.contains("NVML hangs"), "{}", ended.err);
+            assert!(!ended.err.contains("outlived"), "{}", ended.err);
+            // One deadline before the start; neither grace nor a wait for the probe.
+            assert!(ended.elapsed < Duration::from_secs(6), "{:?}\n{}", ended.elapsed, ended.err);
+            assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
+            token = ended.token().to_owned();
+        }
     });
     if there {
         nothing_left(&token);

@@ -162,6 +162,7 @@ fn the_command_gets_the_signal_state_that_init_was_given() {
     ];
     for (blocked, ignored) in sets {
         let start = Dispositions {
+            ignored_real_time: 0,
             mask: blocked.iter().copied().collect::<SigSet>(),
             ignored: ignored.iter().copied().collect::<SigSet>(),
         };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
+use tokio::io::unix::AsyncFd;
 
 use super::node::Ready;
 use super::restart::Restarts;
@@ -22,7 +23,7 @@ use crate::observe::counters::{self, Counters, Growth};
 use crate::observe::{AccelerateConfig, OomWatch};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::prepare;
-use crate::rank::{GlobalRank, LocalRank};
+use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::closing::{self, Closing};
 use crate::report::ending::{self, ENGINE_START, describe, ending, signal_name};
 use crate::report::files::RunRecord;
@@ -33,7 +34,7 @@ use crate::supervise::{
     self, End, EndBudget, Launch, Notice, Outcome, Owner, Planned, RankStart, Start, Stream,
     Streams, Unit,
 };
-use crate::sys::Dispositions;
+use crate::sys::{self, Dispositions};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -188,7 +189,8 @@ async fn once(
     let counters = link_counters(scene, &plan).await;
     let scratch = Scratch::new(&identity.run_id);
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
-    let mut pipes = Pipes { logs: &logs, planned: launch.planned };
+    let say = |line: &Text| scene.say(line);
+    let mut pipes = Pipes { logs: &logs, say: &say, planned: launch.planned };
     let oom = OomWatch::begin(&scene.host);
     let mut notice = |notice: Notice| {
         if matches!(notice, Notice::Stopping { .. }) {
@@ -468,6 +470,7 @@ fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
 /// Hands pipes on to the log room.
 struct Pipes<'a> {
     logs: &'a Logs,
+    say: &'a (dyn Fn(&Text) + Sync),
     planned: Planned,
 }
 
@@ -489,9 +492,33 @@ impl Streams for Pipes<'_> {
             Stream::Out => logs::Kind::Out,
             Stream::Err => logs::Kind::Err,
         };
-        // Without a reader the rank's writes fail or are lost, but it is not held up.
+        let spare = pipe.try_clone();
         if let Err(error) = self.logs.attach(owner, kind, pipe) {
             tracing::error!(%owner, %error, "no reader for a stream");
+            // A closed pipe would kill the rank at its next line.
+            if let Ok(spare) = spare.and_then(sys::watch) {
+                tokio::spawn(swallow(spare));
+            }
+            (self.say)(&text!(
+                "the output of {owner} is lost: {error}",
+                "{owner} 的输出将丢失：{error}"
+            ));
+        }
+    }
+}
+
+/// Reads a pipe to its end and forgets what it carries.
+async fn swallow(pipe: AsyncFd<OwnedFd>) {
+    let mut buffer = vec![0; 16 << 10];
+    if rustix::io::ioctl_fionbio(&pipe, true).is_err() {
+        return;
+    }
+    loop {
+        let Ok(mut ready) = pipe.readable().await else { return };
+        match ready.try_io(|pipe| Ok(rustix::io::read(pipe, &mut buffer)?)) {
+            Ok(Ok(0)) => return,
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => return,
+            _ => {}
         }
     }
 }
@@ -528,6 +555,38 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
                 "收到 {name}：各 rank 有 {grace:.0} 秒时间结束"
             )
         }
+        Notice::Leftovers { rank, names, count, grace_ms } => {
+            let more = if *count > names.len() { ", …" } else { "" };
+            let names = format!("{}{more}", names.join(", "));
+            let (en, zh) = match grace_ms {
+                0 => ("SIGKILL".to_owned(), "SIGKILL".to_owned()),
+                ms => {
+                    let seconds = Duration::from_millis(*ms).as_secs_f64();
+                    (
+                        format!("SIGTERM, and SIGKILL after at most {seconds:.0} s"),
+                        format!("SIGTERM，最多 {seconds:.0} 秒后 SIGKILL"),
+                    )
+                }
+            };
+            match rank.map(|rank| rank.global) {
+                Some(rank) => text!(
+                    "rank {rank} ended with code 0 and left {count} processes in the background: {names}; they get {en} (a job must not end before its work: use wait, or no &)",
+                    "rank {rank} 以 0 结束，但在后台留下了 {count} 个进程：{names}；将对其发送 {zh}（任务不应先于其工作结束：请使用 wait，或去掉 &）"
+                ),
+                None => text!(
+                    "{count} processes are left after the ranks: {names}; they get {en}",
+                    "各 rank 结束后仍有 {count} 个进程：{names}；将对其发送 {zh}"
+                ),
+            }
+        }
+        Notice::Unread { rank: RankId { global, .. } } => text!(
+            "the output of rank {global} cannot be read: no more files may be open (ulimit -n)",
+            "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
+        ),
+        Notice::SlowStart { program } => text!(
+            "{program} does not begin: is its mount dead?",
+            "{program} 未能启动：其挂载点是否失效？"
+        ),
         Notice::Killing => text!("the grace is over: SIGKILL", "宽限期已过：发送 SIGKILL"),
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);

@@ -20,6 +20,7 @@ use crate::lang::Text;
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{self, Plan, RunIdentity, Survey};
 use crate::prepare::{self, Wait};
+use crate::random;
 use crate::report::{closing, start};
 use crate::settings::{Engine, MusterMode, Program, Settings, StaleMode};
 use crate::supervise;
@@ -138,7 +139,20 @@ async fn plan_alone(
         }
     }
     planned(&scene.settings, facts, Stage::BeforeStart)?;
+    has_room(scene, &plan)?;
     Ok((plan, interactive))
+}
+
+/// Files and threads for this many ranks, as far as they can be had at all.
+fn has_room(scene: &Scene, plan: &Plan) -> Result<(), Refusal> {
+    let ranks = if plan.engine == Engine::Command { 1 } else { plan.nproc_per_node };
+    let Err(refusal) = prepare::has_room(ranks) else { return Ok(()) };
+    match plan::severity(&scene.settings, &refusal.id, Severity::Fail) {
+        Severity::Fail => return Err(refusal),
+        Severity::Warn => scene.say(&refusal.text),
+        Severity::Off => {}
+    }
+    Ok(())
 }
 
 /// Whether the rank is left the terminal: on request, or because a person sits
@@ -407,7 +421,7 @@ pub(super) fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
 /// the job, until nodes agree on one.
 pub(super) fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
-    getrandom::fill(&mut random).map_err(|error| internal(&format!("getrandom: {error}")))?;
+    random::fill(&mut random).map_err(|error| internal(&error.to_string()))?;
     let now = OffsetDateTime::now_utc();
     let timestamp = now
         .format(format_description!("[year][month][day]-[hour][minute][second]"))

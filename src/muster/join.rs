@@ -118,7 +118,7 @@ fn herd(config: &Config) -> Duration {
 fn jitter(most: Duration) -> Duration {
     let mut random = [0u8; 4];
     // Without randomness all wait alike, which is only slower.
-    let _ = getrandom::fill(&mut random);
+    let _ = crate::random::fill(&mut random);
     most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
 }
 

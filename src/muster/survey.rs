@@ -120,7 +120,7 @@ impl Gathered {
         door.shut().await;
         let mut token = [0u8; 16];
         // Without randomness the secret alone keeps others out, where there is one.
-        let _ = getrandom::fill(&mut token);
+        let _ = crate::random::fill(&mut token);
         let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
         target.serve(config.secret.clone(), token.clone());
         let by_id = members.iter().map(|(node, member)| (member.id, *node)).collect();

@@ -148,7 +148,7 @@ struct Temporary(PathBuf);
 impl Temporary {
     fn create(folder: PathBuf) -> io::Result<Temporary> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        crate::random::fill(&mut random)?;
         let path = folder.join(format!("{NAME}-{:016x}", u64::from_ne_bytes(random)));
         // create_new neither follows a link nor takes a file that is there.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;

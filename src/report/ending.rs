@@ -113,11 +113,12 @@ pub fn stopped(signal: i32) -> Ending {
     )
 }
 
-/// The agent, which knows how the ranks are, was killed by `signal`.
-pub fn agent_killed(signal: i32) -> Ending {
+/// The agent, which knows how the ranks are, was killed by `signal`; perhaps while a
+/// stop from outside by `stopped_by` was under way, whose code then stands.
+pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
     let name = signal_name(signal);
     make(
-        128 + signal,
+        128 + stopped_by.unwrap_or(signal),
         Class::Launcher,
         "agent.killed",
         None,
@@ -128,6 +129,25 @@ pub fn agent_killed(signal: i32) -> Ending {
         text!(
             "somebody sent it to ranklaunch, or the node ran out of memory",
             "有人向 ranklaunch 发送了该信号，或节点内存耗尽"
+        ),
+    )
+}
+
+/// Stopped from outside by `signal`, and the agent did not end within the grace.
+pub fn agent_hung(signal: i32) -> Ending {
+    let name = signal_name(signal);
+    make(
+        128 + signal,
+        Class::Stopped,
+        "agent.hung",
+        None,
+        text!(
+            "stopped from outside by {name}; the launcher's agent did not end within the grace and was killed with its ranks",
+            "被外部信号 {name} 停止；启动器的 agent 未能在宽限期内结束，已连同其 rank 一起被杀死"
+        ),
+        text!(
+            "something that it waits for does not answer (a dead mount, a driver), or the node is overloaded; the last lines of the ranks may be missing in the logs",
+            "它所等待的对象没有应答（挂载点失效或驱动挂死），或节点过载；日志中可能缺少各 rank 的最后几行"
         ),
     )
 }
@@ -390,6 +410,22 @@ fn unkillable(outcome: &Outcome) -> Ending {
         })
         .collect();
     let list = list.join(", ");
+    if outcome.survivors.iter().any(|left| left.forbidden) {
+        return make(
+            Verdict::Stale.code(),
+            Class::Launcher,
+            "forbidden",
+            None,
+            text!(
+                "processes that ranklaunch may not signal are left: {list}",
+                "仍有 ranklaunch 无权发送信号的进程：{list}"
+            ),
+            text!(
+                "they run as another user and this container has no CAP_KILL (docker run --cap-drop, securityContext.capabilities): keep KILL, or start ranklaunch as the user that the job runs as",
+                "它们以其他用户身份运行，而此容器没有 CAP_KILL（docker run --cap-drop、securityContext.capabilities）：请保留 KILL，或以任务的用户身份启动 ranklaunch"
+            ),
+        );
+    }
     make(
         Verdict::Stale.code(),
         Class::Launcher,

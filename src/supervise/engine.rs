@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -17,6 +17,15 @@ use super::tree;
 use crate::cpus::CpuList;
 use crate::rank::RankId;
 use crate::sys::{self, Dispositions};
+
+/// A standard input that ends at once, also in a root without /dev/null.
+fn nothing() -> io::Result<OwnedFd> {
+    match std::fs::File::open("/dev/null") {
+        Ok(null) => Ok(null.into()),
+        // Of a pipe whose other end is closed.
+        Err(_) => io::pipe().map(|(end, _)| end.into()),
+    }
+}
 
 /// What to start, as fixed by the plan.
 #[derive(Debug)]
@@ -63,13 +72,17 @@ pub(super) struct Started {
 
 /// Starts everything. When one of several ranks cannot be started, those before
 /// it are running and are listed in the error's place by the caller's sweep.
-pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, io::Error)> {
+pub(super) fn start(
+    launch: &Launch,
+    socket: &str,
+    token: &str,
+) -> Result<Started, (PathBuf, io::Error)> {
     let nowhere = |error| (PathBuf::new(), error);
     let (out, out_write) = io::pipe().map_err(nowhere)?;
     let (err, err_write) = io::pipe().map_err(nowhere)?;
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
-    let mut agent_socket = format!("{socket} {}", launch.grace.as_millis());
+    let mut agent_socket = format!("{socket} {token} {}", launch.grace.as_millis());
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");
     }
@@ -90,7 +103,7 @@ pub(super) fn start(launch: &Launch, socket: &str) -> Result<Started, (PathBuf, 
             .envs(more)
             .env(AGENT_SOCKET, &agent_socket)
             .env(JOB_MARK, &mark)
-            .stdin(Stdio::null())
+            .stdin(nothing().map_err(named)?)
             .stdout(out_write.try_clone().map_err(named)?)
             .stderr(err_write.try_clone().map_err(named)?);
         match launch.bindings.as_slice() {

@@ -8,29 +8,33 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{Pid, getpgrp, setpgid};
-use rustix::process::Signal as Kill;
 
 use super::apart;
 use super::budget::{EndBudget, EndStep};
-use super::keeper::{Event, Keeper, Mark, Watch, number};
+use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
 use super::outcome::End;
 use super::terminal::Terminal;
+use super::tree;
 use crate::sys::{self, Dispositions, Fork};
 
 /// Until the agent has said its own, the stop budget that the guard allows it.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 /// How long an agent that has said its verdict may take to be gone.
 const LEAVE: Duration = Duration::from_secs(1);
+/// What SIGKILL is given to work after the budget of a stop is used up.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// How long the agent may take for the KILL that a second interrupt demands.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The signals that mean something to a launch.
-const WATCHED: [Signal; 8] = [
+/// The named signals that mean something to a launch. Those after SIGWINCH have no
+/// meaning of their own: by default they would end the guard, and the ranks with it at
+/// once, so they are stops like TERM.
+const WATCHED: [Signal; 13] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -39,18 +43,39 @@ const WATCHED: [Signal; 8] = [
     Signal::SIGUSR2,
     Signal::SIGCONT,
     Signal::SIGWINCH,
+    Signal::SIGALRM,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGIO,
+    Signal::SIGPWR,
 ];
+
+/// An agent that was lost before it had said how the job ended.
+#[derive(Debug)]
+pub struct Lost {
+    pub how: HowLost,
+    /// What it has left with [`AgentLink::leave_will`].
+    pub will: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HowLost {
+    /// This signal ended it.
+    Killed { signal: i32, stopped_by: Option<i32> },
+    /// It did not end within the budget of a stop by this signal.
+    Hung { stopped_by: i32 },
+}
 
 /// Forks the agent and guards it; gives the exit code of the whole program.
 ///
 /// `agent` runs in the child with its end of the link and the signal state that
-/// the program was started with. `lost` is told of the signal that killed the agent,
-/// once nothing of the job is left. Call before any thread exists.
+/// the program was started with. `lost` speaks in place of an agent that was lost before
+/// it did, and gives the exit code. Call before any thread exists.
 pub fn guarded(
     agent: impl FnOnce(&AgentLink, Dispositions) -> i32,
-    lost: impl Fn(i32),
+    lost: impl Fn(&Lost) -> i32,
 ) -> io::Result<i32> {
-    let watch = Watch::begin(WATCHED.into_iter().collect::<SigSet>())?;
+    let watch = Watch::begin(sys::and_real_time(&WATCHED))?;
     let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
     let (ours, theirs) = link::pair()?;
 
@@ -68,6 +93,10 @@ pub fn guarded(
             // A thread of ours that is stuck in a dead mount keeps this process from
             // ending. Neither the guard nor a reader of our output has to wait for it.
             apart::let_go();
+            let left = tree::living_below();
+            if !left.is_empty() {
+                link.announce_left(left);
+            }
             link.announce_verdict(code);
             sys::exit_now(code)
         }
@@ -83,15 +112,20 @@ pub fn guarded(
         grace: FIRST_GRACE,
         stop: None,
         kill_by: None,
+        said: None,
         verdict: None,
         interactive: false,
-        killed: None,
+        will: None,
     };
-    let code = guard.watch();
-    if let Some(signal) = guard.killed {
-        lost(signal);
-    }
-    Ok(code)
+    let over = guard.watch();
+    Ok(guard.after_agent(over, lost))
+}
+
+/// How the watch over the agent ended.
+enum Over {
+    /// By itself, or it said its verdict and cannot end.
+    Code(i32),
+    Lost(HowLost),
 }
 
 struct Guard {
@@ -104,36 +138,44 @@ struct Guard {
     stop: Option<(i32, Instant)>,
     /// After a second interrupt even an agent that hangs must be through by then.
     kill_by: Option<Instant>,
+    /// The exit code, once the agent has told people all that matters.
+    said: Option<i32>,
     /// What the agent said at its end, and until when it may be gone.
     verdict: Option<(i32, Instant)>,
     /// A rank has the terminal.
     interactive: bool,
-    /// The signal that ended the agent, where somebody else sent it.
-    killed: Option<i32>,
+    will: Option<Vec<u8>>,
 }
 
 impl Guard {
-    fn watch(&mut self) -> i32 {
+    fn watch(&mut self) -> Over {
         loop {
             let budget = EndBudget::of(self.grace);
             let whole = self.stop.map(|(_, since)| since + budget.until(EndStep::Agent));
             let leave = self.verdict.map(|(_, by)| by);
             let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
             match self.keeper.next(deadline, Some(self.link.as_fd())) {
-                Event::Ended(end) => {
-                    if let End::Signal(signal) = end {
-                        self.killed = Some(signal);
-                    }
-                    return self.after_agent(end);
+                Event::Ended(End::Code(code)) => {
+                    // The agent's last words are in the socket, unless they were read.
+                    self.hear_agent();
+                    return Over::Code(code);
+                }
+                Event::Ended(End::Signal(signal)) => {
+                    self.hear_agent();
+                    let stopped_by = self.stop.map(|(signal, _)| signal);
+                    return Over::Lost(HowLost::Killed { signal, stopped_by });
                 }
                 // It has done everything, and something that no signal ends keeps it.
                 Event::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
                     self.keeper.give_up_child();
-                    return self.after_agent(End::Code(self.verdict.map_or(0, |(code, _)| code)));
+                    return Over::Code(self.verdict.map_or(0, |(code, _)| code));
                 }
                 // The agent had its whole budget and more: it hangs, and is swept
                 // with all it has started.
-                Event::Deadline => return self.after_agent(End::Signal(Kill::KILL.as_raw())),
+                Event::Deadline => {
+                    let stopped_by = self.stop.map_or(Signal::SIGINT as i32, |(signal, _)| signal);
+                    return Over::Lost(HowLost::Hung { stopped_by });
+                }
                 Event::Signal(info) => self.signalled(number(&info)),
                 // An end of file stays readable: the agent's SIGCHLD follows it
                 // within the kernel's exit path.
@@ -145,11 +187,14 @@ impl Guard {
     }
 
     fn hear_agent(&mut self) {
-        let mut packet = [0u8; 16];
+        let mut packet = [0u8; link::LONGEST];
         while let Ok(length) = recv(self.link.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
             match AgentWord::decode(packet.get(..length).unwrap_or_default()) {
                 Some(AgentWord::Grace(grace)) => self.grace = grace,
                 Some(AgentWord::Interactive) => self.interactive = true,
+                Some(AgentWord::Said(code)) => self.said = Some(code),
+                Some(AgentWord::Left(pids)) => self.keeper.leave_behind(&pids),
+                Some(AgentWord::Will(will)) => self.will = Some(will),
                 Some(AgentWord::Verdict(code)) => {
                     self.verdict = Some((code, Instant::now() + LEAVE));
                 }
@@ -171,7 +216,9 @@ impl Guard {
                 self.kill_by.get_or_insert(Instant::now() + KILL_PATIENCE);
                 self.tell(GuardWord::KillNow);
             }
-            _ => self.stop_by(number),
+            // Real-time: a program's own, whatever it means by it.
+            Err(_) => self.tell(GuardWord::Pass(number)),
+            Ok(_) => self.stop_by(number),
         }
     }
 
@@ -188,17 +235,34 @@ impl Guard {
         let _ = send(self.link.as_raw_fd(), &link::encode(word), flags);
     }
 
-    fn after_agent(&mut self, end: End) -> i32 {
+    fn after_agent(mut self, over: Over, lost: impl Fn(&Lost) -> i32) -> i32 {
         // An agent that ended by itself has swept; one that was killed has not,
         // and nobody is left who could grant its ranks a grace or take their logs.
-        self.keeper.sweep(Duration::ZERO);
+        let last_wait = self.stop.map_or(LAST_WAIT, |(_, since)| {
+            LAST_WAIT.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
+        });
+        let (said, will) = (self.said, self.will.take());
+        let speak = |how| said.unwrap_or_else(|| lost(&Lost { how, will }));
+        let code = match over {
+            // The time is used up: what people read comes before what may take long.
+            Over::Lost(how @ HowLost::Hung { .. }) => {
+                let code = speak(how);
+                self.keeper.sweep(Duration::ZERO, last_wait);
+                code
+            }
+            Over::Lost(how) => {
+                self.keeper.sweep(Duration::ZERO, last_wait);
+                speak(how)
+            }
+            Over::Code(code) => {
+                self.keeper.sweep(Duration::ZERO, last_wait);
+                code
+            }
+        };
         if let (Some(terminal), true) = (&self.terminal, self.interactive) {
             // Its shim has done this, unless it was killed.
             terminal.take_back_from_the_dead();
         }
-        match (end, self.stop) {
-            (End::Signal(_), Some((signal, _))) => 128 + signal,
-            _ => end.shell_code(),
-        }
+        code
     }
 }

@@ -17,7 +17,7 @@ use nix::libc::{SI_KERNEL, signalfd_siginfo};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgrp, setpgid};
 
-use super::keeper::{Event, Keeper, Mark, Watch, number, own_pid};
+use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number, own_pid};
 use super::outcome::End;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
@@ -124,7 +124,7 @@ impl Init {
                 terminal.restore_modes();
             }
         }
-        self.keeper.sweep(grace);
+        self.keeper.sweep(grace, LAST_WAIT);
         if let Place::Foreground(terminal) = &self.place {
             // A shell that was killed leaves it to one of its jobs.
             terminal.take_back_from_the_dead();

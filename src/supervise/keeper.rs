@@ -20,9 +20,11 @@ use rustix::process::{Signal as Send, WaitOptions};
 use super::outcome::{End, Survivor};
 use super::tree::{self, Process};
 use crate::sys::{self, Dispositions};
+use crate::verdict::Verdict;
 
-/// After SIGKILL, how long to wait for processes to go before they are given up.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+/// After SIGKILL, how long to wait for processes to go before they are given up,
+/// where nobody waits for us.
+pub(super) const LAST_WAIT: Duration = Duration::from_secs(5);
 /// Pause between two scans while something is being killed.
 const KILL_PAUSE: Duration = Duration::from_millis(20);
 /// Pause between two scans while leftovers may end by themselves.
@@ -147,7 +149,10 @@ impl Keeper {
         other: Option<BorrowedFd<'_>>,
     ) -> Event {
         loop {
-            self.reap();
+            if !self.reap() && self.end.is_none() {
+                // Somebody else took its status (a library, a debugger): it is gone.
+                self.end = Some(End::Code(Verdict::Internal.code()));
+            }
             if let Some(end) = self.end {
                 return Event::Ended(end);
             }
@@ -172,6 +177,11 @@ impl Keeper {
         let now = Instant::now();
         let first = *self.interrupted.get_or_insert(now);
         now - first >= SECOND_INTERRUPT
+    }
+
+    /// These are not waited for: they outlived SIGKILL, and the child has said so.
+    pub(super) fn leave_behind(&mut self, pids: &[i32]) {
+        self.strangers.extend(pids);
     }
 
     /// True when `other` can be read; a signal and the deadline wake as well.
@@ -210,9 +220,13 @@ impl Keeper {
     }
 
     /// Ends what is left of the job: TERM once for each process and the grace,
-    /// then KILL until a scan finds nothing. A second interrupt ends the grace.
-    pub(super) fn sweep(&mut self, grace: Duration) {
+    /// then KILL until a scan finds nothing, for `last_wait` at most. A second
+    /// interrupt ends the grace.
+    pub(super) fn sweep(&mut self, grace: Duration, last_wait: Duration) {
         let mut kill = Instant::now() + grace;
+        if !tree::has_proc() {
+            return self.sweep_without_proc(kill, last_wait);
+        }
         let mut asked = HashSet::new();
         loop {
             if !self.reap() {
@@ -223,12 +237,13 @@ impl Keeper {
             // A scan is not atomic: a process may fork and go while it runs. Where
             // every child is the job's, only the kernel's "no child" is the end;
             // PID 1 takes everything with it when it ends.
-            if (self.adopts_outsiders || self.given_up) && left.is_empty() {
+            let others = self.adopts_outsiders || self.given_up || !self.strangers.is_empty();
+            if others && left.is_empty() {
                 return;
             }
             let now = Instant::now();
             let killing = now >= kill;
-            if now >= kill + LAST_WAIT {
+            if now >= kill + last_wait {
                 tree::survivors(left).iter().for_each(say_last);
                 return;
             }
@@ -242,7 +257,7 @@ impl Keeper {
                 }
             }
             if killing && !self.adopts_outsiders {
-                tree::kill_children();
+                tree::kill_children(&self.strangers);
             }
             let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
             self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
@@ -251,6 +266,31 @@ impl Keeper {
                     kill = kill.min(Instant::now());
                 }
             }
+        }
+    }
+
+    /// [`sweep`](Self::sweep) where only wait(2) knows our children: all of them are the
+    /// job's, since their parents were. PID 1 cannot tell them from others'; the kernel
+    /// ends all of them with it.
+    fn sweep_without_proc(&mut self, kill: Instant, last_wait: Duration) {
+        let mut asked = HashSet::new();
+        while !self.adopts_outsiders && self.reap() {
+            let now = Instant::now();
+            let killing = now >= kill;
+            if now >= kill + last_wait {
+                return;
+            }
+            // Children that were there before the child have older pids.
+            for pid in tree::children_without_proc(self.child) {
+                if killing {
+                    sys::send(pid, Signal::SIGKILL as i32);
+                } else if asked.insert(pid) {
+                    sys::send(pid, Signal::SIGTERM as i32);
+                }
+            }
+            let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
+            self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
+            while let Ok(Some(_)) = self.signals.read_signal() {}
         }
     }
 
@@ -292,9 +332,10 @@ fn say_last(survivor: &Survivor) {
     use std::io::Write;
     let _ = writeln!(
         io::stderr(),
-        "ranklaunch: process {} ({}) outlived SIGKILL in state {}{}",
+        "ranklaunch: process {} ({}) {} in state {}{}",
         survivor.pid,
         survivor.comm,
+        if survivor.forbidden { "may not be signalled by us and is" } else { "outlived SIGKILL" },
         survivor.state,
         survivor.wait_channel.as_deref().map(|name| format!(", in {name}")).unwrap_or_default(),
     );

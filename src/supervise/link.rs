@@ -23,36 +23,61 @@ pub enum GuardWord {
 }
 
 /// Agent → guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AgentWord {
     /// The whole stop budget.
     Grace(Duration),
     /// A rank has the terminal from now on, and what is typed there is its own.
     Interactive,
+    /// Closing block and termination message are written; this is the exit code,
+    /// whatever becomes of the agent from now on.
+    Said(i32),
     /// All is done and said; this is the exit code.
     Verdict(i32),
+    /// These outlived SIGKILL, and who has to know it was told.
+    Left(Vec<i32>),
+    /// What whoever speaks for a lost agent needs; nothing that the guard understands.
+    Will(Vec<u8>),
 }
 
+/// The longest word of the agent, in bytes.
+pub(super) const LONGEST: usize = 16 << 10;
+
 impl AgentWord {
-    fn encode(self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
+        let word = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
         match self {
             AgentWord::Grace(grace) => {
-                u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes().to_vec()
+                word(b'g', &u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes())
             }
-            AgentWord::Interactive => b"i".to_vec(),
-            AgentWord::Verdict(code) => [b"v".as_slice(), &code.to_le_bytes()].concat(),
+            AgentWord::Interactive => word(b'i', &[]),
+            AgentWord::Said(code) => word(b's', &code.to_le_bytes()),
+            AgentWord::Verdict(code) => word(b'v', &code.to_le_bytes()),
+            AgentWord::Left(pids) => {
+                let bytes: Vec<u8> =
+                    pids.iter().take(LONGEST / 8).flat_map(|pid| pid.to_le_bytes()).collect();
+                word(b'l', &bytes)
+            }
+            AgentWord::Will(will) => word(b'w', will),
         }
     }
 
     pub(super) fn decode(packet: &[u8]) -> Option<AgentWord> {
-        if packet == b"i" {
-            return Some(AgentWord::Interactive);
-        }
-        if let Some(code) = packet.strip_prefix(b"v").and_then(|code| code.try_into().ok()) {
-            return Some(AgentWord::Verdict(i32::from_le_bytes(code)));
-        }
-        let millis = u64::from_le_bytes(packet.try_into().ok()?);
-        Some(AgentWord::Grace(Duration::from_millis(millis)))
+        let (kind, rest) = packet.split_first()?;
+        let number = || Some(i32::from_le_bytes(rest.try_into().ok()?));
+        Some(match kind {
+            b'g' => {
+                AgentWord::Grace(Duration::from_millis(u64::from_le_bytes(rest.try_into().ok()?)))
+            }
+            b'i' => AgentWord::Interactive,
+            b's' => AgentWord::Said(number()?),
+            b'v' => AgentWord::Verdict(number()?),
+            b'l' => AgentWord::Left(
+                rest.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect(),
+            ),
+            b'w' => AgentWord::Will(rest.to_vec()),
+            _ => return None,
+        })
     }
 }
 
@@ -105,6 +130,26 @@ impl AgentLink {
     /// Tells the guard the exit code: from now on it waits for us only a moment.
     pub fn announce_verdict(&self, code: i32) {
         self.say(AgentWord::Verdict(code));
+    }
+
+    /// Tells the guard that closing block and termination message are written, with the
+    /// exit code: should this process hang or be killed from now on, that code stands and
+    /// nothing more is said.
+    pub fn announce_said(&self, code: i32) {
+        self.say(AgentWord::Said(code));
+    }
+
+    /// Leaves with the guard what whoever speaks for us needs, should we be killed.
+    /// At most 16 KiB; a longer one is not left.
+    pub fn leave_will(&self, will: &[u8]) {
+        if will.len() < LONGEST {
+            self.say(AgentWord::Will(will.to_vec()));
+        }
+    }
+
+    /// Tells the guard of processes that nobody can end: it does not wait for them.
+    pub(super) fn announce_left(&self, pids: Vec<i32>) {
+        self.say(AgentWord::Left(pids));
     }
 
     fn say(&self, word: AgentWord) {
@@ -162,7 +207,11 @@ mod tests {
         for word in [
             AgentWord::Grace(Duration::from_millis(2500)),
             AgentWord::Interactive,
+            AgentWord::Said(92),
             AgentWord::Verdict(143),
+            AgentWord::Left(vec![7, 1 << 20]),
+            AgentWord::Left(vec![]),
+            AgentWord::Will(b"{}".to_vec()),
         ] {
             assert_eq!(AgentWord::decode(&word.encode()), Some(word));
         }

@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::outcome::End;
 use crate::rank::{GlobalRank, LocalRank};
 
-/// Name of the variable that tells a shim its agent's socket: `<abstract name> <grace in ms>`,
-/// and [`TERMINAL`] where the rank keeps the launcher's own streams.
+/// Name of the variable that tells a shim its agent's socket: `<abstract name> <token> <grace
+/// in ms>`, and [`TERMINAL`] where the rank keeps the launcher's own streams. The token proves
+/// that the agent has started it: the name of a socket can be read by anybody in its network
+/// namespace, the environment of a process cannot.
 pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
-/// The third word of [`AGENT_SOCKET`].
+/// The fourth word of [`AGENT_SOCKET`].
 pub(super) const TERMINAL: &str = "terminal";
 /// `<rank> <local rank>` where no engine sets RANK and LOCAL_RANK.
 pub(super) const SLOT: &str = "RANKLAUNCH_SLOT";
@@ -21,13 +23,12 @@ pub(super) enum FromRank {
     /// First packet; carries the read ends of stdout and stderr, in this order,
     /// unless the rank is to have the terminal.
     Hello {
+        token: String,
         /// None where nothing in its environment says so.
         rank: Option<GlobalRank>,
         local_rank: LocalRank,
         /// WORLD_SIZE as the rank will see it.
         world_size: Option<u32>,
-        shim: i32,
-        session: i32,
     },
     Started {
         pid: i32,
@@ -38,6 +39,11 @@ pub(super) enum FromRank {
     },
     Ended {
         end: End,
+    },
+    /// The rank ended with 0 and left these behind; they are being ended.
+    Leftovers {
+        names: Vec<String>,
+        count: usize,
     },
 }
 

@@ -74,11 +74,14 @@ pub enum StopReason {
     OtherNode,
 }
 
-/// A process that outlived SIGKILL (uninterruptible sleep).
+/// A process that outlived SIGKILL: it sleeps in the kernel, or is not ours to signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survivor {
     pub pid: i32,
+    /// As it may be printed.
     pub comm: String,
+    /// kill(2) is refused: another user's, and we have no CAP_KILL.
+    pub forbidden: bool,
     pub state: char,
     /// Kernel function it sleeps in, when readable.
     pub wait_channel: Option<String>,
@@ -151,10 +154,29 @@ pub enum Notice {
     },
     /// Grace is over: SIGKILL for what is left.
     Killing,
-    /// What the engine left behind was ended.
+    /// Processes that a rank, or else the engine or any rank, left behind are being ended.
     Leftovers {
+        /// Whose; None where that is not known any more.
+        rank: Option<RankId>,
+        /// `sleep (31)`, as they may be printed; at most [`Notice::NAMED`].
+        names: Vec<String>,
         count: usize,
+        /// What they are given to end by themselves, in milliseconds.
+        grace_ms: u64,
     },
+    /// The streams of this rank could not be taken: what it writes is lost.
+    Unread {
+        rank: RankId,
+    },
+    /// A program does not begin: its file does not answer.
+    SlowStart {
+        program: String,
+    },
+}
+
+impl Notice {
+    /// How many leftovers are named.
+    pub const NAMED: usize = 5;
 }
 
 /// How the whole launch ended on this node.

@@ -6,13 +6,14 @@
 
 mod stop;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nix::unistd::Pid;
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
 use tokio::sync::mpsc;
@@ -26,6 +27,7 @@ use super::socket::{Connection, Listener};
 use super::terminal;
 use super::tree;
 use crate::rank::{GlobalRank, RankId};
+use crate::verdict::Verdict;
 use stop::{Leftovers, Stopping, kill_all_descendants};
 
 /// Whose output a pipe carries.
@@ -58,22 +60,26 @@ pub async fn run(
     elsewhere: impl Future<Output = ()>,
 ) -> Result<Outcome, (PathBuf, io::Error)> {
     tokio::pin!(elsewhere);
+    // What is below us already is not the job's: a probe of ours that a hung driver holds.
+    let others: HashSet<i32> = tree::living_below().into_iter().collect();
     let mut stopped_elsewhere = false;
     let nowhere = |error| (PathBuf::new(), error);
     let listener = Listener::bind().map_err(nowhere)?;
     let mut ended =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).map_err(nowhere)?;
     let (sender, mut said) = mpsc::unbounded_channel();
-    let started = match engine::start(launch, listener.name()) {
+    let started = match engine::start(launch, listener.name(), listener.token()) {
         Ok(started) => started,
         Err(error) => {
-            kill_all_descendants().await;
+            kill_all_descendants(&others).await;
             return Err(error);
         }
     };
     streams.attach(Owner::Engine, Stream::Out, started.out);
     streams.attach(Owner::Engine, Stream::Err, started.err);
     let mut state = Supervisor {
+        token: listener.token().to_owned(),
+        others,
         grace: launch.grace,
         interactive: launch.interactive,
         has_engine: matches!(launch.start, Start::Engine { .. }),
@@ -138,34 +144,61 @@ type Said = (u64, Option<(FromRank, Vec<OwnedFd>)>);
 
 struct Shim {
     connection: Arc<Connection>,
-    /// Known after its Hello.
-    identity: Option<Identity>,
+    phase: Phase,
 }
 
-#[derive(Clone, Copy)]
+/// What is known of who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Anybody: nothing waits for it.
+    New,
+    /// A shim of ours, with its rank.
+    Rank(Identity),
+    /// The end of its rank is known; that it vanishes from now on is no news.
+    Over(RankId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     rank: RankId,
     session: i32,
 }
+
+/// How long whoever connected may take to say the token. A shim does so at once.
+const HELLO: Duration = Duration::from_secs(5);
 
 impl Shim {
     fn new(connection: Connection, id: u64, sender: mpsc::UnboundedSender<Said>) -> Shim {
         let connection = Arc::new(connection);
         let reader = Arc::clone(&connection);
         tokio::spawn(async move {
+            let mut next =
+                tokio::time::timeout(HELLO, reader.receive::<FromRank>()).await.unwrap_or(Ok(None));
             // A packet that cannot be read is a shim that cannot be trusted: as gone.
-            while let Ok(Some(packet)) = reader.receive::<FromRank>().await {
+            while let Ok(Some(packet)) = next {
                 if sender.send((id, Some(packet))).is_err() {
                     return;
                 }
+                next = reader.receive::<FromRank>().await;
             }
             let _ = sender.send((id, None));
         });
-        Shim { connection, identity: None }
+        Shim { connection, phase: Phase::New }
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        match self.phase {
+            Phase::Rank(identity) => Some(identity),
+            Phase::New | Phase::Over(_) => None,
+        }
     }
 }
 
 struct Supervisor<'a> {
+    /// What a shim of ours begins with.
+    token: String,
+    /// Below us before anything of the job was; nothing is done to them.
+    others: HashSet<i32>,
     grace: Duration,
     interactive: bool,
     has_engine: bool,
@@ -192,19 +225,26 @@ impl Supervisor<'_> {
         let Some((word, pipes)) = word else {
             return self.shim_gone(id);
         };
-        let identity = self.shims.get(&id).and_then(|shim| shim.identity);
-        match (word, identity) {
-            (FromRank::Hello { rank, local_rank, world_size, session, .. }, None) => {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        match (word, shim.phase) {
+            (FromRank::Hello { token, .. }, Phase::New) if token != self.token => {
+                self.shims.remove(&id);
+            }
+            (FromRank::Hello { rank, local_rank, world_size, .. }, Phase::New) => {
                 let planned = self.outcome.planned;
                 let rank = match rank {
                     Some(global) => RankId { global, local: local_rank },
                     None => planned.rank(local_rank),
                 };
-                if let Some(shim) = self.shims.get_mut(&id) {
-                    shim.identity = Some(Identity { rank, session });
-                    if self.interactive {
-                        give_terminal(&shim.connection);
-                    }
+                // The kernel says who it is, not the packet.
+                let peer = Some(Pid::from_raw(shim.connection.peer()));
+                let session = nix::unistd::getsid(peer).map_or(0, Pid::as_raw);
+                shim.phase = Phase::Rank(Identity { rank, session });
+                if self.interactive {
+                    give_terminal(&shim.connection);
+                } else if pipes.len() < 2 {
+                    // Descriptors are used up: the kernel has closed what we could not take.
+                    (self.notice)(Notice::Unread { rank });
                 }
                 for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
                     self.streams.attach(Owner::Rank(rank.global), stream, pipe);
@@ -217,27 +257,32 @@ impl Supervisor<'_> {
                     (self.notice)(Notice::OtherWorld(other));
                 }
             }
-            (FromRank::Started { pid }, Some(Identity { rank, .. })) => {
+            (FromRank::Started { pid }, Phase::Rank(Identity { rank, .. })) => {
+                // Its child, or ours once the shim is gone.
+                let parents = [shim.connection.peer(), own_pid()];
+                if tree::process(pid).is_some_and(|seen| !parents.contains(&seen.ppid)) {
+                    return;
+                }
                 if let Some(seen) = self.ranks.get_mut(&rank.global) {
                     seen.pid = Some(pid);
                 }
                 (self.notice)(Notice::RankStarted { rank, pid });
-                if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none())
-                    && let Some(process) = tree::process(pid)
-                {
+                if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none()) {
                     // It was not there yet when the tree had its TERM.
-                    tree::signal(&process, Signal::TERM);
+                    let number = Signal::TERM.as_raw();
+                    let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
                 }
             }
-            (FromRank::NotExecuted { program, errno }, Some(_)) => {
+            (FromRank::NotExecuted { program, errno }, Phase::Rank(_)) => {
                 self.outcome.not_executed = Some((program, errno));
             }
-            (FromRank::Ended { end }, Some(Identity { rank, .. })) => {
+            (FromRank::Ended { end }, Phase::Rank(Identity { rank, .. })) => {
+                shim.phase = Phase::Over(rank);
                 self.rank_ended(rank, Some(end));
-                if let Some(shim) = self.shims.get_mut(&id) {
-                    // Its end is known; that it vanishes from now on is no news.
-                    shim.identity = None;
-                }
+            }
+            (FromRank::Leftovers { names, count }, Phase::Over(rank)) => {
+                let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+                (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
             }
             // Out of order: not our shim's doing, and nothing to act on.
             _ => {}
@@ -246,7 +291,7 @@ impl Supervisor<'_> {
 
     fn shim_gone(&mut self, id: u64) {
         let Some(shim) = self.shims.remove(&id) else { return };
-        let Some(Identity { rank, session }) = shim.identity else { return };
+        let Some(Identity { rank, session }) = shim.identity() else { return };
         // It died without a report: nobody watches this rank any more. Where ranks
         // share a session (deepspeed's is the launcher's own, and a rank that has
         // the terminal is in the user's) it must not be hit.
@@ -255,7 +300,7 @@ impl Supervisor<'_> {
         let shared = self
             .shims
             .values()
-            .any(|other| other.identity.is_some_and(|other| other.session == session));
+            .any(|other| other.identity().is_some_and(|other| other.session == session));
         if session > 1 && !engines && !users && !shared {
             for process in tree::snapshot().values().filter(|process| process.session == session) {
                 tree::signal(process, Signal::KILL);
@@ -288,7 +333,7 @@ impl Supervisor<'_> {
             GuardWord::KillNow => self.kill_now(),
             GuardWord::Pass(number) => {
                 let mut taken = false;
-                for shim in self.shims.values().filter(|shim| shim.identity.is_some()) {
+                for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
                     // A shim that does not read is stopped or dying: nothing to pass on to.
                     taken |= shim.connection.send(&ToRank::Signal { number }, &[]).is_ok();
                 }
@@ -313,6 +358,14 @@ impl Supervisor<'_> {
                 Ok(None) => return,
                 Err(_no_child) => {
                     self.childless = true;
+                    // None should be left here; one whose status somebody else took is gone.
+                    for (_, rank) in self.children.drain().collect::<Vec<_>>() {
+                        let end = End::Code(Verdict::Internal.code());
+                        match rank {
+                            None => self.engine_ended(end),
+                            Some(rank) => self.mute.push((0, rank, end)),
+                        }
+                    }
                     return;
                 }
             };
@@ -321,7 +374,9 @@ impl Supervisor<'_> {
             match self.children.remove(&pid) {
                 Some(None) => self.engine_ended(end),
                 Some(Some(rank)) => self.mute.push((pid, rank, end)),
-                None => {}
+                None => {
+                    self.others.remove(&pid);
+                }
             }
         }
     }
@@ -355,7 +410,7 @@ impl Supervisor<'_> {
     fn weigh_engine(&mut self) {
         let Some(end) = self.outcome.engine.filter(|_| !self.engine_weighed) else { return };
         let lives = |shim: &Shim| tree::is_running(shim.connection.peer());
-        if self.shims.values().any(|shim| shim.identity.is_some() && lives(shim)) {
+        if self.shims.values().any(|shim| shim.identity().is_some() && lives(shim)) {
             self.engine_weighed = true;
             self.engine_gone(end);
         }

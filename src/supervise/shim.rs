@@ -10,6 +10,7 @@
 //! One thread, no runtime. It ignores every catchable signal, because engines
 //! signal the whole group while the rank may be writing a checkpoint.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,11 +27,12 @@ use rustix::process::{Signal as Send, WaitOptions};
 
 use super::bind::{self, Placement};
 use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
-use super::outcome::{End, exec_code};
+use super::outcome::{End, Notice, exec_code};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{self, Dispositions};
+use crate::verdict::Verdict;
 
 /// After SIGKILL, how long a leftover may take to go.
 const UNKILLABLE: Duration = Duration::from_secs(5);
@@ -38,6 +40,10 @@ const UNKILLABLE: Duration = Duration::from_secs(5);
 const KILL_PAUSE: u8 = 10;
 /// Milliseconds between two looks while leftovers may end by themselves.
 const LEFTOVER_PAUSE: u8 = 100;
+
+/// What ends by itself so soon after its rank was about to (multiprocessing's resource
+/// tracker): it is no leftover.
+const SETTLE: Duration = Duration::from_millis(200);
 
 /// Runs the program named by `argv` as a rank; never returns to the caller's work.
 ///
@@ -58,6 +64,8 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
     let mut command = Command::new(program);
     command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
     let Some(agent) = Agent::find() else {
+        let inherited = Dispositions::inherited();
+        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
         let error = command.exec();
         eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
         return exec_code(&error);
@@ -73,6 +81,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
 
 struct Agent {
     socket: OwnedFd,
+    token: String,
     /// For what the rank leaves behind.
     grace: Duration,
     /// The rank keeps the launcher's streams.
@@ -85,6 +94,7 @@ impl Agent {
         let mut words = value.split(' ');
         Some(Agent {
             socket: socket::dial(words.next()?).ok()?,
+            token: words.next()?.to_owned(),
             grace: Duration::from_millis(words.next()?.parse().ok()?),
             interactive: words.next() == Some(TERMINAL),
         })
@@ -141,6 +151,8 @@ struct Shim {
     signals: SignalFd,
     /// The user's process.
     child: i32,
+    /// The user's process was reaped: its pid may be another's.
+    reaped: bool,
     grace: Duration,
     /// Nothing is below us any more.
     childless: bool,
@@ -166,16 +178,10 @@ impl Shim {
         let signals =
             SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
 
-        let Agent { socket: agent, grace, interactive } = agent;
+        let Agent { socket: agent, token, grace, interactive } = agent;
         let (rank, local_rank) = slot();
-        let session = nix::unistd::getsid(None).map_or(0, Pid::as_raw);
-        let hello = FromRank::Hello {
-            rank,
-            local_rank,
-            world_size: number("WORLD_SIZE"),
-            shim: me.as_raw_nonzero().get(),
-            session,
-        };
+        let world_size = number("WORLD_SIZE");
+        let hello = FromRank::Hello { token, rank, local_rank, world_size };
         let terminal = if interactive {
             socket::send(&agent, &hello, &[])?;
             take_streams(&agent, &mut command)?
@@ -205,6 +211,7 @@ impl Shim {
                     agent: Some(agent),
                     signals,
                     child: pid,
+                    reaped: false,
                     grace,
                     childless: false,
                     terminal,
@@ -230,10 +237,14 @@ impl Shim {
             if let Some(end) = self.reap() {
                 break end;
             }
+            if self.childless {
+                // Somebody else took its status: it is gone, nobody knows how.
+                break End::Code(Verdict::Internal.code());
+            }
             if self.agent.is_none() {
                 // Once may not be enough: the rank may be forking.
                 self.signal_descendants(Send::KILL);
-                tree::kill_children();
+                tree::kill_children(&HashSet::new());
             }
             self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
         };
@@ -261,6 +272,7 @@ impl Shim {
                 Ok(Some((pid, status))) => {
                     if pid.as_raw_nonzero().get() == self.child {
                         found = End::from_wait(status);
+                        self.reaped |= found.is_some();
                         if let (Some(by), Some(lent)) = (status.stopping_signal(), &self.terminal) {
                             lent.stopped(Pid::from_raw(self.child), by);
                         }
@@ -300,9 +312,10 @@ impl Shim {
                 {
                     return lent.terminal.go_on(Pid::from_raw(self.child));
                 }
-                let signal = Send::from_named_raw(number);
-                if let (Some(signal), Some(child)) = (signal, tree::process(self.child)) {
-                    tree::signal(&child, signal);
+                // It is our child and keeps its pid until we reap it: nothing has to be
+                // looked up, and under hidepid it may not be shown to us at all.
+                if !self.reaped {
+                    sys::send(self.child, number);
                 }
             }
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
@@ -315,9 +328,11 @@ impl Shim {
     /// After success uploads and the like may still run: they get TERM and the
     /// grace. After a failure nothing of the rank is worth waiting for.
     fn end_leftovers(&mut self, end: End) {
-        let deadline = Instant::now() + if end.success() { self.grace } else { Duration::ZERO };
+        let begun = Instant::now();
+        let deadline = begun + if end.success() { self.grace } else { Duration::ZERO };
         let give_up = deadline + UNKILLABLE;
         let mut signalled = false;
+        let mut told = false;
         loop {
             self.reap();
             // Every orphan below us becomes our child, so without one nothing is left.
@@ -326,15 +341,35 @@ impl Shim {
                 return;
             }
             let kill = Instant::now() >= deadline || self.agent.is_none();
+            if !kill && begun.elapsed() < SETTLE {
+                self.wait(PollTimeout::from(KILL_PAUSE));
+                continue;
+            }
+            if end.success() && !told {
+                told = true;
+                self.tell_of_leftovers();
+            }
             if kill {
                 self.signal_descendants(Send::KILL);
-                tree::kill_children();
+                tree::kill_children(&HashSet::new());
             } else if !signalled {
                 signalled = true;
                 self.signal_descendants(Send::TERM);
             }
             let pause = if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
             self.wait(PollTimeout::from(pause));
+        }
+    }
+
+    /// What a rank that ended well leaves is ended all the same: that is said, since it
+    /// may be the work itself (`train.py & exit 0`).
+    fn tell_of_leftovers(&self) {
+        let all = tree::snapshot();
+        let left = tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get());
+        if let (Some(agent), false) = (&self.agent, left.is_empty()) {
+            let said =
+                FromRank::Leftovers { names: tree::names(&left, Notice::NAMED), count: left.len() };
+            let _ = socket::send(agent, &said, &[]);
         }
     }
 

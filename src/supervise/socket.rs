@@ -1,11 +1,14 @@
 //! Packets with descriptors between shims and agent, over an abstract Unix socket.
 //!
 //! Abstract, because a name in the file system needs a writable place, and a
-//! root may have none. Anybody in the network namespace could connect to it, so
-//! each end checks that the other has its own user id.
+//! root may have none. Anybody in the network namespace could connect to it, which on
+//! the host's network is every container of the node: so each end checks that the other
+//! has its own user id, the agent that the other is in its PID namespace, and the
+//! supervisor that its first packet holds the token that only our children were given.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
@@ -13,6 +16,8 @@ use nix::sys::socket::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
+
+use crate::random;
 
 /// Longest packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
@@ -30,6 +35,16 @@ fn same_user(fd: &impl AsFd) -> io::Result<i32> {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
     }
 }
+
+/// The pid of a shim that connected; one of another PID namespace has none here.
+fn own_process(fd: &impl AsFd) -> io::Result<i32> {
+    let pid = same_user(fd)?;
+    if pid > 0 { Ok(pid) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// How long no connection is taken after one could not be: descriptors are used up, and
+/// who waits in the queue is held up by nothing yet.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connects to the agent's socket. Blocking; for the shim.
 pub(super) fn dial(name: &str) -> io::Result<OwnedFd> {
@@ -91,32 +106,34 @@ pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(
 pub(super) struct Listener {
     fd: AsyncFd<OwnedFd>,
     name: String,
+    token: String,
 }
 
 impl Listener {
     /// Listens under a name that nobody can guess. Call within the runtime.
     pub(super) fn bind() -> io::Result<Listener> {
-        let mut random = [0u8; 12];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
-        let name = random
-            .iter()
-            .fold(String::from("ranklaunch-"), |name, byte| name + &format!("{byte:02x}"));
+        let name = format!("ranklaunch-{}", random::hex::<12>()?);
         let fd = packet_socket()?;
         bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
         listen(&fd, Backlog::new(1024)?)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Listener { fd: crate::sys::watch(fd)?, name })
+        Ok(Listener { fd: crate::sys::watch(fd)?, name, token: random::hex::<12>()? })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
+    /// What a shim of ours says first.
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
     /// A shim that waits in the queue already.
     pub(super) fn accept_waiting(&self) -> Option<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = crate::sys::own_received(accept4(self.fd.as_raw_fd(), flags).ok()?);
-        let peer = same_user(&fd).ok()?;
+        let peer = own_process(&fd).ok()?;
         Some(Connection { fd: crate::sys::watch(fd).ok()?, peer })
     }
 
@@ -131,11 +148,15 @@ impl Listener {
             match accepted {
                 Ok(Ok(fd)) => {
                     // A stranger's connection is dropped.
-                    if let Ok(peer) = same_user(&fd) {
+                    if let Ok(peer) = own_process(&fd) {
                         return Ok(Connection { fd: crate::sys::watch(fd)?, peer });
                     }
                 }
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(error)) => {
+                    // The listener stays readable: without a pause this would spin.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    return Err(error);
+                }
                 Err(_would_block) => {}
             }
         }

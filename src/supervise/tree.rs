@@ -1,18 +1,23 @@
 //! The process tree: who descends from us, and ending them for good.
 //!
-//! One pass over /proc gives a snapshot. Signals go through pidfds after the
-//! start time was read again, so a pid that was reused is never hit. Since every
+//! One pass over /proc gives a snapshot. A signal goes out after the start time was
+//! read again, through a pidfd where there is one, so a pid that was reused is not hit. Since every
 //! orphan of a subreaper's tree comes back to the subreaper, "signal all
 //! descendants until none is left" converges.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    test_kill_process, waitid,
+};
 
 use super::outcome::Survivor;
 use crate::procfs;
 pub(super) use crate::procfs::Process;
+use crate::sys;
 
 /// Never a replayed one: only real processes can be ended.
 const PROC: &str = "/proc";
@@ -22,10 +27,9 @@ pub(super) fn process(pid: i32) -> Option<Process> {
     procfs::process(Path::new(PROC), pid)
 }
 
-/// Whether the process lives; a zombie does not. One of another PID namespace, which
-/// has no number here, is taken to.
+/// Whether the process lives; a zombie does not.
 pub(super) fn is_running(pid: i32) -> bool {
-    pid == 0 || process(pid).is_some_and(|process| !process.is_dead())
+    process(pid).is_some_and(|process| !process.is_dead())
 }
 
 /// All processes that can be seen, by pid.
@@ -40,15 +44,43 @@ pub(super) fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Proce
     found
 }
 
+/// The living descendants of `root` but for `others` and what is below them.
+pub(super) fn job<'a>(
+    all: &'a BTreeMap<i32, Process>,
+    root: i32,
+    others: &HashSet<i32>,
+) -> Vec<&'a Process> {
+    let mut found = descendants(all, root);
+    if !others.is_empty() {
+        let roots: Vec<i32> = others.iter().copied().collect();
+        let below = procfs::descendants_in(all, &roots);
+        let foreign: HashSet<i32> = below.iter().map(|process| process.pid).chain(roots).collect();
+        found.retain(|process| !foreign.contains(&process.pid));
+    }
+    found
+}
+
 /// Sends `signal` to exactly this process; false when it is gone already.
 pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     let Some(pid) = Pid::from_raw(process.pid) else { return false };
-    let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return false;
+    // ENOSYS before Linux 5.3, EPERM under older seccomp profiles and in gVisor, EMFILE
+    // when files are used up: kill(2) right after the look is then as good as it gets.
+    // Nearly all of them are our own, whose pid is kept until we reap them.
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) => Some(handle),
+        Err(Errno::SRCH) => return false,
+        Err(_) => None,
     };
     // The descriptor pins whoever has the pid now: look again whether it is the one we meant.
     let same = self::process(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks);
-    same && pidfd_send_signal(&fd, signal).is_ok()
+    if !same {
+        return false;
+    }
+    match handle.map(|handle| pidfd_send_signal(&handle, signal)) {
+        Some(Ok(())) => true,
+        Some(Err(Errno::SRCH)) => false,
+        Some(Err(_)) | None => kill_process(pid, signal).is_ok(),
+    }
 }
 
 /// How many processes one call of [`kill_children`] may meet.
@@ -60,25 +92,76 @@ const GENERATIONS: usize = 5_000;
 /// /proc is through: only killing each link as soon as it is ours catches the
 /// chain. No pidfd is needed: a child keeps its pid until it is reaped, and only
 /// the calling thread reaps. Without CONFIG_PROC_CHILDREN this does nothing, and
-/// the scans have to do.
-pub(super) fn kill_children() {
-    let mut met = HashSet::new();
-    while met.len() < GENERATIONS {
+/// the scans have to do. `others` are left alone.
+pub(super) fn kill_children(others: &HashSet<i32>) {
+    let mut met = others.clone();
+    while met.len() < others.len() + GENERATIONS {
         let fresh: Vec<i32> = children().into_iter().filter(|pid| met.insert(*pid)).collect();
         if fresh.is_empty() {
             return;
         }
         for pid in fresh {
             if let Some(pid) = Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = kill_process(pid, Signal::KILL);
             }
         }
     }
 }
 
+/// Whether we have a child, zombies included. The kernel's lists by thread would not do:
+/// while a thread ends its children are in none.
+pub(super) fn has_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::All, options).is_ok()
+}
+
+/// What lives below us; at the end of a launch that is what could not be ended. Usually
+/// there is no child, which spares a scan.
+pub(super) fn living_below() -> Vec<i32> {
+    if !has_children() {
+        return Vec::new();
+    }
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    descendants(&snapshot(), own).iter().map(|process| process.pid).collect()
+}
+
+/// Whether /proc shows processes here at all.
+pub(super) fn has_proc() -> bool {
+    Path::new(PROC).join("self/stat").exists()
+}
+
+/// PID_MAX_LIMIT of 64-bit kernels (linux/threads.h).
+const LAST_PID: i32 = 1 << 22;
+
+/// Those of our children whose pids the kernel has given out since `first`, for a root
+/// without /proc: wait(2) alone knows there whose child a pid is. WNOWAIT takes nothing
+/// away. Call while one thread exists only.
+///
+/// The kernel counts upwards and begins anew at the end; a process that is made here and
+/// ends at once says how far it has come.
+pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
+    let is_child = |pid: &i32| {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Pid::from_raw(*pid).is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
+    };
+    let last = match sys::fork_single_threaded() {
+        Ok(sys::Fork::Child) => sys::exit_now(0),
+        Ok(sys::Fork::Parent { child }) => {
+            let _ = nix::sys::wait::waitpid(child, None);
+            child.as_raw()
+        }
+        Err(_) => LAST_PID,
+    };
+    if last >= first {
+        (first..last).filter(is_child).collect()
+    } else {
+        (first..LAST_PID).chain(1..last).filter(is_child).collect()
+    }
+}
+
 /// The pids of our own children, zombies included; of all threads, since any may
 /// have forked or adopted them.
-fn children() -> Vec<i32> {
+pub(super) fn children() -> Vec<i32> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     tasks
         .flatten()
@@ -94,13 +177,26 @@ pub(super) fn survivors<'a>(left: impl IntoIterator<Item = &'a Process>) -> Vec<
     left.into_iter()
         .map(|process| Survivor {
             pid: process.pid,
-            comm: String::from_utf8_lossy(&process.comm).into_owned(),
+            comm: printable(&process.comm),
+            forbidden: Pid::from_raw(process.pid)
+                .is_some_and(|pid| test_kill_process(pid) == Err(Errno::PERM)),
             state: char::from(process.state),
             wait_channel: std::fs::read_to_string(format!("/proc/{}/wchan", process.pid))
                 .ok()
                 .filter(|name| !name.is_empty() && name != "0"),
         })
         .collect()
+}
+
+/// `sleep (31)`, for people; at most `most`.
+pub(super) fn names(processes: &[&Process], most: usize) -> Vec<String> {
+    let name = |process: &&Process| format!("{} ({})", printable(&process.comm), process.pid);
+    processes.iter().take(most).map(name).collect()
+}
+
+/// A process names itself (PR_SET_NAME), with any bytes: none of them may act on a terminal.
+pub(super) fn printable(comm: &[u8]) -> String {
+    String::from_utf8_lossy(comm).escape_debug().to_string()
 }
 
 #[cfg(test)]
@@ -114,6 +210,7 @@ mod tests {
             pgid: pid,
             session: pid,
             terminal: 0,
+            flags: 0,
             start_ticks: 1,
             state,
             threads: 1,
@@ -152,6 +249,12 @@ mod tests {
         child.kill().expect("it can be killed");
         child.wait().expect("it is reaped");
         assert!(!children().contains(&pid));
+    }
+
+    #[test]
+    fn a_name_cannot_act_on_a_terminal() {
+        assert_eq!(printable(b"py\x1b[2J\x9b"), "py\\u{1b}[2J\u{fffd}");
+        assert_eq!(printable("训练".as_bytes()), "训练");
     }
 
     #[test]

@@ -8,12 +8,13 @@ mod numa;
 mod process;
 mod signals;
 mod socket;
+mod streams;
 
 pub use clock::clock_state;
 pub use numa::numa_calls;
 pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
 pub use signals::{
-    Dispositions, die_by, ignore, ignore_all, restore_in_child, send, stop_by,
+    Dispositions, and_real_time, die_by, ignore, ignore_all, restore_in_child, send, stop_by,
     unblock_in_this_thread,
 };
 pub use socket::cap_retransmission;

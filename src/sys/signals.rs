@@ -12,6 +12,8 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 pub struct Dispositions {
     pub mask: SigSet,
     pub ignored: SigSet,
+    /// The ignored real-time signals, which have no names in nix: bit n is signal n.
+    pub ignored_real_time: u128,
 }
 
 impl Dispositions {
@@ -21,9 +23,15 @@ impl Dispositions {
         if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
             ignored.add(Signal::SIGPIPE);
         }
+        if CHILD_WAS_IGNORED.load(Ordering::Relaxed) {
+            ignored.add(Signal::SIGCHLD);
+        }
         Dispositions {
             mask: SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()),
             ignored,
+            ignored_real_time: real_time()
+                .filter(|signal| is_ignored(*signal))
+                .fold(0, |set, signal| set | (1 << signal)),
         }
     }
 }
@@ -31,16 +39,27 @@ impl Dispositions {
 /// Whether SIGPIPE was ignored before Rust's own start-up, which always ignores it.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn look_at_pipe() {
-    PIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+/// Whether SIGCHLD was: exec keeps that, and many a parent does it to be spared
+/// zombies. The kernel then throws exit statuses away, and wait(2) never tells of an
+/// end. So every role of ours has the default, and its children get back what was.
+static CHILD_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_before_main() {
+    PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    if is_ignored(libc::SIGCHLD) {
+        CHILD_WAS_IGNORED.store(true, Ordering::Relaxed);
+        // SAFETY: SIG_DFL installs no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+    super::streams::fill_missing();
 }
 
 // SAFETY: the C library calls the functions of this section, with arguments that
-// this one does not take, before main and after its own set-up; it makes one
-// system call and one atomic store.
+// this one does not take, before main and after its own set-up; it makes system
+// calls and atomic stores only.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static LOOK_BEFORE_MAIN: extern "C" fn() = look_at_pipe;
+static LOOK_BEFORE_MAIN: extern "C" fn() = look_before_main;
 
 /// The catchable signals whose disposition is "ignore", SIGPIPE left out.
 fn ignored_signals() -> SigSet {
@@ -49,19 +68,33 @@ fn ignored_signals() -> SigSet {
         if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGPIPE) {
             continue;
         }
-        if is_ignored(signal) {
+        if is_ignored(signal as libc::c_int) {
             ignored.add(signal);
         }
     }
     ignored
 }
 
-fn is_ignored(signal: Signal) -> bool {
+/// The numbers of the real-time signals that the C library leaves to programs.
+fn real_time() -> std::ops::RangeInclusive<libc::c_int> {
+    libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
+
+/// `named`, and every real-time signal.
+pub fn and_real_time(named: &[Signal]) -> SigSet {
+    let mut set = SigSet::all();
+    for signal in Signal::iterator().filter(|signal| !named.contains(signal)) {
+        set.remove(signal);
+    }
+    set
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an all-zero sigaction is a valid value to be overwritten.
     let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a null new action only asks; `current` is valid for writes.
     // nix's sigaction() cannot ask without setting.
-    let asked = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut current) };
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut current) };
     asked == 0 && current.sa_sigaction == libc::SIG_IGN
 }
 
@@ -112,6 +145,10 @@ pub fn ignore_all() {
         // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
         let _ = unsafe { sigaction(signal, &ignore) };
     }
+    for signal in real_time() {
+        // SAFETY: as above; nix has no names for these.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 /// Gives a child between fork and exec the mask and dispositions `as_before`.
@@ -126,6 +163,12 @@ pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
         let action = if as_before.ignored.contains(signal) { &ignore } else { &default };
         // SAFETY: SIG_DFL and SIG_IGN install no handler.
         let _ = unsafe { sigaction(signal, action) };
+    }
+    for signal in real_time() {
+        let ignored = as_before.ignored_real_time & (1 << signal) != 0;
+        let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: neither installs a handler.
+        unsafe { libc::signal(signal, action) };
     }
     nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&as_before.mask), None)?;
     Ok(())

@@ -216,6 +216,7 @@ int main(int count, char **argv) {
     const char *more = count > 2 ? argv[2] : "";
     alarm(LIFETIME);
     if (!strcmp(mode, "sleep")) stay();
+    if (!strcmp(mode, "exit")) _exit(atoi(more));
     if (!strcmp(mode, "wait")) { say("READY\n"); stay(); }
     /* So many MiB in use, and no more. */
     if (!strcmp(mode, "hold-memory")) {

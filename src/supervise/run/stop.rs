@@ -11,9 +11,10 @@ use rustix::process::{Signal, WaitOptions};
 use tokio::time::Instant;
 
 use super::super::budget::{EndBudget, EndStep};
+use super::super::message::ToRank;
 use super::super::outcome::{End, Notice, StopReason};
 use super::super::tree::{self, Process};
-use super::{Supervisor, own_pid};
+use super::{Phase, Supervisor, own_pid};
 
 /// After SIGKILL, how long until a process counts as unkillable where no platform
 /// ends us: a driver may take seconds to give the memory of a GPU back.
@@ -26,6 +27,8 @@ const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
 /// Pause between two scans while something is being killed.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
+/// What ends by itself so soon after the engine was about to: it is no leftover.
+const SETTLE: Duration = Duration::from_millis(200);
 /// Pause between two scans while leftovers may end by themselves.
 const LEFTOVER_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,6 +50,7 @@ pub(super) struct Leftovers {
     kill: Instant,
     give_up: Instant,
     next: Instant,
+    since: Instant,
     announced: bool,
 }
 
@@ -96,8 +100,9 @@ impl Supervisor<'_> {
     /// Does what the clock demands.
     pub(super) fn advance(&mut self) {
         let now = Instant::now();
+        let has_shims = self.has_shims();
         let Some(stop) = &mut self.stop else { return };
-        if self.has_engine && !self.children.is_empty() && self.shims.is_empty() {
+        if self.has_engine && !self.children.is_empty() && !has_shims {
             let at = *stop.kill_engine.get_or_insert(now + ENGINE_ALONE);
             for engine in self.children.keys().filter(|_| now >= at) {
                 if let Some(engine) = tree::process(*engine) {
@@ -110,8 +115,17 @@ impl Supervisor<'_> {
         if stop.term_tree.is_some_and(|at| now >= at) {
             stop.term_tree = None;
             let all = tree::snapshot();
-            for process in tree::descendants(&all, own_pid()) {
+            for process in tree::job(&all, own_pid(), &self.others) {
                 tree::signal(process, Signal::TERM);
+            }
+            // What hidepid hides from us (a rank that is not dumpable) its parent can reach.
+            for shim in self.shims.values() {
+                let Some(identity) = shim.identity() else { continue };
+                let pid = self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid);
+                if pid.is_some_and(|pid| !all.contains_key(&pid)) {
+                    let number = Signal::TERM.as_raw();
+                    let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
+                }
             }
         }
         if now >= stop.kill {
@@ -120,7 +134,7 @@ impl Supervisor<'_> {
                 (self.notice)(Notice::Killing);
             }
             let all = tree::snapshot();
-            let left = tree::descendants(&all, own_pid());
+            let left = tree::job(&all, own_pid(), &self.others);
             if now >= stop.give_up {
                 self.outcome.survivors = tree::survivors(left);
                 self.give_up();
@@ -129,8 +143,13 @@ impl Supervisor<'_> {
             for process in left {
                 tree::signal(process, Signal::KILL);
             }
-            tree::kill_children();
+            tree::kill_children(&self.others);
         }
+    }
+
+    /// Whether a shim of ours is connected; whoever has said nothing yet does not count.
+    fn has_shims(&self) -> bool {
+        self.shims.values().any(|shim| shim.phase != Phase::New)
     }
 
     /// What is left cannot be ended by anybody: the report names it.
@@ -159,7 +178,7 @@ impl Supervisor<'_> {
 
     /// True when nothing of the job is left, or nothing that can be ended.
     pub(super) fn finished(&mut self) -> bool {
-        if !self.children.is_empty() || !self.shims.is_empty() || !self.mute.is_empty() {
+        if !self.children.is_empty() || self.has_shims() || !self.mute.is_empty() {
             return false;
         }
         // Every orphan below us becomes our child, so without one nothing is left.
@@ -168,7 +187,11 @@ impl Supervisor<'_> {
             return true;
         }
         let all = tree::snapshot();
-        self.end_leftovers(&tree::descendants(&all, own_pid()));
+        let left = tree::job(&all, own_pid(), &self.others);
+        if left.is_empty() && !self.others.is_empty() {
+            return true;
+        }
+        self.end_leftovers(&left);
         false
     }
 
@@ -184,11 +207,18 @@ impl Supervisor<'_> {
             kill: now + grace,
             give_up: now + grace + UNKILLABLE,
             next: now,
+            since: now,
             announced: false,
         });
+        if now < leftovers.kill && now < leftovers.since + SETTLE {
+            leftovers.next = now + KILL_PAUSE;
+            return;
+        }
         if !leftovers.announced && !left.is_empty() {
             leftovers.announced = true;
-            (self.notice)(Notice::Leftovers { count: left.len() });
+            let names = tree::names(left, Notice::NAMED);
+            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            (self.notice)(Notice::Leftovers { rank: None, names, count: left.len(), grace_ms });
         }
         let kill = now >= leftovers.kill;
         if kill && now >= leftovers.give_up {
@@ -197,7 +227,7 @@ impl Supervisor<'_> {
             return;
         }
         if kill {
-            tree::kill_children();
+            tree::kill_children(&self.others);
         }
         for process in left {
             if kill {
@@ -211,12 +241,12 @@ impl Supervisor<'_> {
 }
 
 /// After a start that failed half-way: what did start must not stay.
-pub(super) async fn kill_all_descendants() {
+pub(super) async fn kill_all_descendants(others: &HashSet<i32>) {
     let deadline = Instant::now() + UNKILLABLE;
     loop {
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
         let all = tree::snapshot();
-        let left = tree::descendants(&all, own_pid());
+        let left = tree::job(&all, own_pid(), others);
         if left.is_empty() || Instant::now() >= deadline {
             return;
         }

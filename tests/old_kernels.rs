@@ -1,0 +1,118 @@
+//! Kernels and container runtimes that refuse what is newer than they are: a job runs,
+//! its ranks are told to end, and nothing is left. The system calls are refused by
+//! seccomp, by their numbers, which follow the kernel's age.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::{Launcher, Running, run_tool, skipped};
+use nix::sys::signal::Signal;
+
+/// The error of every system call from a number on, and of some before it, by which
+/// kernel or runtime it is known.
+#[cfg(target_arch = "x86_64")]
+const REFUSED: [(&str, &str, &str); 4] = [
+    ("Linux 5.0", "ENOSYS", "424"),
+    ("Linux 4.18 (RHEL 8)", "ENOSYS", "335"),
+    ("Linux 3.10 (CentOS 7)", "ENOSYS", "314"),
+    ("a sandbox without pidfd", "EPERM", "100000,424,434"),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED: [(&str, &str, &str); 2] =
+    [("Linux 5.0", "ENOSYS", "424"), ("a sandbox without pidfd", "EPERM", "100000,424,434")];
+
+/// Says on which signals it was sent: a checkpoint on TERM, a mark on USR1.
+const RANK: &str = "trap 'echo USR1 $RANK' USR1; trap 'echo SAVED $RANK; exit 0' TERM; \
+                    echo READY; while :; do sleep 0.05; done";
+
+/// tests/programs/refuse_calls.c, compiled once.
+fn refuse_calls() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let name = format!("refuse_calls.{}", std::process::id());
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(&built);
+        run_tool(compiler.arg(common::program("refuse_calls.c")));
+        built
+    })
+}
+
+/// `ranklaunch ARGS…` where these calls are refused; None where there is no seccomp.
+fn refused(errno: &str, first: &str, args: &[&str]) -> Option<Launcher> {
+    let mut tried = Command::new(refuse_calls());
+    if !tried.args([errno, first, "true"]).status().is_ok_and(|status| status.success()) {
+        skipped("this machine takes no seccomp filter");
+        return None;
+    }
+    let mut command = Command::new(refuse_calls());
+    command.args([errno, first]).arg(common::executable());
+    Some(Launcher::of(command, args))
+}
+
+const RUN: [&str; 9] =
+    ["run", "--engine", "direct", "--device", "cpu", "--stale", "off", "--nproc-per-node", "2"];
+
+fn started(errno: &str, first: &str, grace: &str) -> Option<Running> {
+    let launcher = refused(errno, first, &RUN)?;
+    let mut running = launcher.args(["--grace", grace, "--", "sh", "-c", RANK]).start();
+    running.says("READY", 2);
+    Some(running)
+}
+
+#[test]
+fn ranks_are_told_to_end_and_hear_usr1() {
+    for (who, errno, first) in REFUSED {
+        let Some(mut running) = started(errno, first, "20s") else { return };
+        running.signal(Signal::SIGUSR1);
+        running.says("USR1", 2);
+        running.signal(Signal::SIGTERM);
+        let ended = running.wait().expect_code(143).expect_nothing_left();
+        assert_eq!(ended.out.matches("SAVED").count(), 2, "{who}\n{}", ended.err);
+        assert!(ended.elapsed < Duration::from_secs(15), "{who}: {:?}", ended.elapsed);
+    }
+}
+
+#[test]
+fn a_killed_agent_leaves_nothing() {
+    for (who, errno, first) in REFUSED {
+        let Some(running) = started(errno, first, "20s") else { return };
+        common::kill(running.agent());
+        let ended = running.wait().expect_code(137).expect_nothing_left();
+        assert!(ended.err.contains("agent was killed by SIGKILL"), "{who}\n{}", ended.err);
+    }
+}
+
+/// Everything that asks the kernel what newer ones alone can say falls back in silence.
+#[test]
+fn plan_check_and_init_answer() {
+    for (who, errno, first) in REFUSED {
+        let script = ["--engine", "command", "--device", "cpu", "--", "true"];
+        let Some(plan) = refused(errno, first, &["plan"]) else { return };
+        let plan = plan.args(script).run().expect_code(0);
+        assert!(!plan.err.contains("not implemented"), "{who}\n{}", plan.err);
+        let Some(check) = refused(errno, first, &["check"]) else { return };
+        let check = check.args(script).run();
+        assert!([0, 84].contains(&check.code), "{who}: {}\n{}", check.code, check.err);
+        let left = "(setsid sleep 60 &) ; exit 7";
+        let init = ["init", "--grace", "5s", "--", "sh", "-c", left];
+        let Some(init) = refused(errno, first, &init) else { return };
+        init.run().expect_code(7).expect_nothing_left();
+    }
+}
+
+/// The C library takes EPERM of clone3 for an answer: no thread can be had.
+#[test]
+fn a_runtime_that_refuses_clone3_is_named() {
+    let Some(launcher) = refused("EPERM", "424", &RUN) else { return };
+    let ended = launcher.args(["--", "true"]).run().expect_code(84);
+    for words in ["no thread can be started", "clone3", "Docker before 20.10.10"] {
+        assert!(ended.err.contains(words), "{words}\n{}", ended.err);
+    }
+}
