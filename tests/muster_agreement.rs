@@ -197,6 +197,38 @@ fn a_secret_seals_the_channel_and_stays_with_us() {
     assert!(zero.err.contains("has another secret"), "{}", zero.err);
 }
 
+/// A Kubernetes Secret that was made of a file with a newline, as a variable on one node
+/// and mounted on the other; and a port of the muster's own.
+#[test]
+fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_own_port() {
+    let (port, own) = (free_port(), free_port());
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let secret = "correct horse battery\n";
+    std::fs::write(file.path(), secret).expect("written");
+    let node = |rank| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--muster-port".into(), own.to_string().into(), "--".into()]);
+        let script =
+            "echo port=$MASTER_PORT ${RANKLAUNCH_SECRET-none} ${RANKLAUNCH_SECRET_FILE-none}";
+        args.extend(["sh", "-c", script].map(Into::into));
+        let launcher = Launcher::new(args).node(rank, 2, port);
+        match rank {
+            0 => launcher.env("RANKLAUNCH_SECRET", secret),
+            _ => launcher.env("RANKLAUNCH_SECRET_FILE", file.path()),
+        }
+    };
+    let zero = node(0).start();
+    let waits = format!("waiting on port {own} for node 1");
+    wait_until("node 0 says where it waits", || zero.err().contains(&waits).then_some(()));
+    for ended in [node(1).run(), zero.wait()] {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert!(ended.out.contains(&format!("port={port} none none")), "{}", ended.out);
+        assert!(!ended.err.contains("channel between the nodes is open"), "{}", ended.err);
+    }
+    let empty = node(1).env("RANKLAUNCH_SECRET", "").run().expect_code(64);
+    assert!(empty.err.contains("RANKLAUNCH_SECRET is set and empty"), "{}", empty.err);
+}
+
 #[test]
 fn all_nodes_restart_together() {
     let port = free_port();

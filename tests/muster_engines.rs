@@ -17,6 +17,8 @@ fn train() -> OsString {
 
 fn ranklaunch(rank: u32, port: u16, more: &[&str], program: &[OsString]) -> Launcher {
     let mut args = run_args("torchrun", 1);
+    // What is no rest of an attempt outlives the grace.
+    args.extend(["--grace", "2s"].map(Into::into));
     args.extend(more.iter().map(Into::into));
     args.push("--".into());
     args.extend(program.iter().cloned());

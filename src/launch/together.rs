@@ -215,7 +215,13 @@ fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
     let theirs = list(&route.addresses);
     if member.is_master() && !route.local {
         let interfaces = facts.network.interfaces.iter().filter(|one| !one.loopback);
-        let own = list(&interfaces.flat_map(|one| one.addresses.clone()).collect::<Vec<_>>());
+        let own = interfaces.flat_map(|one| one.addresses.clone());
+        // Every interface has one of those, and nobody is told to look there.
+        let is_for_others = |one: &IpAddr| match one {
+            IpAddr::V6(one) => !one.is_unicast_link_local(),
+            IpAddr::V4(_) => true,
+        };
+        let own = list(&own.filter(is_for_others).collect::<Vec<_>>());
         return Some(Warning::new(
             "master.elsewhere",
             text!(

@@ -69,7 +69,7 @@ pub async fn gather(
             Some((id, said)) = hall.ear.recv() => hall.hear(id, said, say),
             _ = tick.tick() => {
                 hall.beat();
-                Ok(Turn::Wait)
+                hall.end_knocks()
             }
             () = sleep_until(challenge) => hall.end_challenges(say),
             () = sleep_until(lines.due().min(end)) => {

@@ -1,23 +1,23 @@
 //! Who is there: lets nodes in one by one and keeps what they said.
 //!
-//! Owns the rules of admission (job, node count, rank, duplicates, strangers); the
-//! gathering asks it what each event means.
+//! Owns the rules of admission (job, node count, rank, duplicates); the gathering asks
+//! it what each event means.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::compare;
-use super::handshake::Stranger;
 use super::key::JobKey;
 use super::listen::{Door, Ear, Id, Outbox, Said};
-use super::types::{BEFORE_THE_START, Card, Config, Memory, Without, millis, now};
+use super::strangers::Strangers;
+use super::types::{BEFORE_THE_START, Card, Config, Memory, millis, now};
 use super::wire::{self, Frame, Hello};
 use super::words::{
-    declined, duplicate, instead, ranges, spell, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+    declined, duplicate, ranges, spell, wrong_count, wrong_job, wrong_purpose, wrong_rank,
 };
 use crate::lang::Text;
 use crate::pace::clock;
@@ -28,10 +28,6 @@ use crate::verdict::{Refusal, Verdict};
 const CHALLENGE: Duration = Duration::from_secs(2);
 /// Id of the refusal at the deadline: whoever is missing then has had its time.
 pub(super) const MISSING: &str = "muster.missing";
-/// Addresses of strangers that get a line each.
-const NAMED_STRANGERS: usize = 32;
-/// torch's client tries again after pauses that grow to a minute.
-const TORCH_PAUSE: Duration = Duration::from_secs(90);
 
 /// A node that is connected to node 0.
 #[derive(Debug)]
@@ -54,14 +50,6 @@ impl Member {
     }
 }
 
-/// Somebody who was not let in.
-#[derive(Debug)]
-struct Named {
-    line: Text,
-    /// What may help, where he is a node of this job after all.
-    hint: Text,
-}
-
 #[derive(Debug)]
 pub(super) struct Hall {
     pub(super) config: Config,
@@ -77,11 +65,7 @@ pub(super) struct Hall {
     /// Newcomers with a rank that is taken, until the earlier one has answered.
     pub(super) challenges: BTreeMap<u32, (Instant, Id, Hello, SocketAddr, Outbox)>,
     pub(super) seen: BTreeMap<u32, (SocketAddr, Instant)>,
-    strangers: BTreeMap<IpAddr, Named>,
-    /// Clients of torch's store: when each came first and last.
-    plain: BTreeMap<IpAddr, (Instant, Instant)>,
-    /// Connections that were no node's, and where the last one came from.
-    turned_away: Option<(u64, SocketAddr)>,
+    strangers: Strangers,
 }
 
 /// What one thing that happened means for the muster.
@@ -105,9 +89,7 @@ impl Hall {
             accepted: 0,
             challenges: BTreeMap::new(),
             seen: BTreeMap::new(),
-            strangers: BTreeMap::new(),
-            plain: BTreeMap::new(),
-            turned_away: None,
+            strangers: Strangers::new(config),
         }
     }
 
@@ -175,7 +157,7 @@ impl Hall {
                 }
                 Ok(Turn::Left(node))
             }
-            Said::Stranger { from, who } => self.stranger(from, &who, say),
+            Said::Stranger { from, who } => self.strangers.hear(from, &who, say),
         }
     }
 
@@ -202,7 +184,7 @@ impl Hall {
                 "{host} ({from}) belongs to {en}: not let in",
                 "{host}（{from}）属于{zh}：拒绝其加入"
             );
-            self.name(from, line, refusal.hint, say);
+            self.strangers.name(from, line, refusal.hint, say);
             return Ok(Turn::Wait);
         }
         if hello.purpose != self.config.purpose {
@@ -212,7 +194,7 @@ impl Hall {
         if node == 0 || node >= hello.nnodes {
             let refusal = wrong_rank(&self.config, &hello, from);
             refuse_it(&refusal);
-            self.name(from, refusal.text, refusal.hint, say);
+            self.strangers.name(from, refusal.text, refusal.hint, say);
             return Ok(Turn::Wait);
         }
         self.seen.insert(node, (from, Instant::now()));
@@ -302,137 +284,14 @@ impl Hall {
         Ok(due.first().map_or(Turn::Wait, |node| Turn::Left(*node)))
     }
 
-    fn stranger(
-        &mut self,
-        from: SocketAddr,
-        who: &Stranger,
-        say: &mut (dyn FnMut(Text) + Send),
-    ) -> Result<Turn, Refusal> {
-        if *who == Stranger::Asking {
-            return Ok(Turn::Wait);
-        }
-        let count = self.turned_away.map_or(0, |(count, _)| count);
-        self.turned_away = Some((count.saturating_add(1), from));
-        let secret = || {
-            text!(
-                "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
-                "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
-            )
-        };
-        let (line, hint) = match who {
-            Stranger::PlainTorchrun => return self.plain(from, say),
-            Stranger::Version => (
-                text!(
-                    "{from} runs a ranklaunch whose version does not fit this one: not let in",
-                    "{from} 运行的 ranklaunch 版本与本节点不兼容：拒绝其加入"
-                ),
-                text!("use one image on all nodes", "请在所有节点使用同一镜像"),
-            ),
-            Stranger::Mode { theirs: true } => (
-                text!(
-                    "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: not let in",
-                    "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
-                ),
-                secret(),
-            ),
-            Stranger::Mode { theirs: false } => (
-                text!(
-                    "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: not let in",
-                    "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
-                ),
-                secret(),
-            ),
-            Stranger::Secret => (
-                text!("{from} has another secret: not let in", "{from} 的密钥不一致：拒绝其加入"),
-                secret(),
-            ),
-            // Counted only: ten thousand lines would help nobody.
-            Stranger::Asking | Stranger::Silent | Stranger::Unknown(_) => return Ok(Turn::Wait),
-        };
-        self.name(from, line, hint, say);
-        Ok(Turn::Wait)
-    }
-
-    /// Says a line of the first thing that somebody at an address did.
-    fn name(
-        &mut self,
-        from: SocketAddr,
-        line: Text,
-        hint: Text,
-        say: &mut (dyn FnMut(Text) + Send),
-    ) {
-        let known = self.strangers.contains_key(&from.ip());
-        if !known && self.strangers.len() < NAMED_STRANGERS {
-            say(line.clone());
-            self.strangers.insert(from.ip(), Named { line, hint });
-        }
-    }
-
-    /// A client of torch's store: a node that somebody starts by hand, a rank of an
-    /// attempt that is being ended, or a node of another job.
-    fn plain(
-        &mut self,
-        from: SocketAddr,
-        say: &mut (dyn FnMut(Text) + Send),
-    ) -> Result<Turn, Refusal> {
-        let proof = self.config.proof();
-        let hint = text!(
-            "start that node with ranklaunch as well, or all nodes with --muster off",
-            "请在该节点同样使用 ranklaunch 启动，或在所有节点使用 --muster off"
-        );
-        // With a secret an unproven word must not end the muster.
-        let sealed = self.config.secret.is_some();
-        let line = match self.config.without {
-            _ if sealed => text!(
-                "{from} speaks like torchrun without ranklaunch and cannot prove who it is: ignored",
-                "{from} 疑似直接运行的 torchrun，且无法证明身份：忽略"
-            ),
-            Without::Wait => text!(
-                "{from} runs torchrun without ranklaunch: no node of this job, ignored",
-                "{from} 直接运行 torchrun 而未使用 ranklaunch：不属于本任务，忽略"
-            ),
-            Without::Follow | Without::Refuse => {
-                let seconds = proof.as_secs();
-                text!(
-                    "{from} runs torchrun without ranklaunch; if it still does after {seconds} s, it is taken for a node of this job",
-                    "{from} 直接运行 torchrun 而未使用 ranklaunch；若 {seconds} 秒后仍是如此，则视为本任务的节点"
-                )
-            }
-        };
-        self.name(from, line, hint.clone(), say);
-        let now = Instant::now();
-        let (first, last) = self.plain.entry(from.ip()).or_insert((now, now));
-        if now.duration_since(*last) > TORCH_PAUSE {
-            *first = now;
-        }
-        *last = now;
-        let proven = !sealed && now.duration_since(*first) >= proof && !self.is_complete();
-        match self.config.without {
-            Without::Follow if proven => Ok(Turn::Alone(text!(
-                "{from} runs torchrun without ranklaunch, so all nodes go on without a muster",
-                "{from} 直接运行 torchrun 而未使用 ranklaunch，因此所有节点跳过集结继续运行"
-            ))),
-            Without::Refuse if proven => Err(Refusal::new(
-                Verdict::Muster,
-                "muster.plain-torchrun",
-                text!(
-                    "{from} runs torchrun without ranklaunch",
-                    "{from} 直接运行 torchrun 而未使用 ranklaunch"
-                ),
-                hint,
-            )),
-            _ => Ok(Turn::Wait),
-        }
+    /// A plain torchrun came again and again for as long as it takes.
+    pub(super) fn end_knocks(&self) -> Result<Turn, Refusal> {
+        if self.is_complete() { Ok(Turn::Wait) } else { self.strangers.end_knocks() }
     }
 
     /// Who else was at the port: a health check, a port scan, or worse.
     pub(super) fn say_strangers(&self, say: &mut (dyn FnMut(Text) + Send)) {
-        let Some((count, last)) = self.turned_away else { return };
-        let (port, ip) = (self.config.port, last.ip());
-        say(text!(
-            "connections to port {port} that were no node of this job and were closed: {count}, the last from {ip}",
-            "端口 {port} 上有 {count} 个连接不属于本任务的节点，已关闭；最后一个来自 {ip}"
-        ));
+        self.strangers.say(say);
     }
 
     fn absent(&self) -> Vec<u32> {
@@ -462,7 +321,7 @@ impl Hall {
         let waited = spell(self.config.patience);
         let list = ranges(&absent);
         let seen = absent.iter().find_map(|node| self.seen.get(node));
-        let strangers = instead(&mut self.strangers.values().map(|named| &named.line));
+        let strangers = self.strangers.words();
         let Text { en, zh } = match (seen, strangers) {
             (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();
@@ -471,9 +330,9 @@ impl Hall {
             (None, Some(strangers)) => strangers,
             (None, None) => text!("never connected", "从未连接"),
         };
-        let known = self.strangers.values().next().filter(|_| seen.is_none());
+        let known = self.strangers.hint().filter(|_| seen.is_none());
         let hint = match known {
-            Some(named) => named.hint.clone(),
+            Some(hint) => hint.clone(),
             None if self.config.is_world_size => text!(
                 "look at that node; if WORLD_SIZE counts processes on this platform, use --world-size-counts processes; --wait-timeout waits longer",
                 "请检查该节点；若本平台的 WORLD_SIZE 表示进程数，请使用 --world-size-counts processes；--wait-timeout 可延长等待"

@@ -11,18 +11,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout, timeout_at};
 
 use super::channel::Channel;
-use super::compare::Difference;
 use super::handshake::{self, Stranger};
 use super::key::JobKey;
 use super::listen::connect;
-use super::member;
 use super::obstacle::{Obstacle, Seen, Whose, shut_out, taken};
+use super::offer::Offer;
 use super::second;
-use super::session::Session;
 use super::silence::BEAT;
 use super::store::{self, Found};
 use super::survey::Visit;
-use super::types::{Agreement, BEFORE_THE_START, Card, Config, Purpose, Without, millis, now};
+use super::types::{BEFORE_THE_START, Card, Config, Purpose, Without, millis, now};
 use super::wire::Frame;
 use super::words::OTHER_JOB;
 use crate::host::Host;
@@ -48,27 +46,6 @@ pub enum Joined {
     /// Node 0 has the links measured ([`Purpose::Check`]).
     Visit(Box<Visit>),
     /// Node 0 runs without a muster: this node goes on by itself.
-    Alone(Text),
-}
-
-/// What node 0 proposes.
-#[derive(Debug)]
-pub struct Offer {
-    pub agreement: Agreement,
-    pub differences: Vec<Difference>,
-    /// Our side of the connection: the address by which node 0 sees us.
-    pub local: Option<SocketAddr>,
-    config: Config,
-    channel: Channel,
-    offset: i64,
-}
-
-/// How the agreement ended.
-#[derive(Debug)]
-pub enum Accepted {
-    Session(Session),
-    /// Node 0 begins the gathering anew, or died: join again.
-    Lost,
     Alone(Text),
 }
 
@@ -403,49 +380,6 @@ impl Search<'_> {
 fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
     let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
     if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }
-}
-
-impl Offer {
-    /// This node can follow. Waits until all others can.
-    ///
-    /// # Errors
-    /// When another node cannot.
-    pub async fn accept(self) -> Result<Accepted, Refusal> {
-        let Offer { config, mut channel, offset, .. } = self;
-        if channel.send(&Frame::Accept).await.is_err() {
-            return Ok(Accepted::Lost);
-        }
-        let mut tick = interval(BEAT);
-        let mut heard = Instant::now();
-        loop {
-            tokio::select! {
-                frame = channel.receive() => {
-                    heard = Instant::now();
-                    match frame {
-                        Ok(Frame::Go) => break,
-                        Ok(Frame::Refuse(refusal)) => return Err(refusal),
-                        Ok(Frame::Alone(text)) => return Ok(Accepted::Alone(text)),
-                        Ok(Frame::Ping) => drop(channel.send(&Frame::Pong).await),
-                        Ok(_) => {}
-                        Err(_) => return Ok(Accepted::Lost),
-                    }
-                }
-                _ = tick.tick() => drop(channel.send(&Frame::Beat { memory: (config.memory)() }).await),
-                () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => return Ok(Accepted::Lost),
-            }
-        }
-        let master = config.master_addr.clone();
-        Ok(Accepted::Session(Session::start(|ends| {
-            member::run(config, master, channel, offset, ends)
-        })))
-    }
-
-    /// This node cannot follow: node 0 tells the others.
-    pub async fn decline(mut self, refusal: &Refusal) {
-        if self.channel.send(&Frame::Decline(refusal.clone())).await.is_ok() {
-            let _ = timeout(Duration::from_secs(2), self.channel.close()).await;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,3 +16,4 @@ mod faults;
 mod memory;
 mod refusals;
 mod restart;
+mod shared_port;
