@@ -10,6 +10,7 @@
 mod answer;
 mod start;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{ErrorKind, PipeReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -146,17 +147,23 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     Err(ProbeError::NotStarted { attempts })
 }
 
-/// Runs another program under the same care: what it printed on its standard
+/// Runs another program under the same care, with `env` beside our own environment: what it printed on its standard
 /// output, if it ended with 0 by the deadline.
 ///
 /// # Errors
 ///
 /// As [`run`]; `Silent` also when it printed something and failed.
-pub fn run_tool(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<u8>, ProbeError> {
+pub fn run_tool(
+    program: &Path,
+    args: &[&str],
+    env: &[(OsString, OsString)],
+    timeout: Duration,
+) -> Result<Vec<u8>, ProbeError> {
     let deadline = Instant::now() + timeout;
-    let started = start::start_tool(program, args).map_err(|error| ProbeError::NotStarted {
-        attempts: vec![(program.display().to_string(), error.to_string())],
-    })?;
+    let started =
+        start::start_tool(program, args, env).map_err(|error| ProbeError::NotStarted {
+            attempts: vec![(program.display().to_string(), error.to_string())],
+        })?;
     let ended = wait(started, timeout, deadline, |_| false)?;
     if ended.succeeded() { Ok(ended.answer) } else { Err(ended.failure()) }
 }

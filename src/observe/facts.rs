@@ -449,6 +449,12 @@ pub struct PythonFacts {
     pub torch: Option<Torch>,
     /// Variables that activating the environment sets (PATH, CONDA_PREFIX, VIRTUAL_ENV).
     pub activation: BTreeMap<String, String>,
+    /// Modules of the engine that the interpreter itself says it does not have.
+    #[serde(default)]
+    pub absent: Vec<String>,
+    /// Where there are some: interpreters whose files have them all.
+    #[serde(default)]
+    pub elsewhere: Vec<PathBuf>,
     /// What accelerate will read, where it is the engine.
     #[serde(default)]
     pub accelerate: Option<AccelerateConfig>,

@@ -1,8 +1,9 @@
 //! Which Python runs the job, and which torch it has.
 //!
 //! Takes the settings' wish, the environment and files; gives [`PythonFacts`].
-//! Reads version files, symlinks and `pyvenv.cfg` only: an interpreter that is
-//! started costs tens of milliseconds, and `import torch` seconds. Never decides
+//! Reads version files, symlinks and `pyvenv.cfg`: an interpreter that is started
+//! costs tens of milliseconds, and `import torch` seconds. Only where files show no
+//! module for the engine is the interpreter itself asked. Never decides
 //! whether what was found is good enough.
 
 mod accelerate;
@@ -10,6 +11,7 @@ mod checkpoint;
 mod conda;
 mod files;
 mod install;
+mod modules;
 mod path_search;
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,15 @@ pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
     match search(host, settings) {
         Ok(found) => {
             let install = Install::of(host, &found.interpreter);
+            let interpreter = &found.interpreter;
+            let absent = modules::absent(host, settings, interpreter, &install);
+            let elsewhere = match absent.as_slice() {
+                [] => Vec::new(),
+                _ => modules::elsewhere(host, settings, interpreter),
+            };
             PythonFacts {
+                absent,
+                elsewhere,
                 found_by: found.by,
                 problem: None,
                 version: install.version.clone(),

@@ -3,6 +3,8 @@
 //! Takes the facts about python; gives warnings, or a refusal when there is no
 //! interpreter at all. Never imports torch: what it says comes from files.
 
+use std::fmt::Display;
+
 use crate::observe::Facts;
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
@@ -57,7 +59,14 @@ pub(crate) fn check(
         },
         &facts.python.found_by,
     );
+    if !facts.python.absent.is_empty() {
+        modules(settings, facts, interpreter.display(), notes)?;
+    }
     let Some(torch) = &facts.python.torch else {
+        // Said above, by the interpreter itself.
+        if facts.python.absent.iter().any(|module| module == "torch") {
+            return Ok(());
+        }
         if matches!(engine, Engine::Direct | Engine::Command) {
             return Ok(());
         }
@@ -106,6 +115,43 @@ pub(crate) fn check(
         );
     }
     Ok(())
+}
+
+/// The interpreter says that it cannot import what the engine is made of.
+fn modules(
+    settings: &Settings,
+    facts: &Facts,
+    path: impl Display,
+    notes: &mut Notes,
+) -> Result<(), Refusal> {
+    let missing = facts.python.absent.join(", ");
+    let by = &facts.python.found_by;
+    let engine = format!("{:?}", settings.engine.value).to_lowercase();
+    let shown: Vec<String> =
+        facts.python.elsewhere.iter().map(|other| other.display().to_string()).collect();
+    let hint = match shown.split_first() {
+        Some((first, rest)) if rest.is_empty() => text!(
+            "--python {first} has it; --severity python.torch=warn starts anyway",
+            "请使用 --python {first}，其中已安装；--severity python.torch=warn 可强制启动"
+        ),
+        Some((first, rest)) => {
+            let rest = rest.join(", ");
+            text!(
+                "--python {first} has it, as have {rest}; --severity python.torch=warn starts anyway",
+                "请使用 --python {first}，其中已安装（另有 {rest}）；--severity python.torch=warn 可强制启动"
+            )
+        }
+        None => text!(
+            "install it with {path} -m pip install, or name another environment with --python PATH or --conda-env NAME; --severity python.torch=warn starts anyway",
+            "请用 {path} -m pip install 安装，或用 --python PATH、--conda-env NAME 指定其他环境；--severity python.torch=warn 可强制启动"
+        ),
+    };
+    let text = text!(
+        "{path} [{by}] has no {missing}, which the engine {engine} needs",
+        "{path} [{by}] 中没有 {missing}，而引擎 {engine} 需要它"
+    );
+    let default = Severity::Fail;
+    notes.raise(settings, default, Verdict::Python, Warning::new("python.torch", text, hint))
 }
 
 fn raise_torch(

@@ -106,11 +106,16 @@ fn spawn(
 }
 
 /// Starts a program that answers on its standard output.
-pub(super) fn start_tool(program: &Path, args: &[&str]) -> io::Result<Started> {
+pub(super) fn start_tool(
+    program: &Path,
+    args: &[&str],
+    env: &[(OsString, OsString)],
+) -> io::Result<Started> {
     let (answer, answer_in) = pipe()?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
+    command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
     let child = command.spawn()?;
     Ok(Started { child, answer, noise })
 }

@@ -169,7 +169,7 @@ pub(super) fn nvidia_smi(
     const QUERY: &str = "--query-gpu=index,uuid,name,pci.bus_id,memory.total,memory.used,\
                          mig.mode.current,driver_version";
     let program = on_path(host).ok_or(SmiError::Absent)?;
-    let output = run_tool(&program, &[QUERY, "--format=csv,noheader,nounits"], timeout)
+    let output = run_tool(&program, &[QUERY, "--format=csv,noheader,nounits"], &[], timeout)
         .map_err(SmiError::Failed)?;
     let output = String::from_utf8_lossy(&output).into_owned();
     let (gpus, driver) = csv(&output);

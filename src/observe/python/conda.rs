@@ -37,8 +37,10 @@ pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<
             .ok_or_else(|| text!("there is no bin/python in {name}", "{name} 中没有 bin/python"));
     }
     let roots = roots(host, given);
+    let given_folders = folders_of_environments(host).into_iter().map(|folder| folder.join(name));
     let folders = roots.iter().map(|root| folder(root, name));
-    let folders: Vec<PathBuf> = folders.chain(registered(host, name)).collect();
+    let folders: Vec<PathBuf> =
+        given_folders.chain(folders).chain(registered(host, name)).collect();
     if let Some(found) = folders.iter().find_map(|folder| files::interpreter_in(host, folder)) {
         return Ok(found);
     }
@@ -52,6 +54,38 @@ pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<
         }
         None => missing(host, name, given, &roots),
     })
+}
+
+/// CONDA_ENVS_PATH, and CONDA_ENVS_DIRS, conda's own other name for it: folders of
+/// environments, first in conda's search.
+fn folders_of_environments(host: &Host) -> Vec<PathBuf> {
+    ["CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"]
+        .into_iter()
+        .filter_map(|name| host.variable(name))
+        .flat_map(|value| {
+            value
+                .split(':')
+                .filter(|folder| !folder.is_empty())
+                .map(PathBuf::from)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The folder of every environment that can be found, base ones included.
+pub(super) fn environments(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
+    let below = |folder: PathBuf| {
+        let names = files::list(host, &folder);
+        names.into_iter().map(move |name| folder.join(name))
+    };
+    let mut found: Vec<PathBuf> =
+        folders_of_environments(host).into_iter().flat_map(below).collect();
+    for root in roots(host, given) {
+        found.push(root.clone());
+        found.extend(below(root.join("envs")));
+    }
+    found.extend(noted(host));
+    found
 }
 
 fn folder(root: &Path, name: &str) -> PathBuf {
@@ -85,12 +119,18 @@ fn roots(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
 
 /// Environments that conda noted in ~/.conda/environments.txt, wherever they lie.
 fn registered(host: &Host, name: &str) -> Vec<PathBuf> {
+    let named = |folder: &PathBuf| folder.file_name().is_some_and(|last| last == name);
+    noted(host).into_iter().filter(named).collect()
+}
+
+fn noted(host: &Host) -> Vec<PathBuf> {
     let home = host.variable("HOME").unwrap_or_else(|| "/root".to_owned());
     files::read_small(host, &Path::new(&home).join(".conda/environments.txt"))
         .unwrap_or_default()
         .lines()
-        .map(|line| PathBuf::from(line.trim()))
-        .filter(|folder| folder.file_name().is_some_and(|last| last == name))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(PathBuf::from)
         .collect()
 }
 

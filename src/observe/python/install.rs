@@ -105,6 +105,18 @@ impl Install {
         Install { prefix, kind, version, library, sites }
     }
 
+    /// Whether a file or folder of a site, or of a folder that its .pth files name, is
+    /// this module. That there is none proves nothing.
+    pub(super) fn has(&self, host: &Host, module: &str) -> bool {
+        let in_site = |site: &Path| {
+            let folder = site.join(module);
+            files::exists(host, &folder.join("__init__.py"))
+                || files::exists(host, &site.join(format!("{module}.py")))
+        };
+        self.sites.iter().any(|site| in_site(site))
+            || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
+    }
+
     /// torch's own version file; the first in the order of the search path.
     pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
         let direct = self.sites.iter().find_map(|site| torch_in(host, site));

@@ -43,6 +43,26 @@ pub(super) fn search(host: &Host) -> Option<Found> {
     first
 }
 
+/// Every `python`, `python3` and `python3.N` of PATH.
+pub(super) fn interpreters(host: &Host) -> Vec<PathBuf> {
+    let is_python = |name: &str| {
+        let version = name.strip_prefix("python");
+        version.is_some_and(|version| {
+            version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        })
+    };
+    path_variable(host)
+        .split(':')
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| files::absolute(host, Path::new(folder)))
+        .flat_map(|folder| {
+            let names = files::list(host, &folder);
+            names.into_iter().filter(|name| is_python(name)).map(move |name| folder.join(name))
+        })
+        .filter(|path| files::is_executable(host, path))
+        .collect()
+}
+
 /// The interpreter `name` of PATH. A pyenv shim is followed to what it would run; one that
 /// stands for the system's own Python is passed over.
 pub(super) fn named(host: &Host, name: &str) -> Option<PathBuf> {

@@ -1,0 +1,100 @@
+//! Whether the interpreter has the engine's modules, and which interpreters do.
+//!
+//! Files decide that a module is there. That it is not they cannot say: import hooks
+//! of editable installs, zip files and sitecustomize find modules without a file of
+//! that name. So the interpreter is asked before anything counts as absent, without
+//! an import of the module itself.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::install::Install;
+use super::{conda, files, path_search};
+use crate::host::Host;
+use crate::probe::run_tool;
+use crate::settings::{Engine, Settings};
+
+/// How long an interpreter on a slow disk may take to start; later it counts as no answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// What the answer's lines begin with, since a sitecustomize may print as well.
+const MARK: &str = "ranklaunch-module";
+/// `find_spec` of a top-level name imports nothing; whatever it raises is no proof.
+const QUESTION: &str = "\
+import importlib.util, sys
+for name in sys.argv[1:]:
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except BaseException:
+        found = True
+    print('ranklaunch-module', name, 'yes' if found else 'no')
+";
+/// Interpreters that a hint names.
+const SHOWN: usize = 4;
+
+/// What the engine's command line imports.
+pub(super) fn of_engine(engine: Engine) -> &'static [&'static str] {
+    match engine {
+        Engine::Torchrun => &["torch"],
+        Engine::Accelerate => &["torch", "accelerate"],
+        Engine::Deepspeed => &["torch", "deepspeed"],
+        Engine::Direct | Engine::Command => &[],
+    }
+}
+
+/// The modules of the engine that the interpreter itself says it does not have.
+pub(super) fn absent(
+    host: &Host,
+    settings: &Settings,
+    interpreter: &Path,
+    install: &Install,
+) -> Vec<String> {
+    let wanted = of_engine(settings.engine.value).iter().copied();
+    let doubtful: Vec<&str> = wanted.filter(|module| !install.has(host, module)).collect();
+    if doubtful.is_empty() || !host.is_live() {
+        return Vec::new();
+    }
+    let mut args = vec!["-c", QUESTION];
+    args.extend(&doubtful);
+    let env: Vec<(OsString, OsString)> = settings
+        .env
+        .iter()
+        .map(|setting| (OsString::from(&setting.name), setting.value.clone()))
+        .collect();
+    let Ok(answer) = run_tool(interpreter, &args, &env, ANSWER) else { return Vec::new() };
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let said_no = |module: &&str| {
+        let line = format!("{MARK} {module} no");
+        answer.lines().any(|said| said.trim() == line)
+    };
+    doubtful.into_iter().filter(said_no).map(str::to_owned).collect()
+}
+
+/// Other interpreters whose files have all modules of the engine: environments in the
+/// working directory, active ones, those of conda, and what PATH holds.
+pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<PathBuf> {
+    let wanted = of_engine(settings.engine.value);
+    let here = files::working_directory(host);
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| host.variable(name));
+    let prefixes = [here.join(".venv"), here.join("venv")]
+        .into_iter()
+        .chain(active.filter(|prefix| !prefix.is_empty()).map(PathBuf::from))
+        .chain(conda::environments(host, &settings.conda_roots));
+    let mut seen = BTreeSet::from([files::resolve(host, not)]);
+    // An environment's own link leads to the same program as its base's.
+    let mut places = BTreeSet::from([not.parent().map(Path::to_owned)]);
+    prefixes
+        .filter_map(|prefix| files::interpreter_in(host, &prefix))
+        .chain(path_search::interpreters(host))
+        .filter(|interpreter| {
+            let fresh = places.insert(interpreter.parent().map(Path::to_owned));
+            seen.insert(files::resolve(host, interpreter)) || fresh
+        })
+        .filter(|interpreter| {
+            let install = Install::of(host, interpreter);
+            wanted.iter().all(|module| install.has(host, module))
+        })
+        .take(SHOWN)
+        .collect()
+}
