@@ -7,6 +7,8 @@
 # make fuzz   what strangers may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
+# make hunt   ten minutes of random faults against random jobs of up to four nodes and all engines;
+#             HUNT_SECONDS=…, HUNT_SEED=… repeats a run and HUNT_ROUND=… one of its rounds
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
@@ -25,7 +27,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-.PHONY: build demo gpu vm test lint bench bench-muster fuzz soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu vm test lint bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -55,6 +57,11 @@ soak-torchrun: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
 	$(CARGO) test --locked --test soak torchrun -- --nocapture
+
+hunt: linker
+	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" HUNT_SECONDS="$${HUNT_SECONDS:-600}" \
+	$(CARGO) test --locked --test hunt a_long_hunt -- --ignored --nocapture
 
 # Not for CI: it installs qemu and fetches a kernel.
 vm: build

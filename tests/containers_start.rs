@@ -155,7 +155,7 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
 
     // The embedded profiles need no file, and refuse what does not fit this container.
     let wan22 = Setup::as_it_is(&image).programs().env("RANKLAUNCH_PROFILE", "wan22");
-    let refused = wan22.run(&["--nproc-per-node", "2", "--device", "cpu"]);
+    let refused = wan22.run(&["--nproc-per-node", "2", "--device", "cpu", "--engine", "direct"]);
     refused.code(84).says(&["(shm.size)", "--shm-size"]);
 }
 

@@ -334,6 +334,9 @@ fn the_script_for_machines_with_gpus_compares_and_skips() {
         common::skipped("this machine has GPUs: make gpu");
         return;
     }
+    // What the script looks at are GPUs, so the launcher has a python with torch.
+    let torch = common::python();
+    let torch = torch.parent().and_then(Path::parent).expect("its folder");
     let run = |path: &OsString, fake: Option<&FakeNvml>| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/real.sh");
         let mut shell = Command::new("sh");
@@ -341,6 +344,7 @@ fn the_script_for_machines_with_gpus_compares_and_skips() {
         let mut launcher = Launcher::of(shell, [common::executable()]).env("PATH", path);
         // Without torch: the launch is what only a real GPU can show.
         launcher = launcher.env("RANKLAUNCH_TEST_PYTHON", "/nowhere/python");
+        launcher = launcher.env("VIRTUAL_ENV", torch);
         if let Some(fake) = fake {
             launcher = launcher.env("RANKLAUNCH_NVML_LIBRARY", fake.library());
         }

@@ -24,6 +24,7 @@ fn piped_with(args: &[&str], program: &[&str], hung: &Path) -> (Ended, i32) {
     let launcher = Launcher::of(shell, args)
         .args(["--log-dir".as_ref(), hung.join("logs").as_os_str()])
         .args(["--deadline", "1s", "--device", "cpu", "--lang", "en"])
+        .args(["--severity", "python.torch=warn"])
         .args(program)
         .env("NCCL_CONF_FILE", hung.join("nccl.conf"));
     let mut ended = launcher.run().expect_code(0);

@@ -5,6 +5,7 @@
 //! eight GPUs. Each line of the `text` block after `<!-- shows -->` must stand
 //! in what the commands before it printed.
 
+mod common;
 #[path = "common/fake_nvml.rs"]
 mod fake_nvml;
 
@@ -68,6 +69,8 @@ fn run(readme: &str, locale: &str) {
             .current_dir(folder.path())
             .env_clear()
             .envs([("PATH", path.as_str()), ("LANG", locale)])
+            // The reader's machine has torch.
+            .env("VIRTUAL_ENV", common::python().parent().and_then(Path::parent).expect("a folder"))
             .env("HOME", folder.path())
             .env("TMPDIR", folder.path())
             // Other tests may be running jobs on this machine.

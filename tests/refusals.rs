@@ -268,6 +268,7 @@ fn launcher(mistake: &Mistake, lang: &str) -> Launcher {
     let mut launcher = Launcher::of(command, mistake.args)
         .env("PATH", "/usr/bin:/bin")
         .env("RUST_BACKTRACE", "1")
+        .with_torch()
         .env("LANG", lang);
     for (name, value) in mistake.env {
         launcher = launcher.env(name, value);

@@ -130,7 +130,7 @@ fn modules(
     let shown: Vec<String> =
         facts.python.elsewhere.iter().map(|other| other.display().to_string()).collect();
     let hint = match shown.split_first() {
-        Some((first, rest)) if rest.is_empty() => text!(
+        Some((first, [])) => text!(
             "--python {first} has it; --severity python.torch=warn starts anyway",
             "请使用 --python {first}，其中已安装；--severity python.torch=warn 可强制启动"
         ),

@@ -124,6 +124,7 @@ pub struct Setup {
     token: String,
     env: BTreeMap<OsString, OsString>,
     user: Option<u32>,
+    mute_console: bool,
 }
 
 impl Setup {
@@ -133,7 +134,7 @@ impl Setup {
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(targets()).unwrap();
         std::fs::hard_link(misbehave(), folder.path().join("misbehave")).unwrap();
-        Setup { place, folder, token, env: BTreeMap::new(), user: None }
+        Setup { place, folder, token, env: BTreeMap::new(), user: None, mute_console: false }
     }
 
     pub fn folder(&self) -> &Path {
@@ -147,6 +148,12 @@ impl Setup {
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Setup {
         self.env.insert(name.into(), value.as_ref().to_owned());
+        self
+    }
+
+    /// A console that takes a pipe full and then nothing.
+    pub fn mute_console(mut self) -> Setup {
+        self.mute_console = true;
         self
     }
 
@@ -228,17 +235,26 @@ impl Setup {
         if let Some(user) = self.user {
             std::os::unix::process::CommandExt::uid(&mut command, user);
         }
+        let mut unread = None;
+        let [out, err] = if self.mute_console {
+            let (reader, writer) = std::io::pipe().unwrap();
+            unread = Some(reader);
+            [Stdio::from(writer.try_clone().unwrap()), writer.into()]
+        } else {
+            [out, err].map(|path| File::create(path).unwrap().into())
+        };
         let child = command
             .args(args)
             .envs(&self.env)
             .env(TOKEN, &self.token)
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
-            .stdout(File::create(&out).unwrap())
-            .stderr(File::create(&err).unwrap())
+            .stdout(out)
+            .stderr(err)
             .spawn()
             .unwrap();
         Job {
+            _unread: unread,
             place: self.place,
             child,
             folder: self.folder,
@@ -252,6 +268,8 @@ impl Setup {
 /// A job that runs.
 #[derive(Debug)]
 pub struct Job {
+    /// The other end of a console that nobody reads.
+    _unread: Option<std::io::PipeReader>,
     place: Place,
     child: Child,
     folder: tempfile::TempDir,

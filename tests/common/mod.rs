@@ -147,6 +147,14 @@ impl Launcher {
         self
     }
 
+    /// With the environment of the python that has torch active, as for a job that could
+    /// start here; the machine's own may have none.
+    pub fn with_torch(self) -> Launcher {
+        let python = python();
+        let prefix = python.parent().and_then(Path::parent).unwrap();
+        self.env("VIRTUAL_ENV", prefix)
+    }
+
     pub fn args<I: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = I>) -> Launcher {
         self.command.args(args);
         self

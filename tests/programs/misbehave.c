@@ -103,6 +103,38 @@ static void escape(char **argv) {
     close(ready[0]);
 }
 
+/* number FOLDER LINES PAUSE WHO=CODE: numbered lines, PAUSE microseconds between two.
+ * The bytes that the pipe has taken stand in FOLDER/bytes-RANK, also of one that is
+ * killed. After LINES of them rank WHO ends with CODE (`all`: every rank), the others
+ * go on without an end. */
+static void number(char **argv) {
+    const char *rank = getenv("RANK");
+    if (!rank) rank = getenv("NODE_RANK");
+    if (!rank) _exit(75);
+    char path[4096], line[256];
+    snprintf(path, sizeof path, "%s/bytes-%s", argv[2], rank);
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (file < 0 || ftruncate(file, sizeof(long))) _exit(76);
+    volatile long *taken = mmap(NULL, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (taken == MAP_FAILED) _exit(77);
+    long lines = atol(argv[3]), pause = atol(argv[4]);
+    const char *code = strchr(argv[5], '=');
+    if (!code) _exit(78);
+    size_t name = (size_t)(code - argv[5]);
+    int ends = !strncmp(argv[5], "all", 3) ||
+               (strlen(rank) == name && !strncmp(argv[5], rank, name));
+    for (long at = 0; !ends || at < lines; at++) {
+        int length = snprintf(line, sizeof line, "rank %s line %ld %.*s\n", rank, at,
+                              (int)(at * 7 % 120), "................................"
+                              "................................................"
+                              "................................................");
+        ssize_t done = write(1, line, (size_t)length);
+        if (done > 0) *taken += done;
+        if (pause) usleep((useconds_t)pause);
+    }
+    _exit(atoi(code + 1));
+}
+
 /* A chain of processes, each gone as soon as its successor is there. */
 static void hydra(void) {
     double end = now() + 25;
@@ -345,6 +377,7 @@ int main(int count, char **argv) {
         int wanted = count > 3 ? atoi(argv[3]) : 1;
         _exit(times < wanted ? 10 + (int)times : 0);
     }
+    if (!strcmp(mode, "number") && count > 5) number(argv);
     if (!strcmp(mode, "subreaper") && count > 4) return subreaper(more, atof(argv[3]), argv + 4);
     fprintf(stderr, "unknown: %s\n", mode);
     return 64;

@@ -1,0 +1,436 @@
+//! One job, one fault, and what was there when all its launchers had ended.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::common::faults::{Job, Over, Place, Role, Setup};
+use crate::common::{Ended, Running, free_port, run_args};
+use crate::invariants;
+
+/// A job ends within its grace of 2 s; the rest is for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(25);
+/// A node that was cut off is noticed after 15 s of silence.
+const CUT: Duration = Duration::from_secs(45);
+
+/// What is done to the job while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// SIGKILL
+    Kill {
+        node: u32,
+        role: Role,
+    },
+    /// SIGSTOP, and SIGCONT after so many milliseconds.
+    Stop {
+        node: u32,
+        role: Role,
+        millis: u64,
+    },
+    /// SIGTERM to the launcher.
+    Term {
+        node: u32,
+    },
+    /// The log folder of node 0 is on a disk of so many KiB.
+    DiskFull {
+        kib: u32,
+    },
+    /// Nobody reads the console of node 0.
+    MuteConsole,
+    /// The log folder of node 0 is deleted while the job writes.
+    FolderDeleted,
+    /// The network of a node is cut.
+    Cut {
+        node: u32,
+    },
+}
+
+impl Fault {
+    pub(crate) fn kind(self) -> String {
+        match self {
+            Fault::Kill { role, .. } => format!("kill {role:?}"),
+            Fault::Stop { role, .. } => format!("stop {role:?}"),
+            other => {
+                let text = format!("{other:?}");
+                text.split(' ').next().unwrap_or_default().to_owned()
+            }
+        }
+    }
+
+    /// Whether it ends the job; otherwise the job's own end counts.
+    pub(crate) fn is_fatal(self) -> bool {
+        matches!(self, Fault::Kill { .. } | Fault::Term { .. } | Fault::Cut { .. })
+    }
+}
+
+/// A job and its fault.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    pub(crate) engine: &'static str,
+    pub(crate) nodes: u32,
+    pub(crate) nproc: u32,
+    /// Lines of each rank before it ends, and the microseconds between two.
+    pub(crate) lines: u32,
+    pub(crate) pause: u32,
+    /// The rank that ends (None: all do) and its code; with a fatal fault nobody does.
+    pub(crate) ends: (Option<u32>, i32),
+    pub(crate) fault: Fault,
+    /// Milliseconds from the first line of all ranks to the fault.
+    pub(crate) after: u64,
+}
+
+impl Spec {
+    /// A small job without a fault.
+    pub(crate) fn plain() -> Spec {
+        Spec {
+            engine: "direct",
+            nodes: 1,
+            nproc: 2,
+            lines: 200,
+            pause: 100,
+            ends: (None, 0),
+            fault: Fault::None,
+            after: 0,
+        }
+    }
+
+    pub(crate) fn draw(chance: &mut Chance, all: bool) -> Spec {
+        let nodes = chance.of(&[1, 1, 1, 1, 2, 2, 3, 4]);
+        let nproc = 1 + chance.below(3);
+        let engine = match chance.below(20) {
+            0 if all => "torchrun",
+            1 if all => "accelerate",
+            2 if all => "command",
+            _ => "direct",
+        };
+        // Every start of torch takes seconds.
+        let (nodes, nproc) = match engine {
+            "torchrun" | "accelerate" => (nodes.min(2), nproc.min(2)),
+            _ => (nodes, nproc),
+        };
+        let node = chance.below(nodes);
+        let mut roles = vec![Role::Guard, Role::Agent, Role::Shim, Role::Rank];
+        if matches!(engine, "torchrun" | "accelerate") {
+            roles.push(Role::Engine);
+        }
+        let role = chance.of(&roles);
+        let fault = match chance.below(if all && nodes > 1 { 17 } else { 16 }) {
+            0 => Fault::None,
+            1..=6 => Fault::Kill { node, role },
+            7..=8 => Fault::Stop { node, role, millis: u64::from(20 + chance.below(1_500)) },
+            9..=10 => Fault::Term { node },
+            11..=12 => Fault::DiskFull { kib: 64 + chance.below(512) },
+            13 => Fault::MuteConsole,
+            14..=15 => Fault::FolderDeleted,
+            _ => Fault::Cut { node },
+        };
+        // A cut needs a network of its own, which the engine's ranks do not.
+        let engine = if matches!(fault, Fault::Cut { .. }) { "direct" } else { engine };
+        let world = if engine == "command" { nodes } else { nodes * nproc };
+        let fails = chance.below(3) == 0;
+        let ends =
+            if fails { (Some(chance.below(world)), chance.of(&[1, 3, 77])) } else { (None, 0) };
+        let pause = chance.of(&[0, 0, 20, 200]);
+        let lines = match pause {
+            0 => 2_000 + chance.below(20_000),
+            20 => 1_000 + chance.below(3_000),
+            _ => 200 + chance.below(1_000),
+        };
+        let after = u64::from(chance.below(150));
+        Spec { engine, nodes, nproc, lines, pause, ends, fault, after }
+    }
+
+    /// Ranks, or commands, per node.
+    pub(crate) fn local(&self) -> u32 {
+        if self.engine == "command" { 1 } else { self.nproc }
+    }
+
+    fn arguments(&self, misbehave: PathBuf, more: &[&str]) -> Vec<OsString> {
+        let mut args = run_args(self.engine, self.nproc);
+        args.extend(["--grace", "2s", "--wait-timeout", "60s"].map(OsString::from));
+        args.extend(more.iter().map(OsString::from));
+        args.extend(["--".into(), misbehave.into(), "number".into(), ".".into()]);
+        // With a pause of 0 an endless rank would only measure the disk.
+        let pause = if self.fault.is_fatal() { self.pause.max(100) } else { self.pause };
+        args.extend([self.lines.to_string(), pause.to_string()].map(OsString::from));
+        let (who, code) = self.ends;
+        let who = match who {
+            _ if self.fault.is_fatal() => "nobody".to_owned(),
+            Some(rank) => rank.to_string(),
+            None => "all".to_owned(),
+        };
+        args.push(format!("{who}={code}").into());
+        args
+    }
+}
+
+/// A small disk below a job's folder; gone with the round.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(at: PathBuf, kib: u32) -> Option<Disk> {
+        std::fs::create_dir_all(&at).expect("a folder");
+        let size = format!("size={kib}k");
+        let flags = nix::mount::MsFlags::empty();
+        let made = nix::mount::mount(Some("hunt"), &at, Some("tmpfs"), flags, Some(size.as_str()));
+        made.is_ok().then_some(Disk(at))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// How one node ended.
+pub(crate) struct Node {
+    pub(crate) code: i32,
+    pub(crate) folder: PathBuf,
+    pub(crate) console: String,
+    pub(crate) run: Option<Value>,
+    pub(crate) left: Vec<String>,
+}
+
+/// A job that is over.
+pub(crate) struct Round {
+    pub(crate) spec: Spec,
+    pub(crate) nodes: Vec<Node>,
+    /// The rank that was hit, where one was.
+    pub(crate) victim: Option<u32>,
+    /// The fault could not be made here.
+    pub(crate) skipped: bool,
+    overs: Vec<Over>,
+    _disk: Option<Disk>,
+    _ended: Vec<Ended>,
+}
+
+impl Round {
+    pub(crate) fn run(spec: &Spec) -> Round {
+        match spec.fault {
+            Fault::Cut { node } => Round::cut(spec, node),
+            _ => Round::here(spec),
+        }
+    }
+
+    /// All nodes on this machine's loopback.
+    fn here(spec: &Spec) -> Round {
+        let port = free_port();
+        let mut disk = None;
+        let mut skipped = false;
+        let mut jobs: Vec<Job> = (0..spec.nodes)
+            .map(|node| {
+                let mut setup = Setup::new(Place::Subreaper);
+                if spec.nodes > 1 {
+                    for (name, value) in [
+                        ("WORLD_SIZE", spec.nodes.to_string()),
+                        ("RANK", node.to_string()),
+                        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+                        ("MASTER_PORT", port.to_string()),
+                    ] {
+                        setup = setup.env(name, value);
+                    }
+                }
+                if node == 0 && spec.fault == Fault::MuteConsole {
+                    setup = setup.mute_console();
+                }
+                if node == 0
+                    && let Fault::DiskFull { kib } = spec.fault
+                {
+                    disk = Disk::new(setup.folder().join("ranklaunch-logs"), kib);
+                    skipped = disk.is_none();
+                }
+                let args = spec.arguments(setup.misbehave(), &[]);
+                setup.start(&crate::common::executable(), &args)
+            })
+            .collect();
+        let mut victim = None;
+        if spec.fault.is_fatal() || matches!(spec.fault, Fault::Stop { .. } | Fault::FolderDeleted)
+        {
+            wait_for_ranks(spec, &mut jobs);
+            std::thread::sleep(Duration::from_millis(spec.after));
+            victim = strike(spec, &mut jobs);
+        }
+        let deadline = DEADLINE;
+        let overs: Vec<Over> =
+            jobs.into_iter().map(|job| job.ends_by(deadline, &format!("{spec:?}"))).collect();
+        let mut round = Round {
+            spec: spec.clone(),
+            nodes: Vec::new(),
+            victim,
+            skipped,
+            overs,
+            _disk: disk,
+            _ended: Vec::new(),
+        };
+        round.look_again();
+        round
+    }
+
+    /// Every node in a network namespace; one is cut off.
+    fn cut(spec: &Spec, node: u32) -> Round {
+        let mut round = Round {
+            spec: spec.clone(),
+            nodes: Vec::new(),
+            victim: None,
+            skipped: true,
+            overs: Vec::new(),
+            _disk: None,
+            _ended: Vec::new(),
+        };
+        let Some(cluster) = Cluster::new(spec.nodes) else { return round };
+        round.skipped = false;
+        let args = spec.arguments(crate::common::faults::misbehave().to_owned(), &[]);
+        let running: Vec<Running> = (0..spec.nodes)
+            .map(|rank| cluster.launcher(rank, rank, spec.nodes, &args).start())
+            .collect();
+        for (rank, running) in (0..).zip(&running) {
+            let last = rank * spec.nproc + spec.nproc - 1;
+            let file = running.folder().join(format!("bytes-{last}"));
+            crate::common::wait_until("the ranks", || file.exists().then_some(()));
+        }
+        cluster.cut(node);
+        let began = Instant::now();
+        for (rank, running) in (0..).zip(running) {
+            let ended = running.wait();
+            assert!(began.elapsed() < CUT, "{spec:?}: {:?}", began.elapsed());
+            let folder = ended.folder.path().to_owned();
+            let left = crate::common::processes_of(ended.token());
+            round.nodes.push(Node {
+                code: ended.code,
+                run: run_json(&folder, rank),
+                folder,
+                console: ended.err.clone(),
+                left: left.iter().map(|process| format!("{process:?}")).collect(),
+            });
+            round._ended.push(ended);
+        }
+        round
+    }
+
+    /// What is there of each node now.
+    pub(crate) fn look_again(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let killed_guard = match self.spec.fault {
+            Fault::Kill { node, role: Role::Guard } => Some(node),
+            _ => None,
+        };
+        self.nodes = (0..)
+            .zip(&self.overs)
+            .map(|(node, over)| {
+                let seen = || -> Vec<String> {
+                    let left = over.job.processes();
+                    left.iter().map(|process| format!("{process:?}")).collect()
+                };
+                let mut left = seen();
+                // The guard's parent sees its end before the agent has swept.
+                while killed_guard == Some(node) && !left.is_empty() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(2));
+                    left = seen();
+                }
+                let folder = over.job.folder().to_owned();
+                Node {
+                    code: over.code,
+                    run: run_json(&folder, node),
+                    folder,
+                    console: over.job.err(),
+                    left,
+                }
+            })
+            .collect();
+    }
+
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        if self.skipped { Vec::new() } else { invariants::complaints(self) }
+    }
+
+    /// A process that carries the job's token and outlives it.
+    pub(crate) fn plant_a_leftover(&self) -> Child {
+        let job = &self.overs[0].job;
+        Command::new(job.folder().join("misbehave"))
+            .arg("sleep")
+            .current_dir(job.folder())
+            .spawn()
+            .expect("it starts")
+    }
+
+    /// The second line of rank 0 leaves its file.
+    pub(crate) fn cut_a_line_out(&self) {
+        let file = invariants::log_of(&self.nodes[0].folder, 0, 0);
+        let text = std::fs::read_to_string(&file).expect("the log");
+        let kept: Vec<&str> = text
+            .split_inclusive('\n')
+            .enumerate()
+            .filter(|(at, _)| *at != 1)
+            .map(|(_, line)| line)
+            .collect();
+        std::fs::write(file, kept.concat()).expect("written");
+    }
+}
+
+fn run_json(folder: &std::path::Path, node: u32) -> Option<Value> {
+    let file = folder.join(format!("ranklaunch-logs/latest/node-{node}/run.json"));
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+/// Until every rank has written its first line, or a job is over.
+fn wait_for_ranks(spec: &Spec, jobs: &mut [Job]) {
+    let deadline = Instant::now() + DEADLINE;
+    for (node, job) in (0..).zip(jobs) {
+        for local in 0..spec.local() {
+            let file = job.folder().join(format!("bytes-{}", node * spec.local() + local));
+            while !file.exists() && !job.is_over() {
+                assert!(Instant::now() < deadline, "{spec:?}\n{}", job.err());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+/// The rank that was hit, where it was one.
+fn strike(spec: &Spec, jobs: &mut [Job]) -> Option<u32> {
+    let send = |pid: i32, signal| {
+        let _ = kill(Pid::from_raw(pid), signal);
+    };
+    match spec.fault {
+        Fault::Kill { node, role } => {
+            let pid = jobs[node as usize].find(role);
+            let rank = rank_of(pid);
+            send(pid, Signal::SIGKILL);
+            return rank;
+        }
+        Fault::Stop { node, role, millis } => {
+            let roles = jobs[node as usize].roles();
+            if let Some((_, seen)) = roles.iter().find(|(its, _)| *its == role) {
+                send(seen.pid, Signal::SIGSTOP);
+                std::thread::sleep(Duration::from_millis(millis));
+                send(seen.pid, Signal::SIGCONT);
+            }
+        }
+        Fault::Term { node } => jobs[node as usize].send(Role::Guard, Signal::SIGTERM),
+        Fault::FolderDeleted => {
+            let _ = std::fs::remove_dir_all(jobs[0].folder().join("ranklaunch-logs"));
+        }
+        Fault::None | Fault::DiskFull { .. } | Fault::MuteConsole | Fault::Cut { .. } => {}
+    }
+    None
+}
+
+fn rank_of(pid: i32) -> Option<u32> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |name: &[u8]| {
+        environ
+            .split(|byte| *byte == 0)
+            .find_map(|entry| entry.strip_prefix(name))
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
+    };
+    value(b"RANK=").or_else(|| value(b"NODE_RANK="))
+}
