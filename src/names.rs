@@ -261,6 +261,11 @@ async fn ask(
 ) -> Result<Vec<IpAddr>, Vec<Attempt>> {
     let servers: Vec<String> = configuration.servers.iter().map(IpAddr::to_string).collect();
     let servers = servers.join(", ");
+    // The resolver takes the numbers of its questions from it, and panics without.
+    if let Err(error) = getrandom::fill(&mut [0]) {
+        let answer = format!("not asked, since getrandom(2) fails: {error}");
+        return Err(vec![Attempt { asked: servers, answer }]);
+    }
     let candidates = configuration.candidates(name);
     let resolver = match configuration.resolver() {
         Ok(resolver) => resolver,

@@ -166,3 +166,32 @@ fn init_without_proc_ends_what_is_left() {
     assert_eq!(code, 0, "{text}");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
+
+/// A shell that started something and then became us: what the command leaves, also
+/// without its environment, is ended; what was there before is not.
+#[test]
+fn leftovers_are_told_from_earlier_children() {
+    let leave = "(exec env -i setsid sleep 61.7) & sleep 0.3";
+    for ours in
+        ["init --grace 1s --", "run --engine command --device cpu --stale off --grace 1s --"]
+    {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 62.3 & echo $! > stranger; exec \"$@\"", "sh"]).arg(executable());
+        let words: Vec<&str> = ours.split(' ').collect();
+        let ended = Launcher::of(shell, words).args(["sh", "-c", leave]).run().expect_code(0);
+        let sleeps = |time: &str| {
+            common::faults::pids()
+                .into_iter()
+                .filter(|pid| {
+                    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    line == format!("sleep\0{time}\0").into_bytes()
+                })
+                .collect::<Vec<i32>>()
+        };
+        assert_eq!(sleeps("61.7"), Vec::<i32>::new(), "{ours}\n{}", ended.err);
+        let stranger = std::fs::read_to_string(ended.folder.path().join("stranger"));
+        let stranger = stranger.expect("a pid").trim().parse().expect("a number");
+        assert!(sleeps("62.3").contains(&stranger), "{ours}: the earlier child was ended");
+        common::kill(stranger);
+    }
+}

@@ -116,3 +116,15 @@ fn a_runtime_that_refuses_clone3_is_named() {
         assert!(ended.err.contains(words), "{words}\n{}", ended.err);
     }
 }
+
+/// DNS wants getrandom(2), which Linux has since 3.17: without it names are asked of the
+/// C library's resolver, and nothing crashes.
+#[test]
+fn a_name_is_not_found_in_good_order() {
+    for (who, errno, first) in REFUSED {
+        let args = ["wait", "no-such-host.invalid:29500", "--timeout", "1s"];
+        let Some(launcher) = refused(errno, first, &args) else { return };
+        let ended = launcher.run().expect_code(85);
+        assert!(!ended.err.contains("panicked"), "{who}\n{}", ended.err);
+    }
+}

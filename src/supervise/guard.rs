@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{Pid, getpgrp, setpgid};
+use rustix::process::Signal as Send;
 
 use super::apart;
 use super::budget::{EndBudget, EndStep};
@@ -18,6 +19,7 @@ use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
 use super::outcome::End;
+use super::relay::apart_from_strangers;
 use super::terminal::Terminal;
 use super::tree;
 use crate::sys::{self, Dispositions, Fork};
@@ -75,6 +77,10 @@ pub fn guarded(
     agent: impl FnOnce(&AgentLink, Dispositions) -> i32,
     lost: impl Fn(&Lost) -> i32,
 ) -> io::Result<i32> {
+    // The agent ends the job when its guard is gone.
+    if let Some(code) = apart_from_strangers(Send::KILL)? {
+        return Ok(code);
+    }
     let watch = Watch::begin(sys::and_real_time(&WATCHED))?;
     let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
     let (ours, theirs) = link::pair()?;

@@ -16,9 +16,11 @@ use std::time::Duration;
 use nix::libc::{SI_KERNEL, signalfd_siginfo};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgrp, setpgid};
+use rustix::process::Signal as Send;
 
 use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number, own_pid};
 use super::outcome::End;
+use super::relay::apart_from_strangers;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
 use crate::sys;
@@ -42,6 +44,9 @@ enum Place {
 /// executed. Call before any thread exists.
 pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    if let Some(code) = apart_from_strangers(Send::TERM)? {
+        return Ok(code);
+    }
     let watch = Watch::begin(forwarded())?;
     let place = match Terminal::of(io::stdin().as_fd(), getpgrp()) {
         None => Place::Apart,

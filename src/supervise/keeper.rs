@@ -344,7 +344,7 @@ fn say_last(survivor: &Survivor) {
 /// Usually none. The kernel's own list, where it is built with one
 /// (CONFIG_PROC_CHILDREN), spares every launch a scan of /proc. It is of this
 /// thread, and no other exists yet.
-fn children_of_self() -> HashSet<i32> {
+pub(super) fn children_of_self() -> HashSet<i32> {
     if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     }

@@ -17,6 +17,7 @@ mod keeper;
 mod link;
 mod message;
 mod outcome;
+mod relay;
 
 mod run;
 pub mod shim;
