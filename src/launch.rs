@@ -15,6 +15,7 @@ pub mod fuzz;
 mod install;
 mod look;
 mod node;
+mod place;
 mod profiles;
 mod restart;
 mod shared;

@@ -7,8 +7,9 @@ mod fake_nvml;
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use common::{Launcher, free_port, python, run_args};
+use common::{Launcher, PATIENCE, Running, free_port, python, run_args};
 use fake_nvml::FakeNvml;
 
 fn train() -> OsString {
@@ -39,11 +40,21 @@ fn plain_torchrun(rank: u32, port: u16) -> Child {
     command.spawn().expect("torchrun starts")
 }
 
+/// What is to be proven takes half a minute: longer than a test may wait in one place.
+fn proven(node: &Running, words: &str) {
+    let began = Instant::now();
+    while !node.err().contains(words) {
+        assert!(began.elapsed() < 2 * PATIENCE, "{}", node.err());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
     let port = free_port();
     let zero = ranklaunch(0, port, &[], &[train()]).start();
     let mut one = plain_torchrun(1, port);
+    proven(&zero, "runs torchrun without ranklaunch, so all nodes go on without a muster");
     let zero = zero.wait().expect_code(0).expect_nothing_left();
     assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
     assert!(zero.out.contains("all-reduce gives"), "{}", zero.out);
@@ -55,6 +66,7 @@ fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
     let port = free_port();
     let mut zero = plain_torchrun(0, port);
     let one = ranklaunch(1, port, &[], &[train()]).start();
+    proven(&one, "so this node goes on without one");
     let one = one.wait().expect_code(0).expect_nothing_left();
     assert!(one.err.contains("goes on without one"), "{}", one.err);
     assert!(zero.wait().expect("it ends").success());
@@ -65,6 +77,7 @@ fn a_required_muster_does_not_start_with_a_plain_torchrun() {
     let port = free_port();
     let zero = ranklaunch(0, port, &["--muster", "required"], &[train()]).start();
     let mut one = plain_torchrun(1, port);
+    proven(&zero, "refused: ");
     let zero = zero.wait().expect_code(88).expect_nothing_left();
     assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
     // Nobody will ever answer it.
