@@ -50,7 +50,10 @@ fn main() -> Result<(), Failure> {
     let needs = needs_of(&bytes)?;
     fs::write(folder.join("node-probe"), &bytes)?;
     println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={}", needs.interpreter);
-    println!("cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=probe needs glibc {}", needs.glibc());
+    println!(
+        "cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=asks NVML where the node has glibc {} or newer, else counts device nodes",
+        needs.glibc()
+    );
     Ok(())
 }
 

@@ -65,8 +65,52 @@ impl Text {
 #[macro_export]
 macro_rules! text {
     ($en:literal, $zh:literal $(,)?) => {
-        $crate::lang::Text::new(format!($en), format!($zh))
+        $crate::lang::Text::new($crate::lang::singular(format!($en)), format!($zh))
     };
+}
+
+/// What is counted in messages: many and one.
+const NOUNS: &[(&str, &str)] = &[
+    ("nodes", "node"),
+    ("other nodes", "other node"),
+    ("GPUs", "GPU"),
+    ("ranks", "rank"),
+    ("processes", "process"),
+    ("CPUs", "CPU"),
+    ("lines", "line"),
+    ("files", "file"),
+    ("times", "time"),
+    ("remarks", "remark"),
+    ("warnings", "warning"),
+];
+
+/// The sentence with a noun in the singular wherever exactly one is counted: `1 nodes × 1
+/// processes` becomes `1 node × 1 process`. So no message needs two forms.
+pub fn singular(sentence: String) -> String {
+    if !sentence.contains("1 ") {
+        return sentence;
+    }
+    let mut out = String::with_capacity(sentence.len());
+    let mut rest = sentence.as_str();
+    while let Some(at) = rest.find("1 ") {
+        let (before, after) = rest.split_at(at + 2);
+        let is_one = before.len() == 2 || before.get(..at).is_some_and(|b| b.ends_with([' ', '(']));
+        // Not the end of a longer number at the very beginning of what is left.
+        let is_one = is_one && !(before.len() == 2 && out.ends_with(|c: char| !c.is_whitespace()));
+        out.push_str(before);
+        rest = after;
+        let noun = NOUNS.iter().find(|(many, _)| {
+            after
+                .strip_prefix(many)
+                .is_some_and(|next| !next.starts_with(|c: char| c.is_alphanumeric()))
+        });
+        if let (true, Some((many, one))) = (is_one, noun) {
+            out.push_str(one);
+            rest = after.get(many.len()..).unwrap_or_default();
+        }
+    }
+    out.push_str(rest);
+    out
 }
 
 /// `1 node`, `2 nodes`: a number with its English noun, whose plural ends in s.
@@ -104,6 +148,23 @@ mod tests {
         assert_eq!(of("LC_ALL", "zh_TW"), Lang::Zh);
         assert_eq!(of("LANG", "C.UTF-8"), Lang::En);
         assert_eq!(of("OTHER", "zh"), Lang::En);
+    }
+
+    #[test]
+    fn one_is_counted_in_the_singular() {
+        for (many, one) in [
+            ("1 nodes × 1 processes", "1 node × 1 process"),
+            ("11 nodes, 21 GPUs", "11 nodes, 21 GPUs"),
+            ("needs 1 GPUs (1 CPUs for 1 ranks)", "needs 1 GPU (1 CPU for 1 rank)"),
+            ("0 of 1 other nodes heard", "0 of 1 other node heard"),
+            ("x=1 nodes, 0.1 nodes, 1 nodesets", "x=1 nodes, 0.1 nodes, 1 nodesets"),
+            ("1 1 nodes", "1 1 node"),
+            ("in 1 ", "in 1 "),
+        ] {
+            assert_eq!(singular(many.to_owned()), one);
+        }
+        let count = 1;
+        assert_eq!(text!("{count} GPUs can be used", "{count} 个 GPU").en, "1 GPU can be used");
     }
 
     #[test]

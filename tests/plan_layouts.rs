@@ -176,7 +176,7 @@ fn a_profile_says_what_it_cannot_run_on() {
     let refused = plan(4, pods, "zimdb");
     assert_eq!(refused.refusal(), "65 membership.contradiction", "{:#}", refused.json);
     let text = refused.at("/refused/text");
-    assert!(text.contains("1 nodes") && text.contains("4 (WORLD_SIZE=4)"), "{text}");
+    assert!(text.contains("1 node") && text.contains("4 (WORLD_SIZE=4)"), "{text}");
     // What the hints name leads to one job of four pods, not to four jobs.
     let hint = refused.at("/refused/hint");
     assert!(hint.contains("--nnodes 4") && hint.contains("--nproc-per-node auto"), "{hint}");

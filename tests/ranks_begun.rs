@@ -155,7 +155,7 @@ fn the_command_of_a_node_is_not_called_a_rank() {
         assert!(ended.out.contains(&format!("[n{node}] I launch")), "{}", ended.out);
         let words = "── ranklaunch: the command on node 1 ended with code 7 (";
         assert!(ended.err.contains(words) && !ended.err.contains("rank 1"), "{}", ended.err);
-        assert!(ended.err.contains("last 1 lines of the command on node 1:"), "{}", ended.err);
+        assert!(ended.err.contains("last 1 line of the command on node 1:"), "{}", ended.err);
         let verdict = &run_json(ended, node)["verdict"];
         assert_eq!((&verdict["rank"], &verdict["id"]), (&Value::Null, &json!("rank.exit")));
     }

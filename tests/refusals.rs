@@ -443,3 +443,25 @@ fn a_refused_plan_is_one_document_and_nothing_that_a_shell_would_run_by_mistake(
     );
     assert_eq!(report["summary"]["fail"], 1);
 }
+
+/// Waiting in vain is no refusal, and its hint knows the options that `wait` has.
+#[test]
+fn wait_gives_up_in_its_own_words() {
+    let target = format!("127.0.0.1:{}", common::free_port());
+    let ended = Launcher::new(["wait", &target, "--timeout", "1s"]).run().expect_code(86);
+    assert!(ended.err.contains("ranklaunch: gave up: "), "{}", ended.err);
+    assert!(ended.err.contains("--timeout 1h"), "{}", ended.err);
+    for other in ["refused: ", "--master-addr", "--node-rank"] {
+        assert!(!ended.err.contains(other), "{other}: {}", ended.err);
+    }
+}
+
+#[test]
+fn install_into_a_file_names_its_folder() {
+    let launcher = Launcher::new(["install", "inst/ranklaunch"]);
+    std::fs::create_dir(launcher.folder().join("inst")).expect("made");
+    std::fs::write(launcher.folder().join("inst/ranklaunch"), "").expect("written");
+    let ended = launcher.run().expect_code(64);
+    assert!(ended.err.contains("is a file; name its folder"), "{}", ended.err);
+    assert!(ended.err.contains("ranklaunch install inst\n"), "{}", ended.err);
+}

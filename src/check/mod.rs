@@ -28,6 +28,7 @@ use crate::plan::{Plan, Survey};
 use crate::prepare::WriteProblem;
 use crate::settings::Settings;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
+pub use table::is_advice;
 
 /// What one check came to, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -88,6 +88,24 @@ pub(super) const TABLE: &[Row] = &[
     row!("link.bandwidth", Muster, warn, nodes::bandwidth),
 ];
 
+/// Findings that no job dies of and that change no result: a launch counts them, `check`
+/// explains them.
+const ADVICE: &[&str] = &[
+    "shm.leftovers",
+    "nofile",
+    "stack.size",
+    "memory.limit",
+    "cpu.limit",
+    "disk.logs",
+    "clock.sync",
+    "env.proxy",
+];
+
+/// Whether a warning of this id is advice only.
+pub fn is_advice(id: &str) -> bool {
+    ADVICE.contains(&id)
+}
+
 /// What the planner found under these ids: refusals of checks first, then
 /// warnings. An id that ends in a dot stands for its family.
 pub(super) fn planned(evidence: &Evidence<'_>, ids: &[&str]) -> Vec<Finding> {

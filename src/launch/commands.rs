@@ -182,7 +182,29 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
             );
             0
         }
-        Err(refusal) => refuse(&refusal, lang),
+        Err(refusal) => {
+            let Some(hint) = unreached(&refusal, target.port) else {
+                return refuse(&refusal, lang);
+            };
+            let code = refusal.verdict.code();
+            eprint!("{}", closing::gave_up(&refusal.text, &hint, &refusal.id, code, lang));
+            code
+        }
+    }
+}
+
+/// What to do where the other side did not come; None: it was something else.
+fn unreached(refusal: &Refusal, port: u16) -> Option<Text> {
+    match refusal.verdict {
+        Verdict::MasterName => Some(text!(
+            "check the name, and that its pod and Service exist; --timeout 1h waits longer",
+            "请检查名称，以及对应的 Pod 与 Service 是否存在；--timeout 1h 可延长等待"
+        )),
+        Verdict::MasterReach => Some(text!(
+            "check that something listens on port {port} there and that no firewall or network policy is in between; --timeout 1h waits longer",
+            "请检查对方是否在端口 {port} 上监听，以及是否被防火墙或网络策略拦截；--timeout 1h 可延长等待"
+        )),
+        _ => None,
     }
 }
 

@@ -25,7 +25,21 @@ pub(super) fn install(folder: &Path) -> i32 {
             0
         }
         Err(error) => {
+            let is_file = folder.is_file();
+            let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new(".")).display().to_string();
             let folder = folder.display();
+            let hint = if is_file {
+                text!(
+                    "{folder} is a file; name its folder, in which the file ranklaunch is replaced: ranklaunch install {parent}",
+                    "{folder} 是文件；请指定其所在目录，其中的 ranklaunch 会被替换: ranklaunch install {parent}"
+                )
+            } else {
+                text!(
+                    "name a folder that can be written, such as the mount of an emptyDir",
+                    "请指定可写的目录，例如 emptyDir 的挂载点"
+                )
+            };
             let refusal = Refusal::new(
                 Verdict::Usage,
                 "install.write",
@@ -33,10 +47,7 @@ pub(super) fn install(folder: &Path) -> i32 {
                     "cannot copy this executable into {folder}: {error}",
                     "无法将本程序复制到 {folder}：{error}"
                 ),
-                text!(
-                    "name a folder that can be written, such as the mount of an emptyDir",
-                    "请指定可写的目录，例如 emptyDir 的挂载点"
-                ),
+                hint,
             );
             refuse(&refusal, settings::language(&Options::default(), &Host::live()))
         }

@@ -105,12 +105,21 @@ pub(crate) fn check(
         // Forward compatibility brings a libcuda that is newer than the driver.
         && facts.state.compat.is_none()
     {
-        return raise_torch(
+        // The first driver of each CUDA (its release notes, table of toolkit and minimum driver).
+        let enough = [(11, 450), (12, 525), (13, 580)].iter().find(|(cuda, _)| *cuda == major);
+        let enough_en = enough.map(|(_, version)| format!(" ({version} or newer)"));
+        let enough_zh = enough.map(|(_, version)| format!("（{version} 或更新）"));
+        let (enough_en, enough_zh) = (enough_en.unwrap_or_default(), enough_zh.unwrap_or_default());
+        return raise_torch_with(
             settings,
             notes,
             text!(
                 "torch {version} is built for CUDA {cuda}, and the driver supports only {driver}.{minor}",
                 "torch {version} 为 CUDA {cuda} 构建，而驱动只支持到 {driver}.{minor}"
+            ),
+            text!(
+                "install a driver for CUDA {major}{enough_en}, or a torch that is built for CUDA {driver}.{minor} or older (a cu{driver}{minor} wheel)",
+                "请安装支持 CUDA {major} 的驱动{enough_zh}，或为 CUDA {driver}.{minor} 及更早版本构建的 torch（cu{driver}{minor} 的 wheel）"
             ),
         );
     }
@@ -159,17 +168,22 @@ fn raise_torch(
     notes: &mut Notes,
     text: crate::lang::Text,
 ) -> Result<(), Refusal> {
-    notes.raise(
+    raise_torch_with(
         settings,
-        Severity::Warn,
-        Verdict::Python,
-        Warning::new(
-            "python.torch",
-            text,
-            text!(
-                "check which environment is meant with --python PATH or --conda-env NAME",
-                "请用 --python PATH 或 --conda-env NAME 确认所用环境"
-            ),
+        notes,
+        text,
+        text!(
+            "check which environment is meant with --python PATH or --conda-env NAME",
+            "请用 --python PATH 或 --conda-env NAME 确认所用环境"
         ),
     )
+}
+
+fn raise_torch_with(
+    settings: &Settings,
+    notes: &mut Notes,
+    text: crate::lang::Text,
+    hint: crate::lang::Text,
+) -> Result<(), Refusal> {
+    notes.raise(settings, Severity::Warn, Verdict::Python, Warning::new("python.torch", text, hint))
 }

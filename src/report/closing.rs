@@ -109,6 +109,13 @@ pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String
     out
 }
 
+/// `wait` that waited in vain: nothing was refused.
+pub fn gave_up(text: &Text, hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+    let said = text.get(lang);
+    let title = text!("gave up: {said}", "放弃等待：{said}");
+    sentence(title.get(lang), hint, id, exit_code, lang)
+}
+
 /// An ending before any rank began, for people.
 pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
     sentence(ending.text.get(lang), &ending.hint, &ending.id, exit_code, lang)

@@ -3,10 +3,12 @@
 
 use std::fmt::Write;
 
+use crate::check::is_advice;
 use crate::lang::Text;
 use crate::plan::Plan;
 use crate::settings::{LayoutRule, Settings};
 use crate::text;
+use crate::verdict::Warning;
 
 use super::closing;
 use super::columns::table;
@@ -21,8 +23,24 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
     };
     let _ = writeln!(out, "── {title}");
     table(&mut out, rows(plan, settings));
-    for warning in &plan.warnings {
+    // Whoever names a check wants to hear of it.
+    let is_remark = |warning: &&Warning| {
+        is_advice(&warning.id) && !settings.severities.contains_key(&warning.id)
+    };
+    let (remarks, telling): (Vec<&Warning>, Vec<&Warning>) =
+        plan.warnings.iter().partition(is_remark);
+    for warning in telling {
         out.push_str(&closing::warning(warning, lang));
+    }
+    if !remarks.is_empty() {
+        let mut ids: Vec<&str> = remarks.iter().map(|warning| warning.id.as_str()).collect();
+        ids.dedup();
+        let (count, ids) = (remarks.len(), ids.join(", "));
+        let line = text!(
+            "{count} remarks ({ids}): ranklaunch check explains them",
+            "{count} 条提示（{ids}）：详见 ranklaunch check"
+        );
+        out.push_str(&closing::line(&line, lang));
     }
     out
 }
@@ -86,9 +104,11 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::lang::Lang;
+    use crate::lang::{Lang, Text};
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings};
+    use crate::settings::Sourced;
+    use crate::verdict::{Severity, Warning};
 
     #[test]
     fn the_block_names_value_and_source_in_both_languages() {
@@ -97,6 +117,25 @@ mod tests {
         let block = super::block(&plan, &settings);
         assert!(block.contains("processes"), "{block}");
         assert!(block.contains("2 × 8 = 16"), "{block}");
+        assert!(!block.contains("remark"), "{block}");
+
+        // Advice is one line, what can change the result stands in full.
+        let mut noisy = plan.clone();
+        for id in ["nofile", "clock.sync", "shm.size"] {
+            let text = Text::same(format!("about {id}"));
+            noisy.warnings.push(Warning::new(id, text, Text::same("do")));
+        }
+        let said = super::block(&noisy, &settings);
+        assert!(said.contains("2 remarks (nofile, clock.sync): ranklaunch check"), "{said}");
+        assert!(
+            said.contains("warning: about shm.size") && !said.contains("about nofile"),
+            "{said}"
+        );
+        let asked = Sourced::default_value(Severity::Warn);
+        settings.severities.insert("nofile".to_owned(), asked);
+        let said = super::block(&noisy, &settings);
+        assert!(said.contains("about nofile") && said.contains("1 remark (clock.sync)"), "{said}");
+
         settings.lang = Lang::Zh;
         let block = super::block(&plan, &settings);
         assert!(block.contains("总进程数"), "{block}");

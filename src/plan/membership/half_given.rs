@@ -173,7 +173,8 @@ fn a_profiles_count_against_the_platforms_is_refused_with_both() {
         let told = from(profile(), nnodes, env);
         assert_eq!(told.line(), "refused membership.contradiction", "{nnodes} {env}");
         let refusal = told.result.expect_err("refused");
-        let ours = format!("zimdb.toml:9 says that the job has {nnodes} nodes");
+        let ours =
+            crate::lang::singular(format!("zimdb.toml:9 says that the job has {nnodes} nodes"));
         assert!(refusal.text.en.contains(&ours), "{}", refusal.text.en);
         assert!(refusal.text.en.contains(said), "{}", refusal.text.en);
         for lang in [&refusal.hint.en, &refusal.hint.zh] {
