@@ -22,9 +22,8 @@ const FILES: u32 = 16;
 /// What one rank costs the container: shim, rank and the readers of two pipes. What the
 /// program starts itself is its own.
 const TASKS_PER_RANK: u32 = 4;
-/// The readers of the engine's pipes. What else needs a thread has one by now, or does its
-/// work in place; measured: with fewer a rank loses its reader, with these none does.
-const TASKS: u32 = 2;
+/// The readers of the engine's pipes, the writer of the log files and work that may hang.
+const TASKS: u32 = 4;
 /// Of a thread that only waits; the least that the C library allows is used.
 const STACK: usize = 16 << 10;
 
