@@ -328,7 +328,8 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = END)]
     pub max_restarts: Option<OsString>,
 
-    /// Folder for logs [default: ./ranklaunch-logs, else $TMPDIR/ranklaunch, else /tmp/ranklaunch]
+    /// Folder for logs [default: ./ranklaunch-logs, else
+    /// $TMPDIR/ranklaunch-<uid>, else /tmp/ranklaunch-<uid>]
     #[arg(long, value_name = "DIR", help_heading = LOGS)]
     pub log_dir: Option<OsString>,
     /// Disk kept for each rank's output, such as 256MiB [default: 256MiB]

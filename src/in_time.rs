@@ -49,6 +49,25 @@ pub(crate) async fn beside<T: Send + 'static>(
     tokio::time::timeout(patience, result).await.ok()?.ok()
 }
 
+/// The result of `work`, done in a thread of its own while the runtime goes on. Where
+/// no thread can be made the runtime waits for it: the end of a job has no other choice.
+/// The thread runs on when nobody waits any more.
+pub(crate) fn in_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    apart(move || {
+        let _ = done.send(work());
+    });
+    async move {
+        match result.await {
+            Ok(result) => result,
+            // The thread panicked, and the panic hook has ended the program.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
 /// [`in_time`] for what may fail: no answer is an error like any other.
 ///
 /// # Errors

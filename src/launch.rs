@@ -9,6 +9,7 @@ mod card;
 mod check;
 mod check_nodes;
 mod commands;
+mod end;
 mod excuse;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -18,6 +19,7 @@ mod node;
 mod place;
 mod profiles;
 mod restart;
+mod scratch;
 mod shared;
 mod together;
 
@@ -30,6 +32,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use scratch::ScratchName;
+
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
 use crate::in_time::in_time;
@@ -41,7 +45,7 @@ use crate::report::closing;
 use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
 use crate::supervise::guard::{self, HowLost, Lost};
-use crate::supervise::{AgentEar, AgentLink, GuardWord, shim};
+use crate::supervise::{AgentEar, AgentLink, EndStep, GuardWord, shim};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -95,6 +99,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.
 fn run(options: &Options) -> i32 {
     let oom = OomWatch::begin(&Host::live());
+    let scratch = ScratchName::new();
     let agent = |link: &AgentLink, dispositions| {
         std::panic::set_hook(Box::new(|panic| {
             eprintln!(
@@ -102,10 +107,13 @@ fn run(options: &Options) -> i32 {
             );
             crate::sys::exit_now(Verdict::Internal.code());
         }));
-        agent(options, link, dispositions)
+        agent(options, link, dispositions, scratch.clone())
     };
     let lost = |lost: &Lost| last_words(options, &oom, lost);
-    guard::guarded(agent, lost).unwrap_or_else(|error| {
+    let ended = guard::guarded(agent, lost);
+    // An agent that was killed has left it.
+    scratch.sweep();
+    ended.unwrap_or_else(|error| {
         eprintln!("ranklaunch: cannot start the guard process: {error}");
         Verdict::Internal.code()
     })
@@ -149,7 +157,12 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
     code
 }
 
-fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
+fn agent(
+    options: &Options,
+    link: &AgentLink,
+    dispositions: Dispositions,
+    scratch: ScratchName,
+) -> i32 {
     if let Err(refusal) = crate::prepare::can_start_threads() {
         return commands::refuse(&refusal, settings::language(options, &Host::live()));
     }
@@ -160,7 +173,7 @@ fn agent(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32
             return Verdict::Internal.code();
         }
     };
-    let code = runtime.block_on(conduct(options, link, dispositions));
+    let code = runtime.block_on(conduct(options, link, dispositions, scratch));
     // A phase that hangs in a thread (a dead mount, a driver) must not hold the verdict.
     runtime.shutdown_background();
     code
@@ -179,6 +192,7 @@ pub(crate) struct Scene {
     pub(crate) settings: Arc<Settings>,
     pub(crate) console: Console,
     pub(crate) started: Instant,
+    scratch: ScratchName,
 }
 
 impl Scene {
@@ -188,6 +202,23 @@ impl Scene {
 
     pub(crate) fn say(&self, text: &crate::lang::Text) {
         self.console.say(&closing::line(text, self.lang()));
+    }
+
+    /// Writes the termination message, right behind the closing block: whatever is
+    /// slower than a small file comes after it.
+    fn announce(&self, ending: &report::Ending, node: Option<u32>, clock: end::Clock) {
+        let settings = &self.settings;
+        let code = remap(&settings.exit_codes, ending.code);
+        let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
+        let patience = clock.left_for_answer(EndStep::LastWords);
+        let (host, lang) = (&self.host, settings.lang);
+        let announced = report::files::announce_in(patience, path, host, ending, node, code, lang);
+        if let Err(error) = announced {
+            self.say(&text!(
+                "cannot write the termination message: {error}",
+                "无法写入终止信息：{error}"
+            ));
+        }
     }
 }
 
@@ -260,7 +291,12 @@ fn unread(path: Option<PathBuf>, patience: Duration) -> Refusal {
     )
 }
 
-async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions) -> i32 {
+async fn conduct(
+    options: &Options,
+    link: &AgentLink,
+    dispositions: Dispositions,
+    scratch: ScratchName,
+) -> i32 {
     let started = Instant::now();
     let (host, settings) = match open(options) {
         Ok(opened) => opened,
@@ -299,6 +335,7 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         settings: Arc::new(settings),
         console: console.clone(),
         started,
+        scratch,
     };
     let ear = match link.listen() {
         Ok(ear) => ear,
@@ -309,37 +346,28 @@ async fn conduct(options: &Options, link: &AgentLink, dispositions: Dispositions
         }
     };
 
-    let (ending, node) = match until_stop(&ear, node::prepare(&scene, None)).await {
+    let early = match until_stop(&ear, node::prepare(&scene, None)).await {
         Ok(Ok(ready)) => {
-            let node = Some(ready.plan.membership.node_rank);
-            (attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await, node)
+            let ending = attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await;
+            console.flush(LAST_WORDS);
+            return remap(&scene.settings.exit_codes, ending.code);
         }
         Ok(Err(refusal)) => {
             let ending = report::refused(&refusal);
             let code = remap(&scene.settings.exit_codes, ending.code);
             console.say(&closing::refusal(&refusal, code, scene.lang()));
-            (ending, None)
+            ending
         }
         Err(signal) => {
             let ending = report::ending::stopped(signal);
             let code = remap(&scene.settings.exit_codes, ending.code);
             console.say(&closing::ended_early(&ending, code, scene.lang()));
-            (ending, None)
+            ending
         }
     };
-    let code = remap(&scene.settings.exit_codes, ending.code);
-    let settings = &scene.settings;
-    let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
-    if let Err(error) =
-        report::files::announce(path, &scene.host, &ending, node, code, settings.lang)
-    {
-        scene.say(&crate::text!(
-            "cannot write the termination message: {error}",
-            "无法写入终止信息：{error}"
-        ));
-    }
+    scene.announce(&early, None, end::Clock::of(scene.settings.grace.value, None));
     console.flush(LAST_WORDS);
-    code
+    remap(&scene.settings.exit_codes, early.code)
 }
 
 /// The profile's `[exit]`.

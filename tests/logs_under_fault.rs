@@ -3,9 +3,14 @@
 
 mod common;
 
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
 
 use common::{Ended, Launcher, executable, run_args, skipped, wait_until};
 
@@ -113,8 +118,8 @@ fn a_console_that_is_never_read_holds_no_rank() {
     let mut blocked = control.spawn().expect("it starts");
     drop(control);
     let pid = i32::try_from(blocked.id()).expect("a pid");
-    let deadline = std::time::Instant::now() + Duration::from_secs(2);
-    while std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
         assert!(blocked.try_wait().expect("wait works").is_none(), "pid {pid} was not held up");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -142,4 +147,162 @@ fn a_full_disk_holds_no_rank_and_is_said() {
     let ended = Launcher::of(Command::new("unshare"), args).run().expect_code(0);
     assert!(ended.folder.path().join("done").exists(), "{}", ended.err);
     assert!(ended.err.contains("No space left on device"), "{}", ended.err);
+    assert_eq!(ended.err.matches("cannot be written").count(), 1, "said once: {}", ended.err);
+}
+
+/// Without us a rank writes to a pipe and no limit on files concerns it.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk_and_ends_nobody() {
+    let limited = "ulimit -f 100; exec \"$0\" \"$@\"";
+    let mut args: Vec<std::ffi::OsString> = ["-c", limited].into_iter().map(Into::into).collect();
+    args.push(executable().into_os_string());
+    args.extend(run_args("direct", 2));
+    let script = "head -c 300000 /dev/zero | tr '\\0' '\\n'; echo FINISHED >&2; \
+                  trap - XFSZ; head -c 300000 /dev/zero > file-$RANK; echo code $? >&2";
+    args.extend(["--console", "errors", "--", "sh", "-c", script].map(Into::into));
+    let ended = Launcher::of(Command::new("sh"), args).run().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.err.matches("FINISHED").count(), 2, "{}", ended.err);
+    assert!(ended.err.contains("cannot be written: File too large"), "{}", ended.err);
+    // The ranks have the signal as it was: 128 + SIGXFSZ.
+    assert_eq!(ended.err.matches("code 153").count(), 2, "{}", ended.err);
+    let dropped = &run_json(&ended)["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
+    assert!(dropped.as_u64().is_some_and(|bytes| bytes > 150_000), "{dropped}");
+}
+
+fn run_json(ended: &Ended) -> serde_json::Value {
+    let path = ended.node_folder(0).join("run.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{error}"));
+    serde_json::from_str(&text).expect("run.json")
+}
+
+/// Makes a FIFO of rank 0's log file: a disk as slow as whoever reads it. The file
+/// that was removed is made again by its name.
+const SLOW: &str = "log=$(echo ranklaunch-logs/run-*/node-0/attempt-0/rank-00000.out)
+    echo begin; until [ -s $log ]; do sleep 0.05; done
+    sleep 1.1; rm $log; mkfifo $log; echo made; : > made; until [ -e go ]; do sleep 0.05; done
+    ";
+
+fn slow_file(folder: &Path) -> PathBuf {
+    let runs = folder.join("ranklaunch-logs");
+    wait_until("the slow file", || folder.join("made").exists().then_some(()));
+    let run = std::fs::read_link(runs.join("latest")).expect("the run");
+    runs.join(run).join("node-0/attempt-0/rank-00000.out")
+}
+
+#[test]
+fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
+    // 6 MB at 1 MB/s: longer than any fixed pause, and never 5 s without a byte.
+    let script = format!("{SLOW} head -c 6000000 /dev/zero | tr '\\0' x; echo LAST WORDS; exit 3");
+    let job = shell(1, &["--console", "none", "--termination-log", "message"], &script).start();
+    let file = slow_file(job.folder());
+    let folder = job.folder().to_owned();
+    std::fs::write(folder.join("go"), "").expect("written");
+    let reader = std::thread::spawn(move || {
+        let mut file = File::open(file).expect("opened");
+        let mut all = Vec::new();
+        let mut piece = vec![0; 50_000];
+        let mut said_before_the_end = false;
+        loop {
+            let read = file.read(&mut piece).expect("read");
+            if read == 0 {
+                return (all, said_before_the_end);
+            }
+            all.extend_from_slice(&piece[..read]);
+            said_before_the_end |= all.len() < 5_000_000 && folder.join("message").exists();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let ended = job.wait().expect_code(3).expect_nothing_left();
+    let (all, said_before_the_end) = reader.join().expect("read");
+    assert!(all.ends_with(b"xLAST WORDS\n"), "{} bytes", all.len());
+    assert!(all.len() > 6_000_000, "{} bytes", all.len());
+    assert!(said_before_the_end, "the termination message does not wait for the disk");
+    let run = run_json(&ended);
+    assert_eq!(run["logs"]["owners"]["rank 0"]["dropped_file_bytes"], 0, "{}", run["logs"]);
+    assert!(!ended.err.contains("not complete"), "{}", ended.err);
+}
+
+/// Neither the ranks nor the disk ever end: the last words come all the same, and all
+/// of it within the grace.
+#[test]
+fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
+    for grace in ["2s", "5s"] {
+        let script = format!("{SLOW} trap '' TERM; echo READY >&2; while :; do sleep 0.1; done");
+        let options = ["--grace", grace, "--console", "errors", "--termination-log", "message"];
+        let job = shell(1, &options, &script).start();
+        let file = slow_file(job.folder());
+        std::fs::write(job.folder().join("go"), "").expect("written");
+        wait_until("the rank's last words", || job.err().contains("READY").then_some(()));
+        let stopped = Instant::now();
+        job.signal(Signal::SIGTERM);
+        let ended = job.wait().expect_code(143).expect_nothing_left();
+        let took = stopped.elapsed();
+        let seconds: u64 = grace.trim_end_matches('s').parse().expect("seconds");
+        // What a loaded machine adds; the guard's takeover comes at the grace.
+        assert!(took < Duration::from_secs(seconds) + Duration::from_secs(1), "{took:?}");
+        assert!(ended.err.contains("exit code 143 (stopped.signal)"), "{grace}: {}", ended.err);
+        let message = std::fs::read_to_string(ended.folder.path().join("message"));
+        assert!(message.is_ok_and(|text| text.contains("stopped.signal")), "{grace}");
+        let run = run_json(&ended);
+        let dropped = &run["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
+        let said = String::from_utf8_lossy(&log(&ended, "rank-00000.err")).into_owned();
+        let some = dropped.as_u64().is_some_and(|bytes| bytes > 0);
+        assert!(some, "{grace}: {} {said}", run["logs"]);
+        drop(file);
+    }
+}
+
+#[test]
+fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
+    let local = tempfile::tempdir().expect("a folder");
+    let left = || {
+        let entries = std::fs::read_dir(local.path()).expect("read").flatten();
+        entries.filter(|it| it.file_name().to_string_lossy().starts_with("ranklaunch-")).count()
+    };
+    let mut job =
+        shell(1, &[], "echo READY; exec sleep 300").env("TMPDIR", local.path().as_os_str()).start();
+    job.says("READY", 1);
+    assert_eq!(left(), 1, "the control: it is there while the job runs");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(job.agent()), Signal::SIGKILL)
+        .expect("killed");
+    let ended = job.wait();
+    assert_eq!((ended.code, left()), (137, 0), "{}", ended.err);
+}
+
+#[test]
+fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
+    let script = "[ $RANK = 0 ] || exec sleep 60
+        printf 'a\\033]0;owned\\007b\\033[2Jc\\000d\\033[8m\\n' >&2; exit 3";
+    let ended = shell(2, &[], script).run().expect_code(3).expect_nothing_left();
+    let (_, block) = ended.err.split_once("── last").expect("the closing block");
+    let line = r"a\x1b]0;owned\x07b\x1b[2Jc\x00d";
+    assert!(block.contains(line), "{block:?}");
+    let raw = ended.err.replace("\x1b[8m\x1b[0m", "");
+    assert!(!raw.contains(['\x1b', '\0', '\x07']), "{raw:?}");
+    // The control: the rank did write them.
+    assert!(log(&ended, "rank-00000.err").starts_with(b"a\x1b]0;owned\x07"));
+}
+
+#[test]
+fn a_log_folder_that_was_removed_is_made_again_and_said() {
+    let script = "echo before; until [ -e go ]; do sleep 0.05; done; sleep 1.1; echo after";
+    let job = shell(2, &["--console", "none"], script).start();
+    let runs = job.folder().join("ranklaunch-logs");
+    let first = || {
+        let run = std::fs::read_link(runs.join("latest")).ok()?;
+        let file = runs.join(run).join("node-0/attempt-0/rank-00001.out");
+        std::fs::metadata(file).is_ok_and(|it| it.len() == 7).then_some(())
+    };
+    wait_until("the first line", first);
+    std::fs::remove_dir_all(&runs).expect("removed");
+    std::fs::write(job.folder().join("go"), "").expect("written");
+    let ended = job.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.err.matches("were removed or cut while the job ran").count(), 1);
+    let found = std::fs::read_dir(&runs).expect("made again").flatten().next().expect("the run");
+    let node = found.path().join("node-0");
+    let held = std::fs::read_to_string(node.join("attempt-0/rank-00000.out")).expect("the log");
+    assert!(held.starts_with("[ranklaunch] 7 bytes") && held.ends_with("after\n"), "{held}");
+    let run = std::fs::read_to_string(node.join("run.json")).expect("run.json");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
+    assert_eq!(run["logs"]["owners"]["rank 0"]["removed_file_bytes"], 7);
 }

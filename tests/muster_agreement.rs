@@ -29,7 +29,7 @@ fn start(nodes: u32, more: &[&str], what: &str) -> Vec<Running> {
 fn cause(ended: &Ended) -> String {
     let line = ended.err.lines().rev().find(|line| line.starts_with("── ranklaunch: "));
     let line = line.unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
-    line.rsplit_once(" (node ").map_or(line, |(cause, _)| cause).to_owned()
+    line.rsplit_once("after ").map_or(line, |(cause, _)| cause).to_owned()
 }
 
 fn run_json(ended: &Ended, node: u32) -> serde_json::Value {
@@ -68,7 +68,10 @@ fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     let causes: Vec<String> = ended.iter().map(cause).collect();
-    assert!(causes[0].contains("was killed by SIGKILL, on node 1 ("), "{causes:?}");
+    assert!(
+        causes[0].contains(" on node 1 (") && causes[0].contains(") was killed by SIGKILL"),
+        "{causes:?}"
+    );
     assert!(causes.iter().all(|cause| *cause == causes[0]), "{causes:?}");
     for (node, (ended, code)) in (0..).zip(ended.into_iter().zip([143, 137, 143])) {
         let ended = ended.expect_code(code).expect_nothing_left();
@@ -86,7 +89,8 @@ fn a_failure_for_good_gives_92_elsewhere_and_its_last_lines_everywhere() {
         start(2, &[], "exit-7-on-rank-1").into_iter().map(Running::wait).collect();
     for (ended, code) in ended.into_iter().zip([7, 92]) {
         let ended = ended.expect_code(code).expect_nothing_left();
-        assert!(ended.err.contains("rank 1 exited with code 7, on node 0 ("), "{}", ended.err);
+        assert!(cause(&ended).contains("rank 1 on node 0 ("), "{}", ended.err);
+        assert!(cause(&ended).ends_with(") exited with code 7 "), "{}", ended.err);
         assert!(ended.err.contains("about to fail"), "{}", ended.err);
     }
 }
@@ -117,7 +121,7 @@ fn a_stop_from_outside_of_one_node_stops_all() {
     for node in nodes {
         let ended = node.wait().expect_code(143).expect_nothing_left();
         assert!(
-            cause(&ended).contains("stopped from outside by SIGTERM, on node 1"),
+            cause(&ended).contains("stopped from outside by SIGTERM on node 1"),
             "{}",
             ended.err
         );

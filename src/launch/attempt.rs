@@ -4,20 +4,22 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::io::unix::AsyncFd;
 
+use super::end::{ANSWER, Clock, Rest};
 use super::node::Ready;
 use super::restart::Restarts;
-use super::shared::Together;
+use super::scratch::Scratch;
+use super::shared::{Together, last_lines};
 use super::{Guard, Scene};
-use crate::in_time::{beside, io_in_time};
-use crate::lang::{Lang, Text};
-use crate::logs::{self, Logs, LogsConfig, LogsSummary};
+use crate::in_time::{beside, in_thread, io_in_time};
+use crate::lang::Text;
+use crate::logs::{self, Level, Logs, LogsConfig};
 use crate::muster::Again;
 use crate::observe::counters::{self, Counters, Growth};
 use crate::observe::{AccelerateConfig, OomWatch};
@@ -25,25 +27,21 @@ use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::prepare;
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::closing::{self, Closing};
-use crate::report::ending::{self, ENGINE_START, describe, ending, signal_name};
+use crate::report::ending::{self, ENGINE_START, PORT_LOST, describe, ending, signal_name};
 use crate::report::files::RunRecord;
 use crate::report::journal::Journal;
 use crate::report::{self, Ending, engine_log, memory};
 use crate::settings::Engine;
 use crate::supervise::{
-    self, End, EndBudget, Launch, Notice, Outcome, Owner, Planned, RankStart, Start, Stream,
-    Streams, Unit,
+    self, End, EndBudget, EndStep, Launch, Notice, Outcome, Owner, Planned, RankStart, Start,
+    Stream, Streams, Unit,
 };
 use crate::sys::{self, Dispositions};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-/// Lines of the failed rank that the closing block repeats.
-const LAST_LINES: usize = 20;
-/// How long pipes may still carry data after every process of the job is gone.
-const DRAIN: Duration = Duration::from_secs(2);
-/// How long a folder may take to answer.
-const ANSWER: Duration = Duration::from_secs(3);
+/// How long the console may take for what was said before a prompt.
+const PROMPT: Duration = Duration::from_secs(2);
 
 /// Attempts until one ends well, is stopped, or no restart is left.
 pub(super) async fn all(
@@ -60,11 +58,12 @@ pub(super) async fn all(
         1 => scene.settings.max_restarts.value,
         _ => 0,
     });
-    let ending = loop {
+    let node = Some(ready.plan.membership.node_rank);
+    let (ending, clock) = loop {
         let mut together = ready.together.take();
         let tie = together.as_deref_mut();
         let began = Instant::now();
-        let (ending, again, told) =
+        let Over { ending, again, told, clock, rest } =
             once(scene, &ready, attempt, guard, dispositions, &mut journal, tie).await;
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
@@ -72,25 +71,34 @@ pub(super) async fn all(
             if let Some(why) = together.why_not() {
                 scene.say(&why);
             }
-            together.close().await;
             // The nodes decided: all of them begin anew, or none. Whoever was told to
             // stop does not take part.
-            let (false, Some(next), Some(again)) = (told, next, again) else { break ending };
+            let go_on = next.zip(again).filter(|_| !told);
+            if go_on.is_none() {
+                scene.announce(&ending, node, clock);
+            }
+            tokio::join!(together.close(), finish(scene, rest));
+            let Some((next, again)) = go_on else { break (ending, clock) };
             match anew(scene, guard.ear, &next, again).await {
                 Ok(prepared) => ready = prepared,
-                Err(ending) => break ending,
+                Err(ending) => {
+                    scene.announce(&ending, node, clock);
+                    break (ending, clock);
+                }
             }
             attempt = ready.attempt.max(next.attempt);
             continue;
         }
-        if told {
-            break ending;
+        let again = if told { None } else { alone.after(&ending, began.elapsed()) };
+        if again.is_none() {
+            scene.announce(&ending, node, clock);
         }
-        let Some(again) = alone.after(&ending, began.elapsed()) else {
-            if let Some(why) = alone.why_not() {
+        finish(scene, rest).await;
+        let Some(again) = again else {
+            if let (false, Some(why)) = (told, alone.why_not()) {
                 scene.say(&why);
             }
-            break ending;
+            break (ending, clock);
         };
         attempt = again.attempt;
         let seconds = again.pause.div_ceil(1000);
@@ -100,13 +108,32 @@ pub(super) async fn all(
         ));
         let pause = tokio::time::sleep(Duration::from_millis(again.pause));
         if let Err(signal) = super::until_stop(guard.ear, pause).await {
-            break stopped(scene, signal);
+            let ending = stopped(scene, signal);
+            scene.announce(&ending, node, clock);
+            break (ending, clock);
         }
     };
     if let Some(journal) = journal {
-        journal.close(DRAIN);
+        journal.close(clock.left_for_answer(EndStep::Record));
     }
     ending
+}
+
+/// An attempt that is over, its verdict said.
+struct Over {
+    ending: Ending,
+    again: Option<Again>,
+    /// A stop was asked for meanwhile.
+    told: bool,
+    clock: Clock,
+    /// None where nothing was started.
+    rest: Option<Rest>,
+}
+
+async fn finish(scene: &Scene, rest: Option<Rest>) {
+    if let Some(rest) = rest {
+        rest.finish(scene).await;
+    }
 }
 
 /// All nodes gather again after a pause.
@@ -141,7 +168,7 @@ fn stopped(scene: &Scene, signal: i32) -> Ending {
     ending
 }
 
-/// One attempt: how it ended, and whether a stop was asked for meanwhile.
+/// One attempt, to the closing block.
 async fn once(
     scene: &Scene,
     ready: &Ready,
@@ -150,11 +177,15 @@ async fn once(
     dispositions: Dispositions,
     journal: &mut Option<Journal>,
     mut together: Option<&mut Together>,
-) -> (Ending, Option<Again>, bool) {
+) -> Over {
     let started = SystemTime::now();
     let master_port = match super::node::port_for_attempt(ready) {
         Ok(port) => port,
-        Err(refusal) => return (refuse(scene, &refusal), None, false),
+        Err(refusal) => {
+            let clock = Clock::of(scene.settings.grace.value, None);
+            let ending = refuse(scene, &refusal);
+            return Over { ending, again: None, told: false, clock, rest: None };
+        }
     };
     let identity = RunIdentity { master_port, ..ready.identity.clone() };
     let plan = ready.plan.finish(&identity);
@@ -167,16 +198,15 @@ async fn once(
     for warning in &warnings {
         scene.console.say(&closing::warning(warning, scene.lang()));
     }
-    let attempt_folder = folder.map(|folder| folder.attempt);
     // agent.jsonl and run.json are of all attempts.
-    let node_folder = attempt_folder.as_deref().and_then(Path::parent);
-    if let (Some(folder), None) = (node_folder, &journal) {
-        let file = folder.join("agent.jsonl");
-        *journal = io_in_time(ANSWER, move || Journal::open(&file)).ok();
+    if let (Some(folder), None) = (&folder, &journal) {
+        let folder = Arc::clone(folder);
+        let open = move || folder.append(Level::Node, "agent.jsonl");
+        *journal = io_in_time(ANSWER, move || Journal::open(open)).ok();
     }
-    let logs = Logs::start(
+    let logs = Arc::new(Logs::start(
         LogsConfig {
-            folder: attempt_folder.clone(),
+            folder: folder.clone(),
             world_size: shown_world(&plan),
             local_ranks: local_ranks(&plan),
             console: scene.settings.console.value,
@@ -185,9 +215,9 @@ async fn once(
             cap_node: scene.settings.log_cap_node.value,
         },
         scene.console.clone(),
-    );
+    ));
     let counters = link_counters(scene, &plan).await;
-    let scratch = Scratch::new(&identity.run_id);
+    let scratch = scene.scratch.make();
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let say = |line: &Text| scene.say(line);
     let mut pipes = Pipes { logs: &logs, say: &say, planned: launch.planned };
@@ -206,7 +236,7 @@ async fn once(
     if ready.interactive {
         guard.link.announce_interactive();
         // What we say must not come between a prompt and its answer.
-        scene.console.flush(DRAIN);
+        scene.console.flush(PROMPT);
     }
     let outcome = match &mut together {
         None => {
@@ -217,76 +247,68 @@ async fn once(
             together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice, &judge).await
         }
     };
+    let clock = Clock::of(scene.settings.grace.value, outcome.as_ref().ok());
     // In a thread: the other nodes may wait for a word of this one meanwhile.
-    let finished = tokio::task::spawn_blocking(move || logs.finish(DRAIN));
-    let summary = finished.await.unwrap_or_default();
-    for problem in &summary.problems {
-        scene.say(problem);
-    }
+    let reading = Arc::clone(&logs);
+    let patience = clock.left(EndStep::LastWords) / 2;
+    in_thread(move || reading.read_out(patience)).await;
 
     let ending = match &outcome {
-        Ok(outcome) => read_engine(scene, judge(outcome), &summary, identity.master_port),
+        Ok(outcome) => read_engine(scene, judge(outcome), &logs, identity.master_port),
         Err((program, error)) => report::refused(&not_started(program, error)),
     };
-    let mut last_lines: Vec<String> = ending
-        .speaker(launch.planned)
-        .and_then(|rank| summary.tails.get(&owner(launch.planned, rank)))
-        .map(|tail| tail.iter().rev().take(LAST_LINES).rev())
-        .into_iter()
-        .flatten()
-        .map(|line| line.text().into_owned())
-        .collect();
+    let mut lines = last_lines(&logs, launch.planned, &ending);
     let (ending, again) = match together {
         None => (ending, None),
         Some(together) => {
-            let judged = together.judge(scene, guard.ear, ending, last_lines.clone()).await;
-            last_lines = judged.lines.unwrap_or(last_lines);
+            let patience = clock.left(EndStep::LastWords);
+            let judged = together.judge(scene, guard.ear, ending, lines.clone(), patience).await;
+            lines = judged.lines.unwrap_or(lines);
             (judged.ending, judged.again)
         }
     };
     let exit_code = super::remap(&scene.settings.exit_codes, ending.code);
-    let link_errors = grown(scene, counters).await;
+    let link_errors = grown(scene, counters, clock.left_for_answer(EndStep::LastWords)).await;
+    let engine = format!("{:?}", plan.engine).to_lowercase();
     scene.console.say(&closing::block(&Closing {
         ending: &ending,
         exit_code,
         elapsed: scene.started.elapsed(),
         world_size: plan.world_size,
         node_rank: plan.membership.node_rank,
-        last_lines,
+        last_lines: lines,
+        engine: &engine,
+        engine_lines: logs.engine_lines(),
         link_errors: &link_errors,
-        folder: attempt_folder.as_deref(),
+        folder: folder.as_deref().map(logs::LogFolder::path).as_deref(),
         lang: scene.lang(),
     }));
-    if let Some(folder) = node_folder {
-        let record = RunRecord {
-            run_id: &identity.run_id,
-            attempt,
-            started,
-            ended: SystemTime::now(),
-            plan: report::plan_view::json(&plan, scene.lang(), &ready.executable),
-            outcome: outcome.as_ref().ok(),
-            ending: &ending,
-            oom: oom.kills(&scene.host),
-            exit_code,
-            logs: account(&summary, scene.lang()),
-            link_errors: &link_errors,
-            lang: scene.lang(),
-        };
-        if let Err(error) = report::files::write_run_json(folder, &record) {
-            let path = folder.display();
-            scene.say(&text!(
-                "cannot write run.json in {path}: {error}",
-                "无法在 {path} 写入 run.json：{error}"
-            ));
-        }
-    }
-    (ending, again, outcome.is_ok_and(|outcome| outcome.told))
+    let told = outcome.as_ref().is_ok_and(|outcome| outcome.told);
+    let record = RunRecord {
+        run_id: identity.run_id.clone(),
+        attempt,
+        started,
+        ended: SystemTime::now(),
+        plan: report::plan_view::json(&plan, scene.lang(), &ready.executable),
+        outcome: outcome.ok(),
+        ending: ending.clone(),
+        oom: oom.kills(&scene.host),
+        exit_code,
+        logs: Value::Null,
+        link_errors,
+        lang: scene.lang(),
+    };
+    let rest = Some(Rest { clock, logs, folder, record });
+    Over { ending, again, told, clock, rest }
 }
 
 /// The port that was free when the nodes agreed may be gone when the engine listens on it.
-fn read_engine(scene: &Scene, ending: Ending, summary: &LogsSummary, port: u16) -> Ending {
-    let tail = summary.tails.get(&logs::Owner::Engine).filter(|_| ending.id == ENGINE_START);
-    let lines: Vec<_> = tail.into_iter().flatten().map(|line| line.text()).collect();
+fn read_engine(scene: &Scene, ending: Ending, logs: &Logs, port: u16) -> Ending {
+    if ending.id != ENGINE_START {
+        return ending;
+    }
+    let tail = logs.tail(logs::Owner::Engine, usize::MAX);
+    let lines: Vec<_> = tail.iter().map(logs::TailLine::text).collect();
     if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
         return ending;
     }
@@ -302,7 +324,7 @@ fn read_engine(scene: &Scene, ending: Ending, summary: &LogsSummary, port: u16) 
     };
     Ending {
         code: Verdict::PortInUse.code(),
-        id: "port.lost".to_owned(),
+        id: PORT_LOST.to_owned(),
         text,
         hint: text!(
             "choose another --master-port on all nodes, outside of ip_local_port_range; --max-restarts tries again",
@@ -322,10 +344,10 @@ async fn link_counters(scene: &Scene, plan: &Plan) -> Option<Counters> {
 }
 
 /// By how much they grew while the job ran; nothing where they cannot be read any more.
-async fn grown(scene: &Scene, before: Option<Counters>) -> Vec<Growth> {
+async fn grown(scene: &Scene, before: Option<Counters>, patience: Duration) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&scene.host);
-    beside(ANSWER, move || counters::growth(&host, &before)).await.unwrap_or_default()
+    beside(patience, move || counters::growth(&host, &before)).await.unwrap_or_default()
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -347,26 +369,6 @@ fn local_ranks(plan: &Plan) -> u32 {
         Engine::Command => 1,
         _ => plan.nproc_per_node,
     }
-}
-
-/// The logs' account for run.json; what was lost is also said.
-fn account(summary: &LogsSummary, lang: Lang) -> Value {
-    let owners: Map<String, Value> = summary
-        .owners
-        .iter()
-        .map(|(owner, one)| {
-            let value = json!({
-                "bytes": one.bytes,
-                "lines": one.lines,
-                "dropped_file_bytes": one.dropped_file_bytes,
-                "dropped_console_lines": one.dropped_console_lines,
-                "truncated_bytes": one.truncated_bytes,
-            });
-            (owner.to_string(), value)
-        })
-        .collect();
-    let problems: Vec<&str> = summary.problems.iter().map(|problem| problem.get(lang)).collect();
-    json!({ "folder": summary.folder, "owners": owners, "problems": problems })
 }
 
 /// What the engine is asked for, for a comparison with what begins.
@@ -434,7 +436,7 @@ fn launch(
                 plan,
                 &ready.executable,
                 &EngineOptions {
-                    log_dir: scratch.path.clone(),
+                    log_dir: scratch.path(),
                     shutdown_timeout: Some(EndBudget::of(grace).engine_timeout()),
                 },
             ),
@@ -601,27 +603,5 @@ fn named(planned: Planned, rank: GlobalRank) -> Text {
     match planned.what {
         Unit::Rank => text!("rank {rank}", "rank {rank}"),
         Unit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
-    }
-}
-
-/// A local folder for what an engine insists on writing; gone with the attempt.
-struct Scratch {
-    path: Option<PathBuf>,
-}
-
-impl Scratch {
-    fn new(run_id: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("ranklaunch-{run_id}-{}", std::process::id()));
-        // Without one the engine makes its own and leaves it behind.
-        let made = io_in_time(ANSWER, move || std::fs::create_dir(&path).map(|()| path));
-        Scratch { path: made.ok() }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.take() {
-            let _ = io_in_time(ANSWER, || std::fs::remove_dir_all(path));
-        }
     }
 }

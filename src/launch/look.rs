@@ -144,7 +144,7 @@ pub(super) async fn observe_within(
     let its = ours();
     let logs = read(host, text!("the folder for logs", "日志目录"), files, move |host| {
         let candidates = log_candidates(host, &its);
-        observe::state::folder(host, candidates.first()?)
+        observe::state::folder(host, &candidates.first()?.path)
     });
     // Each may lie on a mount of its own.
     let folders: Vec<_> = observe::state::cache_folders(host)
@@ -211,7 +211,7 @@ pub(super) async fn observe_within(
     let log_folder = logs
         .answer(&mut late)
         .await
-        .unwrap_or_else(|| Some(silent(log_candidates(host, settings).into_iter().next()?)));
+        .unwrap_or_else(|| Some(silent(log_candidates(host, settings).into_iter().next()?.path)));
     let mut used = Vec::new();
     for (by, path, look) in folders {
         let folder = look.answer(&mut late).await.unwrap_or_else(|| Some(silent(path)));
@@ -281,7 +281,7 @@ fn hostname(host: &Host) -> String {
 }
 
 /// Where the run's files may go, the best first.
-pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<PathBuf> {
+pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Candidate> {
     let flag = settings.log_dir.as_ref().map(|dir| dir.value.as_path());
     let tmpdir = host.variable("TMPDIR");
     logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref))

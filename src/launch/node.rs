@@ -17,6 +17,7 @@ use super::together::{self, Met};
 use crate::check::{self, Check, Evidence, Tried};
 use crate::clear::{self, Request};
 use crate::lang::Text;
+use crate::logs::Candidate;
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{self, Plan, RunIdentity, Survey};
 use crate::prepare::{self, Wait};
@@ -39,7 +40,7 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Ready {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
-    pub(super) log_candidates: Vec<PathBuf>,
+    pub(super) log_candidates: Vec<Candidate>,
     /// The only rank keeps our stdin, stdout and stderr.
     pub(super) interactive: bool,
     /// Ourselves, as engines start the shim.

@@ -15,9 +15,9 @@ use crate::lang::Text;
 use crate::logs::{self, Logs};
 use crate::muster::{self, Again, Cause, Event, Mark, Session};
 use crate::plan::RunIdentity;
-use crate::report::{self, Ending};
+use crate::report::{self, Ending, ending::Speaker};
 use crate::supervise::{
-    self, AgentEar, GuardWord, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
+    self, AgentEar, GuardWord, Launch, Notice, Outcome, Planned, RankEnd, StopReason, Streams,
 };
 use crate::text;
 use crate::verdict::{Class, Verdict};
@@ -136,10 +136,8 @@ impl Together {
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
                     let ending = ending(&seen);
-                    let lines = ending
-                        .speaker(launch.planned)
-                        .map(|number| last_lines(logs, owner(launch.planned, number)));
-                    self.report(&ending, lines.unwrap_or_default(), true);
+                    let lines = last_lines(logs, launch.planned, &ending);
+                    self.report(&ending, lines, true);
                 }
                 event = self.session.next_event() => {
                     self.note(event);
@@ -181,13 +179,15 @@ impl Together {
         self.reported = Some(cause);
     }
 
-    /// The verdict that this node shares with the others. `local` is its own.
+    /// The verdict that this node shares with the others. `local` is its own; it stands
+    /// where there is no other within `patience`.
     pub(super) async fn judge(
         &mut self,
         scene: &Scene,
         ear: &AgentEar,
         local: Ending,
         lines: Vec<String>,
+        patience: Duration,
     ) -> Judged {
         let mut local = local;
         let well = local.class == Class::Done;
@@ -203,7 +203,7 @@ impl Together {
             self.report(&local, lines, true);
         }
         if !self.all_done && self.verdict.is_none() {
-            let _ = timeout(VERDICT, async {
+            let _ = timeout(VERDICT.min(patience), async {
                 while !self.all_done && self.verdict.is_none() {
                     let event = self.session.next_event().await;
                     self.note(event);
@@ -258,7 +258,7 @@ impl Together {
         } else if is_command {
             text!("{en} ({hostname})", "{zh}（{hostname}）")
         } else {
-            text!("{en}, on node {node} ({hostname})", "{zh}，位于节点 {node}（{hostname}）")
+            placed(said, cause.rank, *node, hostname)
         };
         let ending = Ending {
             code,
@@ -287,7 +287,60 @@ impl Together {
     }
 }
 
-fn last_lines(logs: &Logs, owner: logs::Owner) -> Vec<String> {
-    let tail = logs.tail(owner, LAST_LINES);
-    tail.iter().map(|line| line.text().into_owned()).collect()
+/// What led to `ending`, oldest first.
+pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<String> {
+    let owner = match ending.speaker(planned) {
+        Some(Speaker::Started(number)) => owner(planned, number),
+        Some(Speaker::Engine) => logs::Owner::Engine,
+        None => return Vec::new(),
+    };
+    logs.tail(owner, LAST_LINES).iter().map(|line| line.text().into_owned()).collect()
+}
+
+/// `said` with the node where it happened.
+fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
+    let (en, zh) = (&said.en, &said.zh);
+    let subject = rank.map(|rank| format!("rank {rank}"));
+    match subject.as_deref().and_then(|rank| Some((rank, en.strip_prefix(rank)?))) {
+        Some((rank, did)) => Text::new(
+            format!("{rank} on node {node} ({hostname}){did}"),
+            format!("节点 {node}（{hostname}）的 {zh}"),
+        ),
+        None if en.contains(": ") => {
+            text!("node {node} ({hostname}): {en}", "节点 {node}（{hostname}）：{zh}")
+        }
+        None => text!("{en} on node {node} ({hostname})", "节点 {node}（{hostname}）：{zh}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_names_its_node_where_the_sentence_has_its_subject() {
+        let said = |en: &str, rank| {
+            let text = Text::new(en.to_owned(), "甲".to_owned());
+            placed(&text, rank, 1, "t-worker-1").en.into_owned()
+        };
+        for (en, rank, placed) in [
+            (
+                "rank 0 exited with code 1",
+                Some(0),
+                "rank 0 on node 1 (t-worker-1) exited with code 1",
+            ),
+            (
+                "stopped from outside by SIGTERM",
+                None,
+                "stopped from outside by SIGTERM on node 1 (t-worker-1)",
+            ),
+            (
+                "the engine ended before any rank began: exit code 1",
+                None,
+                "node 1 (t-worker-1): the engine ended before any rank began: exit code 1",
+            ),
+        ] {
+            assert_eq!(said(en, rank), placed);
+        }
+    }
 }

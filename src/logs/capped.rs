@@ -8,14 +8,18 @@
 //!
 //! After an error the file is opened again by name, in append mode: a handle from
 //! before an NFS server went may be stale, and a person may have truncated the file.
+//! A file that was removed is made again; what was in it is counted as gone.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memchr::{memchr, memrchr};
+
+use super::held::{Level, LogFolder};
 
 use crate::lang::Lang;
 use crate::text;
@@ -23,10 +27,12 @@ use crate::text;
 /// Segments of the tail that stay.
 const SEGMENTS: usize = 2;
 const LARGEST_SLACK: u64 = 16 * 1024;
+/// How often a file is asked whether it still has a name.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct CappedFile {
-    folder: PathBuf,
+    folder: Arc<LogFolder>,
     name: String,
     lang: Lang,
     head_cap: u64,
@@ -40,6 +46,9 @@ pub(super) struct CappedFile {
     head: Option<Head>,
     /// Bytes that were removed between head and tail.
     missing: u64,
+    /// Bytes that were written and that somebody else removed or cut off.
+    gone: u64,
+    looked: Instant,
     ends_in_newline: bool,
 }
 
@@ -53,10 +62,10 @@ struct Head {
 }
 
 impl CappedFile {
-    pub(super) fn new(folder: &Path, name: String, cap: u64, lang: Lang) -> CappedFile {
+    pub(super) fn new(folder: Arc<LogFolder>, name: String, cap: u64, lang: Lang) -> CappedFile {
         let slack = (cap / 64).min(LARGEST_SLACK);
         CappedFile {
-            folder: folder.to_path_buf(),
+            folder,
             name,
             lang,
             head_cap: (cap / 4).saturating_sub(slack).max(1),
@@ -66,6 +75,8 @@ impl CappedFile {
             written: 0,
             head: None,
             missing: 0,
+            gone: 0,
+            looked: Instant::now(),
             ends_in_newline: true,
         }
     }
@@ -79,6 +90,11 @@ impl CappedFile {
         self.missing
     }
 
+    /// Bytes that were written and that somebody else removed or cut off.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone
+    }
+
     /// Whether the next byte starts a line.
     pub(super) fn ends_in_newline(&self) -> bool {
         self.ends_in_newline
@@ -87,12 +103,53 @@ impl CappedFile {
     /// Creates the file, so that its name is there before the first byte.
     pub(super) fn open(&mut self) -> io::Result<&mut File> {
         if self.current.is_none() {
-            let path = self.folder.join(self.current_name());
-            let file = OpenOptions::new().append(true).create(true).open(path)?;
-            self.written = file.metadata()?.len();
+            let file = self.folder.append(Level::Attempt, &self.current_name())?;
+            let metadata = file.metadata()?;
+            // A pipe in place of the file has no length.
+            let length = if metadata.is_file() { metadata.len() } else { self.written };
+            let gone = self.written.saturating_sub(length);
+            self.written = length;
             self.current = Some(file);
+            if gone > 0 {
+                self.gone += gone;
+                self.ends_in_newline = true;
+                self.say_gone(gone)?;
+            }
         }
         self.current.as_mut().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// Makes the file again where it was removed since; asks at most once a second.
+    pub(super) fn look(&mut self) -> io::Result<()> {
+        if self.looked.elapsed() >= LOOK { self.look_now() } else { Ok(()) }
+    }
+
+    /// [`look`](Self::look) at once.
+    pub(super) fn look_now(&mut self) -> io::Result<()> {
+        self.looked = Instant::now();
+        // Stale: the file was removed on another host.
+        let removed = self.current.as_ref().is_some_and(|file| {
+            file.metadata().map_or_else(
+                |error| error.kind() == ErrorKind::StaleNetworkFileHandle,
+                |it| it.nlink() == 0,
+            )
+        });
+        if removed {
+            self.current = None;
+            self.open()?;
+        }
+        Ok(())
+    }
+
+    fn say_gone(&mut self, gone: u64) -> io::Result<()> {
+        let line = text!(
+            "[ranklaunch] {gone} bytes that stood here were removed while the job ran\n",
+            "[ranklaunch] 此前的 {gone} 字节在任务运行期间被删除\n"
+        );
+        let Some(file) = &mut self.current else { return Ok(()) };
+        file.write_all(line.get(self.lang).as_bytes())?;
+        self.written = file.metadata()?.len();
+        Ok(())
     }
 
     /// Appends `bytes`. On an error says how many were written; the next call opens the file anew.
@@ -161,16 +218,14 @@ impl CappedFile {
         // Removed before the new one is made: the disk may be full.
         while head.segments.len() >= SEGMENTS {
             let Some((number, length)) = head.segments.front().copied() else { break };
-            match std::fs::remove_file(self.folder.join(segment_name(&self.name, number))) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            self.folder.remove(&segment_name(&self.name, number))?;
             head.segments.pop_front();
             self.missing += length;
         }
         head.last += 1;
         head.segments.push_back((head.last, 0));
         self.current = None;
+        self.written = 0;
         self.open()?;
         // The tail matters more than the word about it.
         let _ = self.mark();
@@ -188,9 +243,8 @@ impl CappedFile {
         );
         let newline = if head.ends_in_newline { "" } else { "\n" };
         // Not the append handle: on Linux a positioned write through one appends.
-        OpenOptions::new()
-            .write(true)
-            .open(self.folder.join(&self.name))?
+        self.folder
+            .rewrite(&self.name)?
             .write_all_at(format!("{newline}{}", line.get(self.lang)).as_bytes(), bytes)
     }
 
@@ -208,6 +262,8 @@ fn segment_name(name: &str, number: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn lines(from: usize, to: usize) -> String {
@@ -226,7 +282,12 @@ mod tests {
     #[test]
     fn below_the_cap_one_file_holds_every_byte() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut file = CappedFile::new(folder.path(), "rank-00000.out".into(), 4096, Lang::En);
+        let mut file = CappedFile::new(
+            LogFolder::flat(folder.path()),
+            "rank-00000.out".into(),
+            4096,
+            Lang::En,
+        );
         file.write(b"\0\xff raw").expect("written");
         file.write(b" bytes").expect("written");
         assert!(!file.ends_in_newline());
@@ -240,7 +301,12 @@ mod tests {
         for chunk in [13, 100, 5_000, 1 << 20] {
             let folder = tempfile::tempdir().expect("a folder");
             let cap = 16 * 1024;
-            let mut file = CappedFile::new(folder.path(), "rank-00000.out".into(), cap, Lang::En);
+            let mut file = CappedFile::new(
+                LogFolder::flat(folder.path()),
+                "rank-00000.out".into(),
+                cap,
+                Lang::En,
+            );
             let all = lines(0, 10_000);
             for piece in all.as_bytes().chunks(chunk) {
                 file.write(piece).expect("written");
@@ -266,7 +332,12 @@ mod tests {
     #[test]
     fn a_line_longer_than_the_cap_is_cut_and_bounded() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut file = CappedFile::new(folder.path(), "rank-00000.err".into(), 1000, Lang::Zh);
+        let mut file = CappedFile::new(
+            LogFolder::flat(folder.path()),
+            "rank-00000.err".into(),
+            1000,
+            Lang::Zh,
+        );
         file.write(&[b'x'; 50_000]).expect("written");
         let held: u64 = names(folder.path())
             .iter()

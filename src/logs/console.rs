@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::Kind;
+use super::escape::printable;
 use super::sink::{Lane, Sink};
 use crate::lang::{Lang, Text};
 
@@ -70,18 +71,19 @@ impl Console {
 
     /// Queues our own text, as whole lines, for standard error, ahead of every
     /// rank. Never waits; beyond 256 KiB of backlog it is dropped and counted.
+    /// What it quotes from others is made fit for a terminal.
     pub fn say(&self, text: &str) {
-        self.inner.err.say(text);
+        self.inner.err.say(&printable(text));
     }
 
-    /// [`say`](Self::say) in the language of the console.
-    pub fn say_text(&self, text: &Text) {
-        self.say(text.get(self.inner.lang));
+    /// One line of our own while the job runs.
+    pub fn report(&self, text: &Text) {
+        self.say(&format!("ranklaunch: {}", text.get(self.inner.lang)));
     }
 
     /// Queues our own text for standard output, under the same rules.
     pub fn say_out(&self, text: &str) {
-        self.inner.out.say(text);
+        self.inner.out.say(&printable(text));
     }
 
     /// Waits until all that was queued is written, or the deadline has passed

@@ -1,8 +1,11 @@
 //! Makes bytes of a rank fit for a terminal.
 //!
 //! Takes one line, gives printable UTF-8: invalid UTF-8, NUL and control
-//! characters become `\xNN`; tabs and colour sequences pass. Used for the
-//! console only, never for files, which hold what was written.
+//! characters become `\xNN`; tabs and colour sequences pass, but none reaches
+//! beyond its line, since what follows is somebody else's. Used for the console
+//! only, never for files, which hold what was written.
+
+use std::borrow::Cow;
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
@@ -21,19 +24,41 @@ pub(super) fn is_plain(line: &[u8]) -> bool {
     }) && rest.iter().all(|byte| matches!(byte, 0x20..=0x7e))
 }
 
+/// Our own text, which may quote others: a process's name, a host's, a rank's last
+/// lines. Line ends stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let body = line.strip_suffix('\n').unwrap_or(line);
+        push_escaped(body.as_bytes(), &mut out);
+        if body.len() < line.len() {
+            out.push(b'\n');
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
 /// Appends `line` with everything that a terminal would act on spelt out.
 pub(super) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     if is_plain(line) {
         out.extend_from_slice(line);
         return;
     }
+    let mut coloured = false;
     for chunk in line.utf8_chunks() {
-        push_text(chunk.valid(), out);
+        push_text(chunk.valid(), &mut coloured, out);
         chunk.invalid().iter().for_each(|byte| push_hex(*byte, out));
+    }
+    if coloured {
+        out.extend_from_slice(b"\x1b[0m");
     }
 }
 
-fn push_text(text: &str, out: &mut Vec<u8>) {
+/// `coloured`: a sequence is in force that nothing has taken back.
+fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
         let (clean, from) = rest.split_at(at);
@@ -41,6 +66,8 @@ fn push_text(text: &str, out: &mut Vec<u8>) {
         let taken = match colour_sequence(from.as_bytes()) {
             Some(length) => {
                 out.extend(from.bytes().take(length));
+                // Other ways to take a colour back are many; to do it again harms nothing.
+                *coloured = !matches!(from.get(..length), Some("\x1b[m" | "\x1b[0m"));
                 length
             }
             None => {
@@ -105,7 +132,11 @@ mod tests {
             ("训练 ✓".as_bytes(), "训练 ✓"),
             (b"\xe8\xae", r"\xe8\xae"),
             (b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
-            (b"\x1b[1;38:5:2mx", "\x1b[1;38:5:2mx"),
+            (b"\x1b[1;38:5:2mx", "\x1b[1;38:5:2mx\x1b[0m"),
+            (b"\x1b[8m", "\x1b[8m\x1b[0m"),
+            (b"\x1b[1ma\x1b[mb", "\x1b[1ma\x1b[mb"),
+            (b"\x1b[0m\x1b[38;5;0mblack", "\x1b[0m\x1b[38;5;0mblack\x1b[0m"),
+            (b"\x1b[31m\xff\x1b[0m", "\x1b[31m\\xff\x1b[0m"),
             (b"\x1b[2Jgone", r"\x1b[2Jgone"),
             (b"\x1b]0;title\x07", r"\x1b]0;title\x07"),
             (b"cut \x1b[3", r"cut \x1b[3"),
@@ -113,6 +144,15 @@ mod tests {
         ] {
             assert_eq!(escaped(line), shown, "{line:?}");
         }
+    }
+
+    #[test]
+    fn our_own_text_keeps_its_lines_and_nothing_else_that_acts() {
+        assert!(matches!(printable("── 训练\tx\n"), Cow::Borrowed(_)));
+        assert_eq!(
+            printable("── last\n   a\x1b]0;t\x07\n   \x1b[31mred\nend"),
+            "── last\n   a\\x1b]0;t\\x07\n   \x1b[31mred\x1b[0m\nend"
+        );
     }
 
     #[test]

@@ -3,27 +3,39 @@
 //! Owns a bounded queue per file and one thread, which alone touches the file
 //! system: a mount that hangs stops this thread and nobody else. Takes chunks;
 //! what does not fit is dropped, and where it would have stood a line says how
-//! much. After an error a file is tried again every 2 s.
+//! much. After an error a file is tried again every 2 s. At the end it goes on for
+//! as long as the disk takes something, and counts what is left.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memchr::memchr;
+
 use super::capped::CappedFile;
+use super::held::LogFolder;
 use super::human_bytes;
 use super::patience::Patience;
-use crate::lang::Text;
+use super::reader::LAST_BYTES;
+use crate::lang::{Lang, Text};
 use crate::logs::Console;
 use crate::text;
 
-/// Bytes that wait per file.
-const QUEUE_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes per file that are queued or being written.
+const QUEUE_BYTES: usize = 8 * 1024 * 1024;
+/// After a gap a file takes bytes again below this many, so that gaps stay few.
+const QUEUE_AGAIN: usize = QUEUE_BYTES / 2;
 /// Smaller chunks are copied behind the one before, to keep their number low.
 const SMALL: usize = 16 * 1024;
 /// Empty chunks kept for readers while there is traffic.
 const SPARES: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
+/// What was written makes room after this many bytes…
+const RELEASE_BYTES: usize = 1024 * 1024;
+/// …or after this long: a slow disk shows that it lives.
+const RELEASE_AFTER: Duration = Duration::from_millis(50);
+/// A disk that takes nothing for this long at the end is given up.
+const STALL: Duration = Duration::from_secs(5);
 
 /// What became of one file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,12 +44,22 @@ pub(super) struct FileAccount {
     pub(super) lost: u64,
     /// Bytes that were removed between head and tail.
     pub(super) missing: u64,
+    /// Bytes that were written and that somebody else removed or cut off.
+    pub(super) gone: u64,
+}
+
+/// How the writing ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closed {
+    Whole,
+    /// This many bytes were not taken in time.
+    Left(u64),
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct FileWriter {
     shared: Arc<Shared>,
-    folder: PathBuf,
+    folder: Arc<LogFolder>,
 }
 
 #[derive(Debug)]
@@ -55,20 +77,41 @@ struct State {
     spares: Vec<Vec<u8>>,
     served: usize,
     busy: bool,
-    closing: bool,
+    stage: Stage,
     done: bool,
+    /// Bytes that the disk has taken.
+    taken: u64,
     problems: Vec<Text>,
+    removal_said: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Running,
+    /// The ranks are gone: what still comes is the rest of their pipes.
+    LastBytes,
+    /// Nothing comes any more: the writer ends when all is written.
+    Closing,
+    /// What is left is counted as lost and will not be written.
+    GivenUp,
 }
 
 #[derive(Debug)]
 struct Queue {
-    chunks: VecDeque<Vec<u8>>,
+    pieces: VecDeque<Piece>,
+    /// Queued or being written.
     bytes: usize,
-    /// Bytes dropped since the last take: the gap stands behind what is queued.
-    gap: u64,
     account: FileAccount,
     patience: Patience,
     retry_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// So many bytes were dropped here.
+    Gap(u64),
 }
 
 /// One file's way to the writer.
@@ -79,28 +122,28 @@ pub(super) struct FilePort {
 }
 
 impl FileWriter {
-    pub(super) fn start(folder: PathBuf, console: Console) -> std::io::Result<FileWriter> {
+    pub(super) fn start(folder: Arc<LogFolder>, console: Console) -> std::io::Result<FileWriter> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State::default()),
             work: Condvar::new(),
             room: Condvar::new(),
         });
         let writer = Arc::clone(&shared);
+        let place = Arc::clone(&folder);
         std::thread::Builder::new()
             .name("log-files".to_owned())
             .stack_size(super::STACK)
-            .spawn(move || writer.write_files(&console))?;
+            .spawn(move || writer.write_files(&place, &console))?;
         Ok(FileWriter { shared, folder })
     }
 
     /// Adds a file of at most `cap` bytes, which the writer creates at once.
-    pub(super) fn add(&self, name: String, cap: u64, lang: crate::lang::Lang) -> FilePort {
+    pub(super) fn add(&self, name: String, cap: u64, lang: Lang) -> FilePort {
         let mut state = self.shared.lock();
-        state.new.push(CappedFile::new(&self.folder, name, cap, lang));
+        state.new.push(CappedFile::new(Arc::clone(&self.folder), name, cap, lang));
         state.queues.push(Queue {
-            chunks: VecDeque::new(),
+            pieces: VecDeque::new(),
             bytes: 0,
-            gap: 0,
             account: FileAccount::default(),
             patience: Patience::new(),
             retry_at: None,
@@ -109,21 +152,45 @@ impl FileWriter {
         FilePort { shared: Arc::clone(&self.shared), index: state.queues.len() - 1 }
     }
 
-    /// Asks the writer to write what is queued and end; false when it has not by the deadline.
-    pub(super) fn close(&self, deadline: Duration) -> bool {
+    /// The ranks are gone: from now on their pipes are emptied into memory, however
+    /// slow the disk is.
+    pub(super) fn expect_last_bytes(&self) {
         let mut state = self.shared.lock();
-        state.closing = true;
-        self.shared.work.notify_one();
-        let (_state, wait) = self
-            .shared
-            .room
-            .wait_timeout_while(state, deadline, |state| !state.done)
-            .unwrap_or_else(PoisonError::into_inner);
-        !wait.timed_out()
+        state.stage = state.stage.max(Stage::LastBytes);
+        self.shared.room.notify_all();
     }
 
-    pub(super) fn take_problems(&self) -> Vec<Text> {
-        std::mem::take(&mut self.shared.lock().problems)
+    /// Asks the writer to write what is queued and end. Waits until it has, until
+    /// the disk takes nothing any more, or until the deadline has passed.
+    pub(super) fn close(&self, deadline: Duration) -> Closed {
+        let until = Instant::now().checked_add(deadline);
+        let mut state = self.shared.lock();
+        state.stage = state.stage.max(Stage::Closing);
+        self.shared.work.notify_one();
+        let (mut taken, mut since) = (state.taken, Instant::now());
+        while !state.done {
+            let now = Instant::now();
+            if state.taken != taken {
+                (taken, since) = (state.taken, now);
+            }
+            let left = until.map_or(STALL, |until| until.saturating_duration_since(now));
+            let left = left.min(STALL.saturating_sub(now - since));
+            if left.is_zero() {
+                return Closed::Left(state.give_up());
+            }
+            state = self
+                .shared
+                .room
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        Closed::Whole
+    }
+
+    /// What went wrong so far; all of it was said when it did.
+    pub(super) fn problems(&self) -> Vec<Text> {
+        self.shared.lock().problems.clone()
     }
 }
 
@@ -132,37 +199,20 @@ impl FilePort {
     pub(super) fn push(&self, chunk: &mut Vec<u8>) {
         let mut state = self.shared.lock();
         loop {
-            let State { queues, spares, busy, .. } = &mut *state;
+            let State { queues, spares, busy, stage, .. } = &mut *state;
+            let (busy, stage) = (*busy, *stage);
             let Some(queue) = queues.get_mut(self.index) else { break };
-            if queue.gap == 0 && queue.bytes + chunk.len() <= QUEUE_BYTES {
-                queue.bytes += chunk.len();
-                match queue.chunks.back_mut() {
-                    Some(last)
-                        if chunk.len() <= SMALL && last.capacity() - last.len() >= chunk.len() =>
-                    {
-                        last.extend_from_slice(chunk);
-                    }
-                    // A quiet stream keeps its own small buffer.
-                    _ if chunk.len() <= SMALL => {
-                        let mut copy = Vec::with_capacity(SMALL);
-                        copy.extend_from_slice(chunk);
-                        queue.chunks.push_back(copy);
-                    }
-                    _ => {
-                        let spare = spares.pop().unwrap_or_default();
-                        queue.chunks.push_back(std::mem::replace(chunk, spare));
-                    }
-                }
-                chunk.clear();
-                if !*busy {
+            if queue.takes(chunk.len(), stage) {
+                queue.skip_to_a_line(chunk);
+                queue.push(chunk, spares);
+                if !busy {
                     self.shared.work.notify_one();
                 }
                 return;
             }
             let patience = queue.patience.left();
-            if queue.gap > 0 || patience.is_zero() {
-                queue.gap += chunk.len() as u64;
-                queue.account.lost += chunk.len() as u64;
+            if queue.has_gap() || patience.is_zero() || stage != Stage::Running {
+                queue.lose(chunk.len());
                 break;
             }
             let before = Instant::now();
@@ -179,8 +229,66 @@ impl FilePort {
         chunk.clear();
     }
 
+    /// As it would be if nothing were written any more.
     pub(super) fn account(&self) -> FileAccount {
-        self.shared.lock().queues.get(self.index).map(|queue| queue.account).unwrap_or_default()
+        let state = self.shared.lock();
+        let Some(queue) = state.queues.get(self.index) else { return FileAccount::default() };
+        FileAccount { lost: queue.account.lost + queue.bytes as u64, ..queue.account }
+    }
+}
+
+impl Queue {
+    /// What comes now would be dropped as well.
+    fn has_gap(&self) -> bool {
+        matches!(self.pieces.back(), Some(Piece::Gap(_)))
+    }
+
+    fn takes(&self, bytes: usize, stage: Stage) -> bool {
+        let room = match stage {
+            Stage::Running if self.has_gap() => QUEUE_AGAIN,
+            Stage::Running => QUEUE_BYTES,
+            Stage::LastBytes | Stage::Closing => QUEUE_BYTES + LAST_BYTES,
+            Stage::GivenUp => 0,
+        };
+        self.bytes + bytes <= room
+    }
+
+    /// Behind a gap a line begins, so that no rest of one is taken for it.
+    fn skip_to_a_line(&mut self, chunk: &mut Vec<u8>) {
+        if let (true, Some(end)) = (self.has_gap(), memchr(b'\n', chunk)) {
+            self.lose(end + 1);
+            chunk.drain(..=end);
+        }
+    }
+
+    fn push(&mut self, chunk: &mut Vec<u8>, spares: &mut Vec<Vec<u8>>) {
+        self.bytes += chunk.len();
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(last))
+                if chunk.len() <= SMALL && last.capacity() - last.len() >= chunk.len() =>
+            {
+                last.extend_from_slice(chunk);
+            }
+            // A quiet stream keeps its own small buffer.
+            _ if chunk.len() <= SMALL => {
+                let mut copy = Vec::with_capacity(SMALL);
+                copy.extend_from_slice(chunk);
+                self.pieces.push_back(Piece::Bytes(copy));
+            }
+            _ => {
+                let spare = spares.pop().unwrap_or_default();
+                self.pieces.push_back(Piece::Bytes(std::mem::replace(chunk, spare)));
+            }
+        }
+        chunk.clear();
+    }
+
+    fn lose(&mut self, bytes: usize) {
+        self.account.lost += bytes as u64;
+        match self.pieces.back_mut() {
+            Some(Piece::Gap(gap)) => *gap += bytes as u64,
+            _ => self.pieces.push_back(Piece::Gap(bytes as u64)),
+        }
     }
 }
 
@@ -190,14 +298,36 @@ impl State {
         let count = self.queues.len();
         (1..=count).map(|step| (self.served + step) % count.max(1)).find(|index| {
             self.queues.get(*index).is_some_and(|queue| {
-                (queue.bytes > 0 || queue.gap > 0)
-                    && (self.closing || queue.retry_at.is_none_or(|at| at <= now))
+                !queue.pieces.is_empty()
+                    && (self.stage >= Stage::Closing || queue.retry_at.is_none_or(|at| at <= now))
             })
         })
     }
 
     fn next_retry(&self) -> Option<Instant> {
         self.queues.iter().filter_map(|queue| queue.retry_at).min()
+    }
+
+    /// The disk has taken `bytes` of this file.
+    fn release(&mut self, index: usize, bytes: usize) {
+        self.taken += bytes as u64;
+        if let Some(queue) = self.queues.get_mut(index) {
+            queue.bytes = queue.bytes.saturating_sub(bytes);
+            queue.patience.earn(bytes);
+        }
+    }
+
+    /// Counts all that is not written as lost; gives how much that is.
+    fn give_up(&mut self) -> u64 {
+        self.stage = Stage::GivenUp;
+        let mut all = 0;
+        for queue in &mut self.queues {
+            let left = std::mem::take(&mut queue.bytes) as u64;
+            queue.account.lost += left;
+            queue.pieces.clear();
+            all += left;
+        }
+        all
     }
 }
 
@@ -207,7 +337,7 @@ impl Shared {
     }
 
     /// The writer's thread. Ends when told to close and all is written, or cannot be.
-    fn write_files(&self, console: &Console) {
+    fn write_files(&self, folder: &LogFolder, console: &Console) {
         let mut files: Vec<CappedFile> = Vec::new();
         let mut failing: Vec<bool> = Vec::new();
         let mut state = self.lock();
@@ -225,8 +355,10 @@ impl Shared {
             }
             let now = Instant::now();
             let Some(index) = state.next(now) else {
-                if state.closing {
-                    state.done = true;
+                if state.stage >= Stage::Closing {
+                    drop(state);
+                    self.last_look(&mut files, folder, console);
+                    self.lock().done = true;
                     self.room.notify_all();
                     return;
                 }
@@ -236,57 +368,39 @@ impl Shared {
             };
             state.served = index;
             state.busy = true;
-            let closing = state.closing;
-            let (mut chunks, gap) = match state.queues.get_mut(index) {
-                Some(queue) => {
-                    let chunks = std::mem::take(&mut queue.chunks);
-                    queue.patience.earn(queue.bytes);
-                    queue.bytes = 0;
-                    (chunks, std::mem::take(&mut queue.gap))
-                }
-                None => continue,
-            };
+            let Some(queue) = state.queues.get_mut(index) else { continue };
+            let mut pieces = std::mem::take(&mut queue.pieces);
             drop(state);
-            self.room.notify_all();
 
             let Some(file) = files.get_mut(index) else { return };
-            let mut spares = Vec::new();
-            let mut result = Ok(());
-            while let Some(mut chunk) = chunks.pop_front() {
-                if let Err((written, error)) = file.write(&chunk) {
-                    chunk.drain(..written.min(chunk.len()));
-                    chunks.push_front(chunk);
-                    result = Err(error);
-                    break;
-                }
-                chunk.clear();
-                spares.push(chunk);
-            }
-            let mut unsaid = gap;
-            if gap > 0 && result.is_ok() {
-                let bytes = human_bytes(gap);
-                let newline = if file.ends_in_newline() { "" } else { "\n" };
-                let line = text!(
-                    "{newline}[ranklaunch] {gap} bytes ({bytes}) are missing here: the disk did not take them in time\n",
-                    "{newline}[ranklaunch] 此处缺失 {gap} 字节（{bytes}）：磁盘未能及时写入\n"
-                );
-                match file.write(line.get(console.lang()).as_bytes()) {
-                    Ok(()) => unsaid = 0,
-                    Err((_, error)) => result = Err(error),
-                }
-            }
-            let missing = file.missing();
-            let name = file.name().to_owned();
+            let (spares, result) = self.write_pieces(index, file, &mut pieces, console.lang());
+            let (missing, gone) = (file.missing(), file.gone());
             let was_failing =
                 failing.get_mut(index).map(|was| std::mem::replace(was, result.is_err()));
+            let name = file.name().to_owned();
 
             state = self.lock();
             state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
             state.spares.truncate(SPARES);
+            let closing = state.stage >= Stage::Closing;
+            let given_up = state.stage == Stage::GivenUp;
+            if gone > 0 {
+                self.say_removed(&mut state, folder, console);
+            }
             let State { queues, problems, .. } = &mut *state;
             let Some(queue) = queues.get_mut(index) else { continue };
             queue.account.missing = missing;
-            queue.gap += unsaid;
+            queue.account.gone = gone;
+            queue.retry_at = None;
+            if result.is_err() && !given_up {
+                pieces.append(&mut queue.pieces);
+                if closing {
+                    queue.account.lost += std::mem::take(&mut queue.bytes) as u64;
+                } else {
+                    queue.pieces = pieces;
+                    queue.retry_at = Instant::now().checked_add(RETRY);
+                }
+            }
             let said = match (&result, was_failing) {
                 (Err(error), Some(false)) => Some(text!(
                     "log file {name} cannot be written: {error}; the job goes on, the file is tried again every 2 s",
@@ -302,25 +416,92 @@ impl Shared {
                 _ => None,
             };
             if let Some(said) = said {
-                console.say(&format!("ranklaunch: {}", said.get(console.lang())));
+                console.report(&said);
                 problems.push(said);
             }
-            queue.retry_at = None;
-            if result.is_err() {
-                let left: usize = chunks.iter().map(Vec::len).sum();
-                if closing {
-                    queue.account.lost += (left + queue.bytes) as u64;
-                    queue.gap = 0;
-                    queue.bytes = 0;
-                    queue.chunks.clear();
-                } else {
-                    queue.bytes += left;
-                    chunks.append(&mut queue.chunks);
-                    queue.chunks = chunks;
-                    queue.retry_at = Instant::now().checked_add(RETRY);
+        }
+    }
+
+    /// Writes until all is written or an error comes; what is left stays in `pieces`.
+    /// Gives the empty chunks back.
+    fn write_pieces(
+        &self,
+        index: usize,
+        file: &mut CappedFile,
+        pieces: &mut VecDeque<Piece>,
+        lang: Lang,
+    ) -> (Vec<Vec<u8>>, std::io::Result<()>) {
+        let mut spares = Vec::new();
+        let (mut written, mut since) = (0, Instant::now());
+        let mut result = file.look();
+        while result.is_ok()
+            && let Some(piece) = pieces.pop_front()
+        {
+            match piece {
+                Piece::Bytes(mut chunk) => match file.write(&chunk) {
+                    Ok(()) => {
+                        written += chunk.len();
+                        chunk.clear();
+                        if spares.len() < SPARES {
+                            spares.push(chunk);
+                        }
+                    }
+                    Err((part, error)) => {
+                        written += part;
+                        chunk.drain(..part.min(chunk.len()));
+                        pieces.push_front(Piece::Bytes(chunk));
+                        result = Err(error);
+                    }
+                },
+                Piece::Gap(gap) => {
+                    if let Err(error) = say_gap(file, gap, lang) {
+                        pieces.push_front(Piece::Gap(gap));
+                        result = Err(error);
+                    }
                 }
             }
+            let last = pieces.is_empty() || result.is_err();
+            if last || written >= RELEASE_BYTES || since.elapsed() >= RELEASE_AFTER {
+                let mut state = self.lock();
+                if state.stage == Stage::GivenUp {
+                    pieces.clear();
+                    break;
+                }
+                state.release(index, std::mem::take(&mut written));
+                since = Instant::now();
+                drop(state);
+                self.room.notify_all();
+            }
         }
+        (spares, result)
+    }
+
+    /// Files that nobody wrote to since they were removed are missed at the end.
+    fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
+        for (index, file) in files.iter_mut().enumerate() {
+            let _ = file.look_now();
+            let mut state = self.lock();
+            if let Some(queue) = state.queues.get_mut(index) {
+                queue.account.gone = file.gone();
+            }
+            if file.gone() > 0 {
+                self.say_removed(&mut state, folder, console);
+            }
+        }
+    }
+
+    fn say_removed(&self, state: &mut State, folder: &LogFolder, console: &Console) {
+        if std::mem::replace(&mut state.removal_said, true) {
+            return;
+        }
+        let path = folder.path();
+        let path = path.display();
+        let said = text!(
+            "log files in {path} were removed or cut while the job ran; what comes is written to new ones, what was in the old ones is gone",
+            "{path} 中的日志文件在任务运行期间被删除或截断；后续输出写入新文件，原有内容已丢失"
+        );
+        console.report(&said);
+        state.problems.push(said);
     }
 
     /// Waits for work, for a retry, or to give the spare chunks back.
@@ -343,4 +524,14 @@ impl Shared {
         }
         state
     }
+}
+
+fn say_gap(file: &mut CappedFile, gap: u64, lang: Lang) -> std::io::Result<()> {
+    let bytes = human_bytes(gap);
+    let newline = if file.ends_in_newline() { "" } else { "\n" };
+    let line = text!(
+        "{newline}[ranklaunch] {gap} bytes ({bytes}) are missing here: the disk did not take them in time\n",
+        "{newline}[ranklaunch] 此处缺失 {gap} 字节（{bytes}）：磁盘未能及时写入\n"
+    );
+    file.write(line.get(lang).as_bytes()).map_err(|(_, error)| error)
 }

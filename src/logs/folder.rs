@@ -1,17 +1,19 @@
 //! Where the files of a run go.
 //!
-//! Takes folders in order of preference; gives the first in which a file can be
+//! Takes places in order of preference; gives the first in which a file can be
 //! written, as `<folder>/<run-id>/node-<k>/attempt-<n>`, and a word about those
 //! before it. No folder at all is no refusal: the logs then stay in memory. Every
 //! test runs in a thread of its own with a deadline, because a mount whose server
-//! is gone never answers.
+//! is gone never answers. Files are opened only through [`LogFolder`].
 
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fmt;
+use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::held::LogFolder;
 use crate::in_time::in_time;
 use crate::lang::Text;
 use crate::text;
@@ -20,24 +22,89 @@ use crate::verdict::Warning;
 /// How long one folder may take to answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// The folders of one attempt.
+/// A folder in which runs may be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunFolder {
-    /// `<log-dir>`: the candidate that was chosen.
-    pub base: PathBuf,
-    /// `<log-dir>/<run-id>/node-<k>/attempt-<n>`, which exists.
-    pub attempt: PathBuf,
+pub struct Candidate {
+    pub path: PathBuf,
+    pub access: Access,
 }
 
-/// The flag's folder, then `./ranklaunch-logs`, `$TMPDIR/ranklaunch`, `/tmp/ranklaunch`.
-pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<PathBuf> {
+/// Who may enter a folder for logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// As it is: somebody chose it.
+    AsItIs,
+    /// Nobody but us. It lies where every user of the host may write: whoever made
+    /// it first could exchange our files for links to others.
+    OursAlone,
+}
+
+impl Candidate {
+    fn chosen(path: impl Into<PathBuf>) -> Candidate {
+        Candidate { path: path.into(), access: Access::AsItIs }
+    }
+
+    /// `<folder>/ranklaunch-<uid>`.
+    fn temporary(folder: &Path) -> Candidate {
+        let uid = rustix::process::geteuid().as_raw();
+        Candidate { path: folder.join(format!("ranklaunch-{uid}")), access: Access::OursAlone }
+    }
+}
+
+/// Why a folder cannot hold a run.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    Io(io::Error),
+    /// It is another user's, or others may enter it.
+    NotOurs {
+        owner: u32,
+        mode: u32,
+    },
+}
+
+impl From<io::Error> for Unusable {
+    fn from(error: io::Error) -> Unusable {
+        Unusable::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for Unusable {
+    fn from(error: rustix::io::Errno) -> Unusable {
+        Unusable::Io(error.into())
+    }
+}
+
+impl Unusable {
+    fn text(&self) -> Text {
+        match self {
+            Unusable::Io(error) => Text::same(error.to_string()),
+            Unusable::NotOurs { owner, mode } => {
+                let own = rustix::process::geteuid().as_raw();
+                text!(
+                    "it belongs to user {owner} with mode {mode:04o}, and only a folder of user {own} with mode 0700 is safe there",
+                    "其属主为用户 {owner}，权限为 {mode:04o}；在此处只有属主为用户 {own} 且权限为 0700 的目录才安全"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text().en)
+    }
+}
+
+/// The flag's folder, then `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
+/// `/tmp/ranklaunch-<uid>`.
+pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
     let tmpdir = tmpdir.filter(|folder| !folder.is_empty()).map(Path::new);
-    let fixed = [Some(PathBuf::from("ranklaunch-logs")), tmpdir.map(|tmp| tmp.join("ranklaunch"))];
-    let mut candidates: Vec<PathBuf> = flag
-        .map(Path::to_path_buf)
+    let mut candidates: Vec<Candidate> = flag
+        .map(Candidate::chosen)
         .into_iter()
-        .chain(fixed.into_iter().flatten())
-        .chain([PathBuf::from("/tmp/ranklaunch")])
+        .chain([Candidate::chosen("ranklaunch-logs")])
+        .chain(tmpdir.map(Candidate::temporary))
+        .chain([Candidate::temporary(Path::new("/tmp"))])
         .collect();
     candidates.dedup();
     candidates
@@ -45,42 +112,42 @@ pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Pa
 
 /// The first of `candidates` that takes a file within 3 s.
 pub fn choose_folder(
-    candidates: &[PathBuf],
+    candidates: &[Candidate],
     run_id: &str,
     node_rank: u32,
     attempt: u32,
-) -> (Option<RunFolder>, Vec<Warning>) {
-    choose(candidates, run_id, node_rank, attempt, try_folder)
+) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
+    choose(candidates, run_id, node_rank, attempt, LogFolder::make)
 }
 
 fn choose(
-    candidates: &[PathBuf],
+    candidates: &[Candidate],
     run_id: &str,
     node_rank: u32,
     attempt: u32,
-    try_folder: fn(&Path, &Path) -> io::Result<PathBuf>,
-) -> (Option<RunFolder>, Vec<Warning>) {
+    make: fn(&Candidate, &[String]) -> Result<LogFolder, Unusable>,
+) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
     let run = one_name(run_id);
-    let below =
-        Path::new(&run).join(format!("node-{node_rank}")).join(format!("attempt-{attempt}"));
+    let below = [run.clone(), format!("node-{node_rank}"), format!("attempt-{attempt}")];
     let mut refused: Vec<(PathBuf, Text)> = Vec::new();
-    for base in candidates {
+    for candidate in candidates {
         match in_time(ANSWER, {
-            let (base, below) = (base.clone(), below.clone());
-            move || try_folder(&base, &below)
+            let (candidate, below) = (candidate.clone(), below.clone());
+            move || make(&candidate, &below)
         }) {
-            Some(Ok(attempt)) => {
-                let base = base.clone();
+            Some(Ok(folder)) => {
                 let warnings = refused
                     .into_iter()
-                    .map(|(folder, why)| unusable(&folder, &why, Some(&base)))
+                    .map(|(refused, why)| unusable(&refused, &why, Some(&candidate.path)))
                     .collect();
-                point_latest(base.clone(), run);
-                return (Some(RunFolder { base, attempt }), warnings);
+                let folder = Arc::new(folder);
+                let again = Arc::clone(&folder);
+                in_time(ANSWER, move || again.point_latest());
+                return (Some(folder), warnings);
             }
-            Some(Err(error)) => refused.push((base.clone(), Text::same(error.to_string()))),
+            Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),
             None => refused.push((
-                base.clone(),
+                candidate.path.clone(),
                 text!("no answer within 3 s, is its mount dead?", "3 秒内无响应，挂载点可能已失效"),
             )),
         }
@@ -117,35 +184,6 @@ fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
     )
 }
 
-/// Makes the attempt's folder and proves that a byte can be written there.
-fn try_folder(base: &Path, below: &Path) -> io::Result<PathBuf> {
-    let folder = std::path::absolute(base)?.join(below);
-    fs::create_dir_all(&folder)?;
-    let probe = folder.join(format!(".writable-{}", std::process::id()));
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&probe)
-        .and_then(|mut file| file.write_all(b"\n"));
-    let removed = fs::remove_file(&probe);
-    written.and(removed).map(|()| folder)
-}
-
-/// Points `<log-dir>/latest` at the run. Best effort: where links are not
-/// supported, or `latest` is a folder of somebody's, nothing is lost.
-fn point_latest(base: PathBuf, run: String) {
-    in_time(ANSWER, move || {
-        // Renamed into place, as the nodes of a job may share the folder.
-        let fresh = base.join(format!(".latest-{run}-{}", std::process::id()));
-        let placed = std::os::unix::fs::symlink(&run, &fresh)
-            .and_then(|()| fs::rename(&fresh, base.join("latest")));
-        if placed.is_err() {
-            let _ = fs::remove_file(&fresh);
-        }
-    });
-}
-
 /// The run id as one folder name: job names come from platforms and may hold anything.
 fn one_name(run_id: &str) -> String {
     let name: String = run_id
@@ -162,8 +200,11 @@ fn one_name(run_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
+    use super::super::held::Level;
     use super::*;
 
     #[test]
@@ -172,11 +213,12 @@ mod tests {
         let occupied = root.path().join("a-file");
         fs::write(&occupied, "").expect("written");
         let good = root.path().join("deep/logs");
-        let (folder, warnings) = choose_folder(&[occupied, good.clone()], "job-1", 2, 0);
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen(occupied), Candidate::chosen(&good)], "job-1", 2, 0);
         let folder = folder.expect("a folder");
-        assert_eq!(folder.base, good);
-        assert_eq!(folder.attempt, good.join("job-1/node-2/attempt-0"));
-        assert!(fs::read_dir(&folder.attempt).expect("it exists").next().is_none(), "left clean");
+        assert_eq!(folder.path(), good.join("job-1/node-2/attempt-0"));
+        assert_eq!(folder.node_path(), good.join("job-1/node-2"));
+        assert!(fs::read_dir(folder.path()).expect("it exists").next().is_none(), "left clean");
         assert_eq!(warnings.len(), 1);
         assert_eq!(warnings[0].id, "logs.folder");
         assert!(warnings[0].text.en.contains("a-file") && warnings[0].text.en.contains("deep"));
@@ -186,7 +228,7 @@ mod tests {
     fn latest_points_at_the_newest_run_and_moves_with_the_folder() {
         let root = tempfile::tempdir().expect("a folder");
         for run in ["job-1", "job-2"] {
-            choose_folder(&[root.path().to_path_buf()], run, 0, 0);
+            choose_folder(&[Candidate::chosen(root.path())], run, 0, 0);
             let link = fs::read_link(root.path().join("latest")).expect("a link");
             assert_eq!(link, Path::new(run));
         }
@@ -197,7 +239,7 @@ mod tests {
     fn a_folder_called_latest_is_left_alone() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join("latest")).expect("made");
-        let (folder, warnings) = choose_folder(&[root.path().to_path_buf()], "job-1", 0, 0);
+        let (folder, warnings) = choose_folder(&[Candidate::chosen(root.path())], "job-1", 0, 0);
         assert!(folder.is_some() && warnings.is_empty());
         let names = fs::read_dir(root.path()).expect("read").count();
         assert_eq!(names, 2, "nothing else is left behind");
@@ -205,8 +247,9 @@ mod tests {
 
     #[test]
     fn no_folder_is_a_warning_and_memory() {
-        let (folder, warnings) = choose_folder(&[PathBuf::from("/proc/nowhere")], "job-1", 0, 0);
-        assert_eq!(folder, None);
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", 0, 0);
+        assert!(folder.is_none());
         let ids: Vec<&str> = warnings.iter().map(|warning| warning.id.as_str()).collect();
         assert_eq!(ids, ["logs.folder", "logs.memory"]);
     }
@@ -214,14 +257,14 @@ mod tests {
     #[test]
     fn a_dead_mount_is_given_up_on() {
         let root = tempfile::tempdir().expect("a folder");
-        let dead = PathBuf::from("/dead-mount");
+        let dead = Candidate::chosen("/dead-mount");
         let began = Instant::now();
         let (folder, warnings) =
-            choose(&[dead, root.path().to_path_buf()], "job-1", 0, 0, |base, below| {
-                while base.starts_with("/dead-mount") {
+            choose(&[dead, Candidate::chosen(root.path())], "job-1", 0, 0, |base, below| {
+                while base.path.starts_with("/dead-mount") {
                     std::thread::park();
                 }
-                try_folder(base, below)
+                LogFolder::make(base, below)
             });
         assert!(folder.is_some());
         assert!(warnings[0].text.en.contains("no answer within 3 s"));
@@ -244,8 +287,85 @@ mod tests {
     #[test]
     fn the_usual_places_stand_behind_the_flag() {
         let candidates = default_candidates(Some(Path::new("/logs")), Some(OsStr::new("/scratch")));
-        let names: Vec<_> = candidates.iter().map(|path| path.to_string_lossy()).collect();
-        assert_eq!(names, ["/logs", "ranklaunch-logs", "/scratch/ranklaunch", "/tmp/ranklaunch"]);
+        let names: Vec<_> = candidates.iter().map(|it| it.path.to_string_lossy()).collect();
+        let uid = rustix::process::geteuid().as_raw();
+        let (scratch, tmp) =
+            (format!("/scratch/ranklaunch-{uid}"), format!("/tmp/ranklaunch-{uid}"));
+        assert_eq!(names, ["/logs", "ranklaunch-logs", &scratch, &tmp]);
+        let access: Vec<_> = candidates.iter().map(|it| it.access).collect();
+        use Access::{AsItIs, OursAlone};
+        assert_eq!(access, [AsItIs, AsItIs, OursAlone, OursAlone]);
         assert_eq!(default_candidates(None, Some(OsStr::new("/tmp"))).len(), 2);
+    }
+
+    #[test]
+    fn in_a_shared_place_only_a_folder_of_ours_is_used() {
+        let shared = tempfile::tempdir().expect("a folder");
+        let ours = Candidate::temporary(shared.path());
+        let of =
+            |candidate: &Candidate| choose_folder(std::slice::from_ref(candidate), "job-1", 0, 0);
+        assert!(of(&ours).0.is_some());
+        let mode = fs::metadata(&ours.path).expect("made").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+
+        fs::set_permissions(&ours.path, fs::Permissions::from_mode(0o777)).expect("changed");
+        let (folder, warnings) = of(&ours);
+        assert!(folder.is_none());
+        assert!(warnings[0].text.en.contains("with mode 0777"), "{}", warnings[0].text.en);
+        assert!(warnings[0].text.zh.contains("0777"), "{}", warnings[0].text.zh);
+
+        fs::remove_dir_all(&ours.path).expect("removed");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink(elsewhere.path(), &ours.path).expect("a link");
+        assert!(of(&ours).0.is_none(), "a link leads elsewhere");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
+    }
+
+    /// Whoever may write in the folder above renames ours and puts links in its place.
+    #[test]
+    fn nothing_is_written_through_a_link_that_was_put_in_our_place() {
+        let root = tempfile::tempdir().expect("a folder");
+        let victim = root.path().join("victim");
+        fs::write(&victim, "precious").expect("written");
+        let logs = root.path().join("logs");
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", 0, 0);
+        let folder = folder.expect("a folder");
+        let link = |at: &Path| {
+            for name in [".run.json.new", "run.json", "agent.jsonl"] {
+                std::os::unix::fs::symlink(&victim, at.join(name)).expect("a link");
+            }
+        };
+        let write = || {
+            let replaced = folder.replace(Level::Node, "run.json", b"{}\n");
+            let appended = folder.append(Level::Node, "agent.jsonl").map(|mut file| {
+                io::Write::write_all(&mut file, b"{}\n").expect("written");
+            });
+            (replaced, appended)
+        };
+        // Into the very folder…
+        link(&folder.node_path());
+        let (replaced, appended) = write();
+        assert!(replaced.is_ok() && appended.is_err(), "{replaced:?} {appended:?}");
+        // …and in place of it.
+        fs::rename(logs.join("job-1"), logs.join("old")).expect("renamed");
+        fs::create_dir_all(folder.node_path()).expect("made");
+        link(&folder.node_path());
+        assert!(write().0.is_ok());
+        assert_eq!(fs::read_to_string(&victim).expect("read"), "precious");
+        let held = fs::read_to_string(logs.join("old/node-0/run.json"));
+        assert_eq!(held.expect("written where the folder went"), "{}\n");
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_is_made_again() {
+        let root = tempfile::tempdir().expect("a folder");
+        let logs = root.path().join("logs");
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", 0, 0);
+        let folder = folder.expect("a folder");
+        fs::remove_dir_all(&logs).expect("removed");
+        folder.append(Level::Attempt, "rank-00000.out").expect("made again");
+        folder.replace(Level::Node, "run.json", b"{}\n").expect("written");
+        assert!(folder.path().join("rank-00000.out").is_file());
+        assert!(folder.node_path().join("run.json").is_file());
     }
 }

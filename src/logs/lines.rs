@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 use super::escape::{push_escaped, unfinished_suffix};
+use super::rows::{Rows, cursor_up, is_blank};
 
 /// Longest line of the console, in bytes of the rank; container runtimes cut there too.
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
@@ -30,6 +31,7 @@ pub(super) struct LineFormatter {
     /// The beginning of this line has been shown already.
     shown: bool,
     progress: Progress,
+    rows: Rows,
     /// Lines given out so far.
     pub(super) emitted: u64,
 }
@@ -62,6 +64,7 @@ impl LineFormatter {
             touched: None,
             shown: false,
             progress: Progress::default(),
+            rows: Rows::default(),
             emitted: 0,
         }
     }
@@ -69,17 +72,22 @@ impl LineFormatter {
     /// Appends every line that `chunk` finishes.
     pub(super) fn feed(&mut self, chunk: &[u8], now: Instant, out: &mut Vec<u8>) {
         let mut rest = chunk;
+        let rows = self.rows.are_drawn(now);
         while let Some((line, after)) =
             memchr(b'\n', rest).and_then(|end| Some((rest.get(..end)?, rest.get(end + 1..)?)))
         {
             let fresh = self.partial.is_empty() && !self.shown && !self.progress.active;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if fresh && line.len() <= LONGEST_LINE && memchr(b'\r', line).is_none() {
+            if fresh && !rows && line.len() <= LONGEST_LINE && memchr(b'\r', line).is_none() {
                 emit(&self.prefix, line, out);
                 self.emitted += 1;
             } else {
                 self.extend(line, now, out);
-                self.end_line(out);
+                if self.rows.are_drawn(now) {
+                    self.end_row(now, out);
+                } else {
+                    self.end_line(out);
+                }
             }
             rest = after;
         }
@@ -92,6 +100,10 @@ impl LineFormatter {
 
     /// When [`tick`](Self::tick) has something to show if nothing comes before.
     pub(super) fn deadline(&self) -> Option<Instant> {
+        self.line_deadline().into_iter().chain(self.rows.deadline()).min()
+    }
+
+    fn line_deadline(&self) -> Option<Instant> {
         if self.progress.active {
             let quiet = self.touched?.checked_add(IDLE)?;
             return Some(self.progress.due().map_or(quiet, |due| due.max(quiet)));
@@ -103,6 +115,11 @@ impl LineFormatter {
     /// Shows an unfinished line whose time has come.
     pub(super) fn tick(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let rows = self.rows.due(now);
+        self.emit_rows(rows, out);
+        if self.line_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
         self.began = None;
@@ -119,16 +136,27 @@ impl LineFormatter {
 
     /// The stream has ended: shows what is left.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        let rows = self.rows.rest();
+        self.emit_rows(rows, out);
         if !self.partial.is_empty() || self.progress.state.is_some() {
             self.end_line(out);
         }
     }
 
     fn extend(&mut self, bytes: &[u8], now: Instant, out: &mut Vec<u8>) {
-        let mut rest = bytes;
-        while let Some((state, after)) =
-            memchr(b'\r', rest).and_then(|end| Some((rest.get(..end)?, rest.get(end + 1..)?)))
-        {
+        let (mut rest, mut from) = (bytes, 0);
+        while let Some(at) = rest.get(from..).and_then(|tail| memchr2(b'\r', 0x1b, tail)) {
+            let (state, after) = rest.split_at_checked(from + at).unwrap_or((rest, &[]));
+            if let Some((rows, length)) = cursor_up(after) {
+                self.append(state, out);
+                (0..rows).for_each(|_| self.go_up(now, out));
+                (rest, from) = (after.get(length..).unwrap_or_default(), 0);
+                continue;
+            }
+            let Some(after) = after.strip_prefix(b"\r") else {
+                from += at + 1;
+                continue;
+            };
             self.append(state, out);
             self.progress.active = true;
             if !self.partial.is_empty() {
@@ -139,9 +167,38 @@ impl LineFormatter {
             if self.progress.is_due(now) {
                 self.show_progress(now, out);
             }
-            rest = after;
+            (rest, from) = (after, 0);
         }
         self.append(rest, out);
+    }
+
+    /// The cursor goes back to the row above, which becomes the unfinished line again.
+    fn go_up(&mut self, now: Instant, out: &mut Vec<u8>) {
+        let state = self.progress.state.take().unwrap_or_default();
+        let partial = std::mem::take(&mut self.partial);
+        let row = if partial.is_empty() { state } else { partial };
+        self.progress.state = self.rows.up(row, now).filter(|row| !is_blank(row));
+        self.progress.active = true;
+        self.shown = false;
+        let rows = self.rows.due(now);
+        self.emit_rows(rows, out);
+    }
+
+    /// The row has ended, unless that is taken back.
+    fn end_row(&mut self, now: Instant, out: &mut Vec<u8>) {
+        let state = self.progress.state.take().unwrap_or_default();
+        let partial = std::mem::take(&mut self.partial);
+        let row = if partial.is_empty() { state } else { partial };
+        let full = self.rows.end(row, now);
+        self.emit_rows(full, out);
+        self.begin_line();
+    }
+
+    fn emit_rows(&mut self, rows: impl IntoIterator<Item = Vec<u8>>, out: &mut Vec<u8>) {
+        for row in rows.into_iter().filter(|row| !is_blank(row)) {
+            emit(&self.prefix, &row, out);
+            self.emitted += 1;
+        }
     }
 
     fn append(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
@@ -169,7 +226,8 @@ impl LineFormatter {
     }
 
     fn show_progress(&mut self, now: Instant, out: &mut Vec<u8>) {
-        if let Some(state) = self.progress.state.take() {
+        // A bar that was wiped says nothing.
+        if let Some(state) = self.progress.state.take().filter(|state| !is_blank(state)) {
             emit(&self.prefix, &state, out);
             self.emitted += 1;
             self.progress.last_shown = Some(now);
@@ -189,6 +247,10 @@ impl LineFormatter {
             emit(&self.prefix, &line, out);
             self.emitted += 1;
         }
+        self.begin_line();
+    }
+
+    fn begin_line(&mut self) {
         self.partial.clear();
         self.began = None;
         self.touched = None;
@@ -274,6 +336,40 @@ mod tests {
     fn a_progress_bar_that_stops_is_shown_as_it_stands() {
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%"), (9_000, b"")]), ["1%", "2%"]);
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%\r")]), ["1%", "2%"]);
+    }
+
+    /// `tqdm(position=0)` and `tqdm(position=1)`, at 10 Hz for 12 s.
+    #[test]
+    fn bars_below_each_other_are_shown_every_five_seconds_and_at_their_end() {
+        let mut script: Vec<(u64, Vec<u8>)> = Vec::new();
+        for n in 0..=120u64 {
+            script.push((n * 100, format!("\r outer {}%", n / 12).into_bytes()));
+            // Python writes the parts one by one.
+            script.push((n * 100, b"\n".to_vec()));
+            script.push((n * 100 + 1, format!("\r inner {n}%").into_bytes()));
+            script.push((n * 100 + 1, b"\x1b[A".to_vec()));
+        }
+        script.push((12_010, b"\n\ndone\n".to_vec()));
+        let script: Vec<(u64, &[u8])> =
+            script.iter().map(|(at, bytes)| (*at, bytes.as_slice())).collect();
+        let lines = shown(&script);
+        assert!(lines.len() <= 10, "{lines:?}");
+        let has = |text: &str| lines.iter().any(|line| line == text);
+        assert!(has(" outer 0%") && has(" outer 10%"), "{lines:?}");
+        assert!(has(" inner 0%") && has(" inner 120%"), "{lines:?}");
+        assert!(has("done") && !lines.iter().any(|line| line.contains("x1b")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_line_between_bars_is_shown_and_later_lines_flow_as_before() {
+        let bars = b"\r outer 1%\n\r inner 1%\x1b[A";
+        // tqdm.write: both bars are wiped, the message, both again.
+        let wiped = b"\r         \r\n\r         \r\x1b[Aa message\n\r outer 2%\n\r inner 2%\x1b[A";
+        let lines = shown(&[(0, bars), (100, wiped), (9_000, b"\nplain\n"), (20_000, b"a\nb\n")]);
+        let at = |text: &str| lines.iter().position(|line| line == text);
+        assert!(at("a message").is_some() && at("a message") < at("plain"), "{lines:?}");
+        assert_eq!(lines[lines.len() - 2..], ["a", "b"], "{lines:?}");
+        assert!(lines.iter().all(|line| !line.trim().is_empty()), "{lines:?}");
     }
 
     #[test]

@@ -11,9 +11,11 @@ mod console;
 mod escape;
 mod files;
 mod folder;
+mod held;
 mod lines;
 mod patience;
 mod reader;
+mod rows;
 mod sink;
 mod tail;
 #[cfg(test)]
@@ -24,17 +26,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use console::Console;
-use files::{FilePort, FileWriter};
-pub use folder::{RunFolder, choose_folder, default_candidates};
+pub use escape::printable;
+use files::{Closed, FilePort, FileWriter};
+pub use folder::{Candidate, choose_folder, default_candidates};
+pub use held::{Level, LogFolder};
 use lines::LineFormatter;
-use reader::{Counters, Reader};
+use reader::{Counters, Quiet, Reader};
 use tail::Tail;
 pub use tail::TailLine;
 
@@ -47,6 +51,9 @@ const STACK: usize = 256 * 1024;
 /// What an unprivileged process may set (pipe-max-size); beyond 64 MiB for one
 /// user in all the kernel refuses, and the pipe stays as it is.
 const PIPE_BYTES: usize = 1024 * 1024;
+/// How long a pipe may stay open after every process of the job is gone: whoever
+/// got hold of its other end from outside keeps it so.
+const OPEN: Duration = Duration::from_secs(1);
 /// How long a reader that was told to stop may take: it only empties its pipe.
 const STOP: Duration = Duration::from_secs(1);
 
@@ -80,7 +87,7 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct LogsConfig {
     /// Where the files go. None: memory and console only.
-    pub folder: Option<PathBuf>,
+    pub folder: Option<Arc<LogFolder>>,
     pub world_size: u32,
     /// Ranks of this node, among which `cap_node` is divided.
     pub local_ranks: u32,
@@ -130,6 +137,10 @@ pub struct Logs {
     config: LogsConfig,
     console: Console,
     files: Option<FileWriter>,
+    /// The engine's words go to its file alone.
+    engine_is_quiet: Arc<AtomicBool>,
+    /// Lines of the engine that the console did not show for that reason.
+    engine_lines: Arc<AtomicU64>,
     shared: Arc<Shared>,
 }
 
@@ -157,12 +168,11 @@ struct OwnerState {
 }
 
 /// What was carried and what was lost, at the end of an attempt.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogsSummary {
     pub folder: Option<PathBuf>,
     pub owners: BTreeMap<Owner, OwnerSummary>,
-    /// The last lines of each owner, both streams in order of arrival; at most 200.
-    pub tails: BTreeMap<Owner, Vec<TailLine>>,
+    /// What went wrong; all of it was said when it did.
     pub problems: Vec<Text>,
 }
 
@@ -176,6 +186,8 @@ pub struct OwnerSummary {
     pub dropped_console_lines: u64,
     /// Bytes removed between head and tail by the cap.
     pub truncated_bytes: u64,
+    /// Bytes that somebody else removed from the files, or with them.
+    pub removed_file_bytes: u64,
 }
 
 impl Logs {
@@ -186,14 +198,23 @@ impl Logs {
             let started = FileWriter::start(folder, console.clone());
             started
                 .map_err(|error| {
-                    shared.lock().problems.push(text!(
+                    let problem = text!(
                         "the log files have no writer: {error}",
                         "日志文件的写入线程无法启动：{error}"
-                    ));
+                    );
+                    console.report(&problem);
+                    shared.lock().problems.push(problem);
                 })
                 .ok()
         });
-        Logs { config, console, files, shared }
+        Logs {
+            config,
+            console,
+            files,
+            engine_is_quiet: Arc::default(),
+            engine_lines: Arc::default(),
+            shared,
+        }
     }
 
     /// Reads `pipe` from now on. An owner may attach again when its process was restarted.
@@ -202,6 +223,10 @@ impl Logs {
     /// When no thread or descriptor is to be had; `pipe` is then closed.
     pub fn attach(&self, owner: Owner, kind: Kind, pipe: OwnedFd) -> std::io::Result<()> {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
+        // From the first rank on its own lines count. Without a file they would be lost.
+        if owner != Owner::Engine && self.files.is_some() {
+            self.engine_is_quiet.store(true, Ordering::Relaxed);
+        }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let reader = {
             let mut state = self.shared.lock();
@@ -216,10 +241,15 @@ impl Logs {
                 console: self.console_lane(owner, kind, state),
                 file: self.file_port(owner, kind, state),
                 shares_file: owner == Owner::Engine,
+                quiet: (owner == Owner::Engine).then(|| Quiet {
+                    on: Arc::clone(&self.engine_is_quiet),
+                    lines: Arc::clone(&self.engine_lines),
+                }),
             }
         };
         let shared = Arc::clone(&self.shared);
         let ended = Arc::clone(&stop);
+        let console = self.console.clone();
         let name = match owner {
             Owner::Engine => "log-engine".to_owned(),
             Owner::Rank(rank) => format!("log-r{rank}"),
@@ -227,9 +257,11 @@ impl Logs {
         };
         let spawned = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
             let error = reader.run();
-            shared.reader_ended(owner, &ended, error);
+            shared.reader_ended(owner, &ended, error, &console);
         });
-        spawned.map(drop).inspect_err(|_| self.shared.reader_ended(owner, &stop, None))
+        spawned
+            .map(drop)
+            .inspect_err(|_| self.shared.reader_ended(owner, &stop, None, &self.console))
     }
 
     /// The last `n` lines of both streams, in order of arrival; at most 200.
@@ -237,44 +269,46 @@ impl Logs {
         self.shared.lock().owners.get(&owner).map(|state| state.tail_lines(n)).unwrap_or_default()
     }
 
-    /// The process has ended: waits for the end of its pipes at most `drain`,
-    /// then closes them, since a grandchild may hold the other end.
-    pub fn rank_done(&self, owner: Owner, drain: Duration) {
-        self.shared.stop_readers(|other| other == owner, drain);
+    /// Lines that the engine wrote into its log alone, once a rank had begun.
+    pub fn engine_lines(&self) -> u64 {
+        self.engine_lines.load(Ordering::Relaxed)
     }
 
-    /// Ends the attempt: drains what is still open for at most half of the
-    /// deadline, writes the files out and gives the account. The console is not
-    /// waited for, see [`Console::flush`].
-    pub fn finish(self, deadline: Duration) -> LogsSummary {
-        let until = Instant::now().checked_add(deadline);
-        self.shared.stop_readers(|_| true, deadline / 2);
+    /// The job is over: reads what is left in the pipes, closes them, and has every
+    /// line in [`tail`](Self::tail). Takes two seconds and `patience` at most, however
+    /// slow the disk or the console is, and mostly no time at all.
+    pub fn read_out(&self, patience: Duration) {
         if let Some(files) = &self.files {
-            let left = until.map_or(deadline, |at| at.saturating_duration_since(Instant::now()));
-            let written = files.close(left);
-            let mut state = self.shared.lock();
-            state.problems.extend(files.take_problems());
-            if !written {
-                let folder = self.config.folder.clone().unwrap_or_default();
-                let folder = folder.display();
-                state.problems.push(text!(
-                    "the log files in {folder} are not complete: the disk did not take them in time",
-                    "{folder} 中的日志文件不完整：磁盘未能及时写入"
-                ));
-            }
+            files.expect_last_bytes();
         }
-        let mut state = self.shared.lock();
+        self.shared.stop_readers(patience.min(OPEN), patience.min(STOP));
+    }
+
+    /// Writes the files out, after [`read_out`](Self::read_out): as long as the disk
+    /// takes something, and at most until the deadline. Says and counts what is left.
+    /// The console is not waited for, see [`Console::flush`].
+    pub fn write_out(&self, deadline: Duration) {
+        let Some(files) = &self.files else { return };
+        let Closed::Left(left) = files.close(deadline) else { return };
+        let folder = self.config.folder.as_ref().map(|folder| folder.path()).unwrap_or_default();
+        let folder = folder.display();
+        let problem = text!(
+            "the log files in {folder} are not complete: the disk did not take the last {left} bytes in time",
+            "{folder} 中的日志文件不完整：磁盘未能及时写入最后 {left} 字节"
+        );
+        self.console.report(&problem);
+        self.shared.lock().problems.push(problem);
+    }
+
+    /// The account, as it is now.
+    pub fn summary(&self) -> LogsSummary {
+        let state = self.shared.lock();
         let owners = state.owners.iter().map(|(owner, state)| (*owner, state.summary())).collect();
-        let tails = state
-            .owners
-            .iter()
-            .map(|(owner, state)| (*owner, state.tail_lines(tail::LINES)))
-            .collect();
+        let files = self.files.as_ref().map(FileWriter::problems).unwrap_or_default();
         LogsSummary {
-            folder: self.config.folder.clone(),
+            folder: self.config.folder.as_ref().map(|folder| folder.path()),
             owners,
-            tails,
-            problems: std::mem::take(&mut state.problems),
+            problems: state.problems.iter().cloned().chain(files).collect(),
         }
     }
 
@@ -313,7 +347,7 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        self.shared.stop_readers(|_| true, Duration::ZERO);
+        self.shared.stop_readers(Duration::ZERO, STOP);
         if let Some(files) = &self.files {
             files.close(Duration::ZERO);
         }
@@ -326,16 +360,14 @@ impl OwnerState {
     }
 
     fn summary(&self) -> OwnerSummary {
-        let (lost, missing) =
-            self.ports.values().map(FilePort::account).fold((0, 0), |(lost, missing), account| {
-                (lost + account.lost, missing + account.missing)
-            });
+        let accounts = || self.ports.values().map(FilePort::account);
         OwnerSummary {
             bytes: self.counters.bytes.load(Ordering::Relaxed),
             lines: self.counters.lines.load(Ordering::Relaxed),
-            dropped_file_bytes: lost,
+            dropped_file_bytes: accounts().map(|account| account.lost).sum(),
             dropped_console_lines: self.lost_lines.load(Ordering::Relaxed),
-            truncated_bytes: missing,
+            truncated_bytes: accounts().map(|account| account.missing).sum(),
+            removed_file_bytes: accounts().map(|account| account.gone).sum(),
         }
     }
 }
@@ -345,13 +377,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reader_ended(&self, owner: Owner, stop: &Arc<OwnedFd>, error: Option<std::io::Error>) {
+    fn reader_ended(
+        &self,
+        owner: Owner,
+        stop: &Arc<OwnedFd>,
+        error: Option<std::io::Error>,
+        console: &Console,
+    ) {
         let mut state = self.lock();
         if let Some(error) = error {
-            state.problems.push(text!(
+            let problem = text!(
                 "the output of {owner} could not be read to its end: {error}",
                 "{owner} 的输出未能读完：{error}"
-            ));
+            );
+            console.report(&problem);
+            state.problems.push(problem);
         }
         if let Some(state) = state.owners.get_mut(&owner) {
             state.readers.retain(|other| !Arc::ptr_eq(other, stop));
@@ -359,22 +399,19 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Waits for the readers of `which` owners to end by themselves, then stops them.
-    fn stop_readers(&self, which: impl Fn(Owner) -> bool, drain: Duration) {
-        let open = |state: &State| {
-            state.owners.iter().any(|(owner, state)| which(*owner) && !state.readers.is_empty())
-        };
+    /// Waits for the readers to end by themselves, then stops them and waits again.
+    fn stop_readers(&self, patience: Duration, stop: Duration) {
+        let open = |state: &State| state.owners.values().any(|state| !state.readers.is_empty());
         let (state, _) = self
             .ended
-            .wait_timeout_while(self.lock(), drain, |state| open(state))
+            .wait_timeout_while(self.lock(), patience, |state| open(state))
             .unwrap_or_else(PoisonError::into_inner);
-        let stops = state.owners.iter().filter(|(owner, _)| which(**owner));
-        for stop in stops.flat_map(|(_, state)| &state.readers) {
+        for stop in state.owners.values().flat_map(|state| &state.readers) {
             let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
         }
         let _ = self
             .ended
-            .wait_timeout_while(state, STOP, |state| open(state))
+            .wait_timeout_while(state, stop, |state| open(state))
             .unwrap_or_else(PoisonError::into_inner);
     }
 }

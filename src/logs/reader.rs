@@ -6,7 +6,7 @@
 //! ever.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ const LARGEST_READ: usize = 256 * 1024;
 /// A stream that was busy gives its large buffers back after this much quiet.
 const QUIET: Duration = Duration::from_secs(1);
 /// Read at most this much after the word to stop: a pipe's worth and more.
-const LAST_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const LAST_BYTES: usize = 4 * 1024 * 1024;
 /// Lines of a file that two streams share are kept whole up to this length.
 const SHARED_LINE: usize = 64 * 1024;
 const SHARED_IDLE: Duration = Duration::from_millis(200);
@@ -52,6 +52,15 @@ pub(super) struct Reader {
     pub(super) file: Option<FilePort>,
     /// Another stream writes to the same file: hand over whole lines.
     pub(super) shares_file: bool,
+    /// What may keep this stream off the console.
+    pub(super) quiet: Option<Quiet>,
+}
+
+/// A switch that keeps a stream off the console, and counts what it kept.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    pub(super) on: Arc<AtomicBool>,
+    pub(super) lines: Arc<AtomicU64>,
 }
 
 impl Reader {
@@ -135,7 +144,10 @@ impl Reader {
         let newlines = memchr_iter(b'\n', buffer).count();
         self.counters.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         self.counters.lines.fetch_add(newlines as u64, Ordering::Relaxed);
-        if let Some((lines, lane)) = &mut self.console {
+        let quiet = self.quiet.as_ref().filter(|quiet| quiet.on.load(Ordering::Relaxed));
+        if let (Some(quiet), Some(_)) = (quiet, &self.console) {
+            quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
+        } else if let Some((lines, lane)) = &mut self.console {
             let (now, before) = (Instant::now(), lines.emitted);
             // Only then the clock: what has come may end the line that is due.
             lines.feed(buffer, now, shown);

@@ -325,7 +325,7 @@ impl Sink {
             }
             state = self.lock();
             if let Err(failure) = result {
-                if failure.is_final() {
+                if failure.is_final(file) {
                     state.dead = true;
                     state.own.clear();
                     state.lanes.values_mut().for_each(|lane| lane.buffer.clear());

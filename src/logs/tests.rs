@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 use proptest::prelude::*;
 
@@ -20,7 +21,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 fn config(folder: Option<&Path>) -> LogsConfig {
     LogsConfig {
-        folder: folder.map(Path::to_path_buf),
+        folder: folder.map(LogFolder::flat),
         world_size: 16,
         local_ranks: 8,
         console: ConsoleMode::All,
@@ -58,6 +59,13 @@ fn collected(mut from: PipeReader) -> thread::JoinHandle<String> {
     })
 }
 
+/// Ends as an attempt does.
+fn finish(logs: Logs, deadline: Duration) -> LogsSummary {
+    logs.read_out(SOON);
+    logs.write_out(deadline);
+    logs.summary()
+}
+
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -84,7 +92,7 @@ proptest! {
             })
             .collect();
         writers.into_iter().for_each(|writer| writer.join().expect("written"));
-        let summary = logs.finish(SOON);
+        let summary = finish(logs, SOON);
         let (out, err) = (out.concat(), err.concat());
         prop_assert!(std::fs::read(folder.path().join("rank-00003.out")).expect("there") == out);
         prop_assert!(std::fs::read(folder.path().join("rank-00003.err")).expect("there") == err);
@@ -131,7 +139,7 @@ fn eight_writers_at_once_tear_no_line() {
         })
         .collect();
     writers.into_iter().for_each(|writer| writer.join().expect("written"));
-    let summary = logs.finish(SOON);
+    let summary = finish(logs, SOON);
     assert!(console.flush(SOON));
     drop(console);
     let mut dropped = 0;
@@ -166,7 +174,7 @@ fn both_streams_into_one_pipe_tear_no_line() {
         })
         .collect();
     writers.into_iter().for_each(|writer| writer.join().expect("written"));
-    logs.finish(SOON);
+    finish(logs, SOON);
     assert!(console.flush(SOON));
     drop(console);
     let (seen, dropped) = by_rank(&text.join().expect("read"));
@@ -189,12 +197,12 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
     let hold = child.stdin.take();
     child.wait().expect("ended");
     let began = Instant::now();
-    logs.rank_done(Owner::Rank(5), Duration::from_millis(300));
+    logs.read_out(SOON);
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(300), "it gave the grandchild its time: {took:?}");
+    assert!(took >= OPEN, "it gave the grandchild its time: {took:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
     drop(hold);
-    let summary = logs.finish(SOON);
+    let summary = finish(logs, SOON);
     let held = std::fs::read(folder.path().join("rank-00005.out")).expect("there");
     assert_eq!(held, b"done, no newline");
     assert!(summary.problems.is_empty());
@@ -205,8 +213,8 @@ fn a_rank_that_closed_its_pipes_is_done_at_once() {
     let logs = Logs::start(config(None), silent());
     drop(attached(&logs, Owner::Rank(0), Kind::Out));
     let began = Instant::now();
-    logs.rank_done(Owner::Rank(0), SOON);
-    assert!(began.elapsed() < SOON / 2);
+    logs.read_out(SOON);
+    assert!(began.elapsed() < OPEN / 2);
 }
 
 #[test]
@@ -227,8 +235,10 @@ fn each_mode_shows_what_it_says() {
         let config =
             LogsConfig { console: mode, world_size, prefix, ..config(Some(folder.path())) };
         let logs = Logs::start(config, console.clone());
+        let mut engine = attached(&logs, Owner::Engine, Kind::Out);
+        engine.write_all(b"e\n").expect("written");
+        wait_until("the engine's line", || !logs.tail(Owner::Engine, 1).is_empty());
         for (owner, kind, text) in [
-            (Owner::Engine, Kind::Out, "e\n"),
             (Owner::Rank(0), Kind::Out, "o0\n"),
             (Owner::Rank(0), Kind::Err, "e0\n"),
             (Owner::Rank(1), Kind::Out, "o1\n"),
@@ -236,7 +246,12 @@ fn each_mode_shows_what_it_says() {
         ] {
             attached(&logs, owner, kind).write_all(text.as_bytes()).expect("written");
         }
-        logs.finish(SOON);
+        // The ranks have begun: what the engine says now is for its file.
+        engine.write_all(b"and more\nof that\n").expect("written");
+        drop(engine);
+        logs.read_out(SOON);
+        assert_eq!(logs.engine_lines(), if mode == None { 0 } else { 2 });
+        finish(logs, SOON);
         assert!(console.flush(SOON));
         drop(console);
         for (shown, want) in [(out, want_out), (err, want_err)] {
@@ -246,8 +261,21 @@ fn each_mode_shows_what_it_says() {
             assert_eq!(lines.join("|"), want, "{mode:?}");
         }
         let held = std::fs::read(folder.path().join("engine.log")).expect("there");
-        assert_eq!(held, b"e\n", "files do not depend on the mode");
+        assert_eq!(held, b"e\nand more\nof that\n", "files do not depend on the mode");
     }
+}
+
+#[test]
+fn without_a_file_the_engine_stays_on_the_console() {
+    let (console, _out, err) = console();
+    let err = collected(err);
+    let logs = Logs::start(config(None), console.clone());
+    drop(attached(&logs, Owner::Rank(0), Kind::Out));
+    attached(&logs, Owner::Engine, Kind::Err).write_all(b"late\n").expect("written");
+    finish(logs, SOON);
+    assert!(console.flush(SOON));
+    drop(console);
+    assert_eq!(err.join().expect("read"), "[engine] late\n");
 }
 
 #[test]
@@ -280,7 +308,7 @@ fn the_engine_log_holds_whole_lines_of_both_streams() {
         })
         .collect();
     writers.into_iter().for_each(|writer| writer.join().expect("written"));
-    logs.finish(SOON);
+    finish(logs, SOON);
     let held = std::fs::read_to_string(folder.path().join("engine.log")).expect("there");
     let whole = |line: &str| {
         let mut words = line.split(' ');
@@ -299,7 +327,7 @@ fn the_tail_outlives_the_pipes() {
         to.write_all(format!("line {n}\n").as_bytes()).expect("written");
     }
     drop(to);
-    logs.rank_done(Owner::Rank(0), SOON);
+    logs.read_out(SOON);
     let tail = logs.tail(Owner::Rank(0), 1000);
     assert_eq!(tail.len(), 200);
     assert_eq!(tail.first().map(|line| line.text().into_owned()).as_deref(), Some("line 300"));

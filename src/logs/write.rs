@@ -23,12 +23,14 @@ pub(super) struct Failure {
 
 impl Failure {
     /// Nobody will read again: a closed pipe, a terminal that went, a bad descriptor.
-    pub(super) fn is_final(&self) -> bool {
+    /// A file (`> run.log`) may take the next write, whatever it said to this one.
+    pub(super) fn is_final(&self, file: &File) -> bool {
         use rustix::io::Errno;
         let code = self.error.raw_os_error();
-        [Errno::PIPE, Errno::BADF, Errno::IO, Errno::INVAL, Errno::CONNRESET, Errno::NOTCONN]
-            .iter()
-            .any(|errno| code == Some(errno.raw_os_error()))
+        let is = |errnos: &[Errno]| errnos.iter().any(|one| code == Some(one.raw_os_error()));
+        let is_file = || file.metadata().is_ok_and(|it| it.is_file());
+        is(&[Errno::PIPE, Errno::BADF, Errno::CONNRESET, Errno::NOTCONN])
+            || (is(&[Errno::IO, Errno::INVAL]) && !is_file())
     }
 }
 
@@ -54,8 +56,11 @@ pub(super) fn write_lines(
         rest = after;
         let between = urgent();
         if !between.is_empty() {
-            // A failure shows again with the next piece.
-            let _ = write_all(file, &between);
+            write_all(file, &between).map_err(|(error, unwritten)| {
+                let lost = between.get(between.len() - unwritten..).unwrap_or_default();
+                let lines = memchr_iter(b'\n', lost).chain(memchr_iter(b'\n', after)).count();
+                Failure { error, lines: lines as u64, bytes: lost.len() + after.len() }
+            })?;
         }
     }
     Ok(())

@@ -18,8 +18,11 @@ pub struct Closing<'a> {
     pub elapsed: Duration,
     pub world_size: u32,
     pub node_rank: u32,
-    /// Last lines of the rank that failed, oldest first.
+    /// Last lines of the one that failed, oldest first.
     pub last_lines: Vec<String>,
+    /// The engine's name, and how many of its lines are in its log alone.
+    pub engine: &'a str,
+    pub engine_lines: u64,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
@@ -36,6 +39,9 @@ pub fn block(closing: &Closing<'_>) -> String {
         let title = match ending.rank {
             Some(rank) => {
                 text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行：")
+            }
+            None if ending.blames_engine() => {
+                text!("last {count} lines of the engine:", "引擎的最后 {count} 行：")
             }
             // Engine `command`: a process per node, and no rank.
             None => {
@@ -59,10 +65,12 @@ pub fn block(closing: &Closing<'_>) -> String {
         );
         let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
     } else {
-        let title = text!(
-            "{verdict} (node {node_rank}, after {seconds} s)",
-            "{verdict}（节点 {node_rank}，运行 {seconds} 秒后）"
-        );
+        let (en, zh) = (&ending.text.en, &ending.text.zh);
+        let title = if en.contains(": ") {
+            text!("{en} (after {seconds} s)", "{zh}（运行 {seconds} 秒后）")
+        } else {
+            text!("{en} after {seconds} s", "{zh}（运行 {seconds} 秒后）")
+        };
         let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
         let hint = ending.hint.get(lang);
         if !hint.is_empty() {
@@ -78,7 +86,16 @@ pub fn block(closing: &Closing<'_>) -> String {
         let _ = writeln!(out, "   {}", code.get(lang));
     }
     if let Some(folder) = closing.folder {
-        let _ = writeln!(out, "   {}: {}", text!("logs", "日志").get(lang), folder.display());
+        let (engine, lines) = (closing.engine, closing.engine_lines);
+        let hidden = match lines {
+            0 => Text::same(""),
+            _ => text!(
+                " ({lines} lines of {engine}: engine.log)",
+                "（{engine} 的 {lines} 行输出见 engine.log）"
+            ),
+        };
+        let (folder, label) = (folder.display(), text!("logs", "日志"));
+        let _ = writeln!(out, "   {}: {folder}{}", label.get(lang), hidden.get(lang));
     }
     out
 }

@@ -1,5 +1,8 @@
 //! The verdict: one exit code and its cause, from how everything ended.
 
+use std::io::IsTerminal;
+
+use nix::libc::SIGINT;
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
@@ -26,14 +29,30 @@ pub struct Ending {
     pub hint: Text,
 }
 
+/// Whose output shows the cause of an ending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// The rank's, or that of the command which the node runs in a rank's place.
+    Started(GlobalRank),
+    Engine,
+}
+
 impl Ending {
-    /// Whose output shows the cause: the rank's, or that of the command which the
-    /// node runs in a rank's place.
-    pub fn speaker(&self, planned: Planned) -> Option<GlobalRank> {
+    /// Nobody, where the launcher itself or somebody outside is the cause.
+    pub fn speaker(&self, planned: Planned) -> Option<Speaker> {
         let command = self.class == Class::Script && planned.what == Unit::Command;
-        self.rank.map(GlobalRank).or(command.then_some(planned.first))
+        let started = self.rank.map(GlobalRank).or(command.then_some(planned.first));
+        started.map(Speaker::Started).or(self.blames_engine().then_some(Speaker::Engine))
+    }
+
+    /// What the engine said last led to this, on whichever node.
+    pub fn blames_engine(&self) -> bool {
+        self.rank.is_none() && (self.id.starts_with("engine.") || self.id == PORT_LOST)
     }
 }
+
+/// Stable id: the port was taken between the agreement and the engine's start.
+pub const PORT_LOST: &str = "port.lost";
 
 fn make(code: i32, class: Class, id: &str, rank: Option<u32>, text: Text, hint: Text) -> Ending {
     Ending { code, class, id: id.into(), rank, node: None, text, hint }
@@ -100,16 +119,22 @@ fn other_node() -> Ending {
 /// Stopped from outside by `signal`.
 pub fn stopped(signal: i32) -> Ending {
     let name = signal_name(signal);
+    // Whoever sits at the terminal pressed Ctrl-C and knows it.
+    let hint = if signal == SIGINT && std::io::stderr().is_terminal() {
+        Text::same("")
+    } else {
+        text!(
+            "look for who sent it: a deleted pod, a preemption, a time limit, a Ctrl-C",
+            "查明信号来源：删除 Pod、抢占、超时限制或 Ctrl-C"
+        )
+    };
     make(
         128 + signal,
         Class::Stopped,
         "stopped.signal",
         None,
         text!("stopped from outside by {name}", "被外部信号 {name} 停止"),
-        text!(
-            "look for who sent it: a deleted pod, a preemption, a time limit, a Ctrl-C",
-            "查明信号来源：删除 Pod、抢占、超时限制或 Ctrl-C"
-        ),
+        hint,
     )
 }
 
@@ -168,7 +193,10 @@ fn by_itself(outcome: &Outcome) -> Ending {
                 "the engine ended before any rank began: {en}",
                 "引擎在任何 rank 启动之前就结束了：{zh}"
             ),
-            text!("read engine.log in the log folder", "查看日志目录中的 engine.log"),
+            text!(
+                "its last lines are above, all of them in engine.log",
+                "其最后几行见上方，完整内容见 engine.log"
+            ),
         );
     }
     if outcome.other_world.is_some() || began(outcome) < outcome.planned.local {
@@ -195,8 +223,8 @@ fn by_itself(outcome: &Outcome) -> Ending {
                     "本节点所有 rank 均以 0 结束，但引擎的结束状态为{zh}"
                 ),
                 text!(
-                    "another node may have failed; read engine.log and the other nodes' reports",
-                    "可能是其他节点失败；查看 engine.log 和其他节点的报告"
+                    "another node may have failed: read the last lines of the engine above and the other nodes' reports",
+                    "可能是其他节点失败：查看上方引擎的最后几行和其他节点的报告"
                 ),
             )
         }
@@ -396,7 +424,10 @@ fn engine_gone(end: End) -> Ending {
             "the engine ended while its ranks were running: {en}",
             "引擎在 rank 仍在运行时结束：{zh}"
         ),
-        text!("its ranks were stopped; read engine.log", "其 rank 已被停止；查看 engine.log"),
+        text!(
+            "its ranks were stopped; its last lines are above, all of them in engine.log",
+            "其 rank 已被停止；其最后几行见上方，完整内容见 engine.log"
+        ),
     )
 }
 

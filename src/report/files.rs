@@ -1,4 +1,4 @@
-//! run.json and the termination message.
+//! What run.json says, and the termination message.
 
 use std::io;
 use std::path::Path;
@@ -24,27 +24,54 @@ const TERMINATION_LIMIT: usize = 4096;
 
 /// What run.json says.
 #[derive(Debug)]
-pub struct RunRecord<'a> {
-    pub run_id: &'a str,
+pub struct RunRecord {
+    pub run_id: String,
     pub attempt: u32,
     pub started: SystemTime,
     pub ended: SystemTime,
     /// The plan as `plan --format json` shows it; null when there was none.
     pub plan: Value,
-    pub outcome: Option<&'a Outcome>,
-    pub ending: &'a Ending,
+    pub outcome: Option<Outcome>,
+    pub ending: Ending,
     /// What the kernel killed in this container for want of memory.
     pub oom: Option<OomKills>,
     /// The program's exit code, remapped.
     pub exit_code: i32,
+    /// The account of the logs.
     pub logs: Value,
     /// Error counters of HCAs that grew while the job ran.
-    pub link_errors: &'a [Growth],
+    pub link_errors: Vec<Growth>,
     pub lang: Lang,
 }
 
+impl RunRecord {
+    /// The text of the file.
+    ///
+    /// # Errors
+    /// When it cannot be JSON.
+    pub fn render(&self) -> io::Result<Vec<u8>> {
+        let value = json!({
+            "schema": 1,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "started": stamp(self.started),
+            "ended": stamp(self.ended),
+            "exit_code": self.exit_code,
+            "verdict": ending_json(&self.ending, self.lang),
+            "outcome": self.outcome.as_ref().map(outcome_json),
+            "oom": self.oom.map(oom_json),
+            "plan": self.plan,
+            "logs": self.logs,
+            "link_errors": self.link_errors,
+        });
+        let mut bytes = serde_json::to_vec_pretty(&value)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
 /// UTC, RFC 3339.
-fn stamp(at: SystemTime) -> String {
+pub(super) fn stamp(at: SystemTime) -> String {
     OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()
 }
 
@@ -98,33 +125,6 @@ fn ending_json(ending: &Ending, lang: Lang) -> Value {
     })
 }
 
-/// Writes `run.json` into `folder`: a new file renamed over the old, so that a
-/// reader never sees half of it.
-pub fn write_run_json(folder: &Path, record: &RunRecord<'_>) -> io::Result<()> {
-    let value = json!({
-        "schema": 1,
-        "run_id": record.run_id,
-        "attempt": record.attempt,
-        "started": stamp(record.started),
-        "ended": stamp(record.ended),
-        "exit_code": record.exit_code,
-        "verdict": ending_json(record.ending, record.lang),
-        "outcome": record.outcome.map(outcome_json),
-        "oom": record.oom.map(oom_json),
-        "plan": record.plan,
-        "logs": record.logs,
-        "link_errors": record.link_errors,
-    });
-    let mut bytes = serde_json::to_vec_pretty(&value)?;
-    bytes.push(b'\n');
-    let folder = folder.to_owned();
-    io_in_time(ANSWER, move || {
-        let fresh = folder.join(".run.json.new");
-        std::fs::write(&fresh, bytes)?;
-        std::fs::rename(&fresh, folder.join("run.json"))
-    })
-}
-
 /// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
 fn termination_message(ending: &Ending, node: Option<u32>, exit_code: i32, lang: Lang) -> String {
     let mut text = ending.text.get(lang).to_owned();
@@ -163,13 +163,26 @@ pub fn announce(
     exit_code: i32,
     lang: Lang,
 ) -> io::Result<()> {
+    announce_in(ANSWER, path, host, ending, node, exit_code, lang)
+}
+
+/// [`announce`] where there is less time than usual.
+pub fn announce_in(
+    patience: Duration,
+    path: Option<&Path>,
+    host: &Host,
+    ending: &Ending,
+    node: Option<u32>,
+    exit_code: i32,
+    lang: Lang,
+) -> io::Result<()> {
     let path = match path {
         Some(path) => path.to_owned(),
         None if host.is_live() && Path::new(TERMINATION_LOG).exists() => TERMINATION_LOG.into(),
         None => return Ok(()),
     };
     let message = termination_message(ending, node, exit_code, lang);
-    io_in_time(ANSWER, move || std::fs::write(path, message))
+    io_in_time(patience, move || std::fs::write(path, message))
 }
 
 #[cfg(test)]

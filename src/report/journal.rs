@@ -1,13 +1,15 @@
 //! The program's own journal, `agent.jsonl`: one JSON document a line.
 //!
 //! Lines go through a bounded channel to a thread of their own, so a log folder
-//! on a file system that hangs costs lines, never time.
+//! on a file system that hangs costs lines, never time. What is lost, to a full
+//! queue or a full disk, is counted and said in a line of its own; no line is torn.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -18,16 +20,21 @@ const QUEUE: usize = 1024;
 #[derive(Debug)]
 pub struct Journal {
     done: Receiver<()>,
-    lines: SyncSender<Option<Vec<u8>>>,
+    lines: Lines,
 }
 
 #[derive(Debug, Clone)]
-struct Lines(SyncSender<Option<Vec<u8>>>);
+struct Lines {
+    queue: SyncSender<Option<Vec<u8>>>,
+    lost: Arc<AtomicU64>,
+}
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // A full queue drops the line: a journal must not hold its writer up.
-        let _ = self.0.try_send(Some(line.to_vec()));
+        if self.queue.try_send(Some(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(line.len())
     }
 
@@ -45,37 +52,165 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Journal {
-    /// Sends all of `tracing` from now on to `path`, appended.
-    pub fn open(path: &Path) -> io::Result<Journal> {
-        let file = File::options().append(true).create(true).open(path)?;
-        let (lines, queue) = sync_channel(QUEUE);
-        let (finished, done) = channel();
-        std::thread::Builder::new()
-            .name("journal".into())
-            .stack_size(128 * 1024)
-            .spawn(move || write_all(file, &queue, &finished))?;
+    /// Sends all of `tracing` from now on to the file that `open` opens for appending.
+    ///
+    /// # Errors
+    /// That of `open`, or that there is no thread.
+    pub fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Journal> {
+        let journal = Journal::start(open()?)?;
         let subscriber = tracing_subscriber::fmt()
             .json()
             .with_max_level(tracing::Level::DEBUG)
             .with_target(false)
-            .with_writer(Lines(lines.clone()))
+            .with_writer(journal.lines.clone())
             .finish();
         // A second journal in one process keeps the first subscriber: attempts share one file.
         let _ = tracing::subscriber::set_global_default(subscriber);
-        Ok(Journal { done, lines })
+        Ok(journal)
+    }
+
+    fn start(file: File) -> io::Result<Journal> {
+        let (queue, lines) = sync_channel(QUEUE);
+        let (finished, done) = channel();
+        let lost = Arc::default();
+        let counted = Arc::clone(&lost);
+        std::thread::Builder::new()
+            .name("journal".into())
+            .stack_size(128 * 1024)
+            .spawn(move || write_all(&file, &lines, &counted, &finished))?;
+        Ok(Journal { done, lines: Lines { queue, lost } })
     }
 
     /// Waits until everything is written, at most `patience`.
     pub fn close(self, patience: Duration) {
-        if self.lines.try_send(None).is_ok() {
+        if self.lines.queue.try_send(None).is_ok() {
             let _ = self.done.recv_timeout(patience);
         }
     }
 }
 
-fn write_all(mut file: File, queue: &Receiver<Option<Vec<u8>>>, finished: &Sender<()>) {
+fn write_all(
+    file: &File,
+    queue: &Receiver<Option<Vec<u8>>>,
+    lost: &AtomicU64,
+    finished: &Sender<()>,
+) {
     while let Ok(Some(line)) = queue.recv() {
-        let _ = file.write_all(&line);
+        let gap = lost.swap(0, Ordering::Relaxed);
+        if gap > 0 && append(file, &lost_lines(gap)).is_err() {
+            lost.fetch_add(gap, Ordering::Relaxed);
+        }
+        if append(file, &line).is_err() {
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let gap = lost.swap(0, Ordering::Relaxed);
+    if gap > 0 {
+        let _ = append(file, &lost_lines(gap));
     }
     let _ = finished.send(());
+}
+
+/// A line of the same shape as those of `tracing`.
+fn lost_lines(count: u64) -> Vec<u8> {
+    let fields = serde_json::json!({ "message": "journal lines were lost", "lines": count });
+    let stamp = super::files::stamp(SystemTime::now());
+    let line = serde_json::json!({ "timestamp": stamp, "level": "WARN", "fields": fields });
+    format!("{line}\n").into_bytes()
+}
+
+/// Writes the whole line or nothing of it.
+fn append(mut file: &File, line: &[u8]) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(line).inspect_err(|_| {
+        // Half a line would spoil the next one as well. Giving room back works on a
+        // full disk, and nobody else writes here.
+        let _ = file.set_len(before);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    fn read(path: &std::path::Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).expect("the journal");
+        text.lines().map(|line| serde_json::from_str(line).expect("every line is JSON")).collect()
+    }
+
+    fn journal(path: &std::path::Path) -> Journal {
+        let file = File::options().append(true).create(true).open(path).expect("opened");
+        Journal::start(file).expect("started")
+    }
+
+    #[test]
+    fn every_event_is_one_json_line() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agent.jsonl");
+        let journal = journal(&path);
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .with_target(false)
+            .with_writer(journal.lines.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(rank = 3, "two\nlines \u{1b}[2J");
+            tracing::error!(error = %io::Error::other("no"), "a stream");
+        });
+        journal.close(SOON);
+        let lines = read(&path);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["level"], "INFO");
+        assert_eq!(lines[0]["fields"]["rank"], 3);
+        assert_eq!(lines[0]["fields"]["message"], "two\nlines \u{1b}[2J");
+        assert_eq!(lines[1]["fields"]["error"], "no");
+        assert!(lines[0]["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')));
+    }
+
+    /// A file that may not grow beyond some size stands for the disk that is full in
+    /// the middle of a line, and has room again later.
+    #[test]
+    fn a_full_disk_tears_no_line_and_the_loss_is_counted() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        if std::env::var_os("JOURNAL_CHILD").is_none() {
+            // In a process of its own: the limit is of the whole process.
+            let name = "report::journal::tests::a_full_disk_tears_no_line_and_the_loss_is_counted";
+            let status = std::process::Command::new(std::env::current_exe().expect("our path"))
+                .args(["--exact", name])
+                .env("JOURNAL_CHILD", "1")
+                .stdout(std::process::Stdio::null())
+                .status();
+            assert!(status.is_ok_and(|status| status.success()));
+            return;
+        }
+        crate::sys::ignore(&[nix::sys::signal::Signal::SIGXFSZ]);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agent.jsonl");
+        let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("the limit");
+        setrlimit(Resource::RLIMIT_FSIZE, 250, hard).expect("limited");
+        let mut lines = {
+            let journal = journal(&path);
+            let lines = journal.lines.clone();
+            let mut say = |n: u32| {
+                let text = format!("{{\"n\":{n},\"fill\":\"{}\"}}\n", "x".repeat(80));
+                lines.clone().write_all(text.as_bytes()).expect("queued");
+            };
+            (0..5).for_each(&mut say);
+            let waited = std::time::Instant::now();
+            while lines.lost.load(Ordering::Relaxed) < 3 {
+                assert!(waited.elapsed() < SOON, "three of five find no room");
+                std::thread::yield_now();
+            }
+            assert_eq!(read(&path).len(), 2, "what is there is whole");
+            setrlimit(Resource::RLIMIT_FSIZE, hard, hard).expect("room again");
+            say(5);
+            journal.close(SOON);
+            read(&path)
+        };
+        let numbers: Vec<_> = lines.iter().filter_map(|line| line["n"].as_u64()).collect();
+        assert_eq!(numbers, [0, 1, 5]);
+        assert_eq!(lines.remove(2)["fields"]["lines"], 3);
+    }
 }

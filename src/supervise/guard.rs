@@ -82,6 +82,9 @@ pub fn guarded(
         return Ok(code);
     }
     let watch = Watch::begin(sys::and_real_time(&WATCHED))?;
+    // `ulimit -f` would end the agent with its first long log file. Ignored, the write
+    // fails with EFBIG, as on a full disk; the ranks get it back as it was.
+    sys::ignore(&[Signal::SIGXFSZ]);
     let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
     let (ours, theirs) = link::pair()?;
 

@@ -248,7 +248,8 @@ pub(crate) fn shared(ended: &Ended, node: u32) -> Shared {
     let mut lines = last.lines();
     let block = lines.next().unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
     let hint = lines.next().unwrap_or_default();
-    let block = block.rsplit_once(" (node ").map_or(block, |(cause, _)| cause);
+    let timed = [" (after ", " after "].iter().find_map(|by| block.rsplit_once(by));
+    let block = timed.map_or(block, |(cause, _)| cause);
     let run = run_json(ended, node);
     let verdict = &run["verdict"];
     assert_eq!(verdict["code"], ended.code, "{verdict}");

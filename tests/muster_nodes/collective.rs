@@ -62,7 +62,7 @@ fn a_killed_rank_is_named_and_not_what_it_causes() {
     let ended = wait_all(nodes);
     let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143), (2, &ended[2], 137)]);
     assert_eq!((cause.id, cause.node, cause.rank), ("rank.signal".into(), 2.into(), 2.into()));
-    let words = "rank 2 was killed by SIGKILL, on node 2 (node-2)";
+    let words = "rank 2 on node 2 (node-2) was killed by SIGKILL";
     assert!(cause.block.contains(words), "{}", cause.block);
     cluster.expect_nothing_left();
 }

@@ -40,7 +40,7 @@ fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
     assert_eq!(said, "still here\n");
     assert!(!console.flush(Duration::from_millis(50)), "standard output is stuck");
 
-    let summary = logs.finish(SOON);
+    let summary = finish(logs, SOON);
     let text = collected(out);
     assert!(console.flush(SOON));
     drop(console);
@@ -103,13 +103,194 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     });
     let began = Instant::now();
     drop(later);
-    let summary = logs.finish(SOON);
+    let summary = finish(logs, SOON);
     assert!(began.elapsed() < SOON);
     let text = text.join().expect("read");
     let lost = summary.owners[&Owner::Rank(0)].dropped_file_bytes;
     assert!(lost > 10_000_000, "{lost}");
     assert!(text.contains(&format!("[ranklaunch] {lost} bytes (")), "the gap is said");
     assert!(text.lines().all(|line| line.starts_with("line ") || line.starts_with("[ranklaunch]")));
+}
+
+fn fifo(path: &Path) {
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).expect("a fifo");
+}
+
+/// Numbered lines until told to stop; the bytes written so far.
+fn endless(
+    mut to: PipeWriter,
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut next = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let batch: String = (next..next + 1000).map(|n| format!("{n:011}\n")).collect();
+            to.write_all(batch.as_bytes()).expect("written");
+            next += 1000;
+            written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        }
+    })
+}
+
+/// Each write fails after a while: a soft NFS mount whose server went. A FIFO plays it,
+/// which is full, and then loses its reader.
+#[test]
+fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank-00000.out");
+    fifo(&path);
+    let logs = Logs::start(config(Some(folder.path())), silent());
+    let (stop, written) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let writer = endless(to, Arc::clone(&stop), Arc::clone(&written));
+    let so_far = || written.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+        let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("opened");
+        wait_until("a write", || {
+            let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+            let none = rustix::event::Timespec::default();
+            poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
+        });
+        let before = so_far();
+        wait_until("more than any queue holds", || so_far() > before + 12_000_000);
+        // It takes some of it, then fails again.
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).expect("it may block");
+        let mut some = vec![0; 6_000_000];
+        File::from(reader).read_exact(&mut some).expect("read");
+        let before = so_far();
+        wait_until("a moment with room", || so_far() > before + 4_000_000);
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().expect("written");
+    let mut file = File::open(&path).expect("the server is back");
+    let text = thread::spawn(move || {
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        text
+    });
+    let summary = finish(logs, SOON);
+    let text = text.join().expect("read");
+    assert!(text.len() < 11 << 20, "what waited: {} bytes", text.len());
+    assert!(text.len() > 6 << 20, "what waited: {} bytes", text.len());
+    let (mut last, mut gap, mut said) = (None, 0, 0);
+    for line in text.lines() {
+        if let Some(notice) = line.strip_prefix("[ranklaunch] ") {
+            let bytes = notice.split(' ').next().and_then(|count| count.parse::<u64>().ok());
+            gap += bytes.unwrap_or_default();
+            continue;
+        }
+        // A line that was cut where the FIFO changed its reader.
+        let Ok(number) = line.parse::<u64>() else { continue };
+        if line.len() != 11 {
+            continue;
+        }
+        if let Some(last) = last
+            && number != last + 1
+        {
+            // Lines that were cut at either end are there in part.
+            let missing: u64 = (number - last - 1) * 12;
+            assert!(missing.abs_diff(gap) < 24, "{missing} missing, {gap} said behind {last}");
+            said += 1;
+        }
+        (last, gap) = (Some(number), 0);
+    }
+    assert!(said > 0, "there are gaps");
+    assert!(summary.owners[&Owner::Rank(0)].dropped_file_bytes > 12_000_000);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank-00000.out");
+    fifo(&path);
+    let logs = Logs::start(config(Some(folder.path())), silent());
+    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    to.write_all(&[b'x'; 3_000_000]).expect("written");
+    drop(to);
+    logs.read_out(SOON);
+    let began = Instant::now();
+    logs.write_out(SOON);
+    assert!(began.elapsed() < SOON / 2, "it takes nothing: {:?}", began.elapsed());
+    let summary = logs.summary();
+    assert_eq!(summary.owners[&Owner::Rank(0)].dropped_file_bytes, 3_000_000);
+    assert!(summary.problems[0].en.contains("3000000 bytes"), "{:?}", summary.problems);
+    // Releases the writer, which is still in open.
+    drop(File::options().read(true).write(true).open(&path).expect("opened"));
+}
+
+#[test]
+fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("logs");
+    let (console, _out, err) = console();
+    let said = collected(err);
+    let candidate = Candidate { path: place.clone(), ..default_candidates(None, None)[0].clone() };
+    let (chosen, _) = choose_folder(&[candidate], "job-1", 0, 0);
+    let config = LogsConfig { folder: chosen, console: ConsoleMode::None, ..config(None) };
+    let logs = Logs::start(config, console.clone());
+    let mut quiet = attached(&logs, Owner::Rank(1), Kind::Out);
+    quiet.write_all(b"gone\n").expect("written");
+    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    to.write_all(b"before\n").expect("written");
+    let file = |rank: u32| place.join(format!("job-1/node-0/attempt-0/rank-0000{rank}.out"));
+    let length = |rank| std::fs::metadata(file(rank)).map_or(0, |it| it.len());
+    wait_until("the first lines", || length(0) == 7 && length(1) == 5);
+    std::fs::remove_dir_all(&place).expect("removed");
+    wait_until("the file again", || {
+        to.write_all(b"after\n").expect("written");
+        file(0).exists()
+    });
+    to.write_all(b"the end\n").expect("written");
+    drop((to, quiet));
+    let summary = finish(logs, SOON);
+    assert!(console.flush(SOON));
+    drop(console);
+    let held = std::fs::read_to_string(file(0)).expect("made again");
+    assert!(held.starts_with("[ranklaunch] ") && held.ends_with("the end\n"), "{held}");
+    let gone = summary.owners[&Owner::Rank(0)];
+    let kept = held.lines().skip(1).map(|line| line.len() as u64 + 1).sum::<u64>();
+    assert_eq!(gone.removed_file_bytes + kept, gone.bytes);
+    assert_eq!(summary.owners[&Owner::Rank(1)].removed_file_bytes, 5);
+    let said = said.join().expect("read");
+    assert_eq!(said.matches("were removed or cut while the job ran").count(), 1, "{said}");
+}
+
+#[test]
+fn a_file_as_console_that_fails_is_tried_again() {
+    use crate::logs::write::Failure;
+    let failure = |errno: i32| Failure {
+        error: std::io::Error::from_raw_os_error(errno),
+        lines: 0,
+        bytes: 0,
+    };
+    let file = tempfile::tempfile().expect("a file");
+    let (from, to) = pipe().expect("a pipe");
+    let pipe = File::from(OwnedFd::from(to));
+    for errno in [nix::libc::EIO, nix::libc::EINVAL] {
+        assert!(!failure(errno).is_final(&file) && failure(errno).is_final(&pipe));
+    }
+    assert!(failure(nix::libc::EPIPE).is_final(&pipe));
+    assert!(!failure(nix::libc::EFBIG).is_final(&file));
+    drop(from);
+}
+
+/// Our own text that fails behind the last piece is counted like any other.
+#[test]
+fn what_fails_between_two_pieces_is_counted() {
+    let (from, to) = pipe().expect("a pipe");
+    let mut from = Some(from);
+    let to = File::from(OwnedFd::from(to));
+    let failure = write::write_lines(&to, b"one\n", || {
+        drop(from.take());
+        b"own text\nof two lines\n".to_vec()
+    });
+    let failure = failure.expect_err("nobody reads");
+    assert_eq!((failure.lines, failure.bytes), (2, 22));
 }
 
 #[test]
@@ -122,7 +303,7 @@ fn a_file_system_that_never_answers_does_not_hold_the_end() {
     let logs = Logs::start(config(Some(folder.path())), silent());
     attached(&logs, Owner::Rank(0), Kind::Err).write_all(b"last words\n").expect("written");
     let began = Instant::now();
-    let summary = logs.finish(Duration::from_millis(500));
+    let summary = finish(logs, Duration::from_millis(500));
     assert!(began.elapsed() < Duration::from_secs(5));
     assert_eq!(summary.problems.len(), 1);
     // Releases the writer, which is still in open.
@@ -157,7 +338,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
     assert!(line.contains("is written again, 0 bytes of it are missing"), "{line}");
     to.write_all(b"after\n").expect("written");
     drop(to);
-    let summary = logs.finish(SOON);
+    let summary = finish(logs, SOON);
     let held = std::fs::read_to_string(folder.path().join("rank-00000.out")).expect("read");
     // Lazily: a child that another test is just forking may still hold our files.
     let unmounted = Command::new("umount").arg("--lazy").arg(folder.path()).status();
@@ -176,7 +357,7 @@ fn our_own_text_goes_before_the_ranks_and_is_bounded() {
     console.say("root cause");
     (0..100_000).for_each(|n| console.say(&format!("own {n}")));
     let text = collected(err);
-    logs.finish(SOON);
+    finish(logs, SOON);
     assert!(console.flush(SOON));
     drop(console);
     let text = text.join().expect("read");
@@ -201,6 +382,6 @@ fn a_console_that_was_closed_is_not_waited_for() {
     finished.recv_timeout(SOON).expect("written");
     writer.join().expect("written");
     console.say("nobody hears");
-    logs.finish(SOON);
+    finish(logs, SOON);
     assert!(console.flush(SOON));
 }

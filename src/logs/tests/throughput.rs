@@ -43,7 +43,7 @@ fn throughput_beside_cat() {
         rank.kill().expect("killed");
         rank.wait().expect("ended");
     }
-    let summary = logs.finish(Duration::from_secs(60));
+    let summary = finish(logs, Duration::from_secs(60));
     let (took, used) = (began.elapsed().as_secs_f64(), cpu() - before);
     let total = summary.owners.values().map(|owner| owner.bytes).sum::<u64>() as f64 / 1e9;
     let lost: u64 = summary.owners.values().map(|owner| owner.dropped_file_bytes).sum();
