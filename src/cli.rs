@@ -111,6 +111,9 @@ pub struct Plan {
     /// How the plan is printed: for people, as JSON, or as shell lines that can be pasted
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+    /// Plan for a node that is not at hand: gpus=8, or gpus=8,name=H100,memory=80GiB
+    #[arg(long, value_name = "FACTS")]
+    pub assume: Vec<OsString>,
     #[command(flatten)]
     pub options: Options,
 }

@@ -61,7 +61,7 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("NCCL_IB_HCA==mlx5_0,mlx5_99", "no RDMA device matches mlx5_99", Some("=mlx5_0")),
     ("NCCL_IB_HCA==mlx5_100,mlx5_101", "matches no usable RDMA port", Some("=mlx5_0:1,mlx5_1:1")),
     ("NCCL_IB_HCA==mlx5_0,=mlx5_1", "inside the list", Some("=mlx5_0,mlx5_1")),
-    ("NCCL_IB_GID_INDEX=3", "differs between pods", Some("-1")),
+    ("NCCL_IB_GID_INDEX=3", "can differ between pods", Some("-1")),
     ("NCCL_P2P_DISABLE=1", "turns a fast path off", Some("0")),
     ("NCCL_SHM_DISABLE=1", "turns a fast path off", Some("0")),
     ("NCCL_NET=Socket", "turns a fast path off", Some("IB")),

@@ -191,6 +191,54 @@ fn a_profile_says_what_it_cannot_run_on() {
     assert_eq!(plan(1, "WORLD_SIZE=1 RANK=0", "wan22").at("/layout/ulysses_size"), "1");
 }
 
+/// README's first example on a machine that has no GPU, no torch and no script.
+#[test]
+fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
+    let platform = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";
+    let laptop = || Node::without_gpus().platform(platform).env("PATH", "/nowhere");
+    let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
+    let words = |facts| {
+        let args = ["--assume", facts, "--layout", "ulysses-world", "--heads", "40"];
+        [&args[..], &script].concat()
+    };
+    let planned = laptop().json(&words("gpus=8,name=NVIDIA H100,memory=80GiB"));
+    assert_eq!(planned.code, 0, "{:#}", planned.json);
+    assert_eq!(line(&planned), "5 10 10 1 0,1,2,3,4");
+    assert_eq!(planned.at("/assumed"), "gpus=8,name=NVIDIA H100,memory=80GiB");
+    assert_eq!(planned.at("/gpus/7/name"), "NVIDIA H100");
+    let decisions = planned.json["decisions"].as_array().expect("a list");
+    let source = |what: &str| {
+        let found = decisions.iter().find(|one| one["what"] == what);
+        found.map(|one| one["source"].as_str().expect("text").to_owned())
+    };
+    assert_eq!(source("assumed").as_deref(), Some("--assume"));
+    assert_eq!(source("device").as_deref(), Some("--assume"));
+    assert_eq!(source("OMP_NUM_THREADS"), None, "this machine's CPUs are not the node's");
+    let ids = planned.warning_ids();
+    assert_eq!(ids, ["gpu.unused"], "what this machine lacks is not held against that node");
+    // What cannot be run there is refused as ever.
+    assert_eq!(laptop().json(&words("gpus=1")).at("/world_size"), "2");
+    let three = [
+        &of("3")[..],
+        &["--assume", "gpus=8", "--layout", "ulysses-world"],
+        &["--heads", "40"],
+        &script,
+    ];
+    assert_eq!(Node::without_gpus().json(&three.concat()).refusal(), "66 layout.unsolvable");
+    let taehv = ["--profile", "taehv", "--assume", "gpus=4", "--python", PYTHON];
+    assert_eq!(Node::without_gpus().json(&taehv).refusal(), "66 select.no-match");
+    for (lang, mark) in [("en", "GPU, assumed"), ("zh", "GPU（假设）")] {
+        let text = laptop().env("RANKLAUNCH_LANG", lang).plan(&words("gpus=8")).expect_code(0).out;
+        assert!(text.contains(mark) && text.contains("gpus=8"), "{text}");
+    }
+    // Nobody mistakes it for a node that was seen, and nothing is started on it.
+    assert_eq!(Node::with_gpus(8).json(&["--", "a.py"]).at("/assumed"), "null");
+    assert_eq!(laptop().json(&words("gpus=many")).refusal(), "64 settings.assume");
+    let run = Node::with_gpus(1).launcher("run", &["--assume", "gpus=8", "--", "a.py"]).run();
+    let run = run.expect_code(64);
+    assert!(run.err.contains("only ranklaunch plan takes it"), "{}", run.err);
+}
+
 /// The JSON contract, field by field.
 #[test]
 fn json_holds_every_promised_field() {

@@ -1,6 +1,7 @@
 //! What the container gives: memory, locked memory, files, processes, CPUs, time.
 
 use super::{Evidence, Finding, bytes};
+use crate::observe::Strength;
 use crate::text;
 
 const KIB: u64 = 1 << 10;
@@ -274,6 +275,22 @@ pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
     // A copied root may not say.
     if cpus <= 1 && evidence.facts.limits.allowed.is_empty() {
         return vec![Finding::info(text!("not known", "未知"))];
+    }
+    let launcher = evidence.facts.contract.evidence.iter();
+    let launcher = launcher.filter(|found| found.strength == Strength::Launcher);
+    let launcher = launcher.map(|found| &found.platform).next();
+    if let (Some(platform), 1) = (launcher, evidence.facts.limits.allowed.len()) {
+        let allowed = &evidence.facts.limits.allowed;
+        return vec![Finding::bad(
+            text!(
+                "the launcher ({platform}) has bound this command to CPU {allowed}, which {nproc} ranks and all of their threads would share",
+                "启动器（{platform}）把本命令绑定到 CPU {allowed}，{nproc} 个进程及其全部线程都只能使用它"
+            ),
+            text!(
+                "mpirun --bind-to none (Intel MPI: I_MPI_PIN=0)",
+                "mpirun --bind-to none（Intel MPI：I_MPI_PIN=0）"
+            ),
+        )];
     }
     if cpus < nproc {
         return vec![Finding::bad(

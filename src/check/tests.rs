@@ -1,8 +1,11 @@
 //! One row per finding: what the node is like, and what the check makes of it.
 
 use super::*;
+use crate::cpus::CpuList;
+use crate::host::Host;
 use crate::observe::{
-    Clock, Compat, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute, UsedFolder,
+    Clock, Compat, Contract, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute,
+    UsedFolder, contract,
 };
 use crate::plan::fixtures::{facts, flag, settings};
 use crate::plan::survey;
@@ -53,6 +56,17 @@ impl Node {
         let worst = checks.iter().filter(|check| check.id == id).min_by_key(|c| c.severity)?;
         Some((worst.severity, worst.text.en.clone().into_owned()))
     }
+}
+
+/// The only process of an mpirun.
+fn one_of_mpirun() -> Contract {
+    let pairs = [
+        ("OMPI_COMM_WORLD_SIZE", "1"),
+        ("OMPI_COMM_WORLD_RANK", "0"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+    ];
+    let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
+    contract(&Host::replayed("/nonexistent", environment), None)
 }
 
 fn rail(name: &str, openable: bool) -> Hca {
@@ -194,6 +208,16 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
     ("memory.limit", |node| node.facts.limits.memory_limit = Some(64 << 30), Level::Warn, "64 GiB"),
     ("cpu.limit", |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
     ("cpu.limit", |node| node.facts.limits.cpus = 1, Level::Info, "not known"),
+    (
+        "cpu.limit",
+        |node| {
+            node.facts.limits.cpus = 1;
+            node.facts.limits.allowed = CpuList::read("3");
+            node.facts.contract = one_of_mpirun();
+        },
+        Level::Warn,
+        "(open-mpi) has bound this command to CPU 3",
+    ),
     (
         "disk.logs",
         |node| node.facts.state.logs = Some(folder(1 << 20, 1 << 30)),

@@ -95,8 +95,18 @@ fn about(command: &Command) -> Text {
 fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal {
     let typed = argument.split('=').next().unwrap_or(argument);
     let text = text!("there is no option `{typed}`", "没有选项 `{typed}`");
-    let names: Vec<String> =
-        command.get_arguments().filter_map(|one| Some(format!("--{}", one.get_long()?))).collect();
+    let longs = |of: &Command| -> Vec<String> {
+        of.get_arguments().filter_map(|one| Some(format!("--{}", one.get_long()?))).collect()
+    };
+    let names = longs(command);
+    let root = Line::command();
+    let owner = root.get_subcommands().find(|other| longs(other).iter().any(|one| one == typed));
+    if let Some(owner) = owner.map(Command::get_name) {
+        return refusal(
+            text,
+            text!("only ranklaunch {owner} takes it", "只有 ranklaunch {owner} 接受它"),
+        );
+    }
     let hint = match (nearest(typed, names.iter().map(String::as_str)), launches) {
         (Some(near), true) => text!(
             "did you mean `{near}`? Arguments of the script stand after --",

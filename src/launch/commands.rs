@@ -63,7 +63,16 @@ pub(super) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
 
 /// `ranklaunch plan`: what run would do and why.
 pub(super) fn plan(asked: &cli::Plan) -> i32 {
-    let (host, settings) = match open(&asked.options) {
+    let opened = open(&asked.options).and_then(|(host, mut settings)| {
+        let lang = settings.lang;
+        match settings::Assumed::read(&asked.assume) {
+            Ok(Some(assumed)) => assumed.apply(&mut settings),
+            Ok(None) => {}
+            Err(refusal) => return Err((refusal, lang)),
+        }
+        Ok((host, settings))
+    });
+    let (host, settings) = match opened {
         Ok(opened) => opened,
         Err((refusal, lang)) if asked.format == cli::Format::Json => {
             print(format!("{:#}\n", plan_view::refusal_json(&refusal, lang)));

@@ -13,7 +13,8 @@ use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, GpuFacts, Late, NodeState, PythonFacts, UsedFolder,
+    self, Contract, Facts, Field, Folder, GpuFacts, Late, Limits, NodeState, PythonFacts,
+    UsedFolder,
 };
 use crate::plan;
 use crate::probe::{self, Answer};
@@ -105,6 +106,7 @@ pub(super) async fn observe_within(
     // Ranks on CPUs need no driver's answer, which costs half of a quick start;
     // device nodes are still listed.
     let mode = match settings.device.value {
+        _ if settings.assumed.is_some() => ProbeMode::Off,
         Device::Cpu => ProbeMode::Off,
         Device::Auto | Device::Gpu => settings.probe.value,
     };
@@ -228,6 +230,11 @@ pub(super) async fn observe_within(
     let gpus = match gpus.answer(&mut late).await {
         Some(gpus) => gpus,
         None => observe::gpu::unanswered(host, driver),
+    };
+    let (gpus, limits, hcas) = match &settings.assumed {
+        // What this machine has says nothing about that node.
+        Some(assumed) => (observe::gpu::assumed(host, assumed), Limits::default(), Vec::new()),
+        None => (gpus, limits, hcas),
     };
     let hostname = hostname(host);
     contract.own_names = network.own_names(&hostname);

@@ -302,7 +302,8 @@ impl Outlook {
 pub(super) fn outlook(settings: &Settings, facts: &Facts) -> Outlook {
     let survey = plan::survey(settings, facts);
     let mut outlook = judged(settings, facts, survey, Stage::BeforeClearing);
-    if let (Some(plan), None) = (&outlook.plan, &outlook.refusal) {
+    // Whether this machine could start it says nothing about a node that is assumed.
+    if let (Some(plan), None, None) = (&outlook.plan, &outlook.refusal, &settings.assumed) {
         outlook.refusal = startable(settings, plan).err();
     }
     outlook

@@ -240,6 +240,8 @@ pub enum GpuSource {
     /// `/proc/driver/nvidia/gpus`.
     ProcDriver,
     NvidiaSmi,
+    /// Nobody has seen them: `plan --assume`.
+    Assumed,
     #[default]
     None,
 }

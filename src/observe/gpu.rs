@@ -4,6 +4,7 @@
 //! source that counted and every source that was tried before it. NVML is asked
 //! in the probe's process. Must never touch a device of a driver that hangs.
 
+mod assumed;
 mod fallback;
 mod faults;
 mod label;
@@ -20,6 +21,8 @@ use crate::lang::Text;
 use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
 use crate::settings::ProbeMode;
 use crate::text;
+
+pub use assumed::assumed;
 
 /// Names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";

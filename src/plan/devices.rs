@@ -100,7 +100,7 @@ fn gpus(
         "device",
         "gpu",
         text!("{visible} GPUs visible, as {source} says", "{source} 显示有 {visible} 个可见 GPU"),
-        "detected",
+        if facts.source == GpuSource::Assumed { source } else { "detected" },
     );
     let mut most = visible;
     if has_mig(facts) {
@@ -265,6 +265,7 @@ fn source_name(source: GpuSource) -> &'static str {
         GpuSource::DeviceNodes => "/dev/nvidia*",
         GpuSource::ProcDriver => "/proc/driver/nvidia",
         GpuSource::NvidiaSmi => "nvidia-smi",
+        GpuSource::Assumed => "--assume",
         GpuSource::None => "-",
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::observe::Facts;
+use crate::observe::{Facts, Field};
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::{Variables, overrides};
@@ -76,7 +76,9 @@ pub(crate) fn added(
         }
     };
     // Without it every rank starts a thread per CPU of the node, or one only under torchrun.
-    let cpus = facts.limits.cpus;
+    let limit = facts.limits.cpus;
+    let given = given_cpus(facts).filter(|(count, _)| *count < limit);
+    let cpus = given.as_ref().map_or(limit, |(count, _)| *count);
     let share = cpus.checked_div(decided.nproc).unwrap_or(1).max(1);
     let bound = decided.threads.filter(|threads| *threads < share);
     let threads = bound.unwrap_or(share);
@@ -87,7 +89,8 @@ pub(crate) fn added(
         } else {
             text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程共用 {cpus} 个 CPU")
         };
-        notes.decide("OMP_NUM_THREADS", threads, because, "detected");
+        let source = given.map_or_else(|| "detected".to_owned(), |(_, source)| source);
+        notes.decide("OMP_NUM_THREADS", threads, because, source);
     }
     // Last words of a dying rank must not stay in its buffer.
     fill("PYTHONUNBUFFERED", "1".to_owned());
@@ -113,6 +116,17 @@ pub(crate) fn added(
         }
     }
     env
+}
+
+/// CPUs that the platform gave to this task where it does not bind to them, and the variable.
+fn given_cpus(facts: &Facts) -> Option<(u32, String)> {
+    let contract = &facts.contract;
+    let found = contract.evidence.iter().find(|found| {
+        // What stands around a launcher is about the launcher.
+        found.field == Field::Cpus && found.platform == contract.platform
+    })?;
+    let count = found.claim.value.trim().parse().ok().filter(|count| *count > 0)?;
+    Some((count, found.claim.to_string()))
 }
 
 /// `--env` in any case, the profile's only where there is a gap.

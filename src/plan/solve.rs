@@ -38,6 +38,17 @@ pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Res
     let mut notes = Notes { decisions: Vec::new(), warnings: settings.warnings.clone() };
     notes.warnings.extend(facts.contract.warnings.iter().cloned());
     note_command_line(settings, &mut notes);
+    if let Some(assumed) = &settings.assumed {
+        notes.decide(
+            "assumed",
+            assumed,
+            text!(
+                "nobody has seen these GPUs; the rest is as on this machine",
+                "这些 GPU 是假设的，并未检测；其余按本机情况"
+            ),
+            "--assume",
+        );
+    }
     let contract = &facts.contract;
     let member =
         membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
@@ -115,7 +126,9 @@ pub fn plan_for(
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
 
-    let socket = network::choose(settings, &facts.network, variables, problem.nnodes, &mut notes)?;
+    // The interfaces of this machine are not those of a node that is assumed.
+    let nodes = if settings.assumed.is_some() { 1 } else { problem.nnodes };
+    let socket = network::choose(settings, &facts.network, variables, nodes, &mut notes)?;
     let in_use: Vec<&Gpu> = chosen
         .gpus
         .iter()
@@ -123,7 +136,7 @@ pub fn plan_for(
         .filter(|(gpu, _)| gpu.selected)
         .filter_map(|(_, token)| facts.gpus.gpus.get(token.gpu))
         .collect();
-    let hcas = hcas::choose(settings, facts, variables, problem.nnodes, &in_use, &mut notes)?;
+    let hcas = hcas::choose(settings, facts, variables, nodes, &in_use, &mut notes)?;
     nccl::lint(settings, facts, variables, world, &mut notes)?;
     python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
 

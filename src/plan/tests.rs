@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::host::Host;
 use crate::observe::{Hca, HcaPort, Interface, MasterRoute, NcclSetting};
 use crate::plan::fixtures::{
     count, facts, flag, member, planned, profile, settings, strings, wan, warned,
@@ -483,6 +484,33 @@ fn nothing_that_is_set_is_replaced_silently() {
     assert_eq!(plan.decision("HF_HOME").map(|d| d.value.as_str()), Some("/container"));
     let plain = planned(&crate::plan::fixtures::settings(&[]), &node, 1, &AskedNproc::Auto);
     assert_eq!(plain.as_ref().ok().and_then(|p| env(p, "OMP_NUM_THREADS")), Some("4"));
+}
+
+/// Slurm without a task plugin binds nothing, so that the node's CPUs all seem to be ours.
+#[test]
+fn threads_keep_to_the_cpus_that_slurm_gave() {
+    let threads = |pairs: &[(&str, &str)]| {
+        let environment =
+            pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let mut node = facts(2);
+        node.contract =
+            crate::observe::contract(&Host::replayed("/nonexistent", environment), None);
+        let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
+        let plan = plan.expect("a plan");
+        let decision = plan.decision("OMP_NUM_THREADS").expect("a decision");
+        format!("{} {}", decision.value, decision.source)
+    };
+    let step = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_NUM_NODES", "1"), ("SLURM_NODEID", "0")];
+    let with = |more: &[(&'static str, &'static str)]| threads(&[&step[..], more].concat());
+    assert_eq!(with(&[]), "16 detected");
+    assert_eq!(with(&[("SLURM_CPUS_PER_TASK", "4")]), "2 SLURM_CPUS_PER_TASK=4");
+    assert_eq!(with(&[("SLURM_CPUS_ON_NODE", "8")]), "4 SLURM_CPUS_ON_NODE=8");
+    let both = [("SLURM_CPUS_ON_NODE", "8"), ("SLURM_CPUS_PER_TASK", "4")];
+    assert_eq!(with(&both), "2 SLURM_CPUS_PER_TASK=4");
+    assert_eq!(with(&[("SLURM_CPUS_PER_TASK", "64")]), "16 detected");
+    // The step of a daemon of mpirun says nothing about us.
+    let mpi = [("SLURM_CPUS_PER_TASK", "1"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    assert_eq!(with(&mpi), "16 detected");
 }
 
 #[test]

@@ -89,7 +89,11 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
         explained(&mut out, (&decision.what, wide), &shown(decision), &reason, width);
     }
     if !plan.gpus.is_empty() {
-        section(&mut out, say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"));
+        let title = match plan.decision("assumed") {
+            Some(_) => say("GPU, assumed", "GPU（假设）"),
+            None => say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"),
+        };
+        section(&mut out, title);
         let rows = plan
             .gpus
             .iter()
@@ -209,6 +213,7 @@ pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
     json!({
         "schema": 1,
         "scope": "local",
+        "assumed": plan.decision("assumed").map(|decision| &decision.value),
         "membership": plan.membership,
         "nproc_per_node": plan.nproc_per_node,
         "world_size": plan.world_size,

@@ -6,6 +6,7 @@
 //! or a default fills in later. Reads the profile file and nothing else, but for
 //! looking whether the program is an executable.
 
+mod assumed;
 mod condition;
 mod config_files;
 mod document;
@@ -36,6 +37,7 @@ use crate::lang::Lang;
 use crate::text;
 use crate::verdict::{Refusal, Warning};
 
+pub use assumed::Assumed;
 pub use condition::{Condition, Size};
 pub use config_files::config_files;
 pub use entries::CHECK_IDS;
@@ -382,6 +384,7 @@ fn defaults(host: &Host) -> Settings {
         termination_log: None,
         host_root: None,
         deadline: None,
+        assumed: None,
         bind: Sourced::default_value(Bind::None),
         warnings: Vec::new(),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::assumed::Assumed;
 use super::condition::Condition;
 use crate::lang::Lang;
 use crate::verdict::{Severity, Warning};
@@ -80,6 +81,8 @@ pub struct Settings {
 
     pub layout: LayoutSettings,
     pub selects: Vec<Select>,
+    /// A node that is not at hand, of which `plan` speaks.
+    pub assumed: Option<Assumed>,
     /// The profile's conditional arguments; none where the command line names a program.
     pub args_if: ConditionalArguments,
 

@@ -172,8 +172,8 @@ pub(super) const TABLE: &[Row] = &[
         "NCCL_IB_GID_INDEX",
         When::Number,
         (
-            "fixes a table position that differs between pods",
-            "固定了 GID 表下标，而各 Pod 的下标不同",
+            "fixes a table position, which can differ between pods and between hosts",
+            "固定了 GID 表下标，而它在各 Pod、各宿主机上可能不同",
         ),
         ("remove it: NCCL finds the GID itself since 2.21", "请删除：NCCL 自 2.21 起自行查找 GID"),
     ),

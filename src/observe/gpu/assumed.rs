@@ -1,0 +1,26 @@
+//! The GPUs of a node that is not at hand, as `plan --assume` states them.
+
+use super::visible::visible;
+use crate::host::Host;
+use crate::observe::{Gpu, GpuFacts, GpuSource};
+use crate::settings::Assumed;
+
+/// As many GPUs as are assumed, of which this CUDA_VISIBLE_DEVICES leaves its part.
+pub fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
+    let gpus: Vec<Gpu> = (0..assumed.gpus)
+        .map(|index| Gpu {
+            index,
+            name: assumed.name.clone(),
+            memory_total: assumed.memory,
+            ..Gpu::default()
+        })
+        .collect();
+    let devices = host.variable("CUDA_VISIBLE_DEVICES");
+    GpuFacts {
+        visible: visible(devices.as_deref(), &gpus),
+        cuda_visible_devices: devices,
+        gpus,
+        source: GpuSource::Assumed,
+        ..GpuFacts::default()
+    }
+}

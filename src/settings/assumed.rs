@@ -1,0 +1,146 @@
+//! `plan --assume gpus=8,name=H100,memory=80GiB`: a node that is not at hand.
+//!
+//! Takes the words of the option; gives what is assumed, and takes the checks of this machine
+//! out of the way, which say nothing about that node. Only `plan` takes it: what is not seen
+//! cannot be run on.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use super::refuse::{quoted, usage};
+use super::value::{positive, size};
+use super::{CHECK_IDS, Settings, Source, Sourced};
+use crate::text;
+use crate::verdict::{Refusal, Severity};
+
+/// More GPUs than a node has.
+const MOST: u32 = 1024;
+
+/// Checks that are about the job and not about the machine.
+const KEPT: [&str; 2] = ["gpu.count", "env.nccl"];
+
+/// The GPUs of a node that is not at hand, all of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assumed {
+    /// 1 to 1024.
+    pub gpus: u32,
+    pub name: Option<String>,
+    /// Bytes of each.
+    pub memory: Option<u64>,
+}
+
+impl Assumed {
+    /// The last word about a fact wins. None: nothing is assumed.
+    pub(crate) fn read(words: &[OsString]) -> Result<Option<Assumed>, Refusal> {
+        let (mut gpus, mut name, mut memory) = (None, None, None);
+        for word in words {
+            let facts = word.to_str().ok_or_else(|| wrong(word))?;
+            for fact in facts.split(',') {
+                let (key, value) = fact.split_once('=').unwrap_or((fact, ""));
+                match (key.trim(), value.trim()) {
+                    (_, "") => return Err(wrong(word)),
+                    ("gpus", value) => {
+                        let count = positive(value).filter(|count| *count <= MOST);
+                        gpus = Some(count.ok_or_else(|| wrong(word))?);
+                    }
+                    ("name", value) => name = Some(value.to_owned()),
+                    ("memory", value) => {
+                        let bytes = size(value).filter(|bytes| *bytes > 0);
+                        memory = Some(bytes.ok_or_else(|| wrong(word))?);
+                    }
+                    _ => return Err(wrong(word)),
+                }
+            }
+        }
+        match (words.first(), gpus) {
+            (None, _) => Ok(None),
+            (Some(_), Some(gpus)) => Ok(Some(Assumed { gpus, name, memory })),
+            (Some(word), None) => Err(wrong(word)),
+        }
+    }
+
+    /// Settings for a plan of that node: this machine's own checks are silent unless a flag
+    /// or a variable asks for them.
+    pub(crate) fn apply(self, settings: &mut Settings) {
+        let ids = CHECK_IDS.iter().chain(&["python.interpreter"]);
+        for id in ids.filter(|id| !KEPT.contains(id)) {
+            let asked = settings.severities.get(*id).is_some_and(|severity| {
+                matches!(severity.source, Source::Flag(_) | Source::Environment(_))
+            });
+            if !asked {
+                let off = Sourced::new(Severity::Off, Source::Flag("--assume".to_owned()));
+                settings.severities.insert((*id).to_owned(), off);
+            }
+        }
+        settings.assumed = Some(self);
+    }
+}
+
+/// `gpus=8,name=H100,memory=80GiB`
+impl fmt::Display for Assumed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "gpus={}", self.gpus)?;
+        if let Some(name) = &self.name {
+            write!(out, ",name={name}")?;
+        }
+        match self.memory {
+            Some(bytes) if bytes % (1 << 30) == 0 => write!(out, ",memory={}GiB", bytes >> 30),
+            Some(bytes) => write!(out, ",memory={bytes}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(word: &OsStr) -> Refusal {
+    let word = quoted(word);
+    usage(
+        "assume",
+        text!(
+            "--assume is {word}, but must name the GPUs of a node: gpus=N from 1 to {MOST}, and perhaps name=NAME and memory=SIZE",
+            "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称 和 memory=容量"
+        ),
+        text!(
+            "for example --assume gpus=8,name=H100,memory=80GiB",
+            "例如 --assume gpus=8,name=H100,memory=80GiB"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_read_and_nothing_else() {
+        let read = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            Assumed::read(&words).map(|assumed| assumed.map(|one| one.to_string()))
+        };
+        assert_eq!(read(&[]), Ok(None));
+        for (words, shown) in [
+            (&["gpus=8"][..], "gpus=8"),
+            (&["gpus=8,name=NVIDIA H100,memory=80GiB"], "gpus=8,name=NVIDIA H100,memory=80GiB"),
+            (&["memory=100", "gpus=2", "gpus=4"], "gpus=4,memory=100"),
+        ] {
+            assert_eq!(read(words), Ok(Some(shown.to_owned())), "{words:?}");
+        }
+        for word in [
+            "",
+            "8",
+            "gpus",
+            "gpus=",
+            "gpus=0",
+            "gpus=2000",
+            "gpus=x",
+            "name=H100",
+            "gpus=8,memory=0",
+            "gpus=8,memory=much",
+            "gpus=8,cpus=4",
+            "gpus=8,",
+        ] {
+            let refusal = read(&[word]).expect_err(word);
+            assert_eq!((refusal.id.as_str(), refusal.verdict.code()), ("settings.assume", 64));
+            assert!(refusal.hint.en.contains("gpus=8") && refusal.hint.zh.contains("gpus=8"));
+        }
+    }
+}
