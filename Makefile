@@ -27,6 +27,9 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
+# Manifests of other projects, which tests/lint/real.txt judges; without the folder that is skipped.
+export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
+
 .PHONY: build demo gpu vm test lint bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
 
 build: linker

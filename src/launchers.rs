@@ -28,6 +28,8 @@ pub enum Field {
     MasterAddr,
     MasterPort,
     Endpoint,
+    /// How the nodes find each other: static, c10d, etcd.
+    Backend,
     /// Processes of the whole job.
     Processes,
     Standalone,
@@ -79,6 +81,7 @@ const TORCHRUN: Launcher = Launcher {
         ("--master-addr", Field::MasterAddr),
         ("--master-port", Field::MasterPort),
         ("--rdzv-endpoint", Field::Endpoint),
+        ("--rdzv-backend", Field::Backend),
         ("--standalone", Field::Standalone),
     ],
     switches: &["--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"],
@@ -97,6 +100,7 @@ const ACCELERATE: Launcher = Launcher {
         ("--main-process-ip", Field::MasterAddr),
         ("--main-process-port", Field::MasterPort),
         ("--config-file", Field::ConfigFile),
+        ("--rdzv-backend", Field::Backend),
     ],
     switches: &[
         "--multi-gpu",

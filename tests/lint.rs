@@ -207,6 +207,35 @@ const CASES: &[Case] = &[
         "- {name: WORLD_SIZE",
     ),
     case("nodes.rank", INDEXED_JOB, "$(JOB_COMPLETION_INDEX)", "0", "- --machine_rank=0"),
+    case(
+        "nodes.rank",
+        RANKLAUNCH,
+        "[--profile, wan22]",
+        "[--profile, wan22, --node-rank, \"0\"]",
+        "",
+    ),
+    case("nodes.single", RANKLAUNCH, "[--profile, wan22]", "[--profile, zimdb]", "args:"),
+    case(
+        "gpu.nproc",
+        RANKLAUNCH,
+        "[--profile, wan22]",
+        "[--profile, wan22, --nproc-per-node, \"8\"]",
+        "args:",
+    ),
+    case(
+        "profile.select",
+        RANKLAUNCH,
+        "[--profile, wan22]",
+        "[--profile, taehv, --nproc-per-node, \"3\"]",
+        "nvidia.com/gpu:",
+    ),
+    case(
+        "profile.select",
+        RANKLAUNCH,
+        "[--profile, wan22]",
+        "[--profile, taehv, --nproc-per-node, \"3\", --, t.py, --config, a]",
+        "nvidia.com/gpu:",
+    ),
     case("layout.world", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 10", "--ulysses_size 10"),
     case("layout.heads", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 14", "--ulysses_size 14"),
     case(
@@ -260,6 +289,36 @@ const CASES: &[Case] = &[
         "    numNodes: 2\n    env: [{name: PET_NNODES, value: \"2\"}]\n    # Not",
         "env: [{",
     ),
+    case(
+        "pytorchjob.rank",
+        PYTORCHJOB,
+        "    Worker:\n      replicas: 1\n      template: *pod\n",
+        "",
+        "",
+    ),
+    case(
+        "pytorchjob.rank",
+        PYTORCHJOB,
+        "    Master:\n      replicas: 1\n      template: &pod",
+        "    Chief: {replicas: 1, template: {spec: {containers: []}}}\n    Other:\n      replicas: 2\n      template: &pod",
+        "--nnodes=$WORLD_SIZE",
+    ),
+    case(
+        "env.undefined",
+        INDEXED_JOB,
+        "$(JOB_COMPLETION_INDEX)",
+        "$(HOSTNAME)",
+        "- --machine_rank=$(HOSTNAME)",
+    ),
+    case("env.undefined", INDEXED_JOB, "$(JOB_COMPLETION_INDEX)", "$$(HOSTNAME)", ""),
+    case(
+        "env.undefined",
+        PYTORCHJOB,
+        "--save_file",
+        "--name $(POD_NAME) --save_file",
+        "--ulysses_size 8 --name",
+    ),
+    case("env.undefined", PYTORCHJOB, "--save_file", "--name $(hostname) --save_file", ""),
     case("ray.nodes", RAYJOB, "--nnodes 1", "--nnodes 2", "entrypoint:"),
     case("launcher.none", PYTORCHJOB, "torchrun \\", "python \\", "cd /workspace"),
     case("shm.missing", PYTORCHJOB, "/dev/shm", "/dev/shmem", "- name: pytorch"),
@@ -311,13 +370,13 @@ const CASES: &[Case] = &[
         "          terminationGracePeriodSeconds: 60\n          dnsPolicy: ClusterFirstWithHostNet\n          hostNetwork: true\n",
         "",
     ),
-    case(
+    warns(case(
         "network.port",
         RANKLAUNCH,
         "          terminationGracePeriodSeconds: 120\n",
         "          terminationGracePeriodSeconds: 120\n          dnsPolicy: ClusterFirstWithHostNet\n          hostNetwork: true\n",
         "hostNetwork: true",
-    ),
+    )),
     warns(case(
         "network.dns",
         PYTORCHJOB,
@@ -386,6 +445,20 @@ const CASES: &[Case] = &[
         RANKLAUNCH,
         "args: [--profile, wan22]",
         "command: [bash, -c, \"trap 'kill $!' TERM; ranklaunch --profile wan22 & wait\"]",
+        "",
+    ),
+    case(
+        "command.cut",
+        PYTORCHJOB,
+        "                    --nproc_per_node=4 \\\n",
+        "                    # Four GPUs in each pod\n                    --nproc_per_node=4 \\\n",
+        "# Four GPUs",
+    ),
+    case(
+        "command.cut",
+        PYTORCHJOB,
+        "cd /workspace && torchrun",
+        "# A comment\n                  torchrun",
         "",
     ),
     case("command.refused", RANKLAUNCH, "[--profile, wan22]", "[--profil, wan22]", "args:"),
@@ -645,6 +718,392 @@ fn the_manifests_of_the_guides_are_read_as_they_are() {
     }
 }
 
+/// A container with all that a pod of 8 GPUs is asked for, and `rest` beside it.
+fn pod(rest: &str, gpus: u32) -> String {
+    format!(
+        "{{terminationGracePeriodSeconds: 60, containers: [{{name: pytorch, image: x, {rest}, \
+         resources: {{limits: {{nvidia.com/gpu: {gpus}, memory: 64Gi, cpu: 32}}}}, \
+         volumeMounts: [{{name: s, mountPath: /dev/shm}}]}}], \
+         volumes: [{{name: s, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}]}}"
+    )
+}
+
+fn single(rest: &str, gpus: u32) -> String {
+    let pod = pod(rest, gpus);
+    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {pod}\n")
+}
+
+/// A PyTorchJob with these replicas of one pod of 8 GPUs.
+fn pytorchjob(above: &str, replicas: &[(&str, u32)], rest: &str) -> String {
+    let pod = pod(rest, 8);
+    let mut text = format!(
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: a}}\nspec:\n{above}  pytorchReplicaSpecs:\n"
+    );
+    for (role, count) in replicas {
+        let _ =
+            write!(text, "    {role}:\n      replicas: {count}\n      template: {{spec: {pod}}}\n");
+    }
+    text
+}
+
+fn indexed(head: &str, rest: &str) -> String {
+    let pod = pod(rest, 8);
+    let spec = format!(
+        "{{parallelism: 2, completions: 2, completionMode: Indexed, template: {{metadata: {{labels: {{app: a}}}}, spec: {pod}}}}}"
+    );
+    format!("{head}---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {spec}\n")
+}
+
+/// What people write and what it comes to: the ids, nothing else.
+#[test]
+fn what_people_write_is_understood() {
+    let two = [("Master", 1), ("Worker", 1)];
+    let workers = |count| [("Worker", count)];
+    let policy = "  elasticPolicy: {rdzvBackend: c10d, minReplicas: 2, maxReplicas: 2}\n";
+    let headless = |selector: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: svc}}\nspec: {{clusterIP: None, selector: {{{selector}}}}}\n"
+        )
+    };
+    let jobset = |replicas: u32, rest: &str| {
+        let pod = pod(rest, 8);
+        format!(
+            "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {{name: a}}\nspec:\n  replicatedJobs:\n  - name: w\n    replicas: {replicas}\n    template: {{spec: {{parallelism: {}, completions: {}, template: {{spec: {pod}}}}}}}\n",
+            2 / replicas,
+            2 / replicas
+        )
+    };
+    let index = "env: [{name: I, valueFrom: {fieldRef: {fieldPath: \"metadata.annotations['batch.kubernetes.io/job-completion-index']\"}}}]";
+    let ray = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: a}\nspec: {headGroupSpec: {template: {spec: {containers: [{name: ray-head, image: x, resources: {limits: {nvidia.com/gpu: 8, memory: 200Gi, cpu: 32}}}SIDE]}}}}\n";
+    let side =
+        ", {name: side, image: x, resources: {limits: {nvidia.com/gpu: 2, memory: 2Gi, cpu: 8}}}";
+    let rows: Vec<(String, &[&str])> = vec![
+        // A shell's options are one letter each.
+        (single("command: [bash, -cex, 'torchrun --nproc_per_node=16 t.py']", 8), &["gpu.nproc"]),
+        (single("command: [bash, -cxue, 'torchrun --nproc_per_node=8 t.py']", 8), &[]),
+        (
+            single("command: [bash, -euxo, pipefail, -c, 'torchrun --nproc_per_node=16 t.py']", 8),
+            &["gpu.nproc"],
+        ),
+        (
+            single("command: [bash, -ceuo, pipefail, 'torchrun --nproc_per_node=16 t.py']", 8),
+            &["gpu.nproc"],
+        ),
+        (single("command: [bash, +e, -c, 'torchrun --nproc_per_node=16 t.py']", 8), &["gpu.nproc"]),
+        (single("command: [bash, -ex, /start.sh]", 8), &["command.unread"]),
+        (
+            single(
+                "command: [sh, -c], args: ['echo torchrun --nproc_per_node=99; pip install torchrun && torchrun --nproc_per_node=8 t.py']",
+                8,
+            ),
+            &[],
+        ),
+        // c10d hands out the ranks itself.
+        (
+            pytorchjob(
+                policy,
+                &workers(2),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --node_rank=0, --rdzv_backend=c10d, '--rdzv_endpoint=a-worker-0:29400', t.py]",
+            ),
+            &[],
+        ),
+        (
+            pytorchjob(
+                policy,
+                &workers(2),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --node_rank=0, t.py]",
+            ),
+            &[],
+        ),
+        (
+            pytorchjob(
+                policy,
+                &workers(2),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --node_rank=0, --rdzv_backend=static, t.py]",
+            ),
+            &["nodes.rank"],
+        ),
+        (
+            pytorchjob(
+                "",
+                &[("Master", 1), ("Worker", 3)],
+                "command: [torchrun, --nnodes=4, --nproc_per_node=8, --node_rank=0, t.py]",
+            ),
+            &["nodes.rank"],
+        ),
+        // No Master and no policy: nobody says who is who.
+        (
+            pytorchjob(
+                "",
+                &workers(8),
+                "command: [torchrun, --nproc_per_node=8, --nnodes=8, t.py]",
+            ),
+            &["pytorchjob.rank"],
+        ),
+        (
+            pytorchjob(
+                "",
+                &workers(8),
+                "command: [bash, -c, 'torchrun --nproc_per_node=8 --nnodes=8 --node_rank=$RANK --master_addr=$MASTER_ADDR t.py']",
+            ),
+            &["pytorchjob.rank"],
+        ),
+        (pytorchjob("", &workers(8), "command: [ranklaunch, --, t.py]"), &["pytorchjob.rank"]),
+        (pytorchjob("", &workers(1), "command: [torchrun, --nproc_per_node=8, t.py]"), &[]),
+        (
+            pytorchjob(
+                "",
+                &workers(8),
+                "command: [torchrun, --nproc_per_node=8, --nnodes=8, --rdzv_backend=c10d, '--rdzv_endpoint=a-worker-0:29400', t.py]",
+            ),
+            &[],
+        ),
+        (pytorchjob(policy, &workers(2), "command: [torchrun, --nproc_per_node=8, t.py]"), &[]),
+        // One process for 8 GPUs.
+        (pytorchjob("", &two, "command: [python, t.py]"), &["launcher.none", "launcher.none"]),
+        (
+            pytorchjob(
+                "",
+                &two,
+                "command: [bash, -c, 'python prepare.py; torchrun --nproc_per_node=8 --nnodes=2 --node_rank=$RANK t.py']",
+            ),
+            &[],
+        ),
+        (single("command: [python, t.py]", 1), &[]),
+        (single("command: [python, -m, vllm.entrypoints.openai.api_server]", 8), &[]),
+        // Variables that nobody sets.
+        (
+            indexed(
+                &headless("app: a"),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --rdzv_backend=c10d, '--rdzv_endpoint=$(MASTER_ADDR):29500', t.py]",
+            ),
+            &["env.undefined"],
+        ),
+        (
+            indexed(
+                &headless("app: a"),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --rdzv_backend=c10d, '--rdzv_endpoint=$(MASTER_ADDR):29500', t.py], env: [{name: MASTER_ADDR, value: svc}]",
+            ),
+            &[],
+        ),
+        (
+            pytorchjob(
+                "",
+                &two,
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, '--node_rank=$(RANK)', '--master_addr=$(MASTER_ADDR)', t.py]",
+            ),
+            &[],
+        ),
+        (
+            single(
+                "command: [torchrun, --nproc_per_node=8, t.py, '--out=$(OUT)'], envFrom: [{configMapRef: {name: a}}]",
+                8,
+            ),
+            &[],
+        ),
+        (
+            single("command: [torchrun, --nproc_per_node=8, t.py, '--out=$(DB_SERVICE_HOST)']", 8),
+            &[],
+        ),
+        // Pods are found through the headless Service that selects them, by its own name only.
+        (
+            indexed(
+                &headless("app: a"),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --rdzv_backend=c10d, '--rdzv_endpoint=svc:29500', t.py]",
+            ),
+            &[],
+        ),
+        (
+            indexed(
+                &headless("app: other"),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --rdzv_backend=c10d, '--rdzv_endpoint=svc:29500', t.py]",
+            ),
+            &["job.subdomain"],
+        ),
+        (
+            indexed(
+                &headless("app: a"),
+                "command: [torchrun, --nnodes=2, --nproc_per_node=8, --rdzv_backend=c10d, '--rdzv_endpoint=a-0.svc:29500', t.py]",
+            ),
+            &["job.subdomain"],
+        ),
+        // Each Job of a JobSet counts from 0.
+        (
+            jobset(
+                2,
+                &format!(
+                    "command: [torchrun, --nnodes=2, --nproc_per_node=8, '--node_rank=$(JOB_COMPLETION_INDEX)', --master_addr=a-w-0-0.a, t.py], {index}"
+                ),
+            ),
+            &["nodes.rank"],
+        ),
+        (
+            jobset(
+                2,
+                &format!(
+                    "command: [torchrun, --nnodes=2, --nproc_per_node=8, '--node_rank=$(I)', --master_addr=a-w-0-0.a, t.py], {index}"
+                ),
+            ),
+            &["nodes.rank"],
+        ),
+        (
+            jobset(
+                1,
+                &format!(
+                    "command: [torchrun, --nnodes=2, --nproc_per_node=8, '--node_rank=$(I)', --master_addr=a-w-0-0.a, t.py], {index}"
+                ),
+            ),
+            &[],
+        ),
+        // KubeRay mounts /dev/shm into the Ray container, the first one.
+        (ray.replace("SIDE", ""), &[]),
+        (ray.replace("SIDE", side), &["shm.missing"]),
+        // The numbers of the profiles.
+        (single("command: [ranklaunch, --profile, zimdb]", 1), &["gpu.nproc"]),
+        (single("command: [ranklaunch, --profile, zimdb]", 4), &[]),
+        (single("command: [ranklaunch, --profile, zimdb, --nproc-per-node, auto]", 1), &[]),
+        (single("command: [ranklaunch, --profile, taehv]", 4), &["profile.select"]),
+        (single("command: [ranklaunch, --profile, taehv]", 8), &[]),
+        (
+            single("command: [ranklaunch], env: [{name: RANKLAUNCH_PROFILE, value: taehv}]", 4),
+            &["profile.select"],
+        ),
+        (
+            pytorchjob(
+                "",
+                &[("Master", 1), ("Worker", 3)],
+                "command: [ranklaunch, --profile, zimdb]",
+            ),
+            &["nodes.single", "nodes.single", "gpu.nproc", "gpu.nproc"],
+        ),
+        (
+            pytorchjob(
+                "",
+                &[("Master", 1), ("Worker", 3)],
+                "command: [ranklaunch, --profile, zimdb, --nnodes, '4', --nproc-per-node, auto]",
+            ),
+            &[],
+        ),
+        (single("command: [ranklaunch, --profile, of-the-image]", 3), &[]),
+        // Serving is not training: no port of a master, no data loaders.
+        (
+            single("command: [vllm, serve, m, --port, '8000']", 8)
+                .replace("spec: {", "spec: {hostNetwork: true, "),
+            &[],
+        ),
+        (single("command: [vllm, serve, m]", 8).replace(", memory: 64Gi, cpu: 32", ""), &[]),
+        (
+            single("command: [torchrun, --nproc_per_node=8, t.py]", 8)
+                .replace("spec: {", "spec: {hostNetwork: true, "),
+            &["network.port"],
+        ),
+        (
+            single("command: [torchrun, --standalone, --nproc_per_node=8, t.py]", 8)
+                .replace("spec: {", "spec: {hostNetwork: true, "),
+            &[],
+        ),
+    ];
+    let mut wrong = String::new();
+    for (text, expected) in &rows {
+        let report = check(text, None);
+        let mut found: Vec<&str> = report.findings.iter().map(|found| found.id).collect();
+        let mut expected = expected.to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        if found != expected || !report.refused.is_empty() {
+            let _ = writeln!(wrong, "{text}{}not {expected:?}\n", lint::text(&report, Lang::En));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// A layout of ulysses × ring: what the planner solves is no mistake here.
+#[test]
+fn a_ring_layout_is_judged_by_its_own_rule() {
+    const RING: &str = "[job]\nscript = \"ring.py\"\nargs = [\"--ulysses\", \"{ulysses_size}\", \"--ring\", \"{ring_size}\"]\n[layout]\nrule = \"ulysses-ring\"\nheads = 40\nulysses_argument = \"--ulysses\"\nring_argument = \"--ring\"\n";
+    let knowledge = Knowledge { profiles: &[("ring", RING)], ..knowledge() };
+    let found = |rest: &str| {
+        let text = pytorchjob("", &[("Master", 1), ("Worker", 2)], rest);
+        let manifest = Manifest { name: "m.yaml".into(), bytes: text.into_bytes() };
+        let report = lint::lint(&[manifest], Limits::default(), knowledge);
+        let mut ids: Vec<_> = report.findings.iter().map(|found| found.id).collect();
+        ids.dedup();
+        (ids, lint::text(&report, Lang::En))
+    };
+    let torchrun = |args: &str| {
+        format!(
+            "command: [bash, -c, 'torchrun --nnodes=3 --nproc_per_node=8 --node_rank=$RANK --master_addr=$MASTER_ADDR ring.py {args}']"
+        )
+    };
+    for (rest, expected) in [
+        // 3 nodes × 8 GPUs, 40 heads: ulysses 8 × ring 3.
+        ("command: [ranklaunch, --profile, ring]".to_owned(), vec![]),
+        (
+            "command: [ranklaunch, --profile, ring, --, ring.py, --ulysses, '4', --ring, '6']"
+                .to_owned(),
+            vec![],
+        ),
+        (
+            "command: [ranklaunch, --profile, ring, --, ring.py, --ulysses, '16']".to_owned(),
+            vec!["layout.heads"],
+        ),
+        (torchrun("--ulysses 8 --ring 3"), vec![]),
+        (torchrun("--ulysses 8 --ring 2"), vec!["layout.world"]),
+        (torchrun("--ulysses 3 --ring 8"), vec!["layout.heads"]),
+    ] {
+        let (ids, said) = found(&rest);
+        assert_eq!(ids, expected, "{rest}\n{said}");
+    }
+}
+
+/// Every finding on manifests of other projects, against what a reader found in them.
+#[test]
+fn real_manifests_are_judged_as_a_reader_judges_them() {
+    const EXPECTED: &str = include_str!("lint/real.txt");
+    let folder = std::env::var_os("RANKLAUNCH_MANIFESTS").filter(|folder| !folder.is_empty());
+    let Some(folder) = folder.map(std::path::PathBuf::from).filter(|folder| folder.is_dir()) else {
+        skipped("RANKLAUNCH_MANIFESTS names no folder with the manifests of tests/lint/real.txt");
+        return;
+    };
+    let mut expected: std::collections::BTreeMap<&str, Vec<String>> = Default::default();
+    let mut name = "";
+    for line in EXPECTED.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let finding = line.split("  #").next().unwrap_or_default();
+        if line.starts_with(' ') {
+            expected.entry(name).or_default().push(finding.trim().to_owned());
+        } else {
+            name = finding;
+            expected.entry(name).or_default();
+        }
+    }
+    assert!(expected.len() > 50, "{}", expected.len());
+    let mut wrong = String::new();
+    for (name, expected) in &expected {
+        let bytes =
+            std::fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let manifest = Manifest { name: (*name).to_owned(), bytes };
+        let report = lint::lint(&[manifest], Limits::default(), knowledge());
+        let json = lint::json(&report, Lang::En);
+        let found = json["findings"].as_array().expect("a list").iter();
+        let found: Vec<String> = found
+            .map(|one| {
+                let word = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
+                format!("{} {} {}", one["line"], word("severity"), word("id"))
+            })
+            .collect();
+        if found != *expected || !report.refused.is_empty() {
+            let refused: Vec<_> = report.refused.iter().map(|refused| &refused.text.en).collect();
+            let _ = writeln!(wrong, "{name}\n  is  {found:?}\n  not {expected:?} {refused:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let unknown = std::fs::read_dir(&folder).expect("a folder").flatten().filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.ends_with(".yaml") && !expected.contains_key(name.as_str())
+    });
+    assert_eq!(unknown.count(), 0, "a manifest without an expectation");
+}
+
 #[test]
 fn objects_without_training_are_left_alone() {
     let text = r#"apiVersion: v1
@@ -687,7 +1146,6 @@ fn kinds_keep_their_pods_where_we_look() {
         "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nspec: {replicatedJobs: [{name: w, template: {spec: {template: {spec: POD}}}}]}",
         "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec: {leaderWorkerTemplate: {size: 1, workerTemplate: {spec: POD}}}",
         "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\nspec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: POD}}}}]}}}",
-        "apiVersion: ray.io/v1\nkind: RayCluster\nspec: {headGroupSpec: {template: {spec: POD}}}",
         "apiVersion: apps/v1\nkind: StatefulSet\nspec: {replicas: 1, template: {spec: POD}}",
         "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 3, template: {spec: POD}}",
     ] {
@@ -788,7 +1246,10 @@ fn the_executable_prints_each_format() {
     assert!(found[0]["text"].as_str().is_some_and(|text| text.contains("个进程")));
 
     let (code, out, err) = run(&["-"], Some(PYTORCHJOB));
-    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "1 manifest, nothing found\n", ""));
+    // What cannot be read does not hide the rest.
+    let (code, out, err) = run(&["/nowhere.yaml", "-"], Some(&format!("{broken}---\na: [\n")));
+    assert!(code == Some(64) && out.contains("(gpu.nproc)") && err.contains("-:"), "{out}{err}");
     let (code, _, err) = run(&["-"], Some("a: [\n"));
     assert!(code == Some(64) && err.contains("-:2: ") && err.contains("exit code 64"), "{err}");
     let (code, _, err) = run(&["/nowhere.yaml"], None);

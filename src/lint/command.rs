@@ -5,14 +5,17 @@
 //! [`crate::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::launchers::{Field, Launcher};
 use super::shell;
 use super::word::{self, Word};
 use super::yaml::Node;
 use crate::cli;
+use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
+use crate::settings::{self, Nproc, Settings, Source};
 use crate::text;
 
 /// A launcher's command.
@@ -24,11 +27,28 @@ pub(super) struct Launch {
     pub(super) script: Option<Word>,
     /// The script's own arguments.
     pub(super) args: Vec<Word>,
+    /// What ranklaunch makes of its command line, its profile included; None where only the
+    /// running pod can tell.
+    pub(super) settings: Option<Rc<Settings>>,
 }
 
 impl Launch {
     pub(super) fn get(&self, field: Field) -> Option<&Word> {
         self.stated.get(&field)
+    }
+
+    /// Where a stated value comes from, when that is not the command line: ` (zimdb.toml:11)`.
+    pub(super) fn source(&self, field: Field) -> String {
+        let Some(settings) = &self.settings else { return String::new() };
+        let source = match field {
+            Field::Nnodes => settings.nnodes.as_ref().map(|nodes| &nodes.source),
+            Field::Nproc => Some(&settings.nproc_per_node.source),
+            _ => None,
+        };
+        match source {
+            Some(source @ Source::Profile { .. }) => format!(" ({source})"),
+            _ => String::new(),
+        }
     }
 
     /// The script's file name.
@@ -58,13 +78,21 @@ pub(super) struct Started {
     pub(super) exports: Vec<(String, Word)>,
     /// Arguments that ranklaunch itself refuses, as it says it.
     pub(super) refused: Vec<Unread>,
+    /// It starts a server of a model, which loads no training data and needs no launcher.
+    pub(super) serves: bool,
+    /// Lines of comments that end a launcher's command before its options.
+    pub(super) cut: Vec<usize>,
     /// Lines of ranklaunch commands between which and the container's signals a shell stays.
     pub(super) behind_shell: Vec<usize>,
 }
 
 /// The command line of a container: its `command` and `args`, and its literal variables.
-pub(super) fn of_container(words: &[(&str, &Node)], known: &BTreeMap<String, String>) -> Started {
-    let mut reader = Reader::new(known);
+pub(super) fn of_container(
+    words: &[(&str, &Node)],
+    known: &BTreeMap<String, String>,
+    profiles: Profiles,
+) -> Started {
+    let mut reader = Reader::new(known, profiles);
     reader.blocks =
         words.iter().filter(|(_, node)| node.is_block()).map(|(_, node)| node.line).collect();
     let words: Vec<Word> = words
@@ -76,8 +104,12 @@ pub(super) fn of_container(words: &[(&str, &Node)], known: &BTreeMap<String, Str
 }
 
 /// An entry point that is handed to a shell as one text.
-pub(super) fn of_script(script: &Node, known: &BTreeMap<String, String>) -> Started {
-    let mut reader = Reader::new(known);
+pub(super) fn of_script(
+    script: &Node,
+    known: &BTreeMap<String, String>,
+    profiles: Profiles,
+) -> Started {
+    let mut reader = Reader::new(known, profiles);
     reader.script(script.text().unwrap_or_default(), &|offset| script.line_of(offset), 0);
     reader.started
 }
@@ -86,6 +118,7 @@ pub(super) fn of_script(script: &Node, known: &BTreeMap<String, String>) -> Star
 const DEEPEST: usize = 3;
 
 struct Reader {
+    profiles: Profiles,
     known: BTreeMap<String, String>,
     /// Lines at which a literal block begins, whose text keeps its lines.
     blocks: BTreeSet<usize>,
@@ -93,8 +126,13 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(known: &BTreeMap<String, String>) -> Reader {
-        Reader { known: known.clone(), blocks: BTreeSet::new(), started: Started::default() }
+    fn new(known: &BTreeMap<String, String>, profiles: Profiles) -> Reader {
+        Reader {
+            profiles,
+            known: known.clone(),
+            blocks: BTreeSet::new(),
+            started: Started::default(),
+        }
     }
 
     fn filled(&self, word: &Word) -> Word {
@@ -143,7 +181,13 @@ impl Reader {
             {
                 self.started.behind_shell.push(first.line);
             }
+            let known = self.started.launches.len();
             self.command(&words, command.may_not_run, depth);
+            if let Some(at) = command.cut_at
+                && self.started.launches.len() > known
+            {
+                self.started.cut.push(line(at));
+            }
         }
     }
 
@@ -176,6 +220,7 @@ impl Reader {
             "ranklaunch" => self.ranklaunch(first, rest, may_not_run, depth),
             name if name.ends_with(".sh") => self.file(first),
             "make" | "python-distributed" => self.opaque(first),
+            _ if serves(words) => self.started.serves = true,
             _ => {
                 let argv: Vec<&str> = words.iter().map(Word::text).collect();
                 match launchers::of_argv(&argv) {
@@ -236,7 +281,13 @@ impl Reader {
         let mut words = rest.iter();
         while let Some(word) = words.next() {
             let text = word.text();
-            if text.starts_with('-') && !text.starts_with("--") && text.ends_with('c') {
+            // One letter for each option, in any order: -c, -lc, -cex, -euo pipefail.
+            let letters = text.strip_prefix(['-', '+']).filter(|l| !l.starts_with('-'));
+            let takes_word = letters.is_some_and(|letters| letters.contains(['o', 'O']));
+            if text.starts_with('-') && letters.is_some_and(|letters| letters.contains('c')) {
+                if takes_word {
+                    words.next();
+                }
                 let Some(script) = words.next() else { return };
                 if depth >= DEEPEST {
                     self.unread(script.line, text!("shells in shells", "shell 嵌套过深"));
@@ -255,7 +306,7 @@ impl Reader {
                 self.script(&raw, &|offset| if several { from + offset } else { from }, depth + 1);
                 return;
             }
-            if text == "-o" || text == "+o" {
+            if takes_word {
                 words.next();
             } else if !text.starts_with(['-', '+']) {
                 self.file(word);
@@ -306,6 +357,7 @@ impl Reader {
                 stated: BTreeMap::new(),
                 script: Some(script.clone()),
                 args: args.to_vec(),
+                settings: None,
             });
         }
     }
@@ -329,6 +381,7 @@ impl Reader {
             stated: BTreeMap::new(),
             script: None,
             args: Vec::new(),
+            settings: None,
         };
         let mut words = rest;
         while let Some((word, after)) = words.split_first() {
@@ -403,6 +456,7 @@ impl Reader {
                 return;
             }
         };
+        let settings = self.settings(&options);
         let mut stated = BTreeMap::new();
         for (field, flag, value) in [
             (Field::Nproc, "--nproc-per-node", &options.nproc_per_node),
@@ -417,9 +471,13 @@ impl Reader {
             let value = value.as_ref().and_then(|value| value.to_str()).map(str::to_owned);
             let variable = format!("RANKLAUNCH_{}", flag.trim_start_matches('-').replace('-', "_"))
                 .to_ascii_uppercase();
+            let of_settings = || settings.as_deref().and_then(|settings| said(settings, field));
             let value = match value {
                 Some(value) => Some((value, line_of(flag))),
-                None => self.known.get(&variable).map(|value| (value.clone(), first.line)),
+                None => {
+                    let known = self.known.get(&variable).map(|value| (value.clone(), first.line));
+                    known.or_else(|| Some((of_settings()?, line_of("--profile"))))
+                }
             };
             if let Some((value, line)) = value {
                 stated.insert(field, first.part(&value).at(line));
@@ -437,7 +495,72 @@ impl Reader {
             stated,
             script,
             args: args.to_vec(),
+            settings,
         });
+    }
+
+    /// What ranklaunch itself makes of this command line, with the container's literal variables
+    /// and no file of the pod. None where that does not suffice, such as a profile in the image.
+    fn settings(&self, options: &cli::Options) -> Option<Rc<Settings>> {
+        let variables =
+            self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let host = Host::replayed("/nonexistent", variables);
+        settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
+    }
+}
+
+/// Profiles by name, as the executable holds them.
+pub(super) type Profiles = &'static [(&'static str, &'static str)];
+
+/// A value of the settings that a flag could have stated.
+fn said(settings: &Settings, field: Field) -> Option<String> {
+    match field {
+        Field::Nnodes => settings.nnodes.as_ref().map(|nodes| nodes.value.to_string()),
+        Field::Nproc => match settings.nproc_per_node.value {
+            Nproc::Count(count) => Some(count.to_string()),
+            Nproc::Auto => None,
+        },
+        Field::NodeRank => settings.node_rank.as_ref().map(|rank| rank.value.to_string()),
+        Field::MasterAddr => settings.master_addr.as_ref().map(|addr| addr.value.clone()),
+        Field::MasterPort => settings.master_port.as_ref().map(|port| port.value.to_string()),
+        _ => None,
+    }
+}
+
+/// Programs that serve a model: they start what they need themselves.
+fn serves(words: &[Word]) -> bool {
+    const PROGRAMS: &[&str] = &[
+        "vllm",
+        "sglang",
+        "tritonserver",
+        "trtllm-serve",
+        "text-generation-launcher",
+        "lmdeploy",
+        "ollama",
+        "llama-server",
+        "vllm-serve",
+    ];
+    const MODULES: &[&str] =
+        &["vllm.entrypoints", "sglang.launch_server", "lmdeploy.serve", "fastchat.serve"];
+    let Some((first, rest)) = words.split_first() else { return false };
+    let name = base(first.text());
+    if name == "trl" {
+        return rest.first().is_some_and(|word| word.text() == "vllm-serve");
+    }
+    if !is_python(name) {
+        return PROGRAMS.contains(&name);
+    }
+    let arguments: Vec<&str> = rest.iter().map(Word::text).collect();
+    match python_program(&arguments).map(|run| run.program) {
+        Some(PythonProgram::Module(name)) => {
+            MODULES.iter().any(|module| name.starts_with(module.as_bytes()))
+        }
+        Some(PythonProgram::Script(path)) => {
+            let path = String::from_utf8_lossy(path).to_ascii_lowercase();
+            let name = base(&path);
+            name.contains("server") || name.contains("serve.")
+        }
+        None => false,
     }
 }
 

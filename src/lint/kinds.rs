@@ -27,6 +27,10 @@ pub(super) struct Kind {
     pub(super) gives_pet: bool,
     /// The operator sets MASTER_ADDR and MASTER_PORT.
     pub(super) gives_master: bool,
+    /// The operator mounts memory at /dev/shm where the pod does not.
+    pub(super) mounts_shm: bool,
+    /// Begins of the variables that the operator sets in a container.
+    pub(super) sets: &'static [&'static str],
     pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
 }
 
@@ -37,7 +41,23 @@ const PLAIN: Kind = Kind {
     together: Together::No,
     gives_pet: false,
     gives_master: false,
+    mounts_shm: false,
+    sets: &[],
     pods: |_, _| Vec::new(),
+};
+
+/// Variables of torchrun and of the env:// rendezvous.
+const TORCH: &[&str] = &["MASTER_", "WORLD_SIZE", "RANK", "PET_", "PYTHONUNBUFFERED"];
+const INDEXED: &[&str] = &["JOB_COMPLETION_INDEX"];
+
+const TRAINER_SETS: &[&str] = &["PET_", "JOB_COMPLETION_INDEX", "JOBSET_", "OMPI_", "TRAINJOB_"];
+
+/// Ray mounts /dev/shm into the Ray container (ray-operator, common/pod.go, BuildPod).
+const RAY: Kind = Kind {
+    group: "ray.io/",
+    mounts_shm: true,
+    sets: &["RAY_", "FQ_RAY_IP", "KUBERAY_", "REDIS_"],
+    ..PLAIN
 };
 
 pub(super) const KINDS: &[Kind] = &[
@@ -53,6 +73,7 @@ pub(super) const KINDS: &[Kind] = &[
         kind: "Job",
         group: "batch/",
         together: Together::Perhaps,
+        sets: INDEXED,
         pods: |object, _| batch_job(object.get("spec")),
         ..PLAIN
     },
@@ -60,6 +81,7 @@ pub(super) const KINDS: &[Kind] = &[
         kind: "CronJob",
         group: "batch/",
         together: Together::Perhaps,
+        sets: INDEXED,
         pods: |object, _| batch_job(object.at(&["spec", "jobTemplate", "spec"])),
         ..PLAIN
     },
@@ -69,13 +91,17 @@ pub(super) const KINDS: &[Kind] = &[
         together: Together::Job,
         gives_pet: true,
         gives_master: true,
+        sets: TORCH,
         pods: |object, _| replica_specs(object.at(&["spec", "pytorchReplicaSpecs"])),
+        ..PLAIN
     },
     Kind {
         kind: "TrainingJob",
         group: "kubebrain.io/",
         together: Together::Job,
         gives_master: true,
+        // Whatever its job template is told to.
+        sets: &[""],
         pods: |object, _| replica_specs(object.at(&["spec", "replicaSpecs"])),
         ..PLAIN
     },
@@ -85,7 +111,9 @@ pub(super) const KINDS: &[Kind] = &[
         together: Together::Job,
         gives_pet: true,
         gives_master: true,
+        sets: TRAINER_SETS,
         pods: train_job,
+        ..PLAIN
     },
     Kind {
         kind: "TrainingRuntime",
@@ -93,7 +121,9 @@ pub(super) const KINDS: &[Kind] = &[
         together: Together::Job,
         gives_pet: true,
         gives_master: true,
+        sets: TRAINER_SETS,
         pods: |object, _| runtime_groups(object),
+        ..PLAIN
     },
     Kind {
         kind: "ClusterTrainingRuntime",
@@ -101,25 +131,32 @@ pub(super) const KINDS: &[Kind] = &[
         together: Together::Job,
         gives_pet: true,
         gives_master: true,
+        sets: TRAINER_SETS,
         pods: |object, _| runtime_groups(object),
+        ..PLAIN
     },
     Kind {
         kind: "RayJob",
-        group: "ray.io/",
         pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterSpec"])),
-        ..PLAIN
+        ..RAY
     },
     Kind {
-        kind: "RayCluster",
-        group: "ray.io/",
-        pods: |object, _| ray_cluster(object.get("spec")),
-        ..PLAIN
+        kind: "RayCronJob",
+        pods: |object, _| ray_cluster(object.at(&["spec", "jobTemplate", "rayClusterSpec"])),
+        ..RAY
     },
+    Kind {
+        kind: "RayService",
+        pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterConfig"])),
+        ..RAY
+    },
+    Kind { kind: "RayCluster", pods: |object, _| ray_cluster(object.get("spec")), ..RAY },
     Kind {
         kind: "Job",
         group: "batch.volcano.sh/",
         together: Together::Perhaps,
         gives_master: true,
+        sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
         pods: |object, _| {
             let tasks = object.at(&["spec", "tasks"]).map(Node::list).unwrap_or_default();
             tasks.iter().filter_map(|task| replicated(task, "replicas")).collect()
@@ -130,6 +167,7 @@ pub(super) const KINDS: &[Kind] = &[
         kind: "JobSet",
         group: "jobset.x-k8s.io/",
         together: Together::Perhaps,
+        sets: &["JOB_COMPLETION_INDEX", "JOBSET_"],
         pods: |object, _| {
             let jobs = object.at(&["spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
             jobs.iter().flat_map(|job| replicated_job(job)).collect()
@@ -140,6 +178,7 @@ pub(super) const KINDS: &[Kind] = &[
         kind: "LeaderWorkerSet",
         group: "leaderworkerset.x-k8s.io/",
         together: Together::Job,
+        sets: &["LWS_"],
         pods: leader_worker_set,
         ..PLAIN
     },
@@ -184,6 +223,7 @@ pub(super) const WITHOUT_PODS: &[&str] = &[
     "ResourceClaimTemplate",
     "ResourceClaim",
     "DeviceClass",
+    "ComputeDomain",
 ];
 
 fn number(node: Option<&Node>, missing: u64) -> Option<u64> {
@@ -209,6 +249,7 @@ fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
     Some(Group {
         replicas: number(count, 1),
         replicas_line: count.map_or(node.line, |count| count.line),
+        metadata: node.at(&["template", "metadata"]),
         ..Group::of(role, pod)
     })
 }
@@ -236,7 +277,8 @@ fn replicated_job<'a>(job: &'a Node) -> Option<Group<'a>> {
     let group = replicated(job.at(&["template", "spec"])?, "parallelism")?;
     let copies = number(job.get("replicas"), 1)?;
     let role = job.get("name").and_then(Node::text).unwrap_or("job").to_owned();
-    Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(copies)), ..group })
+    let replicas = group.replicas.and_then(|n| n.checked_mul(copies));
+    Some(Group { role, replicas, copies, ..group })
 }
 
 fn ray_cluster<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
@@ -343,6 +385,8 @@ fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
         },
         replicas_line: count.map_or(spec.line, |count| count.line),
         pod: Layers { layers: pods },
+        metadata: None,
+        copies: 1,
         whole: base.is_some(),
         over: Some((TRAINER, trainer.into_iter().collect())),
         containers: Vec::new(),

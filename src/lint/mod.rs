@@ -64,12 +64,14 @@ pub struct Limits {
 pub struct Report {
     /// By file and line.
     pub findings: Vec<Finding>,
-    /// Files that cannot be read, in the order of the command line.
+    /// Documents that cannot be read, in the order of the command line.
     pub refused: Vec<Refusal>,
+    /// Files that were given.
+    pub files: usize,
 }
 
 impl Report {
-    /// 64 for an unreadable file, 1 when something was found, else 0.
+    /// 64 where a document is unreadable, whatever else was found; 1 when something was found, else 0.
     pub fn exit_code(&self) -> i32 {
         if let Some(refused) = self.refused.first() {
             return refused.verdict.code();
@@ -96,14 +98,13 @@ struct Scene<'a, 'b> {
 
 /// Reads all files as one input, since a TrainJob and its runtime may stand in two.
 pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Report {
-    let mut report = Report::default();
+    let mut report = Report { files: manifests.len(), ..Report::default() };
     let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
     let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
     for (file, manifest) in manifests.iter().enumerate() {
-        match read(file, manifest, &mut findings) {
-            Ok(documents) => roots.extend(documents.into_iter().map(|root| (file, root))),
-            Err(refusal) => report.refused.push(refusal),
-        }
+        let (documents, mut refused) = read(file, manifest, &mut findings);
+        roots.extend(documents.into_iter().map(|root| (file, root)));
+        report.refused.append(&mut refused);
     }
     let mut objects = Objects::default();
     for (file, root) in &roots {
@@ -115,7 +116,7 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
     let layouts = profiles::layouts(knowledge.profiles);
     let mut jobs = Vec::new();
     for (file, object) in &objects.all {
-        match workload::role(*file, object, &objects) {
+        match workload::role(*file, object, &objects, knowledge.profiles) {
             Role::Workload(job) => jobs.push(job),
             Role::Other => {}
             Role::Unknown => {
@@ -157,24 +158,28 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
     report
 }
 
+/// The documents of a file, and those of it that cannot be read.
 fn read(
     file: usize,
     manifest: &Manifest,
     findings: &mut Findings,
-) -> Result<Vec<Rc<Node>>, Refusal> {
+) -> (Vec<Rc<Node>>, Vec<Refusal>) {
     let name = &manifest.name;
+    let refused = |line: usize, problem: &Text| (Vec::new(), vec![refusal(name, line, problem)]);
     if manifest.bytes.len() > LARGEST {
         let most = quantity::shown(LARGEST as u64);
-        return Err(refusal(name, 1, &text!("larger than {most}", "大于 {most}")));
+        return refused(1, &text!("larger than {most}", "大于 {most}"));
     }
-    let text = std::str::from_utf8(&manifest.bytes).map_err(|error| {
-        let before = manifest.bytes.iter().take(error.valid_up_to());
-        let line = 1 + before.filter(|byte| **byte == b'\n').count();
-        refusal(name, line, &text!("not UTF-8", "不是 UTF-8"))
-    })?;
+    let text = match std::str::from_utf8(&manifest.bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = manifest.bytes.iter().take(error.valid_up_to());
+            let line = 1 + before.filter(|byte| **byte == b'\n').count();
+            return refused(line, &text!("not UTF-8", "不是 UTF-8"));
+        }
+    };
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
-    let documents =
-        yaml::documents(text).map_err(|error| refusal(name, error.line, &error.text))?;
+    let documents = yaml::documents(text);
     findings.at(file, "yaml.duplicate-key");
     for duplicate in documents.duplicates {
         let key = duplicate.key;
@@ -184,17 +189,20 @@ fn read(
             text!("keep one of them", "请只保留一个"),
         );
     }
+    let unreadable = documents.unreadable.iter();
+    let mut refused: Vec<Refusal> =
+        unreadable.map(|error| refusal(name, error.line, &error.text)).collect();
     let empty =
         |node: &Rc<Node>| matches!(&node.kind, Kind::Scalar { .. }) && node.text().is_none();
     let roots: Vec<Rc<Node>> = documents.roots.into_iter().filter(|root| !empty(root)).collect();
-    if roots.is_empty() {
-        return Err(refusal(
+    if roots.is_empty() && refused.is_empty() {
+        refused.push(refusal(
             name,
             1,
             &text!("no Kubernetes object in it", "其中没有 Kubernetes 对象"),
         ));
     }
-    Ok(roots)
+    (roots, refused)
 }
 
 /// Objects, those inside Lists included.

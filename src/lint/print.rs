@@ -8,21 +8,28 @@ use super::{Finding, Importance, Report};
 use crate::lang::Lang;
 use crate::text;
 
-/// For people: `file:line: importance: text (id)` and a hint.
+/// For people: `file:line: importance: text (id)` and a hint; one line where nothing is wrong.
 pub fn text(report: &Report, lang: Lang) -> String {
     let mut out = String::new();
     for Finding { id, importance, file, line, text, hint } in &report.findings {
         let word = match importance {
             Importance::Error => text!("error", "错误"),
             Importance::Warning => text!("warning", "警告"),
-            Importance::Info => text!("info", "提示"),
+            Importance::Info => text!("info", "说明"),
         };
         let (word, text) = (word.get(lang), text.get(lang));
         let _ = writeln!(out, "{file}:{line}: {word}: {text} ({id})");
         let hint = hint.get(lang);
         if !hint.is_empty() {
-            let _ = writeln!(out, "  {}: {hint}", text!("hint", "建议").get(lang));
+            let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
         }
+    }
+    let is_clean = report.findings.iter().all(|found| found.importance == Importance::Info);
+    if is_clean && report.refused.is_empty() {
+        let files = report.files;
+        let s = if files == 1 { "" } else { "s" };
+        let line = text!("{files} manifest{s}, nothing found", "{files} 个清单，未发现问题");
+        let _ = writeln!(out, "{}", line.get(lang));
     }
     out
 }

@@ -2,6 +2,7 @@
 
 mod environment;
 mod kinds;
+mod launchers;
 mod layout;
 mod nodes;
 mod pods;
@@ -51,6 +52,7 @@ pub const RULES: &[Rule] = &[
     ),
     rule("nodes.world-size", "WORLD_SIZE is neither nodes nor processes", nodes::world_size),
     rule("nodes.rank", "several pods with one and the same rank", nodes::rank),
+    rule("profile.select", "GPUs for which the profile has no row", layout::select),
     rule("layout.world", "ulysses × ring differs from the number of processes", layout::world),
     rule("layout.heads", "ulysses does not divide the attention heads", layout::heads),
     rule("job.index", "a Job of several pods that do not know their index", kinds::job_index),
@@ -66,14 +68,11 @@ pub const RULES: &[Rule] = &[
         "a PyTorchJob without a container named pytorch",
         kinds::container,
     ),
+    rule("pytorchjob.rank", "a PyTorchJob whose Workers are told no rank", kinds::worker_ranks),
     rule("pytorchjob.elastic", "elasticPolicy beside a Master, or standalone", kinds::elastic),
     rule("trainjob.reserved", "variables that the Trainer keeps for itself", kinds::reserved),
     rule("ray.nodes", "a RayJob's entry point that waits for other nodes", kinds::ray_nodes),
-    rule(
-        "launcher.none",
-        "a script without launcher where WORLD_SIZE counts nodes",
-        kinds::no_launcher,
-    ),
+    rule("launcher.none", "a script without launcher beside several GPUs", launchers::no_launcher),
     rule("shm.missing", "no volume at /dev/shm", pods::shm_missing),
     rule("shm.medium", "a volume at /dev/shm that is not memory", pods::shm_medium),
     rule(
@@ -87,13 +86,29 @@ pub const RULES: &[Rule] = &[
     rule("grace.short", "a grace period shorter than the stop needs", pods::grace),
     rule("network.port", "hostNetwork without a port of its own", pods::host_port),
     rule("network.dns", "hostNetwork without the cluster's DNS", pods::host_dns),
+    rule(
+        "env.undefined",
+        "$(NAME) of a variable that the container does not have",
+        environment::undefined,
+    ),
     rule("env.nccl", "NCCL settings that do nothing or do harm", environment::nccl),
     rule("master.self", "every node takes itself for the master", environment::master_self),
     rule("service.links", "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
-    rule("signals.shell", "a shell that keeps SIGTERM from ranklaunch", kinds::behind_shell),
-    rule("command.refused", "arguments that ranklaunch refuses", kinds::refused),
-    rule("command.unread", "what is decided at run time", kinds::unread),
+    rule("signals.shell", "a shell that keeps SIGTERM from ranklaunch", launchers::behind_shell),
+    rule("command.cut", "a comment within a command of several lines", launchers::cut),
+    rule("command.refused", "arguments that ranklaunch refuses", launchers::refused),
+    rule("command.unread", "what is decided at run time", launchers::unread),
 ];
+
+/// `1 GPU`, `8 GPUs`
+pub(super) fn gpus(count: u64) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+/// `1 process`, `8 processes`
+pub(super) fn processes(count: u64) -> String {
+    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
+}
 
 /// One launcher with the container that it runs in.
 #[derive(Clone, Copy)]
@@ -101,6 +116,15 @@ pub(super) struct Place<'a, 'b> {
     pub(super) group: &'b Group<'a>,
     pub(super) container: &'b Container<'a>,
     pub(super) launch: &'b Launch,
+}
+
+/// Whether a container trains: what serves a model is judged by other measures.
+pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
+    let kind = scene.job.kind.kind;
+    let started = &container.started;
+    let starts = !started.launches.is_empty() || !started.unread.is_empty();
+    let by_kind = scene.job.kind.gives_master || (kind.starts_with("Ray") && kind != "RayService");
+    !started.serves && (starts || by_kind)
 }
 
 /// Every container that takes part, with its group.

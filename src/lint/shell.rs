@@ -15,6 +15,8 @@ pub(super) struct Command {
     pub(super) may_not_run: bool,
     /// The shell goes on beside it or after it, and so cannot become it.
     pub(super) shell_stays: bool,
+    /// Line of a comment that ends it where a backslash was to go on with it.
+    pub(super) cut_at: Option<usize>,
 }
 
 /// A quote or an expansion that is never closed, at this line of the script (from 0).
@@ -28,6 +30,7 @@ pub(super) fn commands(script: &str) -> Result<Vec<Command>, Unclosed> {
     let mut reader = Reader {
         chars: script.chars().collect(),
         at: 0,
+        continued: false,
         line: 0,
         word: None,
         command: Command::default(),
@@ -57,6 +60,8 @@ enum Open {
 struct Reader {
     chars: Vec<char>,
     at: usize,
+    /// Nothing but blanks stands behind a backslash at the end of the line above.
+    continued: bool,
     line: usize,
     /// The raw word and its line.
     word: Option<(String, usize)>,
@@ -96,11 +101,18 @@ impl Reader {
 
     fn read(&mut self) -> Result<(), Unclosed> {
         while let Some(c) = self.peek(0) {
+            let continued = std::mem::take(&mut self.continued);
             match c {
+                ' ' | '\t' if continued => {
+                    self.continued = true;
+                    self.end_word()?;
+                    self.next();
+                }
                 '\\' => {
                     self.next();
                     match self.next() {
-                        None | Some('\n') => {}
+                        Some('\n') => self.continued = true,
+                        None => {}
                         Some(c) => {
                             self.push('\\');
                             self.push(c);
@@ -111,6 +123,9 @@ impl Reader {
                 '"' => self.double_quoted()?,
                 '$' | '`' => self.expansion(false)?,
                 '#' if self.word.is_none() => {
+                    if continued && !self.command.words.is_empty() {
+                        self.command.cut_at = Some(self.line);
+                    }
                     while self.peek(0).is_some_and(|c| c != '\n') {
                         self.next();
                     }

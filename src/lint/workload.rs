@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{self, Started};
+use super::command::{self, Profiles, Started};
 use super::kinds::{KINDS, Kind, Together, WITHOUT_PODS, is_runtime, refers_to};
 use super::launchers::Launcher;
 use super::quantity;
+use super::word::is_name;
 use super::yaml::Node;
 
 /// Resources that are whole GPUs.
@@ -61,6 +62,10 @@ pub(super) struct Group<'a> {
     /// Where the number, or else the group, stands.
     pub(super) replicas_line: usize,
     pub(super) pod: Layers<'a>,
+    /// The label and annotation map of the pod template.
+    pub(super) metadata: Option<&'a Node>,
+    /// Times that the group stands in the job, each counting its pods from 0 (JobSet).
+    pub(super) copies: u64,
     /// All of the pod is in the manifest.
     pub(super) whole: bool,
     /// What lies over the container of this name (a TrainJob's trainer).
@@ -75,6 +80,8 @@ impl<'a> Group<'a> {
             replicas: Some(1),
             replicas_line: pod.line,
             pod: Layers::of(pod),
+            metadata: None,
+            copies: 1,
             whole: true,
             over: None,
             containers: Vec::new(),
@@ -92,6 +99,8 @@ impl<'a> Group<'a> {
 pub(super) struct Variable {
     /// None where it comes from elsewhere (valueFrom).
     pub(super) value: Option<String>,
+    /// The field of the pod that it is.
+    pub(super) field: Option<String>,
     pub(super) line: usize,
 }
 
@@ -101,8 +110,19 @@ pub(super) struct Container<'a> {
     pub(super) node: Layers<'a>,
     pub(super) env: BTreeMap<String, Variable>,
     pub(super) started: Started,
+    /// Names in the `$(NAME)` of its command, which Kubernetes replaces where it knows them.
+    pub(super) references: Vec<Reference>,
     /// It has a command or arguments of its own.
     pub(super) has_command: bool,
+}
+
+/// A `$(NAME)`.
+#[derive(Debug)]
+pub(super) struct Reference {
+    pub(super) name: String,
+    pub(super) line: usize,
+    /// It stands in a shell's script, where what is left of it runs NAME.
+    pub(super) in_script: bool,
 }
 
 /// A resource: its quantity and where it stands.
@@ -145,6 +165,12 @@ impl<'a> Container<'a> {
     /// The names under which GPUs are asked for, limits and requests.
     pub(super) fn gpu_names() -> &'static [&'static str] {
         GPUS
+    }
+
+    /// GPUs that are asked for with something else than a number, as templates have it.
+    pub(super) fn unread_gpus(&self) -> Option<Quantity<'a>> {
+        let found = GPUS.iter().find_map(|name| self.resource(name))?;
+        quantity::whole(found.text).is_none().then_some(found)
     }
 
     pub(super) fn works(&self) -> bool {
@@ -239,7 +265,12 @@ pub(super) enum Role<'a> {
     Unknown,
 }
 
-pub(super) fn role<'a>(file: usize, object: &'a Node, objects: &Objects<'a>) -> Role<'a> {
+pub(super) fn role<'a>(
+    file: usize,
+    object: &'a Node,
+    objects: &Objects<'a>,
+    profiles: Profiles,
+) -> Role<'a> {
     let text = |key| object.get(key).and_then(Node::text).unwrap_or_default();
     let (kind_name, version) = (text("kind"), text("apiVersion"));
     let Some(kind) = KINDS.iter().find(|row| {
@@ -253,11 +284,14 @@ pub(super) fn role<'a>(file: usize, object: &'a Node, objects: &Objects<'a>) -> 
     }
     let mut groups = (kind.pods)(object, objects);
     for group in &mut groups {
-        group.containers = containers(group);
+        group.containers = containers(group, profiles);
     }
-    let entrypoint = object.at(&["spec", "entrypoint"]);
-    let entrypoint =
-        entrypoint.map(|script| command::of_script(script, &BTreeMap::new())).unwrap_or_default();
+    let entrypoint = [["spec", "entrypoint"].as_slice(), &["spec", "jobTemplate", "entrypoint"]]
+        .into_iter()
+        .find_map(|path| object.at(path));
+    let entrypoint = entrypoint
+        .map(|script| command::of_script(script, &BTreeMap::new(), profiles))
+        .unwrap_or_default();
     Role::Workload(Box::new(Workload {
         file,
         kind,
@@ -270,7 +304,7 @@ pub(super) fn role<'a>(file: usize, object: &'a Node, objects: &Objects<'a>) -> 
 }
 
 /// The containers in the order of the pod; those of one name in several layers are one.
-fn containers<'a>(group: &Group<'a>) -> Vec<Container<'a>> {
+fn containers<'a>(group: &Group<'a>, profiles: Profiles) -> Vec<Container<'a>> {
     let mut order: Vec<&str> = Vec::new();
     let mut layers: BTreeMap<&str, Vec<&'a Node>> = BTreeMap::new();
     if let Some((name, nodes)) = &group.over {
@@ -289,11 +323,11 @@ fn containers<'a>(group: &Group<'a>) -> Vec<Container<'a>> {
     }
     order
         .into_iter()
-        .filter_map(|name| Some(container(name, Layers { layers: layers.remove(name)? })))
+        .filter_map(|name| Some(container(name, Layers { layers: layers.remove(name)? }, profiles)))
         .collect()
 }
 
-fn container<'a>(name: &str, node: Layers<'a>) -> Container<'a> {
+fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<'a> {
     let mut env = BTreeMap::new();
     for variable in node.items("env") {
         let Some(name) = variable.get("name").and_then(Node::text) else { continue };
@@ -304,7 +338,9 @@ fn container<'a>(name: &str, node: Layers<'a>) -> Container<'a> {
             None if variable.get("valueFrom").is_some() => None,
             None => Some(String::new()),
         };
-        env.entry(name.to_owned()).or_insert(Variable { value, line });
+        let field = variable.at(&["valueFrom", "fieldRef", "fieldPath"]).and_then(Node::text);
+        let field = field.map(str::to_owned);
+        env.entry(name.to_owned()).or_insert(Variable { value, field, line });
     }
     let known: BTreeMap<String, String> = env
         .iter()
@@ -321,6 +357,35 @@ fn container<'a>(name: &str, node: Layers<'a>) -> Container<'a> {
         .filter_map(|word| Some((word.text()?, &**word)))
         .collect();
     let has_command = !words.is_empty();
-    let started = command::of_container(&words, &known);
-    Container { name: name.to_owned(), node, env, started, has_command }
+    let started = command::of_container(&words, &known, profiles);
+    let references = references(&words);
+    Container { name: name.to_owned(), node, env, started, references, has_command }
+}
+
+/// Every `$(NAME)` of a command; `$$(NAME)` is an escaped one.
+fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
+    let is_shell = |(text, _): &(&str, &Node)| {
+        ["sh", "bash", "dash", "zsh"].contains(&text.rsplit('/').next().unwrap_or(text))
+    };
+    let in_script = words.first().is_some_and(is_shell);
+    let mut found = Vec::new();
+    for (text, node) in words {
+        for (at, _) in text.match_indices("$(") {
+            let dollars = text.get(..at).map_or("", |before| {
+                before.get(before.trim_end_matches('$').len()..).unwrap_or_default()
+            });
+            let rest = text.get(at + 2..).unwrap_or_default();
+            let Some((name, _)) = rest.split_once(')').filter(|(name, _)| is_name(name)) else {
+                continue;
+            };
+            // Commands are written in small letters: `$(hostname)`.
+            if dollars.len() % 2 == 1 || (in_script && name.contains(char::is_lowercase)) {
+                continue;
+            }
+            let before = text.get(..at).unwrap_or_default().matches('\n').count();
+            let line = node.line_of(before);
+            found.push(Reference { name: name.to_owned(), line, in_script });
+        }
+    }
+    found
 }

@@ -1,9 +1,10 @@
 //! YAML text as a tree in which every value knows its line.
 //!
-//! Takes text; gives the documents, or the line at which it cannot be read.
+//! Takes text; gives the documents, and the lines at which it cannot be read.
 //! Bounded on any input: size, depth and what aliases expand to have limits
 //! (the tree shares what an alias points to, and whoever walks it does not).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -63,6 +64,8 @@ pub(super) struct Duplicate {
 pub(super) struct Documents {
     pub(super) roots: Vec<Rc<Node>>,
     pub(super) duplicates: Vec<Duplicate>,
+    /// One for each document that cannot be read.
+    pub(super) unreadable: Vec<Unreadable>,
 }
 
 impl Node {
@@ -146,15 +149,124 @@ struct Open {
     weight: usize,
 }
 
-/// All documents of `text`.
-pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
+/// All documents of `text`. One that cannot be read does not hide the others.
+pub(super) fn documents(text: &str) -> Documents {
+    const MOST_UNREADABLE: usize = 16;
     let mut documents = Documents::default();
+    let (mut rest, mut before) = (text, 0);
+    while let Err(mut unreadable) = one_stream(rest, before, &mut documents) {
+        let failed = unreadable.line;
+        unreadable.line += before;
+        documents.unreadable.push(unreadable);
+        // The next document begins behind the line that was not understood.
+        let mut lines =
+            rest.split_inclusive('\n').enumerate().skip(failed.saturating_sub(1).max(1));
+        let next = lines.find(|(_, line)| line.starts_with("---")).map(|(at, _)| at);
+        let Some(skipped) = next.filter(|_| documents.unreadable.len() < MOST_UNREADABLE) else {
+            break;
+        };
+        let bytes: usize = rest.split_inclusive('\n').take(skipped).map(str::len).sum();
+        rest = rest.get(bytes..).unwrap_or_default();
+        before += skipped;
+    }
+    documents
+}
+
+/// Reads documents up to the first that is not understood; `before` lines stand before the text.
+fn one_stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Unreadable> {
+    let mut text = Cow::Borrowed(text);
+    loop {
+        let mut read = Documents::default();
+        let end = stream(&text, before, &mut read);
+        if let Err(error) = &end
+            && let Some(indented) = indented(&text, error)
+        {
+            text = Cow::Owned(indented);
+            continue;
+        }
+        documents.roots.append(&mut read.roots);
+        documents.duplicates.append(&mut read.duplicates);
+        return end.map_err(|error| match error {
+            Failure::Syntax(error) => not_yaml(&error),
+            Failure::Other(unreadable) => unreadable,
+        });
+    }
+}
+
+enum Failure {
+    Syntax(ScanError),
+    Other(Unreadable),
+}
+
+impl From<Unreadable> for Failure {
+    fn from(unreadable: Unreadable) -> Failure {
+        Failure::Other(unreadable)
+    }
+}
+
+/// The text with the failed line indented, where that is what it lacks.
+///
+/// YAML wants every line of a flow collection deeper than its key (1.2.2, 7.4); libyaml, go-yaml
+/// and with them kubectl take `key: [` … `]` with the bracket under the key, and people write it.
+/// Inside brackets the depth of a line means nothing, so that to add some changes no value.
+fn indented(text: &str, failure: &Failure) -> Option<String> {
+    let Failure::Syntax(error) = failure else { return None };
+    if !error.info().contains("invalid indentation") {
+        return None;
+    }
+    let number = error.marker().line().checked_sub(1)?;
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let line = *lines.get(number)?;
+    let depth = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    let above = lines.get(..number)?.iter().rev().find(|line| !line.trim().is_empty())?;
+    let wanted = depth(above) + 1;
+    // Each line is moved once, and only as far as the one above it.
+    if depth(line) >= wanted || !in_flow(lines.get(..number)?) {
+        return None;
+    }
+    let moved = format!("{}{}", " ".repeat(wanted), line.trim_start_matches(' '));
+    *lines.get_mut(number)? = &moved;
+    Some(lines.concat())
+}
+
+/// Whether a bracket is open at the end of these lines, comments and quotes left out.
+fn in_flow(lines: &[&str]) -> bool {
+    let mut depth = 0usize;
+    for line in lines.iter().rev() {
+        let mut quote = None;
+        let mut before = ' ';
+        let (mut opened, mut closed) = (0usize, 0usize);
+        for c in line.chars() {
+            match quote {
+                Some(open) if c == open => quote = None,
+                Some(_) => {}
+                None if matches!(c, '"' | '\'') && !before.is_alphanumeric() => quote = Some(c),
+                None if c == '#' && before.is_whitespace() => break,
+                None if matches!(c, '[' | '{') => opened += 1,
+                None if matches!(c, ']' | '}') && opened > 0 => opened -= 1,
+                None if matches!(c, ']' | '}') => closed += 1,
+                None => {}
+            }
+            before = c;
+        }
+        if opened > depth {
+            return true;
+        }
+        depth = depth - opened + closed;
+        if line.starts_with("---") {
+            break;
+        }
+    }
+    false
+}
+
+fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Failure> {
     let mut anchors: BTreeMap<usize, Rc<Node>> = BTreeMap::new();
     let mut open: Vec<Open> = Vec::new();
     let mut total = 0usize;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| not_yaml(&error))?;
-        let line = span.start.line();
+        let (event, span) = event.map_err(Failure::Syntax)?;
+        let line = span.start.line() + before;
         let mut cost = 1;
         let (anchor, node) = match event {
             Event::DocumentStart(_) => {
@@ -164,7 +276,7 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
             }
             Event::Alias(id) => {
                 let named = anchors.get(&id).ok_or_else(|| Unreadable {
-                    line,
+                    line: line - before,
                     text: text!("the alias refers to itself", "别名引用了自身"),
                 })?;
                 cost = named.weight;
@@ -179,10 +291,10 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 if open.len() >= DEEPEST {
-                    return Err(Unreadable {
-                        line,
+                    return Err(Failure::Other(Unreadable {
+                        line: line - before,
                         text: text!("nested deeper than {DEEPEST} levels", "嵌套超过 {DEEPEST} 层"),
-                    });
+                    }));
                 }
                 let seen = matches!(event, Event::MappingStart(..)).then(BTreeSet::new);
                 open.push(Open { line, anchor, seen, items: Vec::new(), weight: 1 });
@@ -204,25 +316,25 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
         // An alias costs what it expands to, so that doubling aliases end early.
         total = total.saturating_add(cost);
         if total > MOST_NODES {
-            return Err(Unreadable {
-                line,
+            return Err(Failure::Other(Unreadable {
+                line: line - before,
                 text: text!(
                     "more than {MOST_NODES} values, aliases included",
                     "包含别名在内超过 {MOST_NODES} 个值"
                 ),
-            });
+            }));
         }
         match open.last_mut() {
             Some(parent) => {
                 let is_key = parent.seen.is_some() && parent.items.len() % 2 == 0;
                 if is_key && !matches!(node.kind, Kind::Scalar { .. }) {
-                    return Err(Unreadable {
-                        line,
+                    return Err(Failure::Other(Unreadable {
+                        line: line - before,
                         text: text!(
                             "a map or a list where a key stands, as templates have it",
                             "键的位置上是映射或列表，像是未渲染的模板"
                         ),
-                    });
+                    }));
                 }
                 if let (true, Some(seen), Some(key)) = (is_key, &mut parent.seen, node.text())
                     && !seen.insert(key.to_owned())
@@ -235,7 +347,7 @@ pub(super) fn documents(text: &str) -> Result<Documents, Unreadable> {
             None => documents.roots.push(node),
         }
     }
-    Ok(documents)
+    Ok(())
 }
 
 fn pairs(items: Vec<Rc<Node>>) -> Vec<(Rc<Node>, Rc<Node>)> {
@@ -259,7 +371,7 @@ mod tests {
     use super::*;
 
     fn one(text: &str) -> Rc<Node> {
-        documents(text).expect("yaml").roots.into_iter().next().expect("a document")
+        documents(text).roots.into_iter().next().expect("a document")
     }
 
     #[test]
@@ -293,7 +405,7 @@ mod tests {
 
     #[test]
     fn duplicate_keys_are_named() {
-        let read = documents("a: 1\nb: {c: 1}\na: 2\n").expect("yaml");
+        let read = documents("a: 1\nb: {c: 1}\na: 2\n");
         assert_eq!(read.duplicates, [Duplicate { line: 3, key: "a".into() }]);
         assert_eq!(read.roots.first().and_then(|r| r.get("a")?.text()), Some("2"));
     }
@@ -306,7 +418,8 @@ mod tests {
             let ten = [below.as_str(); 10].join(", ");
             let _ = writeln!(laughs, "a{level}: &a{level} [{ten}]");
         }
-        let refused = documents(&laughs).expect_err("a bomb");
+        let first = |text: &str| documents(text).unreadable.into_iter().next().expect("refused");
+        let refused = first(&laughs);
         assert!(refused.text.en.contains("aliases") && refused.line < 12, "{refused:?}");
 
         for deep in [
@@ -315,11 +428,49 @@ mod tests {
             "{a: ".repeat(50_000),
             (0..3000).map(|n| format!("{}a:\n", " ".repeat(n))).collect(),
         ] {
-            documents(&deep).expect_err("too deep");
+            first(&deep);
         }
-        let refused = documents("a: &a [*a]\n").expect_err("a circle");
+        let refused = first("a: &a [*a]\n");
         assert!(refused.text.en.contains("itself"), "{refused:?}");
-        assert_eq!(documents("a: 1\nb: [\n").expect_err("open").line, 3);
-        assert_eq!(documents("a: *nobody\n").expect_err("unknown").line, 1);
+        assert_eq!(first("a: 1\nb: [\n").line, 3);
+        assert_eq!(first("a: *nobody\n").line, 1);
+    }
+
+    #[test]
+    fn a_bracket_may_stand_under_its_key() {
+        for (text, items) in [
+            ("a:\n  b: [\n    x,\n    y,\n  ]\n  c: 1\n", 2),
+            ("a:\n  b: [\n    \"x\", # ]\n    y,\n  ]\n  c: 1\n", 2),
+            ("a:\n  b: [\n  x,\n y, z\n  ]\n  c: 1\n", 3),
+            ("a:\n  b: [\n]\n  c: 1\n", 0),
+            ("a:\n  - d: 1\n    b: [\n      x\n    ]\n    c: 1\n", 1),
+        ] {
+            let read = documents(text);
+            assert!(read.unreadable.is_empty(), "{text}{:?}", read.unreadable);
+            let root = read.roots.first().expect("a document");
+            let a = root.get("a").expect("a");
+            let a = a.list().first().map_or(a, |item| &**item);
+            assert_eq!(a.get("b").map(|list| list.list().len()), Some(items), "{text}");
+            assert_eq!(a.get("c").and_then(Node::text), Some("1"), "{text}");
+            let line = text.lines().position(|line| line.contains("c: 1")).expect("c") + 1;
+            assert_eq!(a.get("c").map(|c| c.line), Some(line), "{text}");
+        }
+        // Where no bracket is open, it stays an error.
+        for wrong in ["a:\n    b: 1\n  c: 2\n", "a: 'x\ny'\nb:\n    c: 1\n  d: 2\n"] {
+            assert_eq!(documents(wrong).unreadable.len(), 1, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_broken_document_does_not_hide_the_others() {
+        let read = documents("a: 1\n---\nb: [\n---\nc: 3\n---\nd: }\n---\ne: 5\n");
+        let keys: Vec<_> = read
+            .roots
+            .iter()
+            .filter_map(|root| root.entries().next().map(|(key, at, _)| (key.to_owned(), at.line)))
+            .collect();
+        let expected = [("a", 1), ("c", 5), ("e", 9)].map(|(key, line)| (key.to_owned(), line));
+        assert_eq!(keys, expected, "{:?}", read.unreadable);
+        assert_eq!(read.unreadable.iter().map(|u| u.line).collect::<Vec<_>>(), [4, 7]);
     }
 }

@@ -27,8 +27,12 @@ pub(super) struct Whole {
 }
 
 /// The profile that was asked for, or the one that is used where none is; None: there is none.
-pub(super) fn load(asked: Option<&Sourced<String>>, host: &Host) -> Result<Option<Whole>, Refusal> {
-    let Some(found) = places::find(asked, host)? else { return Ok(None) };
+pub(super) fn load(
+    asked: Option<&Sourced<String>>,
+    host: &Host,
+    embedded: &[(&str, &str)],
+) -> Result<Option<Whole>, Refusal> {
+    let Some(found) = places::find(asked, host, embedded)? else { return Ok(None) };
     let name = found.name.clone();
     let profile = whole(&found, &mut Vec::new(), host)?;
     Ok(Some(Whole { name, profile }))

@@ -2,7 +2,7 @@
 
 use super::table::{Take, row};
 use super::variables::Variables;
-use super::{Settings, Sourced, checked, defaults, extends, strongest};
+use super::{EMBEDDED, Settings, Sourced, checked, defaults, extends, strongest};
 use crate::cli;
 use crate::host::Host;
 
@@ -28,7 +28,8 @@ pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose().ok()?;
     // One that cannot be read says nothing; the platform mostly says it all.
-    let profile = extends::load(asked.as_ref(), host).ok().flatten().map(|whole| whole.profile);
+    let profile =
+        extends::load(asked.as_ref(), host, EMBEDDED).ok().flatten().map(|whole| whole.profile);
     for row in ROWS.iter().copied().filter_map(row) {
         let Take::One(put) = row.take else { continue };
         let given = match strongest(row, options, &variables) {

@@ -54,13 +54,22 @@ use variables::Variables;
 
 /// Flags, variables and profile as one checked type.
 pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
+    read_with(options, host, EMBEDDED)
+}
+
+/// The same with other profiles, by name, than those inside the executable.
+pub fn read_with(
+    options: &cli::Options,
+    host: &Host,
+    embedded: &[(&str, &str)],
+) -> Result<Settings, Refusal> {
     let mut warnings = Vec::new();
     let variables = Variables::read(host, &mut warnings);
     let mut settings = defaults(host);
 
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
-    let profile = extends::load(asked.as_ref(), host)?.map(|whole| {
+    let profile = extends::load(asked.as_ref(), host, embedded)?.map(|whole| {
         settings.profile = Some(whole.name);
         whole.profile
     });

@@ -39,7 +39,11 @@ pub(super) struct Found {
 }
 
 /// The profile that was asked for; without one, the first `ranklaunch.toml` of the usual folders.
-pub(super) fn find(asked: Option<&Sourced<String>>, host: &Host) -> Result<Option<Found>, Refusal> {
+pub(super) fn find(
+    asked: Option<&Sourced<String>>,
+    host: &Host,
+    embedded: &[(&str, &str)],
+) -> Result<Option<Found>, Refusal> {
     let Some(asked) = asked else {
         for path in folders(host).into_iter().map(|folder| folder.join(UNNAMED)) {
             if let Some(found) = open(host, &path)? {
@@ -60,7 +64,7 @@ pub(super) fn find(asked: Option<&Sourced<String>>, host: &Host) -> Result<Optio
             return Ok(Some(found));
         }
     }
-    match embedded(name) {
+    match of_list(name, embedded) {
         Some(found) => Ok(Some(found)),
         None => Err(not_found(asked, &looked)),
     }
@@ -103,7 +107,7 @@ pub(super) fn find_base(
             }
         }
     }
-    embedded(name).ok_or_else(|| not_found(asked, &looked))
+    of_list(name, EMBEDDED).ok_or_else(|| not_found(asked, &looked))
 }
 
 impl Found {
@@ -119,9 +123,9 @@ impl Found {
     }
 }
 
-fn embedded(name: &str) -> Option<Found> {
+fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<Found> {
     let stem = name.strip_suffix(".toml").unwrap_or(name);
-    let (name, text) = EMBEDDED.iter().find(|(known, _)| *known == stem)?;
+    let (name, text) = embedded.iter().find(|(known, _)| *known == stem)?;
     Some(Found {
         name: (*name).to_owned(),
         file: format!("{name}.toml"),
@@ -136,7 +140,7 @@ fn embedded(name: &str) -> Option<Found> {
 /// When there is none, or it cannot be read.
 pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
     let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
-    let found = find(Some(&asked), host)?.ok_or_else(|| not_found(&asked, &[]))?;
+    let found = find(Some(&asked), host, EMBEDDED)?.ok_or_else(|| not_found(&asked, &[]))?;
     Ok((found.name, found.text))
 }
 

@@ -3,7 +3,7 @@
 use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::workload::{Container, name_of, namespace_of};
+use super::super::workload::{Container, Reference, name_of, namespace_of};
 use super::super::yaml::Node;
 use super::{containers, places};
 use crate::lang::Text;
@@ -93,15 +93,65 @@ pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
             let beyond = named.iter().any(|item| item.parse::<u64>().is_ok_and(|n| n >= gpus));
             if named.len() as u64 > gpus || beyond {
+                let last = gpus - 1;
+                let (numbers_en, numbers_zh) = if gpus == 1 {
+                    (
+                        "the pod's only GPU is number 0".to_owned(),
+                        "Pod 中唯一的 GPU 编号为 0".to_owned(),
+                    )
+                } else {
+                    (
+                        format!("the pod's GPUs are numbers 0 to {last}"),
+                        format!("Pod 内的 GPU 编号为 0 到 {last}"),
+                    )
+                };
                 findings.error(
                     line,
                     text!(
-                        "CUDA_VISIBLE_DEVICES={value} and a limit of {gpus} GPUs: in the pod they are 0 to {gpus} less one",
-                        "CUDA_VISIBLE_DEVICES={value}，而 GPU 限额为 {gpus}：Pod 内编号从 0 开始，共 {gpus} 个"
+                        "CUDA_VISIBLE_DEVICES={value}, and {numbers_en}",
+                        "CUDA_VISIBLE_DEVICES={value}，而{numbers_zh}"
                     ),
-                    text!("remove it: the pod has only its own GPUs", "请删除：Pod 中只有分配给它的 GPU"),
+                    text!(
+                        "remove it: the pod has only its own GPUs",
+                        "请删除：Pod 中只有分配给它的 GPU"
+                    ),
                 );
             }
+        }
+    }
+}
+
+/// Kubernetes replaces `$(NAME)` in a command where the container has the variable, and leaves it
+/// as it stands where not.
+pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let sets = scene.job.kind.sets;
+    for (group, container) in containers(scene) {
+        if !group.whole || container.node.items("envFrom").next().is_some() {
+            continue;
+        }
+        for Reference { name, line, in_script } in &container.references {
+            // A Service of the namespace sets NAME_SERVICE_HOST, NAME_PORT and NAME_PORT_80_TCP.
+            let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
+            let of_kind = sets.iter().any(|begin| name.starts_with(begin));
+            if container.env.contains_key(name) || of_service || of_kind {
+                continue;
+            }
+            let (then_en, then_zh) = if *in_script {
+                ("the shell runs it as a command", "shell 会把它当作命令执行")
+            } else {
+                ("the program gets it as it stands", "程序会原样收到这段文字")
+            };
+            findings.error(
+                *line,
+                text!(
+                    "the container has no variable {name}, so Kubernetes leaves $({name}) alone and {then_en}",
+                    "容器没有变量 {name}，因此 Kubernetes 不会替换 $({name})，{then_zh}"
+                ),
+                text!(
+                    "define {name} under env, or write its value",
+                    "请在 env 中定义 {name}，或直接写出其值"
+                ),
+            );
         }
     }
 }

@@ -1,14 +1,14 @@
-//! What the kinds ask for, and what of a command cannot be read.
+//! What the kinds ask for.
 
 use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::workload::Container;
+use super::super::word::Word;
+use super::super::workload::{Group, name_of, namespace_of};
 use super::super::yaml::Node;
-use super::layout::ulysses;
-use super::sizes::{Size, per_node, stated_nodes};
-use super::{containers, places};
-use crate::lang::Text;
+use super::nodes::is_dynamic;
+use super::places;
+use super::sizes::{Size, stated_nodes};
 use crate::text;
 
 /// The JobSpec of a plain or a cron Job.
@@ -74,6 +74,7 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for group in scene.job.groups.iter().filter(|group| group.works()) {
         if group.pod.get("subdomain").is_none()
             && !group.pod.get("hostNetwork").is_some_and(Node::is_true)
+            && !found_through_service(scene, group)
         {
             findings.warning(
                 group.pod.line(),
@@ -88,6 +89,54 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
             );
         }
     }
+}
+
+/// Whether a headless Service in the input gives the addresses of the group's pods, and nothing
+/// asks for one pod by its name, which takes a subdomain.
+fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
+    let job = scene.job;
+    let labels = group.metadata.and_then(|metadata| metadata.get("labels"));
+    let own = |name: &str| {
+        let label = labels.and_then(|labels| labels.get(name)).and_then(Node::text);
+        // The Job controller adds these two.
+        let named = ["job-name", "batch.kubernetes.io/job-name"].contains(&name);
+        label.map(str::to_owned).or_else(|| named.then(|| name_of(job.object)))
+    };
+    let selects = |service: &Node| {
+        let selector = service.at(&["spec", "selector"]);
+        selector.is_some_and(|selector| {
+            let mut wanted = selector.entries().peekable();
+            wanted.peek().is_some()
+                && wanted.all(|(name, _, value)| own(name).as_deref() == value.text())
+        })
+    };
+    let headless = scene.services.iter().map(|(_, service)| *service).find(|service| {
+        namespace_of(service) == job.namespace
+            && service.at(&["spec", "clusterIP"]).and_then(Node::text) == Some("None")
+            && selects(service)
+    });
+    let Some(service) = headless else { return false };
+    let below = format!(".{}", name_of(service));
+    let asks_for_one = |text: &str| {
+        text.match_indices(&below).any(|(at, _)| {
+            let before = text.get(..at).and_then(|before| before.chars().next_back());
+            let after = text.get(at + below.len()..).and_then(|after| after.chars().next());
+            before.is_some_and(|c| c.is_alphanumeric() || "})".contains(c))
+                && !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
+        })
+    };
+    let by_name = group.containers.iter().any(|container| {
+        let words = ["command", "args"].into_iter().flat_map(|key| container.node.items(key));
+        let literals = container.env.values().filter_map(|variable| variable.value.as_deref());
+        words.filter_map(Node::text).chain(literals).any(asks_for_one)
+    });
+    let places = places(scene);
+    // ranklaunch takes the pod's own name and subdomain where nothing is stated.
+    let derives = places.iter().any(|place| {
+        place.launch.launcher == Launcher::Ranklaunch
+            && place.launch.get(Field::MasterAddr).is_none()
+    });
+    !derives && !by_name
 }
 
 fn is_pytorchjob(scene: &Scene<'_, '_>) -> bool {
@@ -133,6 +182,47 @@ pub(super) fn container(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 text!("name the training container pytorch", "请将训练容器命名为 pytorch"),
             );
         }
+    }
+}
+
+/// Without a Master and an elasticPolicy the operator sets no RANK, MASTER_ADDR and PET_NODE_RANK
+/// (training-operator, pkg/controller.v1/pytorch/envvar.go).
+pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let job = scene.job;
+    if !is_pytorchjob(scene)
+        || job.object.at(&["spec", "elasticPolicy"]).is_some()
+        || job.groups.iter().any(|group| group.role == "Master")
+    {
+        return;
+    }
+    let Some(pods) = job.nodes().filter(|pods| *pods > 1) else { return };
+    for place in places(scene) {
+        let launch = place.launch;
+        // A rank that stands there is judged as such; `$RANK` is what is missing.
+        let of_operator = |word: &Word| {
+            let shown = word.shown();
+            shown.contains('$') && (shown.contains("RANK") || shown.contains("INDEX"))
+        };
+        let asks = launch.get(Field::NodeRank).is_none_or(of_operator);
+        let alone = stated_nodes(scene, &place).known() == Some(1);
+        if launch.launcher == Launcher::Python || !asks || alone || is_dynamic(scene, &place) {
+            continue;
+        }
+        let line = match stated_nodes(scene, &place) {
+            Size::Known(_, line) => line,
+            _ => place.group.replicas_line,
+        };
+        findings.error(
+            line,
+            text!(
+                "{pods} Workers without a Master and without elasticPolicy: the operator tells them neither RANK nor MASTER_ADDR, so that each takes itself for node 0 and waits",
+                "{pods} 个 Worker，既没有 Master 也没有 elasticPolicy：operator 不会设置 RANK 和 MASTER_ADDR，每个 Pod 都以为自己是节点 0 并一直等待"
+            ),
+            text!(
+                "make one of them the Master, or add an elasticPolicy with rdzvBackend: c10d",
+                "请将其中一个改为 Master，或加上 rdzvBackend 为 c10d 的 elasticPolicy"
+            ),
+        );
     }
 }
 
@@ -208,137 +298,4 @@ pub(super) fn ray_nodes(scene: &Scene<'_, '_>, findings: &mut Findings) {
             ),
         );
     }
-}
-
-pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    if !scene.job.kind.gives_master {
-        return;
-    }
-    for place in places(scene) {
-        let Some((gpus, _)) = place.container.gpus().filter(|(gpus, _)| *gpus > 1) else {
-            continue;
-        };
-        if place.launch.launcher == Launcher::Python && ulysses(scene, &place).is_some() {
-            findings.error(
-                place.launch.line,
-                text!(
-                    "python starts one process for {gpus} GPUs, and it takes the platform's node count for the world size",
-                    "python 只为 {gpus} 个 GPU 启动一个进程，并会把平台给出的节点数当作总进程数"
-                ),
-                text!("start it with torchrun or ranklaunch", "请用 torchrun 或 ranklaunch 启动"),
-            );
-        }
-    }
-}
-
-pub(super) fn refused(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    let starts = scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
-    for refused in starts.chain([&scene.job.entrypoint]).flat_map(|started| &started.refused) {
-        let Text { en, zh } = &refused.text;
-        findings.error(
-            refused.line,
-            text!("ranklaunch refuses this: {en}", "ranklaunch 会拒绝：{zh}"),
-            text!("see ranklaunch --help", "参见 ranklaunch --help"),
-        );
-    }
-}
-
-/// An entry point of Ray is stopped by Ray, not by the kubelet.
-pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
-        for line in &container.started.behind_shell {
-            findings.warning(
-                *line,
-                text!(
-                    "the shell stays above ranklaunch and does not pass SIGTERM on: a pod that is deleted is killed after its grace, without a last word",
-                    "shell 留在 ranklaunch 之上且不转发 SIGTERM：Pod 被删除时，宽限期过后会被直接杀死，来不及收尾"
-                ),
-                text!(
-                    "make it the last command and write exec before it, or name ranklaunch as the command itself",
-                    "请将其作为最后一条命令并在前面加 exec，或直接把 ranklaunch 作为 command"
-                ),
-            );
-        }
-    }
-}
-
-/// What was not checked, so that silence means that something was.
-pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    let hint = || {
-        text!(
-            "check it by hand, or run ranklaunch plan in the pod",
-            "请手动检查，或在 Pod 中运行 ranklaunch plan"
-        )
-    };
-    for unread in &scene.job.entrypoint.unread {
-        findings.info(unread.line, unread.text.clone(), hint());
-    }
-    for (group, container) in containers(scene) {
-        for unread in &container.started.unread {
-            findings.info(unread.line, unread.text.clone(), hint());
-        }
-        if starts_unseen(scene, container) {
-            let name = &container.name;
-            findings.info(
-                container.line(),
-                text!(
-                    "no launcher that is known is seen in {name}, so its sizes are not checked",
-                    "{name} 中没有看到已知的启动器，未检查其并行规模"
-                ),
-                hint(),
-            );
-        }
-        if !group.whole {
-            let role = &group.role;
-            findings.info(
-                container.line(),
-                text!(
-                    "the runtime of {role} is not in the input, so its volumes and limits are not checked",
-                    "{role} 的 runtime 不在输入中，未检查其卷和限额"
-                ),
-                text!("give the TrainingRuntime as well", "请同时给出 TrainingRuntime"),
-            );
-        }
-    }
-    for place in places(scene) {
-        let mut sizes = vec![per_node(scene, &place), stated_nodes(scene, &place)];
-        if let Some(word) = ulysses(scene, &place).filter(|word| !word.is_plain()) {
-            sizes.push(Size::Unread(word));
-        }
-        for size in sizes {
-            let Size::Unread(word) = size else { continue };
-            let shown = word.shown();
-            findings.info(
-                word.line,
-                text!(
-                    "{shown} is decided at run time, so the sizes are not checked against each other",
-                    "{shown} 在运行时才确定，未核对各项规模"
-                ),
-                hint(),
-            );
-        }
-        if let Some(file) = place.launch.get(Field::ConfigFile) {
-            let shown = file.shown();
-            findings.info(
-                file.line,
-                text!(
-                    "{shown} is not in the manifest and is not checked",
-                    "{shown} 不在清单中，未检查"
-                ),
-                hint(),
-            );
-        }
-    }
-}
-
-/// GPUs are asked for, and nothing tells who uses them.
-fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
-    let started = &container.started;
-    let ours = container.env.keys().any(|name| name == "RANKLAUNCH_PROFILE");
-    container.gpus().is_some()
-        && started.launches.is_empty()
-        && started.unread.is_empty()
-        && started.refused.is_empty()
-        && (container.has_command || !ours)
-        && !scene.job.kind.kind.starts_with("Ray")
 }

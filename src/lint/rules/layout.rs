@@ -1,73 +1,155 @@
 //! Sequence-parallel sizes against the number of processes and the model's heads.
+//!
+//! Judged by the planner's own functions ([`crate::plan::layout`], [`crate::plan::select`]); here
+//! stand only the lines and the words of what is found.
+
+use std::ffi::OsString;
 
 use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::profiles::{self, Layout};
+use super::super::profiles;
 use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
 use super::{Place, places};
+use crate::plan::layout::{Literal, Problem, is_legal, solve};
+use crate::plan::{Notes, heads as heads_of, select as rows};
+use crate::settings::{LayoutRule, Settings, Source};
 use crate::text;
+use crate::verdict::Refusal;
 
 const ULYSSES: &[&str] = &["--ulysses_size", "--ulysses_degree"];
 const RING: &[&str] = &["--ring_size", "--ring_degree"];
 
-fn layout<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, '_>) -> Option<&'b Layout> {
+/// What ranklaunch is told of the layout, or else what is known of the script.
+fn settings<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, 'b>) -> Option<&'b Settings> {
+    let own = place.launch.settings.as_deref();
+    if let Some(own) = own.filter(|own| own.layout.rule.source != Source::Default) {
+        return Some(own);
+    }
     let profile = place.launch.get(Field::Profile).map(Word::text);
-    profiles::of(scene.layouts, place.launch, profile)
+    profiles::of(scene.layouts, place.launch, profile).map(|layout| &layout.settings)
 }
 
 /// The argument that states the ulysses size.
 pub(super) fn ulysses(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
-    let known = layout(scene, place).map(|layout| layout.ulysses.as_str());
+    let known = settings(scene, place).and_then(|known| known.layout.ulysses_argument.as_deref());
     known.into_iter().chain(ULYSSES.iter().copied()).find_map(|name| place.launch.argument(name))
 }
 
-fn number(word: &Word) -> Option<u64> {
+fn ring(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
+    let known = settings(scene, place).and_then(|known| known.layout.ring_argument.as_deref());
+    known.into_iter().chain(RING.iter().copied()).find_map(|name| place.launch.argument(name))
+}
+
+fn number(word: &Word) -> Option<u32> {
     word.is_plain().then(|| word.text().parse().ok())?.filter(|size| *size > 0)
+}
+
+/// A number in the arguments; Err where it is decided at run time.
+fn literal(word: Option<Word>) -> Result<Option<Literal>, ()> {
+    let Some(word) = word.filter(|word| !word.text().starts_with('{')) else { return Ok(None) };
+    let value = number(&word).ok_or(())?;
+    Ok(Some(Literal { argument: "ulysses".to_owned(), value }))
+}
+
+/// The program's arguments as ranklaunch will pass them.
+fn arguments(place: &Place<'_, '_>) -> Vec<OsString> {
+    let of_settings = place.launch.settings.as_ref().and_then(|settings| settings.program.as_ref());
+    match of_settings {
+        Some(program) => program.value.args().to_vec(),
+        None => place.launch.args.iter().map(|word| word.text().into()).collect(),
+    }
+}
+
+fn heads_in(settings: &Settings, place: &Place<'_, '_>) -> Option<u32> {
+    let stated = place.launch.get(Field::Heads).and_then(number);
+    let arguments = arguments(place);
+    stated.or_else(|| heads_of::heads(&settings.layout, &arguments, None, &mut Notes::default()))
+}
+
+/// The planner's problem, where the manifest says all of it; for a ranklaunch only.
+fn problem(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Option<Problem> {
+    if place.launch.launcher != Launcher::Ranklaunch {
+        return None;
+    }
+    let nnodes = u32::try_from(nodes(scene, place).known()?).ok().filter(|nodes| *nodes > 0)?;
+    let (gpus, _) = place.container.gpus()?;
+    let exact = match place.launch.get(Field::Nproc) {
+        None => None,
+        Some(word) if word.text() == "auto" => None,
+        Some(word) => Some((number(word)?, "--nproc-per-node".to_owned())),
+    };
+    let named = |literal: Option<Literal>, name: Option<&String>| {
+        let argument = name.cloned().unwrap_or_else(|| "ulysses".to_owned());
+        literal.map(|literal| Literal { argument, ..literal })
+    };
+    let layout = &known.layout;
+    Some(Problem {
+        rule: layout.rule.value,
+        nnodes,
+        most: u32::try_from(gpus).ok()?,
+        exact,
+        heads: heads_in(known, place),
+        ulysses: named(literal(ulysses(scene, place)).ok()?, layout.ulysses_argument.as_ref()),
+        ring: named(literal(ring(scene, place)).ok()?, layout.ring_argument.as_ref()),
+    })
+}
+
+/// What the planner refuses, with its line, and whether the heads are to blame.
+fn refused(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<(Refusal, usize, bool)> {
+    let problem = problem(scene, place, settings(scene, place)?)?;
+    let refusal = solve(&problem).err()?;
+    let literal = ulysses(scene, place).or_else(|| ring(scene, place));
+    let (line, by_heads) = match (refusal.id.as_ref(), literal, &problem.ulysses) {
+        ("layout.literal", Some(word), Some(stated)) => {
+            (word.line, problem.heads.is_some_and(|heads| heads % stated.value != 0))
+        }
+        ("layout.literal", Some(word), None) => (word.line, false),
+        ("layout.nproc", ..) => {
+            (place.launch.get(Field::Nproc).map_or(place.launch.line, |word| word.line), false)
+        }
+        _ => {
+            let most = scene.job.groups.iter().max_by_key(|group| group.replicas);
+            (most.unwrap_or(place.group).replicas_line, true)
+        }
+    };
+    Some((refusal, line, by_heads))
 }
 
 pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for place in places(scene) {
+        if let Some((refusal, line, false)) = refused(scene, &place) {
+            findings.error(line, refusal.text, refusal.hint);
+        }
+        if place.launch.launcher == Launcher::Ranklaunch
+            && settings(scene, &place)
+                .is_some_and(|known| known.layout.rule.value != LayoutRule::None)
+        {
+            continue;
+        }
         let Some(word) = ulysses(scene, &place) else { continue };
         let Some(ulysses) = number(&word) else { continue };
-        let ring = match RING.iter().find_map(|name| place.launch.argument(name)) {
+        let ring = match ring(scene, &place) {
             None => 1,
             Some(word) => match number(&word) {
                 Some(ring) => ring,
                 None => continue,
             },
         };
-        let product = ulysses.saturating_mul(ring);
+        let product = u64::from(ulysses) * u64::from(ring);
         if product == 1 {
             continue;
         }
         let by = if ring == 1 { String::new() } else { format!(" × ring {ring}") };
-        let fills = layout(scene, &place).is_some_and(|layout| layout.fills_world);
-        if place.launch.launcher == Launcher::Ranklaunch && place.launch.get(Field::Nproc).is_none()
-        {
-            // ranklaunch takes the literal as the size of the world, if the nodes can give it.
-            let (Some(count), Some((gpus, _))) =
-                (nodes(scene, &place).known().filter(|n| *n > 0), place.container.gpus())
-            else {
-                continue;
-            };
-            if fills && (product % count != 0 || product / count > gpus) {
-                findings.error(
-                    word.line,
-                    text!(
-                        "ulysses {ulysses}{by} cannot be the number of processes of {count} nodes of {gpus} GPUs",
-                        "ulysses {ulysses}{by} 不可能等于 {count} 个节点 × {gpus} 个 GPU 的进程数"
-                    ),
-                    text!("write {{ulysses_size}} and let ranklaunch solve it", "请写 {{ulysses_size}}，由 ranklaunch 求解"),
-                );
-            }
-            continue;
-        }
         let Some(world) = world_of(scene, &place) else { continue };
-        let legal = if fills { product == world } else { world % product == 0 };
+        let rule = settings(scene, &place).map(|known| known.layout.rule.value);
+        let legal = match (rule, u32::try_from(world)) {
+            (Some(rule), Ok(world)) => is_legal(rule, world, None, ulysses, ring),
+            _ => world % product == 0,
+        };
         if !legal {
-            let (rule_en, rule_zh) = if fills {
+            let (rule_en, rule_zh) = if rule.is_some() {
                 ("should be equal to the number of processes", "应等于总进程数")
             } else {
                 ("should divide the number of processes", "应整除总进程数")
@@ -89,56 +171,60 @@ pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for place in places(scene) {
-        let layout = layout(scene, &place);
+        if let Some((refusal, line, true)) = refused(scene, &place) {
+            findings.error(line, refusal.text, refusal.hint);
+            continue;
+        }
+        let known = settings(scene, &place);
+        let is_solved = known.is_some_and(|known| known.layout.rule.value != LayoutRule::None);
+        if place.launch.launcher == Launcher::Ranklaunch && is_solved {
+            continue;
+        }
         let stated = place.launch.get(Field::Heads).and_then(number);
-        let Some(heads) = stated.or_else(|| layout?.heads(place.launch)) else { continue };
-        if let Some(word) = ulysses(scene, &place)
-            && let Some(ulysses) = number(&word)
+        let Some(heads) = stated.or_else(|| heads_in(known?, &place)) else { continue };
+        let Some(word) = ulysses(scene, &place) else { continue };
+        if let Some(ulysses) = number(&word)
+            && heads % ulysses != 0
         {
-            if heads % ulysses != 0 {
-                let legal = divisors(heads);
-                findings.error(
-                    word.line,
-                    text!(
-                        "{heads} attention heads cannot be divided evenly by ulysses {ulysses}",
-                        "注意力头数 {heads} 不能被 ulysses {ulysses} 整除"
-                    ),
-                    text!("legal sizes: {legal}", "合法取值：{legal}"),
-                );
-            }
-            continue;
-        }
-        // ranklaunch solves it; some numbers of nodes have no solution.
-        let fills = layout.is_some_and(|layout| layout.fills_world);
-        if place.launch.launcher != Launcher::Ranklaunch || !fills {
-            continue;
-        }
-        let (Some(count), Some((gpus, _))) = (nodes(scene, &place).known(), place.container.gpus())
-        else {
-            continue;
-        };
-        let solvable = (1..=gpus.min(64)).any(|each| {
-            count.checked_mul(each).is_some_and(|world| world > 0 && heads % world == 0)
-        });
-        if !solvable {
             let legal = divisors(heads);
-            let most = scene.job.groups.iter().max_by_key(|group| group.replicas);
             findings.error(
-                most.unwrap_or(place.group).replicas_line,
+                word.line,
                 text!(
-                    "{heads} attention heads cannot be divided among {count} nodes",
-                    "注意力头数 {heads} 无法分给 {count} 个节点"
+                    "{heads} attention heads cannot be divided evenly by ulysses {ulysses}",
+                    "注意力头数 {heads} 不能被 ulysses {ulysses} 整除"
                 ),
-                text!(
-                    "use a number of nodes that divides one of: {legal}",
-                    "请选择能整除以下某个数的节点数：{legal}"
-                ),
+                text!("legal sizes: {legal}", "合法取值：{legal}"),
             );
         }
     }
 }
 
-fn divisors(heads: u64) -> String {
+/// `[[select]]`: a number of GPUs that the profile has no row for.
+pub(super) fn select(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for place in places(scene) {
+        let Some(own) = place.launch.settings.as_deref().filter(|own| !own.selects.is_empty())
+        else {
+            continue;
+        };
+        let (Some(problem), Some((_, line))) =
+            (problem(scene, &place, own), place.container.gpus())
+        else {
+            continue;
+        };
+        let Ok(sizes) = solve(&problem) else { continue };
+        let world = problem.nnodes.saturating_mul(sizes.nproc);
+        let mut all: Vec<OsString> = own.engine_args.iter().map(OsString::from).collect();
+        all.extend(arguments(&place));
+        let mut notes = Notes::default();
+        let found =
+            rows::select(&own.selects, problem.nnodes, problem.most, world, &all, &mut notes);
+        if let Err(refusal) = found {
+            findings.error(line, refusal.text, refusal.hint);
+        }
+    }
+}
+
+fn divisors(heads: u32) -> String {
     let all: Vec<String> =
         (1..=heads.min(4096)).filter(|n| heads.is_multiple_of(*n)).map(|n| n.to_string()).collect();
     all.join(", ")

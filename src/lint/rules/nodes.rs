@@ -3,8 +3,10 @@
 use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
+use super::super::workload::{Container, Group};
+use super::super::yaml::Node;
 use super::sizes::{Size, per_node, stated_nodes};
-use super::{containers, places};
+use super::{Place, containers, places};
 use crate::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
@@ -14,11 +16,12 @@ pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         if let Size::Known(1, line) = stated_nodes(scene, &place) {
+            let by = place.launch.source(Field::Nnodes);
             findings.error(
                 line,
                 text!(
-                    "{pods} pods, and each is told that it is the only node: {pods} separate jobs, each with rank 0",
-                    "共 {pods} 个 Pod，但每个都被告知只有一个节点：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
+                    "{pods} pods, and each is told that it is the only node{by}: {pods} separate jobs, each with rank 0",
+                    "共 {pods} 个 Pod，但每个都被告知只有一个节点{by}：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
                 ),
                 text!(
                     "state --nnodes={pods} with the pod's rank, or keep one pod",
@@ -39,11 +42,12 @@ pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
             && nodes > 1
             && nodes != pods
         {
+            let by = place.launch.source(Field::Nnodes);
             findings.error(
                 line,
                 text!(
-                    "{nodes} nodes are stated and the replicas make {pods} pods: {nodes} never meet",
-                    "声明了 {nodes} 个节点，而副本数合计为 {pods} 个 Pod：{nodes} 个节点永远无法汇合"
+                    "{nodes} nodes are stated{by} and the replicas make {pods} pods: {nodes} never meet",
+                    "声明了 {nodes} 个节点{by}，而副本数合计为 {pods} 个 Pod：{nodes} 个节点永远无法汇合"
                 ),
                 text!("make both numbers equal", "请使两者相等"),
             );
@@ -118,7 +122,65 @@ pub(super) fn world_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
+/// Whether the nodes find their ranks among themselves: torchrun reads no node rank then
+/// (torch/distributed/run.py; every backend but static).
+pub(super) fn is_dynamic(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> bool {
+    let launch = place.launch;
+    let takes = matches!(launch.launcher, Launcher::Torchrun | Launcher::Accelerate);
+    if let Some(backend) = launch.get(Field::Backend) {
+        return takes && backend.text() != "static";
+    }
+    let of_container =
+        place.container.literal("PET_RDZV_BACKEND").map(|(value, _)| value != "static");
+    // The operator hands the policy's backend to torchrun, c10d where it names none.
+    let policy = scene.job.object.at(&["spec", "elasticPolicy"]);
+    let of_operator = policy.map(|policy| {
+        let backend = policy.get("rdzvBackend").and_then(Node::text);
+        scene.job.kind.gives_pet && backend.is_none_or(|backend| backend != "static")
+    });
+    launch.launcher == Launcher::Torchrun && of_container.or(of_operator).unwrap_or(false)
+}
+
+/// The completion index counts the pods of one Job; a JobSet with replicas has several Jobs.
+fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let is_index = |container: &Container<'_>, name: &str| {
+        let field = container.env.get(name).and_then(|variable| variable.field.as_deref());
+        field.map_or(name == "JOB_COMPLETION_INDEX", |field| field.contains("job-completion-index"))
+    };
+    let mut say = |line: usize, group: &Group<'_>| {
+        let (copies, role) = (group.copies, &group.role);
+        findings.error(
+            line,
+            text!(
+                "the completion index begins at 0 in each of the {copies} Jobs of {role}: {copies} pods take the same rank",
+                "{role} 有 {copies} 个 Job，每个 Job 的完成索引都从 0 开始：{copies} 个 Pod 会使用同一个 rank"
+            ),
+            text!(
+                "set replicas to 1 and parallelism to the number of nodes",
+                "请将 replicas 设为 1，并将 parallelism 设为节点数"
+            ),
+        );
+    };
+    for place in places(scene).iter().filter(|place| place.group.copies > 1) {
+        let Some(word) = place.launch.get(Field::NodeRank) else { continue };
+        let shown = word.shown();
+        let names = shown.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        if !is_dynamic(scene, place) && names.into_iter().any(|n| is_index(place.container, n)) {
+            say(word.line, place.group);
+        }
+    }
+    for (group, container) in containers(scene).filter(|(group, _)| group.copies > 1) {
+        for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
+            let Some(variable) = container.env.get(name) else { continue };
+            if variable.field.is_some() && is_index(container, name) {
+                say(variable.line, group);
+            }
+        }
+    }
+}
+
 pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    repeated_index(scene, findings);
     let mut say = |line: usize, name: &str, value: &str, pods: u64| {
         findings.error(
             line,
@@ -137,6 +199,9 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
     for place in places(scene) {
         let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
+        if is_dynamic(scene, &place) {
+            continue;
+        }
         if let Some(word) = place.launch.get(Field::NodeRank)
             && word.is_plain()
             && word.text().parse::<u64>().is_ok()
@@ -146,6 +211,11 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
     for (group, container) in containers(scene) {
         let Some(pods) = group.replicas.filter(|pods| *pods > 1) else { continue };
+        let places = places(scene);
+        let mut own = places.iter().filter(|place| std::ptr::eq(place.container, container));
+        if own.any(|place| is_dynamic(scene, place)) {
+            continue;
+        }
         for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
             if let Some((value, line)) = container.literal(name) {
                 say(line, name, value, pods);

@@ -8,7 +8,7 @@ use super::super::launchers::{Field, Launcher};
 use super::super::quantity;
 use super::super::workload::{Container, Group, Quantity, Workload};
 use super::super::yaml::Node;
-use super::{containers, places};
+use super::{Place, containers, places, trains};
 use crate::settings;
 use crate::text;
 
@@ -82,15 +82,23 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if shm(group, container).is_some() || shares_host_ipc(group) {
             continue;
         }
-        let alone = gpus == 1 && scene.job.nodes() == Some(1);
-        let importance = if alone { Importance::Warning } else { Importance::Error };
+        let is_first = group.containers.first().is_some_and(|first| std::ptr::eq(first, container));
+        if scene.job.kind.mounts_shm && is_first {
+            continue;
+        }
+        // NCCL shares memory between the ranks of one pod only.
+        let (importance, who_en, who_zh) = if gpus == 1 {
+            (Importance::Warning, "data loaders with workers", "带 worker 的 DataLoader")
+        } else {
+            (Importance::Error, "NCCL and data loaders", "NCCL 和 DataLoader")
+        };
         let name = &container.name;
         findings.push(
             importance,
             container.line(),
             text!(
-                "{name} has no volume at /dev/shm, so 64 MiB: NCCL and data loaders end with \"No space left on device\"",
-                "{name} 没有挂载 /dev/shm，只有 64 MiB：NCCL 和 DataLoader 会报 \"No space left on device\""
+                "{name} has no volume at /dev/shm, so 64 MiB: {who_en} end with \"No space left on device\"",
+                "{name} 没有挂载 /dev/shm，只有 64 MiB：{who_zh}会报 \"No space left on device\""
             ),
             text!(
                 "mount an emptyDir with medium: Memory and a sizeLimit of some GiB there",
@@ -169,7 +177,7 @@ fn asked<'a>(container: &Container<'a>, name: &str) -> Option<Quantity<'a>> {
 }
 
 pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container, _) in with_gpus(scene) {
+    for (_, container, _) in with_gpus(scene).filter(|(_, c, _)| trains(scene, c)) {
         if asked(container, "memory").is_none() {
             let name = &container.name;
             findings.warning(
@@ -185,7 +193,7 @@ pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
 }
 
 pub(super) fn cpu_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container, gpus) in with_gpus(scene) {
+    for (_, container, gpus) in with_gpus(scene).filter(|(_, c, _)| trains(scene, c)) {
         if asked(container, "cpu").is_none() {
             let (name, least) = (&container.name, gpus.saturating_mul(2));
             findings.warning(
@@ -276,7 +284,7 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-fn ours(place: &super::Place<'_, '_>) -> u64 {
+fn ours(place: &Place<'_, '_>) -> u64 {
     let seconds = |text: &str| settings::duration(text).map(|grace: Duration| grace.as_secs());
     let stated = place.launch.get(Field::Grace).and_then(|word| seconds(word.text()));
     let told = || {
@@ -347,15 +355,30 @@ pub(in super::super) fn host_port_of(job: &Workload<'_>) -> Option<String> {
     port(job)
 }
 
+/// Whether a launcher opens the port that is stated, or the same one in every job. One node of
+/// ranklaunch, and of torchrun --standalone, takes a free one.
+fn opens_default_port(job: &Workload<'_>, place: &Place<'_, '_>) -> bool {
+    let launch = place.launch;
+    match launch.launcher {
+        Launcher::Python => false,
+        Launcher::Ranklaunch => job.nodes() != Some(1) || launch.get(Field::MasterPort).is_some(),
+        _ => launch.get(Field::Standalone).is_none(),
+    }
+}
+
 pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
-    // KubeBrain allots ports to pods on the host's network (PORT_0).
-    if job.kind.kind == "TrainingJob" {
+    // KubeBrain allots ports to pods on the host's network (PORT_0); Ray's scripts choose their own.
+    if job.kind.kind == "TrainingJob" || job.kind.kind.starts_with("Ray") {
         return;
     }
     let Some(line) = host_line(job) else { return };
+    let places = places(scene);
+    if !places.iter().any(|place| opens_default_port(job, place)) {
+        return;
+    }
     let Some(own) = port(job) else {
-        findings.error(
+        findings.warning(
             line,
             text!(
                 "hostNetwork without a port of its own: a second job on the host meets the same default port",
@@ -373,7 +396,7 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let twin = twins.into_iter().flatten().find(|twin| !std::ptr::eq(twin.object, job.object));
     if let Some(twin) = twin {
         let other = &twin.name;
-        findings.error(
+        findings.warning(
             line,
             text!(
                 "port {own} on the host's network, as {other} has: two jobs on one host collide",

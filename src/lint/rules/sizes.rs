@@ -5,7 +5,7 @@ use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
 use super::super::word::Word;
 use super::super::workload::Workload;
-use super::{Place, places};
+use super::{Place, gpus as gpus_of, places, processes};
 use crate::text;
 
 /// A number that the manifest states, or does not.
@@ -130,25 +130,36 @@ pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if place.launch.launcher == Launcher::Accelerate {
             continue;
         }
-        if nproc > gpus {
+        let by = place.launch.source(Field::Nproc);
+        let (each, limit) = (processes(nproc), gpus_of(gpus));
+        if nproc > gpus && place.launch.launcher == Launcher::Ranklaunch {
             findings.error(
                 line,
                 text!(
-                    "{nproc} processes per node and a limit of {gpus} GPUs: CUDA error: invalid device ordinal",
+                    "{each} per node{by} and a limit of {limit}: ranklaunch refuses to start (gpu.count)",
+                    "每个节点 {nproc} 个进程{by}，而 GPU 限额为 {gpus}：ranklaunch 会拒绝启动（gpu.count）"
+                ),
+                text!("make both numbers equal", "请使两者相等"),
+            );
+        } else if nproc > gpus {
+            findings.error(
+                line,
+                text!(
+                    "{each} per node and a limit of {limit}: CUDA error: invalid device ordinal",
                     "每个节点 {nproc} 个进程，而 GPU 限额为 {gpus}：会报 CUDA error: invalid device ordinal"
                 ),
                 text!("make both numbers equal", "请使两者相等"),
             );
         } else if nproc < gpus {
-            let idle = gpus - nproc;
+            let (idle, wanted) = (gpus - nproc, gpus_of(nproc));
             findings.warning(
                 line,
                 text!(
-                    "{nproc} processes per node and a limit of {gpus} GPUs: {idle} stay idle",
-                    "每个节点 {nproc} 个进程，而 GPU 限额为 {gpus}：{idle} 个 GPU 闲置"
+                    "{each} per node{by} and a limit of {limit}: {idle} idle",
+                    "每个节点 {nproc} 个进程{by}，而 GPU 限额为 {gpus}：{idle} 个 GPU 闲置"
                 ),
                 text!(
-                    "ask for {nproc} GPUs, or start {gpus} processes",
+                    "ask for {wanted}, or start {gpus} processes",
                     "请只申请 {nproc} 个 GPU，或启动 {gpus} 个进程"
                 ),
             );

@@ -1,0 +1,235 @@
+//! What a container starts: nothing that starts ranks, what ranklaunch refuses, and what of a
+//! command cannot be read.
+
+use super::super::Scene;
+use super::super::findings::Findings;
+use super::super::launchers::{Field, Launcher};
+use super::super::workload::{Container, Group};
+use super::layout::ulysses;
+use super::sizes::{Size, per_node, stated_nodes};
+use super::{containers, places};
+use crate::lang::Text;
+use crate::text;
+
+pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let job = scene.job;
+    // Ray's tasks take the GPUs.
+    if job.kind.kind.starts_with("Ray") {
+        return;
+    }
+    let places = places(scene);
+    for (index, place) in places.iter().enumerate() {
+        let Some((gpus, _)) = place.container.gpus().filter(|(gpus, _)| *gpus > 1) else {
+            continue;
+        };
+        let started = &place.container.started;
+        let others = started.launches.iter().any(|launch| launch.launcher != Launcher::Python);
+        // Of several scripts the last one is the job.
+        let mut later = places.iter().skip(index + 1);
+        let is_last = !later.any(|other| std::ptr::eq(other.container, place.container));
+        let is_unread = started.serves || !started.unread.is_empty();
+        if place.launch.launcher != Launcher::Python || others || !is_last || is_unread {
+            continue;
+        }
+        let line = place.launch.line;
+        let hint =
+            text!("start it with torchrun or ranklaunch", "请用 torchrun 或 ranklaunch 启动");
+        if job.kind.gives_master && ulysses(scene, place).is_some() {
+            findings.error(
+                line,
+                text!(
+                    "python starts one process for {gpus} GPUs, and it takes the platform's node count for the world size",
+                    "python 只为 {gpus} 个 GPU 启动一个进程，并会把平台给出的节点数当作总进程数"
+                ),
+                hint,
+            );
+        } else if job.kind.gives_master || job.nodes().is_some_and(|nodes| nodes > 1) {
+            findings.warning(
+                line,
+                text!(
+                    "python starts one process for {gpus} GPUs: the others stay idle unless the script starts ranks itself",
+                    "python 只为 {gpus} 个 GPU 启动一个进程：除非脚本自行启动其余进程，否则其他 GPU 闲置"
+                ),
+                hint,
+            );
+        } else {
+            findings.info(
+                line,
+                text!(
+                    "python starts one process for {gpus} GPUs; whether the script uses the others is not checked",
+                    "python 只为 {gpus} 个 GPU 启动一个进程；未检查脚本是否使用其他 GPU"
+                ),
+                hint,
+            );
+        }
+    }
+}
+
+pub(super) fn cut(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let starts = scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
+    for line in starts.chain([&scene.job.entrypoint]).flat_map(|started| &started.cut) {
+        findings.error(
+            *line,
+            text!(
+                "this comment ends the command: the options below it are a command of their own, which the shell does not find",
+                "这条注释结束了上面的命令：其后的选项会被 shell 当作另一条命令，而该命令并不存在"
+            ),
+            text!(
+                "put the comment above the command; no comment may stand between lines that end in a backslash",
+                "请将注释移到命令之前；以反斜杠续行的各行之间不能有注释"
+            ),
+        );
+    }
+}
+
+pub(super) fn refused(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let starts = scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
+    for refused in starts.chain([&scene.job.entrypoint]).flat_map(|started| &started.refused) {
+        let Text { en, zh } = &refused.text;
+        findings.error(
+            refused.line,
+            text!("ranklaunch refuses this: {en}", "ranklaunch 会拒绝：{zh}"),
+            text!("see ranklaunch --help", "参见 ranklaunch --help"),
+        );
+    }
+}
+
+/// An entry point of Ray is stopped by Ray, not by the kubelet.
+pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
+        for line in &container.started.behind_shell {
+            findings.warning(
+                *line,
+                text!(
+                    "the shell stays above ranklaunch and does not pass SIGTERM on: a pod that is deleted is killed after its grace, without a last word",
+                    "shell 留在 ranklaunch 之上且不转发 SIGTERM：Pod 被删除时，宽限期过后会被直接杀死，来不及收尾"
+                ),
+                text!(
+                    "make it the last command and write exec before it, or name ranklaunch as the command itself",
+                    "请将其作为最后一条命令并在前面加 exec，或直接把 ranklaunch 作为 command"
+                ),
+            );
+        }
+    }
+}
+
+/// What was not checked, so that silence means that something was.
+pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let hint = || {
+        text!(
+            "check it by hand, or run ranklaunch plan in the pod",
+            "请手动检查，或在 Pod 中运行 ranklaunch plan"
+        )
+    };
+    for unread in &scene.job.entrypoint.unread {
+        findings.info(unread.line, unread.text.clone(), hint());
+    }
+    for group in &scene.job.groups {
+        unrendered(group, findings);
+    }
+    for (group, container) in containers(scene) {
+        if container.started.serves {
+            continue;
+        }
+        for unread in &container.started.unread {
+            findings.info(unread.line, unread.text.clone(), hint());
+        }
+        if starts_unseen(scene, container) {
+            let name = &container.name;
+            findings.info(
+                container.line(),
+                text!(
+                    "no launcher that is known is seen in {name}, so its sizes are not checked",
+                    "{name} 中没有看到已知的启动器，未检查其并行规模"
+                ),
+                hint(),
+            );
+        }
+        if !group.whole {
+            let role = &group.role;
+            findings.info(
+                container.line(),
+                text!(
+                    "the runtime of {role} is not in the input, so its volumes and limits are not checked",
+                    "{role} 的 runtime 不在输入中，未检查其卷和限额"
+                ),
+                text!("give the TrainingRuntime as well", "请同时给出 TrainingRuntime"),
+            );
+        }
+    }
+    for place in places(scene) {
+        let mut sizes = vec![per_node(scene, &place), stated_nodes(scene, &place)];
+        if let Some(word) = ulysses(scene, &place).filter(|word| !word.is_plain()) {
+            sizes.push(Size::Unread(word));
+        }
+        for size in sizes {
+            let Size::Unread(word) = size else { continue };
+            let shown = word.shown();
+            findings.info(
+                word.line,
+                text!(
+                    "{shown} is decided at run time, so the sizes are not checked against each other",
+                    "{shown} 在运行时才确定，未核对各项规模"
+                ),
+                hint(),
+            );
+        }
+        if let Some(file) = place.launch.get(Field::ConfigFile) {
+            let shown = file.shown();
+            findings.info(
+                file.line,
+                text!(
+                    "{shown} is not in the manifest and is not checked",
+                    "{shown} 不在清单中，未检查"
+                ),
+                hint(),
+            );
+        }
+    }
+}
+
+/// Numbers that are none, as a template has them before `envsubst` or `helm template`.
+fn unrendered(group: &Group<'_>, findings: &mut Findings) {
+    let hint = || {
+        text!(
+            "render the template first (envsubst, helm template, kustomize build)",
+            "请先渲染模板（envsubst、helm template、kustomize build）"
+        )
+    };
+    let role = &group.role;
+    if group.whole && group.replicas.is_none() {
+        findings.info(
+            group.replicas_line,
+            text!(
+                "the number of pods ({role}) is not a number, so the sizes are not checked",
+                "{role} 的 Pod 数量不是数字，未核对各项规模"
+            ),
+            hint(),
+        );
+    }
+    for container in &group.containers {
+        let Some(found) = container.unread_gpus() else { continue };
+        let (name, text) = (&container.name, found.text);
+        findings.info(
+            found.line,
+            text!(
+                "{name} asks for {text} GPUs, which is not a number, so the pod is not checked",
+                "{name} 申请的 GPU 数量 {text} 不是数字，未检查该 Pod"
+            ),
+            hint(),
+        );
+    }
+}
+
+/// GPUs are asked for, and nothing tells who uses them.
+fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
+    let started = &container.started;
+    let ours = container.env.keys().any(|name| name == "RANKLAUNCH_PROFILE");
+    container.gpus().is_some()
+        && started.launches.is_empty()
+        && started.unread.is_empty()
+        && started.refused.is_empty()
+        && !started.serves
+        && (container.has_command || !ours)
+        && !scene.job.kind.kind.starts_with("Ray")
+}
