@@ -31,7 +31,9 @@ fn two_cpus() -> Option<(String, String)> {
         .output();
     let possible = tried.is_ok_and(|output| output.status.success());
     if first == last || !possible {
-        eprintln!("not tested: needs two CPUs ({allowed}) and a mount namespace ({possible})");
+        common::skipped(format_args!(
+            "needs two CPUs ({allowed}) and a mount namespace ({possible})"
+        ));
         return None;
     }
     Some((first, last))

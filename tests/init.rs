@@ -27,7 +27,7 @@ fn shell(script: &str) -> Launcher {
 fn tini() -> Option<Command> {
     let found = Command::new("tini").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !found {
-        eprintln!("tini is not installed: only ranklaunch init is tested");
+        common::skipped("tini is not installed: only ranklaunch init is tested");
     }
     found.then(|| {
         let mut tini = Command::new("tini");
@@ -311,7 +311,7 @@ fn namespace() -> Option<Command> {
     };
     let may = make().arg("true").stderr(Stdio::null()).status().is_ok_and(|ended| ended.success());
     if !may {
-        eprintln!("no PID namespace can be made here: PID 1 is not tested");
+        common::skipped("no PID namespace can be made here: PID 1 is not tested");
     }
     may.then(make)
 }

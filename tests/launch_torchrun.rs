@@ -64,7 +64,9 @@ fn term_during_the_rendezvous_ends_at_once() {
             .then_some(())
     });
     running.signal(Signal::SIGTERM);
-    running.wait().expect_code(143).expect_nothing_left();
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    // The grace is 28 s, and nobody is there who could use it.
+    assert!(ended.elapsed < std::time::Duration::from_secs(28) / 2, "{:?}", ended.elapsed);
 }
 
 #[test]
@@ -95,6 +97,17 @@ fn hup_is_a_stop_and_nohup_is_not() {
     running.says("READY", 1);
     running.signal(Signal::SIGHUP);
     running.wait().expect_code(129).expect_nothing_left();
+
+    let mut args = vec![common::executable().into_os_string()];
+    args.extend(run_args("torchrun", 1));
+    args.extend(["--".into(), common::program("rank.sh").into_os_string()]);
+    args.extend(["hup", "release"].map(Into::into));
+    let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    std::fs::write(running.folder().join("release"), "").expect("a file");
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert!(ended.out.contains("over") && !ended.err.contains("SIGHUP"), "{}", ended.err);
 }
 
 /// accelerate starts torchrun's machinery itself; the shim and the codes are the same.

@@ -23,6 +23,7 @@ use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,9 +86,28 @@ pub fn write_program(file: &Path, text: &str) {
     run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
 }
 
-/// A port that nobody listens on now.
+/// A port that nobody listens on, and that no other test is given while this process
+/// lives. Outside of the range from which the kernel takes ports for connections
+/// (ip_local_port_range, from 32768), so that none of them gets in between.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    const PORTS: std::ops::Range<u16> = 11_000..29_000;
+    let folder = std::env::temp_dir().join("ranklaunch-test-ports");
+    std::fs::create_dir_all(&folder).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let width = u32::from(PORTS.end - PORTS.start);
+    let first = std::process::id().wrapping_mul(7_919).wrapping_add(now.subsec_nanos());
+    for at in 0..width {
+        let port = PORTS.start + u16::try_from(first.wrapping_add(at) % width).unwrap();
+        let name = folder.join(port.to_string());
+        let Ok(lock) = File::options().create(true).append(true).open(name) else { continue };
+        if lock.try_lock().is_ok() && TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            // The lock goes with the process, however it ends.
+            TAKEN.lock().unwrap().push(lock);
+            return port;
+        }
+    }
+    panic!("no port is left between {} and {}", PORTS.start, PORTS.end);
 }
 
 /// Waits until `ready` gives something; panics with `what` when PATIENCE is over.
