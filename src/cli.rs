@@ -45,6 +45,10 @@ pub enum Command {
     /// launch would fail, warn or go on. Exits with the code of the first check that fails.
     Check(Check),
     /// End stale processes of earlier runs, nothing else
+    ///
+    /// Ended is what is proven to be left over: what carries the marker of a ranklaunch job whose
+    /// agent is dead, and a rank of the same script, user and container whose launcher is dead.
+    /// --stale force ends every process of script, user and container, launchers included.
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections, nothing else
     Wait(Wait),
@@ -155,9 +159,11 @@ pub enum ReportFormat {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Clean {
-    /// Name what would be ended and by which rule; send no signal
+    /// Show what --stale kill and --stale force would end, and why; send no signal
     #[arg(long)]
     pub dry_run: bool,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
     #[command(flatten)]
     pub options: Options,
 }
@@ -297,7 +303,8 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = LAYOUT)]
     pub heads: Option<OsString>,
 
-    /// Processes of earlier runs: kill, report or off [default: kill]
+    /// Processes of earlier runs: kill (what is proven to be left over), force (whatever runs the
+    /// script, as pkill -f), report or off [default: kill]
     #[arg(long, value_name = "WHAT", help_heading = START)]
     pub stale: Option<OsString>,
     /// Agree with the other nodes before the start: auto, off or required [default: auto]

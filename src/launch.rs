@@ -21,6 +21,7 @@ mod profiles;
 mod restart;
 mod scratch;
 mod shared;
+mod stale;
 mod together;
 
 use std::collections::BTreeMap;

@@ -100,7 +100,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
         // What a run of yesterday left, and an editor that merely has the file open.
         inside(
             host,
-            "python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
+            "LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
         );
         wait_until("the leftover", || {
             let line = inside(host, "tr '\\0' ' ' </proc/$(cat /tmp/stale)/cmdline");

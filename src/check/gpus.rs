@@ -2,6 +2,7 @@
 
 use super::table::planned;
 use super::{Evidence, Finding, Kind, bytes};
+use crate::lang::Text;
 use crate::observe::gpu::shared_by;
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
@@ -131,6 +132,16 @@ fn is_fabric(fault: &Warning) -> bool {
 
 pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut found = planned(evidence, &["gpu.busy"]);
+    if evidence.tried.gpus_freed {
+        for finding in &mut found {
+            let Text { en, zh } = &finding.text;
+            finding.text = text!(
+                "{en}: an earlier run left it behind, and run ends that",
+                "{zh}：由早先运行的残留占用，run 会终止它们"
+            );
+            finding.kind = Kind::Info;
+        }
+    }
     if found.is_empty() {
         let shared = shared_by(evidence.facts);
         found.push(if evidence.on_gpus() == 0 {
@@ -145,6 +156,28 @@ pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
         });
     }
     found
+}
+
+/// On a chosen GPU no further process can run: its mode admits one only, or no memory is left
+/// for a CUDA context. Then memory in use fails a launch.
+pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
+    /// A context and NCCL's buffers take more than this.
+    const ROOM: u64 = 512 << 20;
+    /// nvmlComputeMode_t: one process at a time.
+    const EXCLUSIVE: u32 = 3;
+    let Some(plan) = evidence.outline() else { return false };
+    if shared_by(evidence.facts).is_some() {
+        return false;
+    }
+    plan.gpus.iter().filter(|gpu| gpu.selected).any(|planned| {
+        let seen = evidence.facts.gpus.gpus.iter().find(|gpu| gpu.index == planned.index);
+        seen.is_some_and(|gpu| {
+            let left = gpu.memory_total.zip(gpu.memory_used);
+            let full = left.is_some_and(|(all, used)| all > 0 && all.saturating_sub(used) < ROOM);
+            let users = gpu.health.processes.as_ref().is_some_and(|users| !users.is_empty());
+            full || (users && gpu.health.compute_mode == Some(EXCLUSIVE))
+        })
+    })
 }
 
 pub(super) fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {

@@ -63,6 +63,11 @@ pub struct Check {
 pub struct Tried {
     /// Node 0 of several: whether the master port can be bound.
     pub port: Option<Result<u16, Refusal>>,
+    /// A leftover of an earlier run holds that port, and a launch ends it.
+    pub port_freed: Option<Text>,
+    /// So it is with the memory in use on the chosen GPUs.
+    #[serde(default)]
+    pub gpus_freed: bool,
     /// The others: one connection to the master.
     pub reach: Option<Result<SocketAddr, Reach>>,
     /// `check`: the folder for logs, or why no file could be written in it.

@@ -7,6 +7,9 @@ use super::{Evidence, Finding};
 use crate::text;
 
 pub(super) fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
+    if let Some(freed) = &evidence.tried.port_freed {
+        return vec![Finding::info(freed.clone())];
+    }
     vec![match &evidence.tried.port {
         Some(Ok(port)) => Finding::ok(text!("{port} can be bound", "{port} 可绑定")),
         Some(Err(refusal)) => Finding::bad(refusal.text.clone(), refusal.hint.clone()),

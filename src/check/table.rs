@@ -24,6 +24,11 @@ fn warn(_: &Evidence<'_>) -> Severity {
     Severity::Warn
 }
 
+/// Beside somebody else's work a job runs slowly; where nothing fits any more, not at all.
+fn fail_on_full_gpus(evidence: &Evidence<'_>) -> Severity {
+    if gpus::is_full(evidence) { Severity::Fail } else { Severity::Warn }
+}
+
 /// Without locked memory no buffer can be registered, so required RDMA is refused.
 fn fail_with_required_rdma(evidence: &Evidence<'_>) -> Severity {
     let required = evidence.settings.rdma.value == Rdma::Required;
@@ -48,7 +53,7 @@ pub(super) const TABLE: &[Row] = &[
     row!("gpu.fault", GpuFault, fail, gpus::faults),
     row!("gpu.fabric", GpuFabric, fail, gpus::fabric),
     row!("gpu.count", GpuCount, fail, gpus::count),
-    row!("gpu.busy", Stale, warn, gpus::busy),
+    row!("gpu.busy", Stale, fail_on_full_gpus, gpus::busy),
     row!("gpu.health", GpuFault, warn, gpu_health::health),
     row!("gpu.link", GpuFault, warn, gpu_health::links),
     row!("gpu.mode", GpuFault, warn, gpu_health::modes),

@@ -5,16 +5,18 @@
 //! container are read only of pythons, launchers and orphans.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::identity::{Kind, Wanted, kind};
-use super::{Found, Judgement, MARKER, Request, Rule};
+use super::orphan::{self, Around};
+use super::spread::Tree;
+use super::{Fate, Found, Held, MARKER, Parent, Request, Rule};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs::{self, Process};
 use crate::text;
 
-/// Everything that a rule matched, in order of pid; trees that are ended are
-/// listed whole, trees that are left alone by their topmost process.
+/// Everything that a rule matched, in order of pid, with the trees that end along.
 pub fn find(host: &Host, request: &Request) -> Vec<Found> {
     find_among(host, request, &Sessions::new())
 }
@@ -34,7 +36,8 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
     }
     let all = procfs::processes(host);
     let born = born(host, &own, &all);
-    Search { host, request, own: &own, born, all: &all, seen: BTreeMap::new() }.run(doomed)
+    let above = procfs::ancestors_in(&all, own.pid).iter().map(|one| one.pid).collect();
+    Search { host, request, own: &own, above, born, all: &all, seen: BTreeMap::new() }.run(doomed)
 }
 
 /// When this launch began: with the topmost of the processes that are us. We may be
@@ -50,13 +53,15 @@ fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
         .fold(own.start_ticks, u64::min)
 }
 
-struct Search<'a> {
-    host: &'a Host,
+pub(super) struct Search<'a> {
+    pub(super) host: &'a Host,
     request: &'a Request,
-    own: &'a Process,
+    pub(super) own: &'a Process,
+    /// What is above us.
+    pub(super) above: BTreeSet<i32>,
     /// Clock ticks after boot; whoever began later is not of an earlier run.
     born: u64,
-    all: &'a BTreeMap<i32, Process>,
+    pub(super) all: &'a BTreeMap<i32, Process>,
     /// What was read of a process beyond its stat.
     seen: BTreeMap<i32, Seen>,
 }
@@ -65,92 +70,102 @@ struct Seen {
     argv: Vec<Vec<u8>>,
     kind: Kind,
     marker: Option<Marker>,
-    elastic: Option<String>,
 }
 
 #[derive(Debug, Clone)]
-struct Marker {
+pub(super) struct Marker {
     job: String,
-    agent: i32,
-    alive: bool,
+    pub(super) agent: i32,
+    pub(super) alive: bool,
 }
 
-/// Who still looks after a process.
-enum Keeper {
-    /// A ranklaunch: its job is running.
-    Ranklaunch(i32),
-    /// The topmost living torchrun, accelerate or deepspeed.
-    Launcher(i32),
-    Nobody,
+/// A process with its rule and what it holds, before its fate is known.
+struct Match<'a> {
+    process: &'a Process,
+    rule: Rule,
+    holds: Vec<Held>,
 }
 
-impl Search<'_> {
+/// Fates by pid.
+pub(super) type Judged = BTreeMap<i32, (Rule, Vec<Held>, Fate)>;
+
+impl<'a> Search<'a> {
     fn run(mut self, doomed: &Sessions) -> Vec<Found> {
-        let above: BTreeSet<i32> =
-            procfs::ancestors_in(self.all, self.own.pid).iter().map(|one| one.pid).collect();
         let port_holder = self.request.master_port.and_then(|port| {
             let (pid, _) = procfs::listener_of(self.host, port)?.owner?;
             Some((pid, port))
         });
-
-        let older: Vec<&Process> = self
-            .all
-            .values()
-            .filter(|one| {
-                one.pid != self.own.pid
-                    && !above.contains(&one.pid)
-                    && !one.is_dead()
-                    && !one.is_kernel_thread()
-                    && one.start_ticks < self.born
-            })
-            .collect();
-        let mut matched: Vec<(&Process, Rule)> = Vec::new();
-        for process in older {
-            let holds_port = port_holder.filter(|(pid, _)| *pid == process.pid);
-            if let Some(rule) = self.rule(process, holds_port.map(|(_, port)| port)) {
-                matched.push((process, rule));
+        let all = self.all;
+        let mut matches: Vec<Match<'a>> = Vec::new();
+        for process in all.values() {
+            if self.is_older(process) {
+                let port = port_holder.filter(|(pid, _)| *pid == process.pid);
+                matches.extend(self.matched(process, port.map(|(_, port)| port)));
             }
         }
 
-        let mut judged: BTreeMap<i32, (Rule, Judgement)> = BTreeMap::new();
-        for (process, rule) in matched {
-            let judgement = self.judge(process, &rule, &above, port_holder);
-            judged.insert(process.pid, (rule, judgement));
+        let mut judged = Judged::new();
+        let mut proven = Tree::default();
+        let mut forced = Tree::default();
+        for one in matches {
+            let Match { process, rule, holds } = one;
+            let fate = match &rule {
+                Rule::Holds => Fate::Spared(text!(
+                    "it does not run this job's script",
+                    "它运行的不是本任务的脚本"
+                )),
+                _ => self.fate(process, &rule, &mut proven, &mut forced),
+            };
+            judged.insert(process.pid, (rule, holds, fate));
         }
-        self.spread(&mut judged, &above, doomed);
-        self.fold(judged)
+        proven.sessions.extend(doomed);
+        self.spread(&mut judged, forced, Fate::Forced);
+        self.spread(&mut judged, proven, Fate::Leftover);
+        if let Some(only) = self.request.only {
+            let mut line: BTreeSet<i32> =
+                procfs::descendants_in(self.all, &[only]).iter().map(|one| one.pid).collect();
+            line.insert(only);
+            line.extend(procfs::ancestors_in(self.all, only).iter().map(|one| one.pid));
+            judged.retain(|pid, _| line.contains(pid));
+        }
+        self.found(judged)
     }
 
-    /// The strongest rule that matches, or None.
-    fn rule(&mut self, process: &Process, port: Option<u16>) -> Option<Rule> {
+    fn is_older(&self, process: &Process) -> bool {
+        process.pid != self.own.pid
+            && !self.above.contains(&process.pid)
+            && !process.is_dead()
+            && !process.is_kernel_thread()
+            && process.start_ticks < self.born
+    }
+
+    /// Why a process is worth a look, if it is.
+    fn matched(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
         let argv = process.argv(self.host)?;
         let wanted = Wanted {
             script: self.request.script.as_deref(),
             module: self.request.module.as_deref(),
         };
-        let kind = kind(self.host, process.pid, &argv, wanted);
-        let mut seen = Seen { argv, kind, marker: None, elastic: None };
-        if kind != Kind::Other || port.is_some() || self.is_orphan(process) {
-            (seen.marker, seen.elastic) = self.marks(process.pid);
-        }
-        let rule = match (&seen.marker, &seen.elastic, kind) {
-            (Some(marker), ..) => Some(Rule::Marker { job: marker.job.clone() }),
-            (_, _, Kind::Launcher { wanted: true } | Kind::Python { wanted: true }) => {
-                Some(Rule::Program)
-            }
-            (_, _, Kind::Launcher { .. }) => Some(Rule::Launcher),
-            // A person's shell may have been started from inside a job.
-            (_, Some(run_id), _) if kind != Kind::Other || process.terminal == 0 => {
-                Some(Rule::ElasticRank { run_id: run_id.clone() })
-            }
-            (_, _, Kind::Python { .. }) => {
-                self.open_gpu(process.pid).map(|minor| Rule::HoldsGpu { minor })
-            }
+        let pid = process.pid;
+        let kind = kind(self.host, pid, &argv, wanted);
+        let asks_marker = kind != Kind::Other || port.is_some() || self.is_orphan(process);
+        let marker = asks_marker.then(|| self.marker(pid)).flatten();
+        let runs = match kind {
+            Kind::Python { wanted: true } => Some(Rule::Program),
+            Kind::Launcher { wanted: true } => Some(Rule::Launcher),
             _ => None,
         };
-        let rule = rule.or_else(|| port.map(|port| Rule::HoldsPort { port }));
-        self.seen.insert(process.pid, seen);
-        rule
+        let uses_gpu = matches!(kind, Kind::Python { .. })
+            || runs.is_some()
+            || self.request.gpu_users.contains(&pid);
+        let gpu = uses_gpu.then(|| self.open_gpu(pid)).flatten().map(Held::Gpu);
+        let holds: Vec<Held> = gpu.into_iter().chain(port.map(Held::Port)).collect();
+        let rule = match &marker {
+            Some(marker) if !marker.alive => Some(Rule::Marker { job: marker.job.clone() }),
+            _ => runs.or((!holds.is_empty()).then_some(Rule::Holds)),
+        };
+        self.seen.insert(pid, Seen { argv, kind, marker });
+        Some(Match { process, rule: rule?, holds })
     }
 
     /// Adopted by init or a subreaper, or the first of a session: the places where
@@ -160,26 +175,23 @@ impl Search<'_> {
             || self.all.get(&process.ppid).is_some_and(|p| p.session != process.session)
     }
 
-    /// Marks of a job in the environment, but those that we ourselves inherited,
-    /// which say where we were started and not what left the process behind.
-    fn marks(&self, pid: i32) -> (Option<Marker>, Option<String>) {
-        let Some(environ) = procfs::environ(self.host, pid) else { return (None, None) };
-        let value = |name: &str| {
-            let value = procfs::variable(&environ, name)?;
-            let value = String::from_utf8_lossy(value).into_owned();
-            (self.host.variable(name).as_ref() != Some(&value)).then_some(value)
-        };
-        let marker = value(MARKER).and_then(|text| {
-            // The id is the platform's and may hold colons.
-            let mut parts = text.rsplitn(3, ':');
-            let start: u64 = parts.next()?.parse().ok()?;
-            let agent: i32 = parts.next()?.parse().ok()?;
-            let job = parts.next()?.to_owned();
-            let alive =
-                self.all.get(&agent).is_some_and(|now| now.start_ticks == start && !now.is_dead());
-            Some(Marker { job, agent, alive })
-        });
-        (marker, value("TORCHELASTIC_RUN_ID"))
+    /// The mark of a job in the environment, but one that we ourselves inherited,
+    /// which says where we were started and not what left the process behind.
+    pub(super) fn marker(&self, pid: i32) -> Option<Marker> {
+        let environ = procfs::environ(self.host, pid)?;
+        let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
+        if self.host.variable(MARKER).as_ref() == Some(&text) {
+            return None;
+        }
+        // The id is the platform's and may hold colons.
+        let mut parts = text.rsplitn(3, ':');
+        let start: u64 = parts.next()?.parse().ok()?;
+        let agent: i32 = parts.next()?.parse().ok()?;
+        let job = parts.next()?.to_owned();
+        // A pid alone proves nothing: it may be another process by now.
+        let alive =
+            self.all.get(&agent).is_some_and(|now| now.start_ticks == start && !now.is_dead());
+        Some(Marker { job, agent, alive })
     }
 
     fn open_gpu(&self, pid: i32) -> Option<u32> {
@@ -190,101 +202,147 @@ impl Search<'_> {
         self.request.gpu_minors.iter().copied().find(|minor| open.contains(minor))
     }
 
-    fn keeper(&mut self, process: &Process, above: &BTreeSet<i32>) -> Keeper {
-        let marker = self.seen.get(&process.pid).and_then(|seen| seen.marker.clone());
-        if let Some(marker) = marker.filter(|marker| marker.alive) {
-            return Keeper::Ranklaunch(marker.agent);
-        }
-        let mut launcher = Keeper::Nobody;
-        let chain = procfs::ancestors_in(self.all, process.pid);
-        for one in std::iter::once(process).chain(chain) {
-            if one.is_dead() {
-                continue;
-            }
-            self.look(one.pid);
-            let Some(seen) = self.seen.get(&one.pid) else { continue };
-            match seen.kind {
-                // A rank shim is part of a job and carries its marker; a guard
-                // above us is ours and adopts whatever the container orphans.
-                Kind::Ranklaunch if seen.marker.is_none() && !above.contains(&one.pid) => {
-                    return Keeper::Ranklaunch(one.pid);
-                }
-                Kind::Launcher { .. } => launcher = Keeper::Launcher(one.pid),
-                _ => {}
-            }
-        }
-        launcher
-    }
-
-    fn look(&mut self, pid: i32) {
-        if self.seen.contains_key(&pid) {
-            return;
+    /// What a process is, read once.
+    pub(super) fn kind_of(&mut self, pid: i32) -> Kind {
+        if let Some(seen) = self.seen.get(&pid) {
+            return seen.kind;
         }
         let argv = procfs::cmdline(self.host, pid).unwrap_or_default();
-        let kind = kind(self.host, pid, &argv, Wanted { script: None, module: None });
-        let (marker, elastic) =
-            if kind == Kind::Ranklaunch { self.marks(pid) } else { (None, None) };
-        self.seen.insert(pid, Seen { argv, kind, marker, elastic });
+        let wanted = Wanted {
+            script: self.request.script.as_deref(),
+            module: self.request.module.as_deref(),
+        };
+        let kind = kind(self.host, pid, &argv, wanted);
+        let marker = if kind == Kind::Ranklaunch { self.marker(pid) } else { None };
+        self.seen.insert(pid, Seen { argv, kind, marker });
+        kind
     }
 
-    fn judge(
+    /// What runs the script, or carries a dead run's marker: who may end it.
+    fn fate(
         &mut self,
-        process: &Process,
+        process: &'a Process,
         rule: &Rule,
-        above: &BTreeSet<i32>,
-        port_holder: Option<(i32, u16)>,
-    ) -> Judgement {
+        proven: &mut Tree,
+        forced: &mut Tree,
+    ) -> Fate {
         if let Some(why) = self.foreign(process.pid) {
-            return Judgement::Report(why);
+            return Fate::Spared(why);
         }
-        let keeper = self.keeper(process, above);
-        if let Keeper::Ranklaunch(agent) = keeper {
-            return Judgement::Report(running(agent));
+        let keeper = self.keeper(process);
+        if matches!(rule, Rule::Marker { .. }) && keeper.is_none() {
+            let why =
+                text!("the ranklaunch that started it is gone", "启动它的 ranklaunch 已不存在");
+            proven.roots.insert(process.pid, why.clone());
+            return Fate::Leftover(why);
         }
-        match rule {
-            Rule::HoldsGpu { .. } | Rule::HoldsPort { .. } => {
-                return Judgement::Report(text!(
-                    "it is neither this job's program nor a rank",
-                    "它既不是本任务的程序，也不是 rank"
-                ));
-            }
-            Rule::Marker { .. } => {
-                return Judgement::Kill(text!(
-                    "the ranklaunch that started it is gone",
-                    "启动它的 ranklaunch 已不存在"
-                ));
-            }
-            Rule::Program | Rule::Launcher | Rule::ElasticRank { .. } | Rule::PartOf { .. } => {}
-        }
-        let Keeper::Launcher(root) = keeper else {
-            return Judgement::Kill(text!(
-                "no living launcher is above it",
-                "其上没有存活的启动器"
-            ));
+        let top = match self.top(process) {
+            Ok(top) => top,
+            Err(why) => return Fate::Spared(why),
         };
-        if above.contains(&root) {
-            return Judgement::Report(text!(
-                "it belongs to the job that we run in",
-                "它属于我们所在的任务"
-            ));
+        let launches = matches!(self.kind_of(top.pid), Kind::Launcher { .. } | Kind::Ranklaunch);
+        let pid = top.pid;
+        let alive = match keeper {
+            Some(agent) => running(agent),
+            None if launches && pid == process.pid => {
+                text!("it is a launcher that runs", "它是正在运行的启动器")
+            }
+            None if launches => text!("its launcher {pid} lives", "其启动器 {pid} 仍存活"),
+            // A data loader is as stale as the rank that forked it.
+            None => match self.dead_launcher(top) {
+                Ok((first, why)) => {
+                    proven.roots.extend([(first, why.clone()), (pid, why.clone())]);
+                    return Fate::Leftover(why);
+                }
+                Err(why) => why,
+            },
+        };
+        forced.roots.insert(pid, alive.clone());
+        Fate::Forced(alive)
+    }
+
+    fn dead_launcher(&mut self, process: &Process) -> Result<(i32, Text), Text> {
+        // Whoever is asked about below is read first, as the question itself may not read.
+        let chain: Vec<i32> =
+            procfs::ancestors_in(self.all, process.pid).iter().map(|one| one.pid).collect();
+        let kinds: BTreeMap<i32, Kind> =
+            chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
+        let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
+        let kind = |pid: i32| kinds.get(&pid).copied().unwrap_or(Kind::Other);
+        Around { host: self.host, all: self.all, ours: &ours, kind: &kind }.dead_launcher(process)
+    }
+
+    /// The ranklaunch that still looks after a process.
+    fn keeper(&mut self, process: &Process) -> Option<i32> {
+        let marker = self.seen.get(&process.pid).and_then(|seen| seen.marker.clone());
+        if let Some(marker) = marker.filter(|marker| marker.alive) {
+            return Some(marker.agent);
         }
-        if let Some(why) = self.foreign(root) {
-            return Judgement::Report(why);
+        let chain: Vec<i32> = procfs::ancestors_in(self.all, process.pid)
+            .iter()
+            .filter(|one| !one.is_dead())
+            .map(|one| one.pid)
+            .collect();
+        chain.into_iter().find(|pid| {
+            // A rank shim is part of a job and carries its marker; a guard
+            // above us is ours and adopts whatever the container orphans.
+            self.kind_of(*pid) == Kind::Ranklaunch
+                && !self.above.contains(pid)
+                && self.seen.get(pid).is_none_or(|seen| seen.marker.is_none())
+        })
+    }
+
+    /// The topmost of the launchers and of the script's processes right above a process, itself
+    /// where there is none.
+    ///
+    /// # Errors
+    /// Why nothing of that tree may be ended.
+    fn top(&mut self, process: &'a Process) -> Result<&'a Process, Text> {
+        let mut top = process;
+        for one in procfs::ancestors_in(self.all, process.pid) {
+            let kind = self.kind_of(one.pid);
+            if self.above.contains(&one.pid) || one.pid == self.own.pid {
+                if matches!(kind, Kind::Launcher { .. }) {
+                    return Err(text!(
+                        "it belongs to the job that we run in",
+                        "它属于我们所在的任务"
+                    ));
+                }
+                break;
+            }
+            match kind {
+                Kind::Launcher { .. } | Kind::Ranklaunch | Kind::Python { wanted: true } => {}
+                // A shell that a launcher starts in place of the script stands between.
+                _ if self.is_inside(one) => continue,
+                _ => break,
+            }
+            if one.pid == 1 {
+                return Err(text!(
+                    "pid 1 started it, and this container would end with that",
+                    "它由 pid 1 启动，结束 pid 1 会使本容器退出"
+                ));
+            }
+            if let Some(why) = self.foreign(one.pid) {
+                return Err(why);
+            }
+            top = one;
         }
-        match self.tree_holds(root, port_holder) {
-            Some(held) => Judgement::Kill(text!(
-                "its launcher {root} lives and its tree holds {held}, which this job needs",
-                "其启动器 {root} 仍存活，但该进程树占用着本任务所需的 {held}"
-            )),
-            None => Judgement::Report(text!(
-                "its launcher {root} lives and holds nothing that this job needs",
-                "其启动器 {root} 仍存活，且未占用本任务所需的资源"
-            )),
-        }
+        Ok(top)
+    }
+
+    /// Whether something lies inside a job: without a terminal, and with a launcher's variable
+    /// or the marker of a job.
+    fn is_inside(&self, process: &Process) -> bool {
+        process.terminal == 0
+            && process.pid != 1
+            && procfs::environ(self.host, process.pid).is_some_and(|environ| {
+                procfs::variable(&environ, MARKER).is_some()
+                    || procfs::variable(&environ, "TORCHELASTIC_RUN_ID").is_some()
+            })
     }
 
     /// Why a process is none of ours to end.
-    fn foreign(&self, pid: i32) -> Option<Text> {
+    pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
         let uid = procfs::uid(self.host, pid);
         let ours = procfs::uid(self.host, self.own.pid);
         if uid.is_none() || uid != ours {
@@ -301,103 +359,47 @@ impl Search<'_> {
         None
     }
 
-    fn tree_holds(&self, root: i32, port_holder: Option<(i32, u16)>) -> Option<String> {
-        let below = procfs::descendants_in(self.all, &[root]);
-        let pids: Vec<i32> =
-            std::iter::once(root).chain(below.iter().map(|process| process.pid)).collect();
-        if let Some((_, port)) = port_holder.filter(|(pid, _)| pids.contains(pid)) {
-            return Some(format!("port {port}"));
-        }
-        pids.iter().find_map(|pid| Some(format!("/dev/nvidia{}", self.open_gpu(*pid)?)))
-    }
-
-    /// What is below a process that is ended, or in a session that one of them
-    /// made, belongs to it: data loaders, helpers, whatever a rank started.
-    fn spread(
-        &self,
-        judged: &mut BTreeMap<i32, (Rule, Judgement)>,
-        above: &BTreeSet<i32>,
-        doomed: &Sessions,
-    ) {
-        let roots: Vec<i32> = judged
-            .iter()
-            .filter(|(_, (_, judgement))| matches!(judgement, Judgement::Kill(_)))
-            .map(|(pid, _)| *pid)
-            .collect();
-        let mut sessions = doomed.clone();
-        for process in roots.iter().filter_map(|pid| self.all.get(pid)) {
-            if process.session == process.pid {
-                sessions.insert(process.pid, process.start_ticks);
-            }
-        }
-        for root in roots {
-            for process in procfs::descendants_in(self.all, &[root]) {
-                self.add_part(judged, above, process, root);
-            }
-        }
-        for process in self.all.values() {
-            let Some(start_ticks) = sessions.get(&process.session) else { continue };
-            let leader = self.all.get(&process.session);
-            if leader.is_none_or(|leader| leader.start_ticks == *start_ticks) {
-                self.add_part(judged, above, process, process.session);
-            }
-        }
-    }
-
-    fn add_part(
-        &self,
-        judged: &mut BTreeMap<i32, (Rule, Judgement)>,
-        above: &BTreeSet<i32>,
-        process: &Process,
-        root: i32,
-    ) {
-        let pid = process.pid;
-        let untouchable = pid == self.own.pid
-            || above.contains(&pid)
-            || process.is_dead()
-            || procfs::ancestors_in(self.all, pid).iter().any(|one| one.pid == self.own.pid);
-        if untouchable || matches!(judged.get(&pid), Some((_, Judgement::Kill(_)))) {
-            return;
-        }
-        let (marker, _) = self.marks(pid);
-        let judgement = match (self.foreign(pid), marker.filter(|marker| marker.alive)) {
-            (Some(why), _) => Judgement::Report(why),
-            (None, Some(marker)) => Judgement::Report(running(marker.agent)),
-            (None, None) => {
-                Judgement::Kill(text!("it ends with that tree", "它随该进程树一同结束"))
-            }
-        };
-        judged.insert(pid, (Rule::PartOf { root }, judgement));
-    }
-
-    /// Of a tree that is left alone only the topmost process is worth a line.
-    fn fold(&mut self, judged: BTreeMap<i32, (Rule, Judgement)>) -> Vec<Found> {
-        let reported: BTreeSet<i32> = judged
-            .iter()
-            .filter(|(_, (_, judgement))| matches!(judgement, Judgement::Report(_)))
-            .map(|(pid, _)| *pid)
-            .collect();
+    fn found(mut self, judged: Judged) -> Vec<Found> {
+        let uptime = uptime(self.host);
+        let class = |fate: &Fate| std::mem::discriminant(fate);
+        let classes: BTreeMap<i32, _> =
+            judged.iter().map(|(pid, (_, _, fate))| (*pid, class(fate))).collect();
         judged
             .into_iter()
-            .filter(|(pid, _)| {
-                !reported.contains(pid)
-                    || !procfs::ancestors_in(self.all, *pid)
-                        .iter()
-                        .any(|one| reported.contains(&one.pid))
-            })
-            .filter_map(|(pid, (rule, judgement))| {
-                let start_ticks = self.all.get(&pid)?.start_ticks;
-                self.look(pid);
+            .filter_map(|(pid, (rule, holds, fate))| {
+                let process = self.all.get(&pid)?;
+                self.kind_of(pid);
                 let command = procfs::shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
-                Some(Found { pid, start_ticks, command, rule, judgement })
+                let inner = procfs::ancestors_in(self.all, pid)
+                    .iter()
+                    .any(|one| classes.get(&one.pid) == Some(&class(&fate)));
+                let parent = Parent {
+                    pid: process.ppid,
+                    name: self.all.get(&process.ppid).map(orphan::shown).unwrap_or_default(),
+                };
+                let start_ticks = process.start_ticks;
+                let age = uptime.map(|now| now.saturating_sub(since_boot(start_ticks)));
+                Some(Found { pid, start_ticks, command, age, parent, rule, holds, fate, inner })
             })
             .collect()
     }
 }
 
-fn running(agent: i32) -> Text {
+pub(super) fn running(agent: i32) -> Text {
     text!(
         "its job is running: ranklaunch {agent} lives",
         "所属任务仍在运行：ranklaunch {agent} 存活"
     )
+}
+
+/// proc_uptime(5): seconds since boot, in the same time namespace as the start times.
+fn uptime(host: &Host) -> Option<Duration> {
+    let text = host.read("/proc/uptime").ok()?;
+    let seconds: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn since_boot(ticks: u64) -> Duration {
+    // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
+    Duration::from_millis(ticks.saturating_mul(10))
 }

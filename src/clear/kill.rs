@@ -25,7 +25,11 @@ use crate::verdict::{Refusal, Verdict};
 /// while it ends adds to the list.
 const ROUND: Duration = Duration::from_millis(250);
 
-/// Finds, and under [`StaleMode::Kill`] ends, what an earlier run left behind.
+/// How long TERM may take before a line says that something is waited for.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Finds, and ends what the mode ends. `progress` hears of each process once it is gone; what is
+/// left alone is in the report and told by whoever asked.
 ///
 /// # Errors
 /// [`Verdict::Stale`] with every process that outlived KILL, its state and the
@@ -39,25 +43,33 @@ pub fn clear(
         return Ok(ClearReport::default());
     }
     let mut sessions = Sessions::new();
-    let found = find_among(host, request, &sessions);
-    for one in &found {
-        progress(one.text());
-    }
-    if request.mode == StaleMode::Report || !host.is_live() || !found.iter().any(Found::is_kill) {
+    let mut found = find_among(host, request, &sessions);
+    if !host.is_live() || !found.iter().any(|one| one.is_ended_by(request.mode)) {
         return Ok(ClearReport { found, ..ClearReport::default() });
     }
 
     let start = Instant::now();
     let mut targets = Targets::default();
-    targets.add(host, &found, &mut sessions);
+    targets.add(host, &found, request.mode, &mut sessions);
     targets.signal(host, Signal::TERM);
-    targets.wait(host, start + request.term_wait);
+    targets.wait(host, start + request.term_wait.min(QUIET));
+    targets.tell(host, progress);
+    let slow = targets.living(host).len();
+    if slow > 0 && request.term_wait > QUIET {
+        let seconds = request.term_wait.as_secs();
+        progress(text!(
+            "{slow} of the processes to be ended need time; KILL follows {seconds} s after TERM",
+            "待终止的进程中有 {slow} 个需要时间；TERM 之后 {seconds} 秒将发送 KILL"
+        ));
+        targets.wait(host, start + request.term_wait);
+        targets.tell(host, progress);
+    }
 
     let kill_start = Instant::now();
     let deadline = kill_start + request.kill_wait;
     loop {
         let again = find_among(host, request, &sessions);
-        targets.add(host, &again, &mut sessions);
+        targets.add(host, &again, request.mode, &mut sessions);
         if targets.living(host).is_empty() {
             break;
         }
@@ -68,8 +80,16 @@ pub fn clear(
             break;
         }
     }
+    targets.tell(host, progress);
     let left = targets.living(host);
-    let ended = targets.all.keys().map(|(pid, _)| *pid).filter(|pid| !left.contains(pid)).collect();
+    let gone = |(pid, _): &&(i32, u64)| !left.contains(pid);
+    let ended: Vec<i32> = targets.all.keys().filter(gone).map(|(pid, _)| *pid).collect();
+    // Those that came while the others ended are part of what was found.
+    for target in targets.all.values().map(|target| &target.found) {
+        if !found.iter().any(|one| (one.pid, one.start_ticks) == (target.pid, target.start_ticks)) {
+            found.push(target.clone());
+        }
+    }
     if left.is_empty() {
         return Ok(ClearReport { found, ended, waited: start.elapsed() });
     }
@@ -84,13 +104,15 @@ struct Targets {
 
 struct Target {
     handle: Option<OwnedFd>,
-    command: String,
+    found: Found,
     refused: Option<Errno>,
+    /// Its end was told.
+    told: bool,
 }
 
 impl Targets {
-    fn add(&mut self, host: &Host, found: &[Found], sessions: &mut Sessions) {
-        for one in found.iter().filter(|one| one.is_kill()) {
+    fn add(&mut self, host: &Host, found: &[Found], mode: StaleMode, sessions: &mut Sessions) {
+        for one in found.iter().filter(|one| one.is_ended_by(mode)) {
             let key = (one.pid, one.start_ticks);
             if self.all.contains_key(&key) {
                 continue;
@@ -111,7 +133,7 @@ impl Targets {
             if now.session == now.pid {
                 sessions.insert(now.session, now.start_ticks);
             }
-            let target = Target { handle, command: one.command.clone(), refused: None };
+            let target = Target { handle, found: one.clone(), refused: None, told: false };
             self.all.insert(key, target);
         }
     }
@@ -129,6 +151,16 @@ impl Targets {
             if signal == Signal::TERM {
                 // A stopped process sees no TERM before it goes on.
                 let _ = send(Signal::CONT);
+            }
+        }
+    }
+
+    /// Says of each that is gone that it was ended, once.
+    fn tell(&mut self, host: &Host, progress: &mut dyn FnMut(Text)) {
+        for ((pid, start_ticks), target) in &mut self.all {
+            if !target.told && !procfs::is_alive(host, *pid, *start_ticks) {
+                target.told = true;
+                progress(target.found.ended());
             }
         }
     }
@@ -186,7 +218,7 @@ fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) ->
                 procfs::wchan(host, *pid).map_or_else(String::new, |at| format!(" in {at}"));
             let refused =
                 target.refused.map_or_else(String::new, |errno| format!(", signal: {errno}"));
-            format!("pid {pid} ({}, state {state}{place}{refused})", target.command)
+            format!("pid {pid} ({}, state {state}{place}{refused})", target.found.command)
         })
         .collect();
     let names = names.join("; ");

@@ -1,17 +1,33 @@
 //! Processes that an earlier run left behind.
 //!
-//! Owns the question which processes are stale and the act of ending them.
-//! Takes a [`Request`]: the job's program, its GPUs, its master port. Gives what
-//! was [`Found`], each with the rule that matched, and a [`ClearReport`] or a
-//! refusal that names what cannot be ended. Must never signal a process that is
-//! not proven to be a leftover of a job like ours: not ourselves or what is
-//! above us, not another user's, not another container's, none newer than us,
-//! none that merely has the script's name among its arguments, and nothing of a
-//! job whose ranklaunch still lives.
+//! Owns the question which processes are stale and the act of ending them. Takes a
+//! [`Request`]: the job's program, its GPUs, its master port. Gives what was [`Found`], each
+//! with the rule that matched and its [`Fate`], and a [`ClearReport`] or a refusal that names
+//! what cannot be ended.
+//!
+//! The rule. A script that runs may be somebody's healthy job, and `nohup` leaves exactly such
+//! processes: orphaned and well. So by default ([`StaleMode::Kill`]) only proof ends a process,
+//! with all that it started:
+//! - it carries our marker ([`MARKER`]) of a run whose agent is dead; the agent is known by pid
+//!   and start time, since pids are used again;
+//! - or it runs this job's script, of our user and in our container, has a rank's variables, and
+//!   its launcher is dead: PID 1 or a subreaper adopted it. What is proof of that stands in
+//!   [`orphan`].
+//!
+//! Everything else that runs the script, has a GPU of the job open or holds the master port is
+//! reported. `--stale force` ([`StaleMode::Force`]) ends what runs the script whoever looks after
+//! it, with its launcher and the launcher's tree, as `pkill -f SCRIPT` did.
+//!
+//! Never ended: ourselves and what is above us, another user's, another container's, what began
+//! after us, PID 1, a shell that a person sits at, and what merely names the script (editors,
+//! `grep`, `sh -c`). Reads the arguments by their structure, never as text.
 
 mod find;
 mod identity;
 mod kill;
+mod orphan;
+mod spread;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -20,10 +36,10 @@ use std::time::Duration;
 
 pub use find::find;
 pub use kill::clear;
+pub use tell::shown_age;
 
 use crate::lang::Text;
 use crate::settings::StaleMode;
-use crate::text;
 
 pub use crate::procfs::JOB_MARK as MARKER;
 
@@ -36,9 +52,14 @@ pub struct Request {
     pub module: Option<String>,
     /// N of the `/dev/nvidiaN` that this job will use; empty while they are unknown.
     pub gpu_minors: Vec<u32>,
+    /// Whom the driver names as users of these GPUs. Pids of another namespace may be among
+    /// them, so each is asked for its open devices.
+    pub gpu_users: Vec<i32>,
     /// The port that this node must bind; None on the other nodes.
     pub master_port: Option<u16>,
     pub mode: StaleMode,
+    /// Only this process, with what is above and below it; the others wait.
+    pub only: Option<i32>,
     /// Between TERM and KILL.
     pub term_wait: Duration,
     /// Between KILL and giving up.
@@ -52,8 +73,10 @@ impl Request {
             script: None,
             module: None,
             gpu_minors: Vec::new(),
+            gpu_users: Vec::new(),
             master_port: None,
             mode,
+            only: None,
             term_wait: Duration::from_secs(10),
             kill_wait: Duration::from_secs(20),
         }
@@ -68,8 +91,33 @@ pub struct Found {
     pub start_ticks: u64,
     /// Arguments with secrets masked.
     pub command: String,
+    /// Since it began; None where /proc/uptime cannot be read.
+    pub age: Option<Duration>,
+    pub parent: Parent,
     pub rule: Rule,
-    pub judgement: Judgement,
+    /// What of this job's it holds.
+    pub holds: Vec<Held>,
+    pub fate: Fate,
+    /// An ancestor of it shares its fate, so that a line for that one is enough.
+    pub inner: bool,
+}
+
+/// A process's parent as a person knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    /// 0: outside of this PID namespace, as after `docker exec`.
+    pub pid: i32,
+    /// The kernel's short name, escaped.
+    pub name: String,
+}
+
+/// Something that this job needs for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// It has `/dev/nvidiaN` of this job open.
+    Gpu(u32),
+    /// It listens on the master port.
+    Port(u16),
 }
 
 /// Why a process was looked at.
@@ -77,72 +125,48 @@ pub struct Found {
 pub enum Rule {
     /// It runs the job's script or module.
     Program,
-    /// It is torchrun, accelerate or deepspeed.
+    /// It is a launcher of the job's script or module.
     Launcher,
     /// It carries the marker of a ranklaunch job.
     Marker { job: String },
-    /// It carries TORCHELASTIC_RUN_ID, which only torchrun's ranks have.
-    ElasticRank { run_id: String },
-    /// It is below, or in the session of, one that is ended.
+    /// It is below, or in the session of, one that is ended, or starts what is ended.
     PartOf { root: i32 },
-    /// It has a GPU of this job open.
-    HoldsGpu { minor: u32 },
-    /// It listens on the master port.
-    HoldsPort { port: u16 },
+    /// It holds what the job needs, and nothing else is known of it.
+    Holds,
 }
 
-impl Rule {
-    pub fn text(&self) -> Text {
-        match self {
-            Rule::Program => text!("runs this job's program", "运行的正是本任务的程序"),
-            Rule::Launcher => text!("is a launcher of ranks", "是 rank 的启动器"),
-            Rule::Marker { job } => {
-                text!("carries {MARKER} of job {job}", "带有任务 {job} 的 {MARKER} 标记")
-            }
-            Rule::ElasticRank { run_id } => text!(
-                "is a torchrun rank (TORCHELASTIC_RUN_ID={run_id})",
-                "是 torchrun 的 rank（TORCHELASTIC_RUN_ID={run_id}）"
-            ),
-            Rule::PartOf { root } => {
-                text!("belongs to the process tree of {root}", "属于进程 {root} 的进程树")
-            }
-            Rule::HoldsGpu { minor } => {
-                text!("has /dev/nvidia{minor} open", "打开着 /dev/nvidia{minor}")
-            }
-            Rule::HoldsPort { port } => {
-                text!("listens on master port {port}", "正在监听主端口 {port}")
-            }
-        }
-    }
-}
-
-/// What is to be done, and why.
+/// Which mode ends it, and why that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgement {
-    /// End it.
-    Kill(Text),
-    /// Leave it alone and say so.
-    Report(Text),
+pub enum Fate {
+    /// Proven to be left over: ended by `kill` and `force`.
+    Leftover(Text),
+    /// Perhaps a healthy job: ended by `force` alone.
+    Forced(Text),
+    /// Ended by no mode.
+    Spared(Text),
 }
 
 impl Found {
-    pub fn is_kill(&self) -> bool {
-        matches!(self.judgement, Judgement::Kill(_))
+    /// Whether this mode ends it.
+    pub fn is_ended_by(&self, mode: StaleMode) -> bool {
+        match (&self.fate, mode) {
+            (_, StaleMode::Report | StaleMode::Off) | (Fate::Spared(_), _) => false,
+            (Fate::Leftover(_), StaleMode::Kill | StaleMode::Force) => true,
+            (Fate::Forced(_), mode) => mode == StaleMode::Force,
+        }
     }
 
-    /// One line for a person.
-    pub fn text(&self) -> Text {
-        let Found { pid, command, .. } = self;
-        let rule = self.rule.text();
-        let (Judgement::Kill(why) | Judgement::Report(why)) = &self.judgement;
-        let (en, zh) = match self.judgement {
-            Judgement::Kill(_) => ("stale", "残留进程"),
-            Judgement::Report(_) => ("left alone", "不处理"),
-        };
-        Text::new(
-            format!("{en}: pid {pid} ({command}) {}: {}", rule.en, why.en),
-            format!("{zh}：pid {pid}（{command}）{}：{}", rule.zh, why.zh),
-        )
+    pub fn holds_port(&self) -> bool {
+        self.holds.iter().any(|held| matches!(held, Held::Port(_)))
+    }
+
+    pub fn holds_gpu(&self) -> bool {
+        self.holds.iter().any(|held| matches!(held, Held::Gpu(_)))
+    }
+
+    pub fn why(&self) -> &Text {
+        let (Fate::Leftover(why) | Fate::Forced(why) | Fate::Spared(why)) = &self.fate;
+        why
     }
 }
 

@@ -29,6 +29,10 @@ struct Planted {
     namespace: &'static str,
     cgroup: &'static str,
     open: &'static str,
+    /// The kernel's short name, where it is not that of the program.
+    comm: &'static str,
+    /// Ignores SIGHUP, as after nohup.
+    nohup: bool,
 }
 
 fn planted(pid: i32, argv: &'static str) -> Planted {
@@ -45,22 +49,34 @@ fn planted(pid: i32, argv: &'static str) -> Planted {
         namespace: "pid:[1]",
         cgroup: "0::/pod/a",
         open: "/dev/null",
+        comm: "",
+        nohup: false,
     }
 }
 
-/// A /proc with an init (1), ourselves (50, below shell 40), and `processes`.
+/// The init of most tests: a container's, which adopts and starts nothing.
+fn init() -> Planted {
+    Planted { ppid: 0, start: 1, session: 1, ..planted(1, "sleep infinity") }
+}
+
+/// A /proc with an init (1), ourselves (50, below shell 40), and `processes`; one of them may
+/// be another init.
 fn host(folder: &Path, processes: &[Planted]) -> Host {
     let own = Planted { ppid: 40, start: 500, ..planted(50, "/bin/ranklaunch run") };
     let shell = Planted { start: 50, ..planted(40, "bash") };
-    let init = Planted { ppid: 0, start: 1, ..planted(1, "tini -- bash") };
-    for one in [&init, &shell, &own].into_iter().chain(processes) {
+    let init = init();
+    let init = Some(&init).filter(|_| processes.iter().all(|one| one.pid != 1));
+    for one in init.into_iter().chain([&shell, &own]).chain(processes) {
         let Planted { pid, ppid, session, terminal, start, state, .. } = one;
         let proc = folder.join(format!("proc/{pid}"));
         std::fs::create_dir_all(proc.join("ns")).expect("folder");
         std::fs::create_dir_all(proc.join("fd")).expect("folder");
+        let first = one.argv.split(' ').next().unwrap_or_default();
+        let comm = first.rsplit('/').next().unwrap_or_default();
+        let comm = if one.comm.is_empty() { comm } else { one.comm };
         let zeros = "0 ".repeat(14);
         let stat = format!(
-            "{pid} (x (y) z) {state} {ppid} {session} {session} {terminal} {zeros}0 {start} 0\n"
+            "{pid} ({comm}) {state} {ppid} {session} {session} {terminal} {zeros}0 {start} 0\n"
         );
         // Fields 8 to 21 are fourteen; the extra zero above stands for none of them.
         let stat = stat.replacen(&format!("{zeros}0 "), &zeros, 1);
@@ -68,8 +84,9 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
         let nul = |text: &str| format!("{}\0", text.replace(' ', "\0"));
         std::fs::write(proc.join("cmdline"), nul(one.argv)).expect("cmdline");
         std::fs::write(proc.join("environ"), nul(one.environ)).expect("environ");
-        std::fs::write(proc.join("status"), format!("Name:\tx\nUid:\t0\t{}\t0\t0\n", one.uid))
-            .expect("status");
+        let ignored = u64::from(one.nohup);
+        let status = format!("Name:\tx\nUid:\t0\t{}\t0\t0\nSigIgn:\t{ignored:016x}\n", one.uid);
+        std::fs::write(proc.join("status"), status).expect("status");
         std::fs::write(proc.join("cgroup"), format!("{}\n", one.cgroup)).expect("cgroup");
         symlink(one.namespace, proc.join("ns/pid")).expect("ns");
         symlink("/job", proc.join("cwd")).expect("cwd");
@@ -78,6 +95,7 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
     std::fs::create_dir_all(folder.join("job")).expect("job");
     std::fs::write(folder.join("job/train.py"), "").expect("script");
     symlink("50", folder.join("proc/self")).expect("self");
+    std::fs::write(folder.join("proc/uptime"), "100.25 200.00\n").expect("uptime");
     Host::replayed(folder, BTreeMap::<OsString, OsString>::new())
 }
 
@@ -89,114 +107,248 @@ fn request() -> Request {
     }
 }
 
-/// Pids to end and pids reported.
-fn verdicts(processes: &[Planted]) -> (Vec<i32>, Vec<i32>) {
+/// What ends under kill, what under force alone, and what under no mode.
+fn fates(processes: &[Planted]) -> [Vec<i32>; 3] {
     let folder = tempfile::tempdir().expect("folder");
     let found = find(&host(folder.path(), processes), &request());
-    let of = |kill| found.iter().filter(|one| one.is_kill() == kill).map(|one| one.pid).collect();
-    (of(true), of(false))
+    let of = |which: fn(&Fate) -> bool| {
+        found.iter().filter(|one| which(&one.fate)).map(|one| one.pid).collect()
+    };
+    [
+        of(|fate| matches!(fate, Fate::Leftover(_))),
+        of(|fate| matches!(fate, Fate::Forced(_))),
+        of(|fate| matches!(fate, Fate::Spared(_))),
+    ]
 }
 
+/// A python that runs the script, and with these variables.
+fn runs(environ: &'static str) -> Planted {
+    Planted { environ, ..planted(60, "python -u train.py") }
+}
+
+/// One process beside us, an orphan of PID 1 unless it says otherwise.
 #[test]
-fn each_rule_has_its_judgement() {
-    let rank = || planted(60, "python -u train.py");
-    let none: &[i32] = &[];
-    for (what, process, kill, report) in [
-        ("an orphan rank", rank(), &[60][..], none),
-        ("one adopted by a subreaper", Planted { ppid: 40, ..rank() }, &[60], none),
-        ("a younger one", Planted { start: 501, ..rank() }, none, none),
-        ("one as old as we are", Planted { start: 500, ..rank() }, none, none),
-        ("a zombie", Planted { state: 'Z', ..rank() }, none, none),
-        ("another user's", Planted { uid: 65534, ..rank() }, none, &[60]),
-        ("another namespace's", Planted { namespace: "pid:[2]", ..rank() }, none, &[60]),
-        ("another container's", Planted { cgroup: "0::/pod/b", ..rank() }, none, &[60]),
-        ("an editor", planted(60, "vim train.py"), none, none),
-        ("a grep", planted(60, "grep train.py"), none, none),
-        ("another script", planted(60, "python other.py train.py"), none, none),
+fn each_process_has_its_fate() {
+    let rank = || runs("LOCAL_RANK=0 RANK=0 WORLD_SIZE=2");
+    let elastic = || runs("TORCHELASTIC_RUN_ID=none LOCAL_RANK=0");
+    let marked = |environ| Planted { environ, ..planted(60, "worker") };
+    const KILL: [&[i32]; 3] = [&[60], &[], &[]];
+    const FORCE: [&[i32]; 3] = [&[], &[60], &[]];
+    const SPARED: [&[i32]; 3] = [&[], &[], &[60]];
+    const NOT_FOUND: [&[i32]; 3] = [&[], &[], &[]];
+    for (what, process, expected) in [
+        ("an orphan of torchrun", elastic(), KILL),
+        ("an orphan of deepspeed", runs("CROSS_RANK=0 LOCAL_RANK=0"), KILL),
+        ("an orphan of mpirun", runs("OMPI_COMM_WORLD_RANK=0"), KILL),
+        ("an orphan of srun", runs("SLURM_PROCID=0"), KILL),
+        ("an orphan of Hydra", runs("PMI_RANK=0"), KILL),
+        ("an orphan with LOCAL_RANK alone", rank(), KILL),
+        ("nohup deepspeed's", Planted { nohup: true, ..runs("CROSS_RANK=0") }, KILL),
+        // nohup leaves orphans that are well.
+        ("a script that runs by itself", runs("PATH=/bin"), FORCE),
+        ("the same under nohup", Planted { nohup: true, ..runs("PATH=/bin") }, FORCE),
+        ("RANK and WORLD_SIZE, as a platform sets them", runs("RANK=0 WORLD_SIZE=1"), FORCE),
+        ("nohup with LOCAL_RANK by hand", Planted { nohup: true, ..rank() }, FORCE),
+        ("a step's, after nohup", Planted { nohup: true, ..runs("SLURM_PROCID=0") }, FORCE),
+        ("at a terminal", Planted { terminal: 34816, ..rank() }, FORCE),
+        ("below a living shell", Planted { ppid: 40, ..elastic() }, FORCE),
+        ("from docker exec", Planted { ppid: 0, ..elastic() }, FORCE),
+        // The parent went while we looked.
+        ("of a parent that is not there", Planted { ppid: 99, ..elastic() }, FORCE),
+        ("a living torchrun of our script", planted(60, "torchrun train.py"), FORCE),
+        ("a living mpirun of it", planted(60, "mpirun -np 2 python train.py"), FORCE),
+        ("a ranklaunch of it", planted(60, "ranklaunch run -- train.py"), NOT_FOUND),
+        ("a younger one", Planted { start: 501, ..elastic() }, NOT_FOUND),
+        ("one as old as we are", Planted { start: 500, ..elastic() }, NOT_FOUND),
+        ("a zombie", Planted { state: 'Z', ..elastic() }, NOT_FOUND),
+        ("another user's", Planted { uid: 65534, ..elastic() }, SPARED),
+        ("another namespace's", Planted { namespace: "pid:[2]", ..elastic() }, SPARED),
+        ("another container's", Planted { cgroup: "0::/pod/b", ..elastic() }, SPARED),
+        (
+            "an editor",
+            Planted { environ: "LOCAL_RANK=0", ..planted(60, "vim train.py") },
+            NOT_FOUND,
+        ),
+        ("a grep", planted(60, "grep train.py"), NOT_FOUND),
+        ("a shell", planted(60, "bash -c python_train.py"), NOT_FOUND),
+        ("another script", planted(60, "python other.py train.py"), NOT_FOUND),
+        // The decision is about this script; another job's remains are not ours to judge.
+        (
+            "another script's orphan",
+            Planted { environ: "TORCHELASTIC_RUN_ID=x", ..planted(60, "python other.py") },
+            NOT_FOUND,
+        ),
+        ("a living torchrun of another script", planted(60, "torchrun other.py"), NOT_FOUND),
         (
             "a notebook on our GPU",
             Planted { open: "/dev/nvidia1", ..planted(60, "python -m ipykernel_launcher") },
-            none,
-            &[60],
+            SPARED,
         ),
         (
             "a notebook on another GPU",
             Planted { open: "/dev/nvidia7", ..planted(60, "python -m ipykernel_launcher") },
-            none,
-            none,
+            NOT_FOUND,
         ),
-        (
-            "a renamed orphan of torchrun",
-            Planted { environ: "TORCHELASTIC_RUN_ID=none", ..planted(60, "worker") },
-            &[60],
-            none,
-        ),
-        (
-            "a shell started in a job",
-            Planted { environ: "TORCHELASTIC_RUN_ID=none", terminal: 34816, ..planted(60, "bash") },
-            none,
-            none,
-        ),
-        (
-            "a rank of a dead agent",
-            Planted { environ: "RANKLAUNCH_JOB=a:b:77:90", ..planted(60, "worker") },
-            &[60],
-            none,
-        ),
-        (
-            "a rank of a reused pid",
-            Planted { environ: "RANKLAUNCH_JOB=a:1:90", ..planted(60, "worker") },
-            &[60],
-            none,
-        ),
-        (
-            "a rank of a living agent",
-            Planted { environ: "RANKLAUNCH_JOB=a:1:1", open: "/dev/nvidia0", ..rank() },
-            none,
-            &[60],
-        ),
-        ("a living torchrun", planted(60, "torchrun other.py"), none, &[60]),
-        ("a living torchrun of our script", planted(60, "torchrun train.py"), none, &[60]),
+        ("of a dead agent", marked("RANKLAUNCH_JOB=a:b:77:90"), KILL),
+        ("of an agent whose pid is another's by now", marked("RANKLAUNCH_JOB=a:1:90"), KILL),
+        ("of a living agent, and no script of ours", marked("RANKLAUNCH_JOB=a:1:1"), NOT_FOUND),
+        ("a rank of a living agent", runs("RANKLAUNCH_JOB=a:1:1 LOCAL_RANK=0"), FORCE),
+        ("a mark that is none", marked("RANKLAUNCH_JOB=a:1:x"), NOT_FOUND),
     ] {
-        assert_eq!(verdicts(&[process]), (kill.to_vec(), report.to_vec()), "{what}");
+        assert_eq!(fates(&[process]), expected.map(<[i32]>::to_vec), "{what}");
     }
+}
+
+/// Whose orphan it is depends on who may have started it.
+#[test]
+fn an_adopter_is_told_from_a_parent() {
+    let first = |argv| Planted { argv, ..init() };
+    let elastic = runs("TORCHELASTIC_RUN_ID=none");
+    let by_hand = Planted { session: 1, ..runs("LOCAL_RANK=0") };
+    let own_session = runs("LOCAL_RANK=0");
+    let first_child = Planted { start: 20, ..own_session.clone() };
+    for (what, init, process, is_leftover) in [
+        ("a shell has not torchrun's variable", first("bash start.sh"), &elastic, true),
+        ("a loop in a shell may set LOCAL_RANK", first("bash start.sh"), &by_hand, false),
+        ("a rank with a session of its own", first("bash start.sh"), &own_session, true),
+        ("a torchrun as PID 1", first("torchrun train.py"), &elastic, false),
+        (
+            "python -um as PID 1",
+            first("python -um torch.distributed.run train.py"),
+            &elastic,
+            false,
+        ),
+        ("an mpirun as PID 1", first("mpirun python train.py"), &elastic, false),
+        ("a python that may be one", first("python platform.py"), &elastic, false),
+        ("a ranklaunch init around us", first("ranklaunch init -- bash"), &elastic, true),
+        ("tini's own program", first("tini -- bash -c x"), &first_child, false),
+        (
+            "a container that is told LOCAL_RANK",
+            Planted { environ: "LOCAL_RANK=0", ..first("sleep 9") },
+            &own_session,
+            false,
+        ),
+        ("systemd's user manager", init(), &Planted { ppid: 61, ..elastic.clone() }, true),
+    ] {
+        let manager = Planted { start: 90, ..planted(61, "systemd --user") };
+        let [leftover, forced, spared] = fates(&[init, process.clone(), manager]);
+        assert_eq!(leftover == [60], is_leftover, "{what}: {forced:?} {spared:?}");
+    }
+    // Of tini's children the first is its program, and another one is an orphan.
+    let program = Planted { start: 90, ..planted(70, "python train.py") };
+    let tini = first("tini -- python train.py");
+    assert_eq!(fates(&[tini, program, own_session]), [vec![60], vec![70], vec![]]);
 }
 
 #[test]
 fn trees_are_judged_as_one() {
-    let torchrun = planted(60, "python /usr/bin/torchrun other.py");
-    let rank = Planted { ppid: 60, ..planted(61, "python -u other.py") };
-    let loader = Planted { ppid: 61, session: 61, ..planted(62, "data loader") };
+    let torchrun = planted(60, "python /usr/bin/torchrun train.py");
+    let rank =
+        Planted { ppid: 60, environ: "TORCHELASTIC_RUN_ID=x", ..planted(61, "python -u train.py") };
+    let loader = Planted { ppid: 61, session: 61, ..rank.clone() };
+    let loader = Planted { pid: 62, ..loader };
     // Its parent died: only the session says whose it was; newer than us and all.
     let stray = Planted { ppid: 1, session: 61, start: 900, ..planted(63, "ffmpeg") };
+    let none = Vec::new;
 
-    let free = [torchrun.clone(), rank.clone(), loader.clone()];
-    assert_eq!(verdicts(&free), (vec![], vec![60]), "its GPUs are not ours");
-    let mut busy = free.to_vec();
+    let living = [torchrun.clone(), rank.clone(), loader.clone(), stray.clone()];
+    assert_eq!(fates(&living), [none(), vec![60, 61, 62, 63], none()], "a living torchrun");
+    let mut busy = living.to_vec();
     busy[2].open = "/dev/nvidia1";
-    assert_eq!(verdicts(&busy), (vec![60, 61, 62], vec![]), "it holds our GPU");
+    assert_eq!(fates(&busy), [none(), vec![60, 61, 62, 63], none()], "even on our GPU");
 
-    let orphans = [
-        Planted { ppid: 1, environ: "TORCHELASTIC_RUN_ID=x", ..rank.clone() },
-        loader.clone(),
-        stray.clone(),
-    ];
-    assert_eq!(verdicts(&orphans), (vec![61, 62, 63], vec![]), "all that a dead torchrun left");
+    let orphan = Planted { ppid: 1, ..rank.clone() };
+    let orphans = [orphan.clone(), loader.clone(), stray.clone()];
+    assert_eq!(fates(&orphans), [vec![61, 62, 63], none(), none()], "what a dead one left");
 
-    let kept = [
-        Planted { argv: "/bin/ranklaunch run", ..torchrun.clone() },
-        Planted { argv: "python train.py", open: "/dev/nvidia0", ..rank },
-        loader,
-    ];
-    assert_eq!(verdicts(&kept), (vec![], vec![61]), "a living ranklaunch is never stale");
+    // torchrun --no-python bash wrapper.sh: the wrapper is the rank.
+    let wrapper = Planted { pid: 64, argv: "bash wrapper.sh", ..orphan.clone() };
+    let below = Planted { ppid: 64, session: 64, ..orphan.clone() };
+    let wrapped = [Planted { session: 64, ..wrapper.clone() }, below.clone()];
+    assert_eq!(fates(&wrapped), [vec![61, 64], none(), none()], "a wrapper and its rank");
+    let living = [torchrun.clone(), Planted { ppid: 60, session: 64, ..wrapper }, below];
+    assert_eq!(fates(&living), [none(), vec![60, 61, 64], none()], "below a living torchrun");
 
-    let shim = Planted {
-        argv: "/bin/ranklaunch rank -- python train.py",
-        environ: "RANKLAUNCH_JOB=a:77:90",
-        ..torchrun
+    // A tmux that was begun inside a step has the step's variables and init as its parent.
+    let tmux = Planted { environ: "SLURM_PROCID=0", ..planted(70, "tmux: server") };
+    let pane =
+        Planted { ppid: 70, terminal: 34817, pid: 71, session: 71, argv: "-bash", ..tmux.clone() };
+    let by_a_person = Planted {
+        ppid: 71,
+        session: 71,
+        environ: "SLURM_PROCID=0",
+        terminal: 34817,
+        ..planted(72, "python train.py")
     };
-    let below = Planted { ppid: 60, ..planted(61, "python train.py") };
-    assert_eq!(verdicts(&[shim, below]), (vec![60, 61], vec![]), "a shim whose agent died");
+    assert_eq!(fates(&[tmux, pane, by_a_person]), [none(), vec![72], none()], "in a tmux");
+
+    // The agent lives, so the job is running: force ends it from the guard down.
+    let guard = planted(65, "/bin/ranklaunch run -- train.py");
+    let agent = Planted { ppid: 65, ..planted(66, "/bin/ranklaunch run -- train.py") };
+    let marked = "RANKLAUNCH_JOB=a:66:100";
+    let shim = Planted {
+        ppid: 66,
+        environ: marked,
+        ..planted(67, "/bin/ranklaunch rank -- python train.py")
+    };
+    let ours = Planted { ppid: 67, environ: marked, ..planted(68, "python train.py") };
+    let job = [guard, agent, shim.clone(), ours.clone()];
+    assert_eq!(fates(&job), [none(), vec![65, 66, 67, 68], none()], "a living ranklaunch");
+    let shim = Planted { ppid: 1, ..shim };
+    assert_eq!(fates(&[shim, ours]), [vec![67, 68], none(), none()], "a shim whose agent died");
+
+    // A person's shell below what is forced, as `!bash` in pdb opens it.
+    let shell = Planted { ppid: 61, terminal: 34816, session: 69, ..planted(69, "bash") };
+    let helper = Planted { ppid: 61, session: 61, ..planted(73, "sh -c ffmpeg") };
+    let editor = Planted { ppid: 69, terminal: 34816, session: 69, ..planted(74, "vim train.py") };
+    let with_shell = [torchrun, rank, shell, helper, editor];
+    assert_eq!(fates(&with_shell), [none(), vec![60, 61, 73], vec![69, 74]], "a person's shell");
+}
+
+/// The port decides nothing by itself: whoever holds it is named, and only proof ends it.
+#[test]
+fn who_holds_the_port_is_named_and_not_condemned() {
+    let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1\n";
+    let listening = |argv, environ| {
+        let folder = tempfile::tempdir().expect("folder");
+        let holder = Planted { open: "socket:[4242]", environ, ..planted(60, argv) };
+        let host = host(folder.path(), &[holder]);
+        std::fs::create_dir_all(folder.path().join("proc/50/net")).expect("folder");
+        std::fs::write(folder.path().join("proc/50/net/tcp"), table).expect("table");
+        let request = Request { master_port: Some(29500), ..request() };
+        let found = find(&host, &request);
+        assert_eq!(found.len(), 1, "{argv}");
+        let one = found.into_iter().next().expect("one");
+        assert_eq!(one.holds, [Held::Port(29500)]);
+        one
+    };
+    let other = listening("python /bin/torchrun other.py", "PATH=/bin");
+    assert!(matches!((&other.rule, &other.fate), (Rule::Holds, Fate::Spared(_))), "{other:?}");
+    assert!(!other.is_ended_by(StaleMode::Force));
+    let server = listening("nginx", "PATH=/bin");
+    assert!(matches!(server.fate, Fate::Spared(_)));
+    let same = listening("torchrun train.py", "PATH=/bin");
+    assert!(matches!(same.fate, Fate::Forced(_)));
+    let rank = listening("python train.py", "TORCHELASTIC_RUN_ID=x");
+    assert!(matches!(rank.fate, Fate::Leftover(_)));
+    // Pid, command, age, parent, rule, and what would end it.
+    let line = same.left_alone(StaleMode::Kill);
+    for part in [
+        "pid 60 (torchrun train.py",
+        "99 s old",
+        "parent 1 sleep",
+        "launches this job's script",
+        "listens on master port 29500",
+        "--stale force would end it",
+    ] {
+        assert!(line.en.contains(part), "{part}: {}", line.en);
+    }
+    for part in ["pid 60（torchrun train.py", "99 秒", "父进程 1 sleep", "29500", "--stale force"]
+    {
+        assert!(line.zh.contains(part), "{part}: {}", line.zh);
+    }
+    let line = rank.ended();
+    assert!(line.en.starts_with("ended: pid 60") && line.zh.starts_with("已终止：pid 60"));
 }
 
 const STAGE: &str = "RANKLAUNCH_TEST_STAGE";
@@ -294,16 +446,21 @@ fn plant() {
             spawn(command)
         }),
         ("a living torchrun's", spawn(start(&folder, "torchrun", &["torchrun", "train.py"]))),
+        ("a script that runs by itself", spawn(rank())),
     ];
     let mut stale: Vec<(&str, Child)> = vec![
-        ("orphan rank", spawn(rank())),
+        ("orphan rank", {
+            let mut command = rank();
+            command.env("LOCAL_RANK", "0").env("RANK", "0").env("WORLD_SIZE", "2");
+            spawn(command)
+        }),
         ("dead agent's", {
             let mut command = start(&folder, "anything", &["-c", "sleep 600; :"]);
             command.env(MARKER, format!("job:{pid}:{}", ticks + 1));
             spawn(command)
         }),
         ("torchrun's orphan", {
-            let mut command = start(&folder, "python3", &["-c", "sleep 600; :"]);
+            let mut command = rank();
             command.env("TORCHELASTIC_RUN_ID", "none");
             spawn(command)
         }),
@@ -334,11 +491,22 @@ fn plant() {
         assert!(alive(child), "the {what} process was ended");
     }
 
-    let mut deaf = spawn(start(&folder, "python3", &["deaf.py"]));
+    let mut deaf = {
+        let mut command = start(&folder, "python3", &["deaf.py"]);
+        command.env("LOCAL_RANK", "0");
+        spawn(command)
+    };
     until("it ignores TERM", || folder.join("deaf").exists());
     run_stage(&folder, "deaf", &mut decoys);
     let status = deaf.try_wait().expect("wait").expect("ended by KILL");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+
+    // The control: what was left alone can be ended, and force ends what runs the script.
+    run_stage(&folder, "force", &mut decoys);
+    for (what, child) in &mut decoys {
+        let runs_it = ["a living agent's", "a living torchrun's", "a script that runs by itself"];
+        assert_eq!(alive(child), !runs_it.contains(what), "{what} under force");
+    }
     std::fs::write(folder.join("planted"), "done").expect("proof");
     // The namespace ends with us, and with it everything planted.
 }
@@ -374,6 +542,7 @@ fn act(mode: &str) {
         "off" => (StaleMode::Off, "train.py"),
         "report" => (StaleMode::Report, "train.py"),
         "deaf" => (StaleMode::Kill, "deaf.py"),
+        "force" => (StaleMode::Force, "train.py"),
         _ => (StaleMode::Kill, "train.py"),
     };
     // Younger than us, an orphan by the time we look: not ours to end.
@@ -398,14 +567,20 @@ fn act(mode: &str) {
     until("the younger one", || !newer().is_empty());
     let mut lines = Vec::new();
     let report = clear(&host, &request, &mut |text| lines.push(text)).expect("clears");
-    assert_eq!(lines.len(), report.found.len());
     assert_eq!(report.found.is_empty(), mode == "off");
-    assert_eq!(report.ended.is_empty(), stale != StaleMode::Kill, "{:?}", report.found);
+    let ends = matches!(stale, StaleMode::Kill | StaleMode::Force);
+    assert_eq!(report.ended.is_empty(), !ends, "{:?}", report.found);
+    // Each that is gone has its line, and each line says so.
+    let told = lines.iter().filter(|line| line.en.starts_with("ended: pid ")).count();
+    assert_eq!(told, report.ended.len(), "{lines:?}");
     assert!(!newer().is_empty(), "the younger one was ended");
     assert!(report.waited < Duration::from_secs(9), "{:?}", report.waited);
     if mode == "report" {
-        let reported = |word: &str| lines.iter().any(|line| line.en.contains(word));
-        assert!(reported("user 65534") && reported("lives") && reported("stale: pid"), "{lines:?}");
+        let words = [("user 65534", stale), ("lives", stale), ("kill would end", stale)];
+        for (word, mode) in words {
+            let said = |one: &Found| one.left_alone(mode).en.contains(word);
+            assert!(report.found.iter().any(said), "{word}: {:?}", report.found);
+        }
     }
 }
 

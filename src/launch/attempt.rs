@@ -51,6 +51,19 @@ pub(super) async fn all(
     dispositions: Dispositions,
 ) -> Ending {
     let mut ready = ready;
+    if let Some(request) = ready.stale.take()
+        && let Err(ending) = clear_stale(scene, guard, &request).await
+    {
+        let clock = Clock::of(scene.settings.grace.value, None);
+        let node = Some(ready.plan.membership.node_rank);
+        scene.announce(&ending, node, clock);
+        // The others have agreed and wait for this node.
+        let Some(mut together) = ready.together.take() else { return ending };
+        let patience = clock.left(EndStep::LastWords);
+        let judged = together.judge(scene, guard.ear, ending, Vec::new(), patience).await;
+        together.close().await;
+        return judged.ending;
+    }
     let mut journal = None;
     let mut attempt = ready.attempt;
     // With several nodes only the muster can start all of them again.
@@ -133,6 +146,19 @@ struct Over {
 async fn finish(scene: &Scene, rest: Option<Rest>) {
     if let Some(rest) = rest {
         rest.finish(scene).await;
+    }
+}
+
+/// Ends what earlier runs left, now that the nodes have agreed.
+async fn clear_stale(
+    scene: &Scene,
+    guard: Guard<'_>,
+    request: &crate::clear::Request,
+) -> Result<(), Ending> {
+    match super::until_stop(guard.ear, super::stale::clear(scene, request)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
+        Err(signal) => Err(stopped(scene, signal)),
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::commands::{block_on, print, refuse};
 use super::look::{self, Patience};
-use super::{check_nodes, excuse, open, remap};
+use super::{check_nodes, excuse, open, remap, stale};
 use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
 use crate::cli;
 use crate::host::Host;
@@ -125,7 +125,8 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         let facts = look::observe_within(&host, &settings, patience).await;
         let survey = plan::survey(&settings, &facts);
         let together = check_nodes::is_wanted(&host, &settings, &survey);
-        let tried = attempts(&host, &survey, &facts, patience, together).await;
+        let mut tried = attempts(&host, &survey, &facts, patience, together).await;
+        beside_stale(&host, &settings, &survey, &facts, &mut tried).await;
         (facts, survey, tried)
     })?;
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
@@ -259,6 +260,26 @@ async fn attempts(
         }
     }
     tried
+}
+
+/// What run would end is not in its way, and what it would leave alone is named as run names it.
+async fn beside_stale(
+    host: &Arc<Host>,
+    settings: &Settings,
+    survey: &Survey,
+    facts: &Facts,
+    tried: &mut Tried,
+) {
+    let Some(plan) = survey.outline.as_ref().filter(|_| host.is_live()) else { return };
+    let Ok(stale) = stale::survey(host, settings, plan, facts).await else { return };
+    tried.gpus_freed = stale.frees_gpus();
+    if let Some(Err(_)) = tried.port {
+        match stale.port(host) {
+            stale::Port::Freed(why) => tried.port_freed = Some(why),
+            stale::Port::Taken(refusal) => tried.port = Some(Err(refusal)),
+            stale::Port::Free => {}
+        }
+    }
 }
 
 /// Two ranks on the CPU, or the plan's on the GPUs, through a launch like any other.

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use super::look;
 use super::node::{self, Outlook};
+use super::stale;
 use super::{open, remap};
-use crate::clear;
+use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
 use crate::lint;
 use crate::plan;
 use crate::prepare::{self, Wait};
-use crate::report::{closing, plan_view};
-use crate::settings::{self, StaleMode};
+use crate::report::{closing, plan_view, stale_view};
+use crate::settings;
 use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -83,7 +84,8 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let outlook = block_on(async {
         let facts = look::observe(&host, &settings).await;
-        node::outlook(&settings, &facts)
+        let outlook = node::outlook(&settings, &facts);
+        stale::outlook(&host, &settings, &facts, outlook).await
     });
     let Outlook { plan, refusal } = outlook.unwrap_or_else(Outlook::refused);
     let lang = settings.lang;
@@ -118,47 +120,43 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
 
 /// `ranklaunch clean`: only the step that ends stale processes.
 pub(super) fn clean(asked: &cli::Clean) -> i32 {
-    let (host, mut settings) = match open(&asked.options) {
+    let (host, settings) = match open(&asked.options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
     let lang = settings.lang;
-    if asked.dry_run {
-        settings.stale.value = StaleMode::Report;
-    }
     let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let for_people = asked.format == cli::ReportFormat::Text;
     let cleaned = block_on(async {
         let facts = look::observe(&host, &settings).await;
         let plan = plan::plan(&settings, &facts)?;
-        let request = node::request(&settings, &plan, &facts);
-        clear::clear(&host, &request, &mut |line| eprint!("{}", closing::line(&line, lang)))
-    });
-    match cleaned.and_then(|report| report) {
-        Ok(report) => {
-            for found in &report.found {
-                let fate = if report.ended.contains(&found.pid) {
-                    text!("ended", "已终止")
-                } else if found.is_kill() {
-                    text!("would be ended", "将被终止")
-                } else {
-                    text!("left alone", "不处理")
-                };
-                let line = format!(
-                    "{}  {}  {}  {}\n",
-                    found.pid,
-                    fate.get(lang),
-                    found.rule.text().get(lang),
-                    found.command
-                );
-                print(line);
-            }
-            if report.found.is_empty() {
-                print(format!("{}\n", text!("nothing found", "未发现残留进程").get(lang)));
-            }
-            0
+        let request = stale::request(&settings, &plan, &facts);
+        if asked.dry_run {
+            let found = clear::find(&host, &request);
+            return Ok(ClearReport { found, ..ClearReport::default() });
         }
-        Err(refusal) => refuse(&refusal, lang),
+        clear::clear(&host, &request, &mut |line| {
+            if for_people {
+                print(closing::line(&line, lang));
+            }
+        })
+    });
+    let report = match cleaned.and_then(|report| report) {
+        Ok(report) => report,
+        Err(refusal) => return refuse(&refusal, lang),
+    };
+    if !for_people {
+        print(format!("{:#}\n", stale_view::json(&report.found, &report.ended, lang)));
+    } else if asked.dry_run || report.found.is_empty() {
+        print(stale_view::table(&report.found, lang));
+    } else {
+        let mode = settings.stale.value;
+        let left = report.found.iter().filter(|one| !one.is_ended_by(mode) && !one.inner);
+        for one in left {
+            print(closing::line(&one.left_alone(mode), lang));
+        }
     }
+    0
 }
 
 /// `ranklaunch wait HOST:PORT`: only the readiness step.

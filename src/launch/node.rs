@@ -13,28 +13,24 @@ use super::excuse;
 use super::look::{last_resort, log_candidates, observe};
 use super::restart::Restarts;
 use super::shared::Together;
+use super::stale;
 use super::together::{self, Met};
 use crate::check::{self, Check, Evidence, Tried};
-use crate::clear::{self, Request};
-use crate::lang::Text;
+use crate::clear::Request;
 use crate::logs::Candidate;
 use crate::observe::{self, Contract, Facts};
 use crate::plan::{self, Plan, RunIdentity, Survey};
 use crate::prepare::{self, Wait};
 use crate::random;
 use crate::report::{closing, start};
-use crate::settings::{Engine, MusterMode, Program, Settings, StaleMode};
+use crate::settings::{Engine, MusterMode, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Refusal, Severity, Verdict};
 
-/// How long the driver may take to give the memory of ended processes back.
-const DRAIN: Duration = Duration::from_secs(30);
 /// How long a fabric that is being set up is waited for, and how often it is asked.
 const FABRIC: Duration = Duration::from_secs(30);
 const FABRIC_PAUSE: Duration = Duration::from_secs(1);
-
-const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// A node that may start.
 pub(super) struct Ready {
@@ -49,6 +45,8 @@ pub(super) struct Ready {
     pub(super) together: Option<Box<Together>>,
     /// 0, unless this node takes part in a later attempt of the job.
     pub(super) attempt: u32,
+    /// What is to be ended now that the nodes have agreed.
+    pub(super) stale: Option<Request>,
 }
 
 /// What a further attempt of all nodes takes from the one before.
@@ -67,7 +65,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     if let Err(refusal) = &alone {
         excuse::planned(scene, &facts, refusal).await;
     }
-    let (mut plan, interactive) = alone?;
+    let (mut plan, interactive, mut stale) = alone?;
     let log_candidates = log_candidates(&scene.host, &scene.settings);
 
     match together::meet(scene, &mut facts, &plan, next).await? {
@@ -82,9 +80,17 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
                 executable,
                 together,
                 attempt,
+                stale,
             });
         }
-        Met::Alone => {}
+        Met::Alone => {
+            if let Some(request) = &mut stale
+                && request.mode == StaleMode::Force
+            {
+                // The others go on by themselves, so nobody has agreed.
+                request.mode = StaleMode::Kill;
+            }
+        }
     }
     // Without a muster some choices are others, such as the id of a c10d rendezvous.
     let mut settings = Settings::clone(&scene.settings);
@@ -116,32 +122,52 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
         executable,
         together: None,
         attempt: 0,
+        stale,
     })
 }
 
-/// What this node would do by itself; the first time it also clears what is in the way.
+/// What this node would do by itself. The first time it also looks for what is in the way: one
+/// node alone ends it at once, one of several once they have agreed.
 async fn plan_alone(
     scene: &Scene,
     facts: &mut Facts,
     first: bool,
-) -> Result<(Plan, bool), Refusal> {
+) -> Result<(Plan, bool, Option<Request>), Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
     let interactive = startable(&scene.settings, &plan)?;
-    if first {
-        scene.console.say(&start::block(&plan, &scene.settings));
-        if interactive {
-            scene.say(&text!(
-                "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
-                "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
-            ));
-        }
-        if clear_stale(scene, &plan, facts).await? {
-            (*facts, plan) = drained(scene).await?;
-        }
+    if !first {
+        planned(&scene.settings, facts, Stage::BeforeStart)?;
+        has_room(scene, &plan)?;
+        return Ok((plan, interactive, None));
     }
-    planned(&scene.settings, facts, Stage::BeforeStart)?;
+    scene.console.say(&start::block(&plan, &scene.settings));
+    if interactive {
+        scene.say(&text!(
+            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+        ));
+    }
+    let survey = stale::survey(&scene.host, &scene.settings, &plan, facts).await?;
+    let obstacle = survey.obstacle(&scene.host, &scene.settings);
+    survey.say(scene, obstacle.as_ref());
+    if let Some(refusal) = obstacle {
+        return Err(refusal);
+    }
+    if !survey.frees_gpus() {
+        planned(&scene.settings, facts, Stage::BeforeStart)
+            .map_err(|refusal| survey.named(refusal))?;
+    }
     has_room(scene, &plan)?;
-    Ok((plan, interactive))
+    if plan.membership.nnodes > 1 {
+        survey.free_port(scene).await?;
+        let request = survey.ended().next().is_some().then(|| survey.request.clone());
+        return Ok((plan, interactive, request));
+    }
+    if stale::clear(scene, &survey.request).await? {
+        *facts = observe(&scene.host, &scene.settings).await;
+        plan = planned(&scene.settings, facts, Stage::BeforeStart)?;
+    }
+    Ok((plan, interactive, None))
 }
 
 /// Files and threads for this many ranks, as far as they can be had at all.
@@ -194,42 +220,6 @@ fn executable() -> Result<PathBuf, Refusal> {
             text!("mount /proc in the container", "请在容器中挂载 /proc"),
         )
     })
-}
-
-/// True when something was ended.
-async fn clear_stale(scene: &Scene, plan: &Plan, facts: &Facts) -> Result<bool, Refusal> {
-    let request = request(&scene.settings, plan, facts);
-    if request.mode == StaleMode::Off || !scene.host.is_live() {
-        return Ok(false);
-    }
-    let (host, console, lang) = (Arc::clone(&scene.host), scene.console.clone(), scene.lang());
-    let cleared = tokio::task::spawn_blocking(move || {
-        clear::clear(&host, &request, &mut |line: Text| {
-            console.say(&closing::line(&line, lang));
-        })
-    });
-    match cleared.await {
-        Ok(report) => Ok(!report?.ended.is_empty()),
-        Err(error) => Err(internal(&error.to_string())),
-    }
-}
-
-/// After something was ended: facts and plan anew, once the driver has given the
-/// memory of the chosen GPUs back, which takes it seconds.
-async fn drained(scene: &Scene) -> Result<(Facts, Plan), Refusal> {
-    let deadline = tokio::time::Instant::now() + DRAIN;
-    loop {
-        let facts = observe(&scene.host, &scene.settings).await;
-        let plan = planned(&scene.settings, &facts, Stage::BeforeClearing)?;
-        if busy(&plan).is_none() || tokio::time::Instant::now() >= deadline {
-            return Ok((facts, plan));
-        }
-        tokio::time::sleep(DRAIN_PAUSE).await;
-    }
-}
-
-fn busy(plan: &Plan) -> Option<&Warning> {
-    plan.warnings.iter().find(|warning| warning.id == "gpu.busy")
 }
 
 /// Whether the plan names something that can be started from here, and whether its only
@@ -348,28 +338,6 @@ async fn wait_for_fabric(scene: &Scene, facts: &mut Facts) {
     }
 }
 
-/// What an earlier run of this job would look like.
-pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Request {
-    let mut request = Request::new(settings.stale.value);
-    match &plan.program {
-        Program::Script { path, .. } => {
-            request.script = std::path::absolute(path).ok();
-        }
-        Program::Module { name, .. } => request.module = Some(name.clone()),
-        Program::Command { .. } => {}
-    }
-    request.gpu_minors = plan
-        .gpus
-        .iter()
-        .filter(|gpu| gpu.selected)
-        .filter_map(|gpu| facts.gpus.gpus.iter().find(|seen| seen.index == gpu.index)?.minor)
-        .collect();
-    let member = &plan.membership;
-    request.master_port =
-        (member.is_master() && !member.master_port_free).then_some(member.master_port);
-    request
-}
-
 /// Node 0 makes sure that its port is free; the others wait until it answers,
 /// which also proves which of our addresses talks to it.
 async fn meet_master(
@@ -459,7 +427,7 @@ pub(super) fn port_for_attempt(ready: &Ready) -> Result<u16, Refusal> {
     })
 }
 
-fn internal(what: &str) -> Refusal {
+pub(super) fn internal(what: &str) -> Refusal {
     Refusal::new(
         Verdict::Internal,
         "internal",

@@ -14,6 +14,7 @@ pub mod journal;
 pub mod memory;
 pub mod nodes_view;
 pub mod plan_view;
+pub mod stale_view;
 pub mod start;
 
 pub use ending::{Ending, ending, refused};

@@ -235,8 +235,12 @@ const LAYOUT: &[(&str, LayoutRule)] = &[
     ("ulysses-ring", LayoutRule::UlyssesRing),
 ];
 
-const STALE: &[(&str, StaleMode)] =
-    &[("kill", StaleMode::Kill), ("report", StaleMode::Report), ("off", StaleMode::Off)];
+const STALE: &[(&str, StaleMode)] = &[
+    ("kill", StaleMode::Kill),
+    ("force", StaleMode::Force),
+    ("report", StaleMode::Report),
+    ("off", StaleMode::Off),
+];
 
 const MUSTER: &[(&str, MusterMode)] =
     &[("auto", MusterMode::Auto), ("off", MusterMode::Off), ("required", MusterMode::Required)];

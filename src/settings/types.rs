@@ -295,7 +295,10 @@ pub enum ConsolePrefix {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StaleMode {
+    /// Ends what is proven to be left over.
     Kill,
+    /// Ends whatever runs the job's script, once the nodes have agreed.
+    Force,
     Report,
     Off,
 }

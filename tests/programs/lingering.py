@@ -2,11 +2,13 @@
 
 NAME decides what else it does: *-with-children starts one child in its session
 and one outside, *-deaf ignores TERM, *-nobody becomes another user, and *-until
-ends with 0 as soon as the file go-NAME is there.
+ends with 0 as soon as the file go-NAME is there. With LISTEN=PORT in the environment
+it holds that port.
 """
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +24,8 @@ def say(what, pid):
     os.rename(path + ".part", path)
 
 
+if "LISTEN" in os.environ:
+    listener = socket.create_server(("0.0.0.0", int(os.environ["LISTEN"])))
 if "-with-children" in name:
     say(name + "-child", subprocess.Popen(["sleep", "600"]).pid)
     say(name + "-escaped", subprocess.Popen(["sleep", "600"], start_new_session=True).pid)

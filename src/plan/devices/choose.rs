@@ -187,8 +187,8 @@ fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
             "以下 GPU（nvidia-smi 序号）的显存已被占用：{list}{by_zh}"
         ),
         text!(
-            "see who holds it with ranklaunch clean --dry-run",
-            "可用 ranklaunch clean --dry-run 查看占用者"
+            "see who holds it with ranklaunch clean --dry-run; --severity gpu.busy=warn starts beside it in any case",
+            "可用 ranklaunch clean --dry-run 查看占用者；--severity gpu.busy=warn 可在其存在时照常启动"
         ),
     );
 }

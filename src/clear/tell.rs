@@ -1,0 +1,141 @@
+//! What was found, in words: who it is, which rule matched, why it has its fate.
+
+use std::time::Duration;
+
+use super::{Fate, Found, Held, Rule};
+use crate::lang::Text;
+use crate::settings::StaleMode;
+use crate::text;
+
+impl Rule {
+    pub fn text(&self) -> Text {
+        match self {
+            Rule::Program => text!("runs this job's script", "运行的正是本任务的脚本"),
+            Rule::Launcher => text!("launches this job's script", "正在启动本任务的脚本"),
+            Rule::Marker { job } => {
+                let marker = super::MARKER;
+                text!("carries {marker} of job {job}", "带有任务 {job} 的 {marker} 标记")
+            }
+            Rule::PartOf { root } => {
+                text!("belongs to the process tree of {root}", "属于进程 {root} 的进程树")
+            }
+            Rule::Holds => text!("is in the way", "占用所需资源"),
+        }
+    }
+
+    /// For programs.
+    pub fn id(&self) -> &'static str {
+        match self {
+            Rule::Program => "program",
+            Rule::Launcher => "launcher",
+            Rule::Marker { .. } => "marker",
+            Rule::PartOf { .. } => "tree",
+            Rule::Holds => "holds",
+        }
+    }
+}
+
+impl Held {
+    fn text(self) -> Text {
+        match self {
+            Held::Gpu(minor) => {
+                text!("has /dev/nvidia{minor} open", "打开着 /dev/nvidia{minor}")
+            }
+            Held::Port(port) => {
+                text!("listens on master port {port}", "正在监听 Master 端口 {port}")
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Pid, command, age and parent.
+    pub fn identity(&self) -> Text {
+        let Found { pid, command, .. } = self;
+        let (parent, name) = (self.parent.pid, &self.parent.name);
+        let name = if name.is_empty() { String::new() } else { format!(" {name}") };
+        match self.age.map(shown_age) {
+            Some(Text { en: age, zh: age_zh }) => text!(
+                "pid {pid} ({command}; {age} old, parent {parent}{name})",
+                "pid {pid}（{command}；已运行 {age_zh}，父进程 {parent}{name}）"
+            ),
+            None => text!(
+                "pid {pid} ({command}; parent {parent}{name})",
+                "pid {pid}（{command}；父进程 {parent}{name}）"
+            ),
+        }
+    }
+
+    /// The rule, what it holds, and why it has its fate.
+    pub fn reason(&self) -> Text {
+        self.reason_with(self.holds.iter().map(|held| held.text()).collect())
+    }
+
+    /// The same, where it was said already what it holds.
+    pub fn standing(&self) -> Text {
+        self.reason_with(Vec::new())
+    }
+
+    fn reason_with(&self, holds: Vec<Text>) -> Text {
+        let rule = (self.rule != Rule::Holds).then(|| self.rule.text());
+        let facts: Vec<Text> = rule.into_iter().chain(holds).collect();
+        let why = self.why();
+        if facts.is_empty() {
+            return why.clone();
+        }
+        let en = facts.iter().map(|text| &*text.en).collect::<Vec<_>>().join(", ");
+        let zh = facts.iter().map(|text| &*text.zh).collect::<Vec<_>>().join("，");
+        Text::new(format!("{en}: {}", why.en), format!("{zh}：{}", why.zh))
+    }
+
+    /// One line, once it is gone.
+    pub fn ended(&self) -> Text {
+        let Text { en, zh } = self.line(&text!("ended", "已终止"));
+        match &self.fate {
+            Fate::Forced(_) => text!("{en}; by --stale force", "{zh}；由 --stale force 终止"),
+            _ => Text { en, zh },
+        }
+    }
+
+    /// One line on a process that this mode leaves alone.
+    pub fn left_alone(&self, mode: StaleMode) -> Text {
+        let Text { en, zh } = self.line(&text!("left alone", "不处理"));
+        match (&self.fate, mode) {
+            (Fate::Leftover(_), StaleMode::Report) => {
+                text!("{en}; --stale kill would end it", "{zh}；--stale kill 会终止它")
+            }
+            (Fate::Forced(_), StaleMode::Kill | StaleMode::Report) => {
+                text!("{en}; --stale force would end it", "{zh}；--stale force 会终止它")
+            }
+            _ => Text { en, zh },
+        }
+    }
+
+    fn line(&self, fate: &Text) -> Text {
+        let (who, why) = (self.identity(), self.reason());
+        Text::new(
+            format!("{}: {} {}", fate.en, who.en, why.en),
+            format!("{}：{} {}", fate.zh, who.zh, why.zh),
+        )
+    }
+}
+
+/// As people say it: `40 s`, `12 min`, `3 h`, `4 days`.
+pub fn shown_age(age: Duration) -> Text {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => text!("{seconds} s", "{seconds} 秒"),
+        120..7200 => {
+            let minutes = seconds / 60;
+            text!("{minutes} min", "{minutes} 分钟")
+        }
+        7200..172_800 => {
+            let hours = seconds / 3600;
+            text!("{hours} h", "{hours} 小时")
+        }
+        _ => {
+            let days = seconds / 86_400;
+            text!("{days} days", "{days} 天")
+        }
+    }
+}

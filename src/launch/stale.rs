@@ -1,0 +1,366 @@
+//! Stale processes around a launch: when they are looked for, what they forbid, when they end.
+//!
+//! Owns the order. One look comes before the nodes meet: what is left alone is said, and a launch
+//! that could not run beside it is refused while nothing was ended yet. Ended is only after the
+//! nodes have agreed, since otherwise a launch that comes to nothing would have ended something.
+//! One exception: where a proven leftover holds the very port on which they meet, it goes first.
+//! What a process is, and who may end it, lies in [`crate::clear`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scene;
+use super::look::observe;
+use super::node::{Outlook, Stage, internal, planned};
+use super::together;
+use crate::check::{self, Evidence, Tried};
+use crate::clear::{self, Fate, Found, Request};
+use crate::host::Host;
+use crate::lang::Text;
+use crate::launchers::{self, PythonProgram, Target};
+use crate::observe::Facts;
+use crate::plan::{self, Plan};
+use crate::prepare;
+use crate::report::closing;
+use crate::settings::{Program, Settings, StaleMode};
+use crate::text;
+use crate::verdict::{Refusal, Severity, Warning};
+
+/// How long the driver may take to give the memory of ended processes back.
+const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// What an earlier run of this job would look like.
+pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Request {
+    let mut request = Request::new(settings.stale.value);
+    match &plan.program {
+        Program::Script { path, .. } => request.script = std::path::absolute(path).ok(),
+        Program::Module { name, .. } => request.module = Some(name.clone()),
+        Program::Command { argv } => {
+            let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_encoded_bytes()).collect();
+            match program_of(&argv) {
+                Some(PythonProgram::Script(path)) => {
+                    let path = crate::procfs::as_path(path);
+                    request.script = std::path::absolute(path).ok();
+                }
+                Some(PythonProgram::Module(name)) => {
+                    request.module = Some(String::from_utf8_lossy(name).into_owned());
+                }
+                None => {}
+            }
+        }
+    }
+    let chosen = || {
+        let of = |index| facts.gpus.gpus.iter().find(move |seen| seen.index == index);
+        plan.gpus.iter().filter(|gpu| gpu.selected).filter_map(move |gpu| of(gpu.index))
+    };
+    request.gpu_minors = chosen().filter_map(|gpu| gpu.minor).collect();
+    request.gpu_users = chosen()
+        .filter_map(|gpu| gpu.health.processes.as_ref())
+        .flatten()
+        .filter_map(|process| i32::try_from(process.pid).ok())
+        .collect::<BTreeSet<i32>>()
+        .into_iter()
+        .collect();
+    let member = &plan.membership;
+    request.master_port =
+        (member.is_master() && !member.master_port_free).then_some(member.master_port);
+    request
+}
+
+/// The script or module that a command starts: of python, or of a launcher's ranks.
+fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
+    if let Some((launcher, at)) = launchers::of_argv(argv) {
+        let own = argv.get(at..)?;
+        return match launcher.target(own).filter(|_| launcher.is_read())? {
+            Target::Script(at) => own.get(at).map(|path| PythonProgram::Script(path)),
+            Target::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
+        };
+    }
+    let (first, rest) = argv.split_first()?;
+    if !launchers::is_python(first) {
+        return None;
+    }
+    let run = launchers::python_program(rest)?;
+    let word = rest.get(run.at)?;
+    Some(match run.program {
+        PythonProgram::Script(_) => PythonProgram::Script(word),
+        PythonProgram::Module(name) => {
+            PythonProgram::Module(word.get(word.len() - name.len()..).unwrap_or(word))
+        }
+    })
+}
+
+/// What one look found, for one launch.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub(super) request: Request,
+    pub(super) found: Vec<Found>,
+    /// The nodes meet on the master port, which so must be free before.
+    meets_on_port: bool,
+}
+
+/// Looks; signals nothing.
+pub(super) async fn survey(
+    host: &Arc<Host>,
+    settings: &Settings,
+    plan: &Plan,
+    facts: &Facts,
+) -> Result<Survey, Refusal> {
+    let mut request = request(settings, plan, facts);
+    let member = &plan.membership;
+    let meets = together::is_wanted(settings, member)?;
+    if request.mode == StaleMode::Force && member.nnodes > 1 && !meets {
+        // Nobody says whether the other nodes come.
+        request.mode = StaleMode::Kill;
+    }
+    let port = settings.muster_port.as_ref().map(|port| port.value);
+    let meets_on_port = meets && port.is_none_or(|port| port == member.master_port);
+    let found = if request.mode == StaleMode::Off || !host.is_live() {
+        Vec::new()
+    } else {
+        let (host, request) = (Arc::clone(host), request.clone());
+        let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
+        look.await.map_err(|error| internal(&error.to_string()))?
+    };
+    Ok(Survey { request, found, meets_on_port })
+}
+
+/// What becomes of the master port on node 0.
+#[derive(Debug)]
+pub(super) enum Port {
+    Free,
+    /// A leftover holds it, and is ended in time.
+    Freed(Text),
+    Taken(Refusal),
+}
+
+impl Survey {
+    /// Processes that this launch ends.
+    pub(super) fn ended(&self) -> impl Iterator<Item = &Found> {
+        self.found.iter().filter(|one| one.is_ended_by(self.request.mode))
+    }
+
+    fn left_alone(&self) -> impl Iterator<Item = &Found> {
+        self.found.iter().filter(|one| !one.is_ended_by(self.request.mode))
+    }
+
+    fn port_holder(&self) -> Option<&Found> {
+        self.found.iter().find(|one| one.holds_port())
+    }
+
+    /// Whether the port that this node must bind is free, or will be.
+    pub(super) fn port(&self, host: &Host) -> Port {
+        let Some(port) = self.request.master_port else { return Port::Free };
+        let Err(refusal) = prepare::check_port(host, port) else { return Port::Free };
+        let Some(holder) = self.port_holder() else { return Port::Taken(refusal) };
+        let Text { en: who, zh: who_zh } = holder.identity();
+        let ends = holder.is_ended_by(self.request.mode);
+        if ends && (matches!(holder.fate, Fate::Leftover(_)) || !self.meets_on_port) {
+            return Port::Freed(text!(
+                "master port {port} is held by {who}, which an earlier run left behind and this launch ends",
+                "Master 端口 {port} 被 {who_zh} 占用，它是早先运行的残留，本次启动会终止它"
+            ));
+        }
+        let Text { en: why, zh: why_zh } = holder.standing();
+        let Text { en: end, zh: end_zh } = self.line_that_ends([holder].into_iter());
+        Port::Taken(Refusal::new(
+            refusal.verdict,
+            refusal.id.clone(),
+            text!(
+                "master port {port} is in use on this node, held by {who}: {why}",
+                "本节点的 Master 端口 {port} 已被占用，占用者为 {who_zh}：{why_zh}"
+            ),
+            text!(
+                "choose another port with --master-port, the same on every node; or, if it is not needed any more, end it: {end}",
+                "请在所有节点上用 --master-port 指定同一个其他端口；若它已无用，可将其终止：{end_zh}"
+            ),
+        ))
+    }
+
+    /// The command that ends these, which the user may type once they are not needed.
+    fn line_that_ends<'a>(&self, which: impl Iterator<Item = &'a Found>) -> Text {
+        let which: Vec<&Found> = which.collect();
+        let pids: Vec<String> = which.iter().map(|one| one.pid.to_string()).collect();
+        let kill = format!("kill {}", pids.join(" "));
+        if which.iter().all(|one| one.is_ended_by(StaleMode::Force)) {
+            return text!(
+                "{kill}, or ranklaunch clean --stale force with the same arguments on this node",
+                "{kill}，或在本节点用相同参数运行 ranklaunch clean --stale force"
+            );
+        }
+        Text::same(kill)
+    }
+
+    /// The driver gives back what these hold, so memory in use says nothing yet.
+    pub(super) fn frees_gpus(&self) -> bool {
+        self.ended().any(Found::holds_gpu) && !self.left_alone().any(Found::holds_gpu)
+    }
+
+    /// A refusal for memory in use, with who has it and the line that would end them.
+    pub(super) fn named(&self, refusal: Refusal) -> Refusal {
+        let holders: Vec<&Found> = self.left_alone().filter(|one| one.holds_gpu()).collect();
+        if refusal.id != "gpu.busy" || holders.is_empty() {
+            return refusal;
+        }
+        let (en, zh): (Vec<String>, Vec<String>) = holders
+            .iter()
+            .map(|one| {
+                let (who, why) = (one.identity(), one.standing());
+                (format!("{}: {}", who.en, why.en), format!("{}：{}", who.zh, why.zh))
+            })
+            .unzip();
+        let (who, who_zh) = (en.join("; "), zh.join("；"));
+        let Text { en: end, zh: end_zh } = self.line_that_ends(holders.into_iter());
+        let Text { en, zh } = refusal.text.clone();
+        Refusal::new(
+            refusal.verdict,
+            refusal.id.clone(),
+            text!("{en}: {who}", "{zh}：{who_zh}"),
+            text!(
+                "choose other GPUs (CUDA_VISIBLE_DEVICES); or, if they are not needed any more, end them: {end}; --severity gpu.busy=warn starts beside them",
+                "请改用其他 GPU（CUDA_VISIBLE_DEVICES）；若这些进程已无用，可将其终止：{end_zh}；--severity gpu.busy=warn 可在其存在时启动"
+            ),
+        )
+    }
+
+    /// For `plan`: what run would end, and what it would leave alone.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        self.found
+            .iter()
+            .filter(|one| !one.inner)
+            .map(|one| {
+                if one.is_ended_by(self.request.mode) {
+                    let (who, why) = (one.identity(), one.reason());
+                    Warning::new(
+                        "stale.ended",
+                        Text::new(
+                            format!("run would end {} {}", who.en, why.en),
+                            format!("run 会终止 {} {}", who.zh, why.zh),
+                        ),
+                        text!("--stale report leaves it", "--stale report 会保留它"),
+                    )
+                } else {
+                    Warning::new(
+                        "stale.beside",
+                        one.left_alone(self.request.mode),
+                        text!(
+                            "ranklaunch clean --dry-run shows what each mode would end",
+                            "ranklaunch clean --dry-run 可查看各模式会终止什么"
+                        ),
+                    )
+                }
+            })
+            .collect()
+    }
+
+    /// What stands in the way for good, before anything is ended: [`Port`] by the severity
+    /// that its check has.
+    pub(super) fn obstacle(&self, host: &Host, settings: &Settings) -> Option<Refusal> {
+        match self.port(host) {
+            Port::Taken(refusal)
+                if plan::severity(settings, "port.free", Severity::Fail) == Severity::Fail =>
+            {
+                Some(refusal)
+            }
+            _ => None,
+        }
+    }
+
+    /// Says what is left alone, but for what a refusal names anyway.
+    pub(super) fn say(&self, scene: &Scene, refused: Option<&Refusal>) {
+        if scene.settings.stale.value == StaleMode::Force && self.request.mode != StaleMode::Force {
+            scene.say(&text!(
+                "--stale force ends nothing more than kill here: without a muster the nodes do not agree; ranklaunch clean --stale force does it on one node",
+                "此处 --stale force 与 kill 相同：没有集结，各节点无法协商；可在单个节点上运行 ranklaunch clean --stale force"
+            ));
+        }
+        let named = |one: &&Found| refused.is_none() || !one.holds_port();
+        for one in self.left_alone().filter(|one| !one.inner).filter(named) {
+            scene.say(&one.left_alone(self.request.mode));
+        }
+    }
+
+    /// Ends what is proven to hold the port on which the nodes are to meet.
+    pub(super) async fn free_port(&self, scene: &Scene) -> Result<(), Refusal> {
+        if !self.meets_on_port {
+            return Ok(());
+        }
+        let Port::Freed(why) = self.port(&scene.host) else { return Ok(()) };
+        scene.say(&why);
+        let holder = self.port_holder().map(|holder| holder.pid);
+        let request = Request { mode: StaleMode::Kill, only: holder, ..self.request.clone() };
+        end(scene, &request).await.map(drop)
+    }
+}
+
+/// For `plan`: what run would end or refuse for, beside what is known already.
+pub(super) async fn outlook(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    outlook: Outlook,
+) -> Outlook {
+    let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };
+    match survey(host, settings, &plan, facts).await {
+        Ok(survey) => {
+            if refusal.is_none() && host.is_live() {
+                refusal = survey.obstacle(host, settings);
+            }
+            if refusal.is_none() && !survey.frees_gpus() {
+                let planned = planned(settings, facts, Stage::BeforeStart);
+                refusal = planned.err().map(|refusal| survey.named(refusal));
+            }
+            plan.warnings.extend(survey.warnings());
+        }
+        Err(other) => refusal = refusal.or(Some(other)),
+    }
+    Outlook { plan: Some(plan), refusal }
+}
+
+/// Ends what the mode ends and waits until the driver has given its memory back.
+/// True when something was ended.
+///
+/// # Errors
+/// When something cannot be ended, or when the chosen GPUs' memory is still in use and the
+/// check `gpu.busy` fails a launch.
+pub(super) async fn clear(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
+    if !end(scene, request).await? {
+        return Ok(false);
+    }
+    let deadline = tokio::time::Instant::now() + DRAIN;
+    loop {
+        let facts = observe(&scene.host, &scene.settings).await;
+        let (busy, refusal) = busy(&scene.settings, &facts);
+        let late = tokio::time::Instant::now() >= deadline;
+        if !busy || late {
+            return refusal.map_or(Ok(true), Err);
+        }
+        tokio::time::sleep(DRAIN_PAUSE).await;
+    }
+}
+
+/// Whether memory is in use on a chosen GPU, and the refusal if that is one.
+fn busy(settings: &Settings, facts: &Facts) -> (bool, Option<Refusal>) {
+    let survey = plan::survey(settings, facts);
+    let busy = survey.warnings.iter().any(|warning| warning.id == "gpu.busy");
+    let tried = Tried::default();
+    let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
+    (busy, check::refusal(checks.iter().filter(|check| check.id == "gpu.busy")))
+}
+
+async fn end(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
+    if matches!(request.mode, StaleMode::Off | StaleMode::Report) || !scene.host.is_live() {
+        return Ok(false);
+    }
+    let (host, console, lang) = (Arc::clone(&scene.host), scene.console.clone(), scene.lang());
+    let request = request.clone();
+    let cleared = tokio::task::spawn_blocking(move || {
+        clear::clear(&host, &request, &mut |line: Text| console.say(&closing::line(&line, lang)))
+    });
+    match cleared.await {
+        Ok(report) => Ok(!report?.ended.is_empty()),
+        Err(error) => Err(internal(&error.to_string())),
+    }
+}

@@ -1,0 +1,89 @@
+//! What `clean` shows: processes of earlier runs, and what each mode does to them.
+
+use serde_json::{Value, json};
+
+use super::columns;
+use crate::clear::{Found, Held, shown_age};
+use crate::lang::{Lang, Text};
+use crate::settings::StaleMode;
+use crate::text;
+
+/// A line for each process: what each mode does to it, who it is, and why.
+pub fn table(found: &[Found], lang: Lang) -> String {
+    if found.is_empty() {
+        return format!("{}\n", text!("nothing found", "未发现残留进程").get(lang));
+    }
+    let header = [
+        Text::same("PID"),
+        Text::same("kill"),
+        Text::same("force"),
+        text!("age", "已运行"),
+        text!("parent", "父进程"),
+        text!("command", "命令"),
+        text!("why", "原因"),
+    ];
+    let mut rows: Vec<Vec<String>> =
+        vec![header.iter().map(|text| text.get(lang).to_owned()).collect()];
+    let fate = |one: &Found, mode| {
+        if one.is_ended_by(mode) {
+            text!("end", "终止").get(lang).to_owned()
+        } else {
+            "-".to_owned()
+        }
+    };
+    for one in found {
+        let age =
+            one.age.map(shown_age).map_or_else(|| "?".to_owned(), |age| age.get(lang).to_owned());
+        rows.push(vec![
+            one.pid.to_string(),
+            fate(one, StaleMode::Kill),
+            fate(one, StaleMode::Force),
+            age,
+            format!("{} {}", one.parent.pid, one.parent.name).trim_end().to_owned(),
+            short(&one.command),
+            one.reason().get(lang).to_owned(),
+        ]);
+    }
+    let mut lines = String::new();
+    columns::table(&mut lines, rows);
+    lines
+}
+
+/// Enough to know a command by.
+fn short(command: &str) -> String {
+    const MOST: usize = 43;
+    match command.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", command.get(..cut).unwrap_or_default()),
+        None => command.to_owned(),
+    }
+}
+
+/// `clean --format json`; `ended`: pids that are gone since.
+pub fn json(found: &[Found], ended: &[i32], lang: Lang) -> Value {
+    let processes: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            let holds: Vec<String> = one
+                .holds
+                .iter()
+                .map(|held| match held {
+                    Held::Gpu(minor) => format!("/dev/nvidia{minor}"),
+                    Held::Port(port) => format!("port {port}"),
+                })
+                .collect();
+            json!({
+                "pid": one.pid,
+                "command": one.command,
+                "age_s": one.age.map(|age| age.as_secs()),
+                "parent": { "pid": one.parent.pid, "name": one.parent.name },
+                "rule": one.rule.id(),
+                "holds": holds,
+                "kill": one.is_ended_by(StaleMode::Kill),
+                "force": one.is_ended_by(StaleMode::Force),
+                "ended": ended.contains(&one.pid),
+                "why": one.reason().get(lang),
+            })
+        })
+        .collect();
+    json!({ "schema": 1, "processes": processes })
+}
