@@ -65,10 +65,10 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     if let Err(refusal) = &alone {
         excuse::planned(scene, &facts, refusal).await;
     }
-    let (mut plan, interactive, mut stale) = alone?;
+    let Alone { mut plan, interactive, mut stale, port } = alone?;
     let log_candidates = log_candidates(&scene.host, &scene.settings);
 
-    match together::meet(scene, &mut facts, &plan, next).await? {
+    match together::meet(scene, &mut facts, &plan, next, port.as_ref()).await? {
         Met::Agreed { plan, identity, together } => {
             let attempt = together.attempt;
             let together = Some(together);
@@ -103,7 +103,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
             scene.console.say(&closing::warning(warning, scene.lang()));
         }
     }
-    if let Some(local) = meet_master(scene, &plan, &facts).await?
+    if let Some(local) = meet_master(scene, &plan, &facts, port).await?
         && prove_route(&mut facts, local)
     {
         plan = planned(&settings, &facts, Stage::BeforeStart)?;
@@ -126,19 +126,25 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     })
 }
 
+/// What this node would do by itself.
+struct Alone {
+    plan: Plan,
+    interactive: bool,
+    /// What is to be ended once the nodes have agreed.
+    stale: Option<Request>,
+    /// Whoever holds this node's master port stays: the refusal, with who it is.
+    port: Option<Refusal>,
+}
+
 /// What this node would do by itself. The first time it also looks for what is in the way: one
 /// node alone ends it at once, one of several once they have agreed.
-async fn plan_alone(
-    scene: &Scene,
-    facts: &mut Facts,
-    first: bool,
-) -> Result<(Plan, bool, Option<Request>), Refusal> {
+async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alone, Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
     let interactive = startable(&scene.settings, &plan)?;
     if !first {
         planned(&scene.settings, facts, Stage::BeforeStart)?;
         has_room(scene, &plan)?;
-        return Ok((plan, interactive, None));
+        return Ok(Alone { plan, interactive, stale: None, port: None });
     }
     scene.console.say(&start::block(&plan, &scene.settings));
     if interactive {
@@ -148,11 +154,8 @@ async fn plan_alone(
         ));
     }
     let survey = stale::survey(&scene.host, &scene.settings, &plan, facts).await?;
-    let obstacle = survey.obstacle(&scene.host, &scene.settings);
-    survey.say(scene, obstacle.as_ref());
-    if let Some(refusal) = obstacle {
-        return Err(refusal);
-    }
+    let port = survey.obstacle(&scene.host, &scene.settings);
+    survey.say(scene, port.as_ref());
     if !survey.frees_gpus() {
         planned(&scene.settings, facts, Stage::BeforeStart)
             .map_err(|refusal| survey.named(refusal))?;
@@ -160,14 +163,14 @@ async fn plan_alone(
     has_room(scene, &plan)?;
     if plan.membership.nnodes > 1 {
         survey.free_port(scene).await?;
-        let request = survey.ended().next().is_some().then(|| survey.request.clone());
-        return Ok((plan, interactive, request));
+        let stale = survey.ended().next().is_some().then(|| survey.request.clone());
+        return Ok(Alone { plan, interactive, stale, port });
     }
     if stale::clear(scene, &survey.request).await? {
         *facts = observe(&scene.host, &scene.settings).await;
         plan = planned(&scene.settings, facts, Stage::BeforeStart)?;
     }
-    Ok((plan, interactive, None))
+    Ok(Alone { plan, interactive, stale: None, port: None })
 }
 
 /// Files and threads for this many ranks, as far as they can be had at all.
@@ -344,12 +347,14 @@ async fn meet_master(
     scene: &Scene,
     plan: &Plan,
     facts: &Facts,
+    taken: Option<Refusal>,
 ) -> Result<Option<SocketAddr>, Refusal> {
     let member = &plan.membership;
     if member.nnodes == 1 || member.elastic.is_some() || !scene.host.is_live() {
         return Ok(None);
     }
     if member.is_master() {
+        taken.map_or(Ok(()), Err)?;
         own_port(scene, member.master_port)?;
         return Ok(None);
     }

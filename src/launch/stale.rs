@@ -64,8 +64,9 @@ pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Reques
         .into_iter()
         .collect();
     let member = &plan.membership;
-    request.master_port =
-        (member.is_master() && !member.master_port_free).then_some(member.master_port);
+    // An elastic job's c10d decides by itself who holds the port.
+    let binds = member.is_master() && !member.master_port_free && member.elastic.is_none();
+    request.master_port = binds.then_some(member.master_port);
     request
 }
 

@@ -135,6 +135,8 @@ pub(super) fn config(
 
 /// Meets the other nodes, where there are any.
 ///
+/// `taken`: the port of node 0 is held by what stays.
+///
 /// # Errors
 /// When they do not fit together, one is missing at the deadline, or the port is taken.
 pub(super) async fn meet(
@@ -142,6 +144,7 @@ pub(super) async fn meet(
     facts: &mut Facts,
     plan: &Plan,
     next: Option<&Next>,
+    taken: Option<&Refusal>,
 ) -> Result<Met, Refusal> {
     let member = &plan.membership;
     if !scene.host.is_live() || !is_wanted(&scene.settings, member)? {
@@ -163,6 +166,7 @@ pub(super) async fn meet(
     scene.say(&begins(&config));
     if member.is_master() {
         let own_ports = || {
+            taken.map_or(Ok(()), |taken| Err(taken.clone()))?;
             node::own_port(scene, member.master_port)?;
             if config.port == member.master_port {
                 return Ok(());
