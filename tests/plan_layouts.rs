@@ -9,6 +9,7 @@ mod node;
 
 use std::process::Command;
 
+use common::Launcher;
 use node::{Node, PYTHON, Planned};
 use serde_json::json;
 
@@ -189,6 +190,48 @@ fn a_profile_says_what_it_cannot_run_on() {
     assert_eq!(plan(1, "WORLD_SIZE=1 RANK=0", "zimdb").refusal(), "80 gpu.count");
     assert_eq!(plan(4, "WORLD_SIZE=1 RANK=0", "taehv").refusal(), "66 select.no-match");
     assert_eq!(plan(1, "WORLD_SIZE=1 RANK=0", "wan22").at("/layout/ulysses_size"), "1");
+}
+
+/// A machine without python, and one whose python has no torch, would not start the job. That
+/// says nothing about a node that is assumed.
+#[test]
+fn an_assumed_node_answers_nothing_about_its_software() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let python = folder.path().join("python3");
+    let answer =
+        "#!/bin/sh\necho ranklaunch-module torch no\necho ranklaunch-module accelerate no\n";
+    std::fs::write(&python, answer).expect("an interpreter");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&python, mode).expect("a mode");
+    let without_torch = folder.path().to_str().expect("text");
+    for (path, engine, refused) in [
+        ("/nowhere", "torchrun", "python.interpreter"),
+        (without_torch, "torchrun", "python.torch"),
+        (without_torch, "accelerate", "python.torch"),
+    ] {
+        let plan = |assume: &[&str]| {
+            let launcher = Launcher::new(["plan", "--lang", "en", "--engine", engine]).args(assume);
+            let launcher =
+                launcher.args(["--", "/bin/sh"]).env("PATH", path).env("CONDA_PREFIX", "");
+            launcher.env("VIRTUAL_ENV", "").run()
+        };
+        let assumed = plan(&["--assume", "gpus=8"]).expect_code(0);
+        assert!(assumed.out.contains("1 node × 8 GPUs = 8 ranks"), "{}", assumed.out);
+        assert!(assumed.out.contains("that node's python, torch and limits"), "{}", assumed.out);
+        let here = plan(&["--device", "cpu"]).expect_code(67);
+        assert!(here.out.contains(refused), "{}", here.out);
+    }
+}
+
+/// Copied facts may lack the interpreter of the node that they came from, which is a warning;
+/// a program they cannot lack.
+#[test]
+fn a_replayed_node_without_python_is_planned() {
+    let node = || Node::with_gpus(8).env("PATH", "/nowhere");
+    let planned = node().json(&["--", "a.py"]);
+    assert_eq!((planned.code, planned.at("/world_size").as_str()), (0, "8"));
+    assert!(planned.warning_ids().contains(&"python.interpreter".to_owned()));
+    assert_eq!(node().json(&[]).refusal(), "64 program.missing");
 }
 
 /// README's first example on a machine that has no GPU, no torch and no script.
@@ -395,7 +438,7 @@ fn the_shell_form_runs_as_it_stands() {
         let args = [&args[..], &["--severity", "script.file=warn"]].concat();
         let mut command = Command::new(common::executable());
         command.env_clear();
-        common::Launcher::of(command, [&["plan", "--format", format][..], &args].concat())
+        Launcher::of(command, [&["plan", "--format", format][..], &args].concat())
             .env("PATH", stub.path())
             .env("RANKLAUNCH_NVML_LIBRARY", nvml.library())
             .run()

@@ -140,7 +140,8 @@ struct Alone {
 /// node alone ends it at once, one of several once they have agreed.
 async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alone, Refusal> {
     let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
-    let interactive = startable(&scene.settings, &plan)?;
+    plan.runnable()?;
+    let interactive = interactive(&scene.settings, &plan)?;
     if !first {
         planned(&scene.settings, facts, Stage::BeforeStart)?;
         has_room(scene, &plan)?;
@@ -225,13 +226,6 @@ fn executable() -> Result<PathBuf, Refusal> {
     })
 }
 
-/// Whether the plan names something that can be started from here, and whether its only
-/// rank is left the terminal.
-fn startable(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
-    plan.runnable()?;
-    interactive(settings, plan)
-}
-
 /// The check `port.free` of node 0, of the severity that it has.
 pub(super) fn own_port(scene: &Scene, port: u16) -> Result<(), Refusal> {
     let Err(refusal) = prepare::check_port(&scene.host, port) else { return Ok(()) };
@@ -297,7 +291,11 @@ pub(super) fn outlook(settings: &Settings, facts: &Facts) -> Outlook {
     let mut outlook = judged(settings, facts, survey, Stage::BeforeClearing);
     // Whether this machine could start it says nothing about a node that is assumed.
     if let (Some(plan), None, None) = (&outlook.plan, &outlook.refusal, &settings.assumed) {
-        outlook.refusal = startable(settings, plan).err();
+        let ready = match settings.host_root {
+            Some(_) => plan.has_program(),
+            None => plan.runnable(),
+        };
+        outlook.refusal = ready.and_then(|()| interactive(settings, plan)).err();
     }
     outlook
 }

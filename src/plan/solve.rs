@@ -43,8 +43,8 @@ pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Res
             "assumed",
             assumed,
             text!(
-                "nobody has seen these GPUs; the rest is as on this machine",
-                "这些 GPU 是假设的，并未检测；其余按本机情况"
+                "nobody has seen these GPUs, nor is anything known of that node's python, torch and limits: run looks at them there; variables are as on this machine",
+                "这些 GPU 是假设的，并未检测；该节点的 Python、torch 和资源限制也未知，由 run 在该节点上检查；环境变量按本机情况"
             ),
             "--assume",
         );
@@ -332,14 +332,7 @@ impl Plan {
 
     /// Whether there is anything to start; `run` asks before it touches the node.
     pub fn runnable(&self) -> Result<(), Refusal> {
-        if matches!(&self.program, Program::Command { argv } if argv.is_empty()) {
-            return Err(Refusal::new(
-                Verdict::Usage,
-                "program.missing",
-                text!("no program was given", "没有给出程序"),
-                text!("put it after --, or into the profile", "请写在 -- 之后，或写入配置文件"),
-            ));
-        }
+        self.has_program()?;
         if self.python.is_none() && python::is_needed(self.engine, &self.program) {
             return Err(Refusal::new(
                 Verdict::Python,
@@ -349,6 +342,20 @@ impl Plan {
                     "name one with --python PATH or --conda-env NAME",
                     "请用 --python PATH 或 --conda-env NAME 指定"
                 ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The half of [`Plan::runnable`] that holds for copied facts as well, which may lack the
+    /// interpreter of the node that they came from.
+    pub fn has_program(&self) -> Result<(), Refusal> {
+        if matches!(&self.program, Program::Command { argv } if argv.is_empty()) {
+            return Err(Refusal::new(
+                Verdict::Usage,
+                "program.missing",
+                text!("no program was given", "没有给出程序"),
+                text!("put it after --, or into the profile", "请写在 -- 之后，或写入配置文件"),
             ));
         }
         Ok(())

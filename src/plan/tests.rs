@@ -733,6 +733,7 @@ fn a_missing_interpreter_or_program_is_refused() {
     let plan = planned(&copied, &node, 1, &AskedNproc::Auto).expect("copied facts");
     assert!(warned(&plan, "python.interpreter"));
     assert_eq!(plan.runnable().map_err(|r| r.verdict), Err(Verdict::Python));
+    assert!(plan.has_program().is_ok(), "a program it has");
     let mut empty = settings(&[]);
     empty.program = None;
     let plan = planned(&empty, &facts(1), 1, &AskedNproc::Auto).expect("a look at the node");
