@@ -211,7 +211,7 @@ fn help_and_version_are_asked_for() {
     for word in ["--master-port", "--log-cap-node", "--rdma", "completions", "Nodes:"] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
-    for name in crate::settings::PLACEHOLDERS {
+    for name in crate::settings::Placeholder::all().map(|placeholder| placeholder.name()) {
         assert!(help.contains(&format!("{{{name}}}")), "{name} is missing in\n{help}");
     }
     let version = shown("--version");

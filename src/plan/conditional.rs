@@ -11,6 +11,16 @@ use crate::plan::layout::Sizes;
 use crate::settings::{ArgumentsIf, Program, Settings, Size};
 use crate::text;
 
+pub(crate) fn value(size: Size, nnodes: u32, sizes: Sizes) -> u32 {
+    match size {
+        Size::WorldSize => nnodes.saturating_mul(sizes.nproc),
+        Size::Nnodes => nnodes,
+        Size::NprocPerNode => sizes.nproc,
+        Size::UlyssesSize => sizes.ulysses,
+        Size::RingSize => sizes.ring,
+    }
+}
+
 /// The program with the arguments whose conditions hold.
 pub(crate) fn apply(
     settings: &Settings,
@@ -22,13 +32,7 @@ pub(crate) fn apply(
     let mut given: Vec<OsString> = Vec::new();
     for ArgumentsIf { when, args, source } in &settings.args_if.rows {
         let size = when.size();
-        let value = match size {
-            Size::WorldSize => nnodes.saturating_mul(sizes.nproc),
-            Size::Nnodes => nnodes,
-            Size::NprocPerNode => sizes.nproc,
-            Size::UlyssesSize => sizes.ulysses,
-            Size::RingSize => sizes.ring,
-        };
+        let value = value(size, nnodes, sizes);
         let words: Vec<_> = args.iter().map(|word| word.to_string_lossy()).collect();
         let because = text!(
             "{size} is {value}, and the profile gives them when {when}",

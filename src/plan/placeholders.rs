@@ -11,9 +11,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use crate::nearest::nearest;
 use crate::settings::Program;
 
-/// Names that only the launch knows; they stay in the plan until `finish`.
-pub const LATE: [&str; 2] = ["run_id", "timestamp"];
-
 /// `argument` with the tokens of `values` replaced.
 pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
     let mut rest = argument.as_bytes();

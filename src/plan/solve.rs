@@ -12,7 +12,7 @@ use crate::nearest::nearest;
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::environment::Decided;
-use crate::plan::layout::{Problem, solve};
+use crate::plan::layout::{Problem, Sizes, solve};
 use crate::plan::sizes::{
     Axis, check_alone, check_least, effective_rule, explain_sizes, literal, written_sizes,
 };
@@ -23,7 +23,7 @@ use crate::plan::{
     membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{
-    Engine, LayoutRule, MusterMode, Program, Rendezvous, Repeated, Settings, Sourced,
+    Engine, LayoutRule, MusterMode, Placeholder, Program, Rendezvous, Repeated, Settings, Sourced,
 };
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -120,7 +120,7 @@ pub fn plan_for(
         &arguments,
         &mut notes,
     )?;
-    let placeholders = values(&membership, nproc, world, &layout, selected);
+    let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
     warn_of_unknown(&arguments, &placeholders, &mut notes);
     let program = placeholders::replace_in_program(&program, &placeholders);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
@@ -211,7 +211,10 @@ fn note_command_line(settings: &Settings, notes: &mut Notes) {
 /// A brace that looks like a placeholder of ours and is none reaches the script as it stands,
 /// which then fails after its model was loaded.
 fn warn_of_unknown(arguments: &[OsString], known: &BTreeMap<String, String>, notes: &mut Notes) {
-    let names: Vec<&str> = known.keys().map(String::as_str).chain(placeholders::LATE).collect();
+    let mut names: Vec<&str> = known.keys().map(String::as_str).collect();
+    names.extend(Placeholder::all().map(|ours| -> &str { ours.name() }));
+    names.sort_unstable();
+    names.dedup();
     for name in placeholders::unknown(arguments, &names) {
         let text = text!(
             "{{{name}}} is no placeholder, so it is passed on as it stands",
@@ -248,24 +251,22 @@ fn none_selected(facts: &Facts) -> Vec<PlannedGpu> {
         .collect()
 }
 
-/// Every placeholder that is known before the launch has its name.
+/// The values of all placeholders that are known before the launch.
 fn values(
-    membership: &Membership,
-    nproc: u32,
-    world: u32,
-    layout: &Layout,
+    node_rank: u32,
+    nnodes: u32,
+    sizes: Sizes,
     selected: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let mut values = selected;
-    for (name, value) in [
-        ("ulysses_size", layout.ulysses_size),
-        ("ring_size", layout.ring_size),
-        ("world_size", world),
-        ("nproc_per_node", nproc),
-        ("nnodes", membership.nnodes),
-        ("node_rank", membership.node_rank),
-    ] {
-        values.insert(name.to_owned(), value.to_string());
+    for placeholder in Placeholder::all() {
+        let value = match placeholder {
+            Placeholder::Size(size) => conditional::value(size, nnodes, sizes),
+            Placeholder::NodeRank => node_rank,
+            // They stay in the plan until `finish`.
+            Placeholder::RunId | Placeholder::Timestamp => continue,
+        };
+        values.insert(placeholder.name().to_owned(), value.to_string());
     }
     values
 }
@@ -311,11 +312,10 @@ fn shared_id(settings: &Settings, facts: &Facts, membership: &Membership) -> Opt
 impl Plan {
     /// The plan with what only the launch knows: run id, timestamp and the final port.
     pub fn finish(&self, identity: &RunIdentity) -> Plan {
-        let late: BTreeMap<String, String> = placeholders::LATE
-            .into_iter()
-            .zip([&identity.run_id, &identity.timestamp])
-            .map(|(name, value)| (name.to_owned(), value.clone()))
-            .collect();
+        let late = BTreeMap::from([
+            (Placeholder::RunId.name().to_owned(), identity.run_id.clone()),
+            (Placeholder::Timestamp.name().to_owned(), identity.timestamp.clone()),
+        ]);
         let mut plan = self.clone();
         plan.program = placeholders::replace_in_program(&self.program, &late);
         plan.engine_args = self.engine_args.iter().map(|arg| replaced(arg, &late)).collect();

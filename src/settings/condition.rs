@@ -33,7 +33,7 @@ pub struct Condition {
     number: u32,
 }
 
-/// Names as the placeholders have them.
+/// The names, of the placeholders as well.
 pub(super) const SIZES: [(&str, Size); 5] = [
     ("world_size", Size::WorldSize),
     ("nnodes", Size::Nnodes),
@@ -84,10 +84,15 @@ impl Condition {
     }
 }
 
+impl Size {
+    pub fn name(self) -> &'static str {
+        SIZES.iter().find(|(_, size)| *size == self).map_or("", |(name, _)| name)
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = SIZES.iter().find(|(_, size)| size == self).map_or("", |(name, _)| name);
-        out.write_str(name)
+        out.write_str(self.name())
     }
 }
 

@@ -45,7 +45,7 @@ pub use meeting::read_meeting;
 pub use places::{EMBEDDED, Known, known, text_of};
 use profile::Profile;
 use refuse::quoted;
-pub use sizes::PLACEHOLDERS;
+pub use sizes::Placeholder;
 pub use table::choices;
 use table::{Row, TABLE, Take, row};
 pub use types::*;

@@ -6,24 +6,38 @@ use std::ffi::OsString;
 
 use toml::de::DeTable;
 
-use super::condition::{Condition, SIZES};
+use super::condition::{Condition, SIZES, Size};
 use super::document::{Document, Entry};
 use super::profile::named;
 use super::{ArgumentsIf, HeadsTable, Select};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// Names that every plan replaces, and that a `[[select]]` must not take.
-pub const PLACEHOLDERS: &[&str] = &[
-    "ulysses_size",
-    "ring_size",
-    "world_size",
-    "nproc_per_node",
-    "nnodes",
-    "node_rank",
-    "run_id",
-    "timestamp",
-];
+/// What every plan replaces in braces. A `[[select]]` must not take these names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placeholder {
+    Size(Size),
+    NodeRank,
+    /// Known to the launch alone, as is the timestamp.
+    RunId,
+    Timestamp,
+}
+
+impl Placeholder {
+    pub fn all() -> impl Iterator<Item = Placeholder> {
+        let sizes = SIZES.into_iter().map(|(_, size)| Placeholder::Size(size));
+        sizes.chain([Placeholder::NodeRank, Placeholder::RunId, Placeholder::Timestamp])
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Placeholder::Size(size) => size.name(),
+            Placeholder::NodeRank => "node_rank",
+            Placeholder::RunId => "run_id",
+            Placeholder::Timestamp => "timestamp",
+        }
+    }
+}
 
 /// `[layout.heads]`: an argument of the script, and the heads for each of its values.
 pub(super) fn heads_table(
@@ -168,7 +182,7 @@ pub(super) fn args_if(document: Document<'_>, section: Entry<'_>) -> Result<Argu
 /// A name that can stand in braces and is not one of ours.
 fn placeholder_name(document: Document<'_>, entry: Entry<'_>) -> Result<(), Refusal> {
     let letters = entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let problem = if PLACEHOLDERS.contains(&entry.key) {
+    let problem = if Placeholder::all().any(|taken| taken.name() == entry.key) {
         text!("this name is a placeholder already", "该名称已是占位符")
     } else if entry.key.is_empty() || !letters {
         text!("a placeholder has letters, digits and _", "占位符只能含字母、数字和 _")
