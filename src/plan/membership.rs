@@ -139,13 +139,13 @@ fn refuse_tasks(settings: &Settings, contract: &Contract) -> Result<(), Refusal>
     let least_zh = if found.reading == Reading::LocalIndex { "至少 " } else { " " };
     let hint = if found.strength == Strength::Hint {
         text!(
-            "ask for one process per node (processCount = number of nodes, --ntasks-per-node=1), or state --nnodes and --node-rank; unset LOCAL_RANK and LOCAL_WORLD_SIZE if they are left over",
-            "请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1），或给出 --nnodes 和 --node-rank；若 LOCAL_RANK 和 LOCAL_WORLD_SIZE 是残留变量，请取消设置"
+            "ask for one process per node (processCount = number of nodes, --ntasks-per-node=1); if it is one already and LOCAL_RANK and LOCAL_WORLD_SIZE are left over, unset them or state --nnodes and --node-rank",
+            "请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1）；若已是如此，而 LOCAL_RANK 和 LOCAL_WORLD_SIZE 只是残留变量，请取消设置，或给出 --nnodes 和 --node-rank"
         )
     } else {
         text!(
-            "ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1), or state --nnodes and --node-rank",
-            "请设为每节点一个任务（--ntasks-per-node=1、-npernode 1 或 -ppn 1），或给出 --nnodes 和 --node-rank"
+            "ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node all the same, state --nnodes and --node-rank",
+            "请设为每节点一个任务（--ntasks-per-node=1、-npernode 1 或 -ppn 1）；若该命令在每节点上确实只启动一次，请给出 --nnodes 和 --node-rank"
         )
     };
     Err(refuse(
