@@ -7,7 +7,9 @@ mod fake_nvml;
 #[path = "common/node.rs"]
 mod node;
 
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::Launcher;
 use node::{Node, PYTHON, Planned};
@@ -192,10 +194,10 @@ fn a_profile_says_what_it_cannot_run_on() {
     assert_eq!(plan(1, "WORLD_SIZE=1 RANK=0", "wan22").at("/layout/ulysses_size"), "1");
 }
 
-/// A machine without python, and one whose python has no torch, would not start the job. That
-/// says nothing about a node that is assumed.
+/// A machine without python, and one whose python has no torch, would not start the job; what
+/// runs there may be in its way. That says nothing about a node that is assumed.
 #[test]
-fn an_assumed_node_answers_nothing_about_its_software() {
+fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() {
     let folder = tempfile::tempdir().expect("a folder");
     let python = folder.path().join("python3");
     let answer =
@@ -204,6 +206,15 @@ fn an_assumed_node_answers_nothing_about_its_software() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&python, mode).expect("a mode");
     let without_torch = folder.path().to_str().expect("text");
+    let script = folder.path().join("train.py");
+    std::fs::write(&script, "read line\n").expect("a script");
+    // It looks like a python that runs the script, and ends with its input.
+    let mut beside = Command::new("/bin/sh")
+        .arg0("python3")
+        .arg(&script)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a process");
     for (path, engine, refused) in [
         ("/nowhere", "torchrun", "python.interpreter"),
         (without_torch, "torchrun", "python.torch"),
@@ -212,15 +223,19 @@ fn an_assumed_node_answers_nothing_about_its_software() {
         let plan = |assume: &[&str]| {
             let launcher = Launcher::new(["plan", "--lang", "en", "--engine", engine]).args(assume);
             let launcher =
-                launcher.args(["--", "/bin/sh"]).env("PATH", path).env("CONDA_PREFIX", "");
+                launcher.args([Path::new("--"), &script]).env("PATH", path).env("CONDA_PREFIX", "");
             launcher.env("VIRTUAL_ENV", "").run()
         };
         let assumed = plan(&["--assume", "gpus=8"]).expect_code(0);
         assert!(assumed.out.contains("1 node × 8 GPUs = 8 ranks"), "{}", assumed.out);
         assert!(assumed.out.contains("that node's python, torch and limits"), "{}", assumed.out);
+        assert!(!assumed.out.contains("stale.beside"), "{}", assumed.out);
         let here = plan(&["--device", "cpu"]).expect_code(67);
         assert!(here.out.contains(refused), "{}", here.out);
+        assert!(here.out.contains("stale.beside"), "{}", here.out);
     }
+    drop(beside.stdin.take());
+    assert!(beside.wait().expect("its end").code().is_some());
 }
 
 /// Copied facts may lack the interpreter of the node that they came from, which is a warning;

@@ -303,6 +303,10 @@ pub(super) async fn outlook(
     facts: &Facts,
     outlook: Outlook,
 ) -> Outlook {
+    if settings.assumed.is_some() {
+        // What runs on this machine is not beside the job of a node that is assumed.
+        return outlook;
+    }
     let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };
     match survey(host, settings, &plan, facts).await {
         Ok(survey) => {
