@@ -295,7 +295,7 @@ fn closing_the_window_ends_everything() {
 #[test]
 fn several_processes_cannot_share_a_terminal() {
     let mut args = run_args("direct", 2);
-    args.extend(["--interactive".into(), "--".into(), "x.py".into()]);
+    args.extend(["--interactive".into(), "--".into(), "true".into()]);
     let ended = common::Launcher::new(args).run().expect_code(64);
     assert!(ended.err.contains("nproc_per_node is 2"), "{}", ended.err);
     assert!(ended.err.contains("--nproc-per-node 1"), "{}", ended.err);

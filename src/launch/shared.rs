@@ -251,12 +251,8 @@ impl Together {
             (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
         };
         let Cause { node, hostname, text: said, .. } = cause;
-        let (en, zh) = (&said.en, &said.zh);
-        let is_command = cause.class == Class::Script && cause.rank.is_none();
         let text = if cause.loss.is_some() {
             said.clone()
-        } else if is_command {
-            text!("{en} ({hostname})", "{zh}（{hostname}）")
         } else {
             placed(said, cause.rank, *node, hostname)
         };
@@ -300,6 +296,13 @@ pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<
 /// `said` with the node where it happened.
 fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
     let (en, zh) = (&said.en, &said.zh);
+    // The command of a node has its node in its name.
+    let (here, here_zh) = (format!("on node {node} "), format!("节点 {node} "));
+    if en.contains(&here) {
+        let named = en.replacen(&here, &format!("on node {node} ({hostname}) "), 1);
+        let named_zh = zh.replacen(&here_zh, &format!("节点 {node}（{hostname}）"), 1);
+        return Text::new(named, named_zh);
+    }
     let subject = rank.map(|rank| format!("rank {rank}"));
     match subject.as_deref().and_then(|rank| Some((rank, en.strip_prefix(rank)?))) {
         Some((rank, did)) => Text::new(
@@ -328,6 +331,11 @@ mod tests {
                 "rank 0 exited with code 1",
                 Some(0),
                 "rank 0 on node 1 (t-worker-1) exited with code 1",
+            ),
+            (
+                "the command on node 1 ended with code 7",
+                None,
+                "the command on node 1 (t-worker-1) ended with code 7",
             ),
             (
                 "stopped from outside by SIGTERM",
