@@ -53,6 +53,8 @@ use crate::verdict::{Refusal, Verdict};
 
 /// How long the last words may wait for a console that does not take them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the closing block may hold up what is written after it.
+const SAID: Duration = Duration::from_millis(500);
 
 /// The whole program: its arguments, name first → exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -206,8 +208,15 @@ impl Scene {
     }
 
     /// Writes the termination message, right behind the closing block: whatever is
-    /// slower than a small file comes after it.
-    fn announce(&self, ending: &report::Ending, node: Option<u32>, clock: end::Clock) {
+    /// slower than a small file comes after it. From then on the exit code stands, also
+    /// where the guard has to end this process.
+    fn announce(
+        &self,
+        link: &AgentLink,
+        ending: &report::Ending,
+        node: Option<u32>,
+        clock: end::Clock,
+    ) {
         let settings = &self.settings;
         let code = remap(&settings.exit_codes, ending.code);
         let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
@@ -220,6 +229,9 @@ impl Scene {
                 "无法写入终止信息：{error}"
             ));
         }
+        // The guard could not say it to a console that takes nothing either.
+        self.console.flush(SAID.min(clock.left_for_answer(EndStep::LastWords)));
+        link.announce_said(code);
     }
 }
 
@@ -366,7 +378,7 @@ async fn conduct(
             ending
         }
     };
-    scene.announce(&early, None, end::Clock::of(scene.settings.grace.value, None));
+    scene.announce(link, &early, None, end::Clock::of(scene.settings.grace.value, None));
     console.flush(LAST_WORDS);
     remap(&scene.settings.exit_codes, early.code)
 }
