@@ -40,6 +40,7 @@ use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Lang;
 use crate::logs::Console;
+use crate::muster;
 use crate::observe::OomWatch;
 use crate::report;
 use crate::report::closing;
@@ -87,7 +88,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     match cli.command {
         Command::Run(options) => run(&options),
         Command::Plan(plan) => apart(|| commands::plan(&plan)),
-        Command::Check(asked) => apart(|| check::check(&asked)),
+        Command::Check(asked) => {
+            Host::hide(muster::SECRET);
+            apart(|| check::check(&asked))
+        }
         Command::Clean(clean) => apart(|| commands::clean(&clean)),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
@@ -101,6 +105,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.
 fn run(options: &Options) -> i32 {
+    Host::hide(muster::SECRET);
     let oom = OomWatch::begin(&Host::live());
     let scratch = ScratchName::new();
     let agent = |link: &AgentLink, dispositions| {
