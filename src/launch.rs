@@ -79,7 +79,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             if excuse::launches_where_the_platform_says(&arguments) {
                 let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
                 if let Ok(Some(line)) = told {
-                    eprint!("{}", closing::line(&line, lang));
+                    commands::say(&closing::line(&line, lang));
                 }
             }
             return code;
@@ -158,7 +158,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
     let console = std::io::stderr();
     let mut ready = [PollFd::new(&console, PollFlags::OUT)];
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-        eprint!("{words}");
+        commands::say(&words);
     }
     let path = will.termination_log.as_deref();
     let _ = report::files::announce(path, &host, &ending, None, code, lang);
