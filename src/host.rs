@@ -13,10 +13,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::sys;
 
 pub use recorder::Recorder;
 
@@ -29,6 +31,9 @@ const ANSWERS: &str = "/run/ranklaunch";
 fn answer_path(name: &str) -> String {
     format!("{ANSWERS}/{name}.json")
 }
+
+/// What [`Host::hide`] took out of the environment.
+static HIDDEN: OnceLock<(OsString, OsString)> = OnceLock::new();
 
 /// Root path and environment of one node.
 #[derive(Debug, Clone)]
@@ -56,9 +61,18 @@ impl Trail {
 }
 
 impl Host {
+    /// Takes a variable out of this process's environment, so that neither its children nor
+    /// /proc/PID/environ show it; [`Host::live`] still answers with it. One variable per
+    /// process, before any thread exists.
+    pub fn hide(name: &str) {
+        if let Some(value) = sys::take_variable(name) {
+            let _ = HIDDEN.set((name.into(), value));
+        }
+    }
+
     /// This node, with this process's environment.
     pub fn live() -> Host {
-        let environment = Arc::new(std::env::vars_os().collect());
+        let environment = Arc::new(std::env::vars_os().chain(HIDDEN.get().cloned()).collect());
         Host { root: None, environment, recorder: None, trail: None, folder: None }
     }
 

@@ -40,6 +40,7 @@ use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Lang;
 use crate::logs::Console;
+use crate::muster;
 use crate::observe::OomWatch;
 use crate::report;
 use crate::report::closing;
@@ -53,6 +54,8 @@ use crate::verdict::{Refusal, Verdict};
 
 /// How long the last words may wait for a console that does not take them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the closing block may hold up what is written after it.
+const SAID: Duration = Duration::from_millis(500);
 
 /// The whole program: its arguments, name first → exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -76,7 +79,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             if excuse::launches_where_the_platform_says(&arguments) {
                 let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
                 if let Ok(Some(line)) = told {
-                    eprint!("{}", closing::line(&line, lang));
+                    commands::say(&closing::line(&line, lang));
                 }
             }
             return code;
@@ -85,7 +88,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     match cli.command {
         Command::Run(options) => run(&options),
         Command::Plan(plan) => apart(|| commands::plan(&plan)),
-        Command::Check(asked) => apart(|| check::check(&asked)),
+        Command::Check(asked) => {
+            Host::hide(muster::SECRET);
+            apart(|| check::check(&asked))
+        }
         Command::Clean(clean) => apart(|| commands::clean(&clean)),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Init(init) => commands::init(&init),
@@ -99,6 +105,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.
 fn run(options: &Options) -> i32 {
+    Host::hide(muster::SECRET);
     let oom = OomWatch::begin(&Host::live());
     let scratch = ScratchName::new();
     let agent = |link: &AgentLink, dispositions| {
@@ -151,7 +158,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
     let console = std::io::stderr();
     let mut ready = [PollFd::new(&console, PollFlags::OUT)];
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-        eprint!("{words}");
+        commands::say(&words);
     }
     let path = will.termination_log.as_deref();
     let _ = report::files::announce(path, &host, &ending, None, code, lang);
@@ -206,8 +213,15 @@ impl Scene {
     }
 
     /// Writes the termination message, right behind the closing block: whatever is
-    /// slower than a small file comes after it.
-    fn announce(&self, ending: &report::Ending, node: Option<u32>, clock: end::Clock) {
+    /// slower than a small file comes after it. From then on the exit code stands, also
+    /// where the guard has to end this process.
+    fn announce(
+        &self,
+        link: &AgentLink,
+        ending: &report::Ending,
+        node: Option<u32>,
+        clock: end::Clock,
+    ) {
         let settings = &self.settings;
         let code = remap(&settings.exit_codes, ending.code);
         let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
@@ -220,6 +234,9 @@ impl Scene {
                 "无法写入终止信息：{error}"
             ));
         }
+        // The guard could not say it to a console that takes nothing either.
+        self.console.flush(SAID.min(clock.left_for_answer(EndStep::LastWords)));
+        link.announce_said(code);
     }
 }
 
@@ -366,7 +383,7 @@ async fn conduct(
             ending
         }
     };
-    scene.announce(&early, None, end::Clock::of(scene.settings.grace.value, None));
+    scene.announce(link, &early, None, end::Clock::of(scene.settings.grace.value, None));
     console.flush(LAST_WORDS);
     remap(&scene.settings.exit_codes, early.code)
 }

@@ -223,6 +223,26 @@ fn ranks_of_one_session_die_one_by_one() {
     assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
 }
 
+/// The agent is killed when all is said and only the console, which takes nothing, is
+/// waited for: the exit code is the one that was announced.
+#[test]
+fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
+    let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'; exit 5";
+    for kill in [false, true] {
+        let setup = Setup::new(Place::Plain).mute_console();
+        let options = ["--termination-log", "message"];
+        let mut job = setup.direct_of(Path::new("/bin/sh"), 1, &options, &["-c", script]);
+        let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        job.waits("run.json", |_| record.exists());
+        if kill {
+            job.send(Role::Agent, Signal::SIGKILL);
+        }
+        let over = job.ends_within(SOON).code(5);
+        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        assert!(message.contains("code 5"), "{message}");
+    }
+}
+
 /// Processes that outlive SIGKILL cannot be made; ones that refuse it can: they
 /// belong to root, and the launcher does not. It waits for them, but not for ever.
 #[test]
@@ -231,9 +251,7 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         skipped("only root can make a process that its launcher may not signal");
         return;
     }
-    for (mode, nproc, stop, codes) in
-        [("become-root", 1, true, [83, 143]), ("fail-beside-root", 2, false, [83, 83])]
-    {
+    for (mode, nproc, stop) in [("become-root", 1, true), ("fail-beside-root", 2, false)] {
         let setup = Setup::new(Place::Plain).user(65534);
         let program = setup.folder().join("rooted");
         // By another process, since a descriptor open for writing forbids execution.
@@ -244,7 +262,12 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
             .status()
             .expect("a shell");
         assert!(made.success());
-        let mut job = setup.direct_of(&program, nproc, &["--grace", "1s"], &[mode]);
+        let mut job = setup.direct_of(
+            &program,
+            nproc,
+            &["--grace", "3s", "--termination-log", "message"],
+            &[mode],
+        );
         job.waits("the rank", |job| job.out().matches("READY").count() >= nproc as usize);
         if stop {
             job.send(Role::Guard, Signal::SIGTERM);
@@ -252,10 +275,14 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         // A stop keeps to its grace, whatever is left. After a failure SIGKILL has five
         // seconds to work, once: the guard does not wait for what the agent has named.
         let over = job.ends_within(Duration::from_secs(18));
-        assert!(codes.contains(&over.code), "{}\n{}", over.code, over.job.err());
-        let most = Duration::from_secs(if stop { 4 } else { 9 });
+        assert_eq!(over.code, 83, "{}", over.job.err());
+        let most = Duration::from_secs(if stop { 5 } else { 9 });
         assert!(over.elapsed < most, "{:?}\n{}", over.elapsed, over.job.err());
         assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
         assert!(over.job.err().contains("rooted"), "{}", over.job.err());
+        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        assert!(message.contains("rooted"), "{message}");
+        let run = over.job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        assert!(run.exists(), "{}", over.job.err());
     }
 }

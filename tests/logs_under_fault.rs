@@ -306,3 +306,19 @@ fn a_log_folder_that_was_removed_is_made_again_and_said() {
     let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
     assert_eq!(run["logs"]["owners"]["rank 0"]["removed_file_bytes"], 7);
 }
+
+#[test]
+fn a_log_folder_that_cannot_be_used_is_said_once() {
+    let said = |more: &[&str]| {
+        let options = [&["--log-dir", "/dev/null/logs"], more].concat();
+        let ended = shell(1, &options, "echo hello").run().expect_code(0);
+        assert_eq!(ended.err.matches("log folder /dev/null/logs cannot be used").count(), 1);
+        ended.err
+    };
+    let err = said(&[]);
+    assert_eq!(err.matches("/dev/null/logs").count(), 1, "{err}");
+    assert!(!err.contains("disk.logs"), "{err}");
+    // The control: the check did see it.
+    let err = said(&["--severity", "disk.logs=warn"]);
+    assert!(err.contains("no file can be written in /dev/null/logs"), "{err}");
+}

@@ -177,19 +177,33 @@ fn a_missing_node_is_named_at_the_deadline() {
     }
 }
 
+/// A rank that looks for the secret in its own environment and in those of all above it.
+const ANCESTORS: &str = r#"
+echo secret=${RANKLAUNCH_SECRET-none}
+pid=$PPID
+while [ "$pid" -gt 1 ]; do
+    grep -qa PATH= /proc/$pid/environ && echo "ancestor $pid"
+    grep -qaE 'RANKLAUNCH_SECRET|horse battery' /proc/$pid/environ && echo "$pid shows it"
+    pid=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$pid/status)
+done
+:"#;
+
 #[test]
 fn a_secret_seals_the_channel_and_stays_with_us() {
     let port = free_port();
     let sealed = |rank, secret: &str, nodes| {
         let mut args = run_args("direct", 1);
         args.extend(["--wait-timeout".into(), "3s".into(), "--".into()]);
-        args.extend(["sh".into(), "-c".into(), "echo secret=${RANKLAUNCH_SECRET-none}".into()]);
+        args.extend(["sh".into(), "-c".into(), ANCESTORS.into()]);
         Launcher::new(args).node(rank, nodes, port).env("RANKLAUNCH_SECRET", secret)
     };
     let secret = "correct horse battery";
     for node in [sealed(0, secret, 2), sealed(1, secret, 2)].map(Launcher::start) {
         let ended = node.wait().expect_code(0);
         assert!(ended.out.contains("secret=none"), "{}", ended.out);
+        // Shim, agent and guard at least, each with an environment that can be read.
+        assert!(ended.out.matches("ancestor").count() >= 3, "{}", ended.out);
+        assert!(!ended.out.contains("shows it"), "{}", ended.out);
         assert!(!ended.err.contains("channel between the nodes is open"), "{}", ended.err);
         assert!(!ended.err.contains(secret), "{}", ended.err);
     }

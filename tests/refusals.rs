@@ -465,3 +465,10 @@ fn install_into_a_file_names_its_folder() {
     assert!(ended.err.contains("is a file; name its folder"), "{}", ended.err);
     assert!(ended.err.contains("ranklaunch install inst\n"), "{}", ended.err);
 }
+
+#[test]
+fn a_name_that_a_refusal_quotes_does_not_act_on_the_terminal() {
+    let ended = Launcher::new(["lint", "a\x1b]0;owned\x07.yaml"]).run().expect_code(64);
+    assert!(ended.err.contains(r"a\x1b]0;owned\x07.yaml: No such file"), "{:?}", ended.err);
+    assert!(!ended.err.contains(['\x1b', '\x07']), "{:?}", ended.err);
+}

@@ -56,7 +56,7 @@ pub(super) async fn all(
     {
         let clock = Clock::of(scene.settings.grace.value, None);
         let node = Some(ready.plan.membership.node_rank);
-        scene.announce(&ending, node, clock);
+        scene.announce(guard.link, &ending, node, clock);
         // The others have agreed and wait for this node.
         let Some(mut together) = ready.together.take() else { return ending };
         let patience = clock.left(EndStep::LastWords);
@@ -88,14 +88,14 @@ pub(super) async fn all(
             // stop does not take part.
             let go_on = next.zip(again).filter(|_| !told);
             if go_on.is_none() {
-                scene.announce(&ending, node, clock);
+                scene.announce(guard.link, &ending, node, clock);
             }
             tokio::join!(together.close(), finish(scene, rest));
             let Some((next, again)) = go_on else { break (ending, clock) };
             match anew(scene, guard.ear, &next, again).await {
                 Ok(prepared) => ready = prepared,
                 Err(ending) => {
-                    scene.announce(&ending, node, clock);
+                    scene.announce(guard.link, &ending, node, clock);
                     break (ending, clock);
                 }
             }
@@ -104,7 +104,7 @@ pub(super) async fn all(
         }
         let again = if told { None } else { alone.after(&ending, began.elapsed()) };
         if again.is_none() {
-            scene.announce(&ending, node, clock);
+            scene.announce(guard.link, &ending, node, clock);
         }
         finish(scene, rest).await;
         let Some(again) = again else {
@@ -122,7 +122,7 @@ pub(super) async fn all(
         let pause = tokio::time::sleep(Duration::from_millis(again.pause));
         if let Err(signal) = super::until_stop(guard.ear, pause).await {
             let ending = stopped(scene, signal);
-            scene.announce(&ending, node, clock);
+            scene.announce(guard.link, &ending, node, clock);
             break (ending, clock);
         }
     };

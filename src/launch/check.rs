@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::commands::{block_on, print, refuse};
+use super::commands::{block_on, print, refuse, show};
 use super::look::{self, Patience};
 use super::{check_nodes, excuse, open, remap, stale};
 use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
@@ -74,13 +74,13 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
                 cli::ReportFormat::Json => print(&report),
                 cli::ReportFormat::Text => {
                     if let Some(refusal) = &failed {
-                        print(closing::would_be_refused(refusal, code, lang));
+                        show(&closing::would_be_refused(refusal, code, lang));
                     }
                     if let Some(found) = &found {
-                        print(nodes_view::text(found, lang));
+                        show(&nodes_view::text(found, lang));
                     }
                     let shown = check_view::Shown { all: asked.all, colour: has_colour() };
-                    print(check_view::text(&checks, &survey.plan, lang, shown));
+                    show(&check_view::text(&checks, &survey.plan, lang, shown));
                 }
             }
             let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));

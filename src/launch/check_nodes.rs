@@ -59,7 +59,7 @@ async fn try_to_meet(
     };
     let config = Config { purpose: Purpose::Check, patience, ..config };
     let lang = settings.lang;
-    let mut say = |line: Text| eprint!("{}", closing::line(&line, lang));
+    let mut say = |line: Text| super::commands::say(&closing::line(&line, lang));
     if config.secret.is_none() {
         say(text!(
             "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",

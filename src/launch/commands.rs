@@ -12,6 +12,7 @@ use crate::cli;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
 use crate::lint;
+use crate::logs::printable;
 use crate::plan;
 use crate::prepare::{self, Wait};
 use crate::report::{closing, plan_view, stale_view};
@@ -36,9 +37,20 @@ fn terminal_width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
+/// Says something on standard error, with what it quotes from others made fit for a
+/// terminal: names come from manifests, other nodes and other users' processes.
+pub(super) fn say(text: &str) {
+    let _ = std::io::stderr().lock().write_all(printable(text).as_bytes());
+}
+
+/// The same on standard output, for people. What programs read goes through [`print`].
+pub(super) fn show(text: &str) {
+    print(printable(text).as_bytes());
+}
+
 pub(super) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
     let code = refusal.verdict.code();
-    eprint!("{}", closing::refusal(refusal, code, lang));
+    say(&closing::refusal(refusal, code, lang));
     code
 }
 
@@ -94,10 +106,10 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
     match asked.format {
         cli::Format::Text => {
             if let Some(refusal) = &refusal {
-                print(closing::would_be_refused(refusal, code, lang));
+                show(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
-                print(plan_view::text(plan, lang, terminal_width()));
+                show(&plan_view::text(plan, lang, terminal_width()));
             }
         }
         cli::Format::Json => {
@@ -108,7 +120,7 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
         cli::Format::Shell => {
             // What a shell reads stays what a shell can run.
             if let Some(refusal) = &refusal {
-                eprint!("{}", closing::would_be_refused(refusal, code, lang));
+                say(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
                 print(plan_view::shell(plan));
@@ -137,7 +149,7 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
         }
         clear::clear(&host, &request, &mut |line| {
             if for_people {
-                print(closing::line(&line, lang));
+                show(&closing::line(&line, lang));
             }
         })
     });
@@ -148,12 +160,12 @@ pub(super) fn clean(asked: &cli::Clean) -> i32 {
     if !for_people {
         print(format!("{:#}\n", stale_view::json(&report.found, &report.ended, lang)));
     } else if asked.dry_run || report.found.is_empty() {
-        print(stale_view::table(&report.found, lang));
+        show(&stale_view::table(&report.found, lang));
     } else {
         let mode = settings.stale.value;
         let left = report.found.iter().filter(|one| !one.is_ended_by(mode) && !one.inner);
         for one in left {
-            print(closing::line(&one.left_alone(mode), lang));
+            show(&closing::line(&one.left_alone(mode), lang));
         }
     }
     0
@@ -172,21 +184,16 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
     let lang = target.lang;
     let wait = Wait::new(&target.host, target.port, target.timeout);
     let reached = block_on(prepare::wait_for_master(&host, &wait, |line| {
-        eprint!("{}", closing::line(&line, lang));
+        say(&closing::line(&line, lang));
     }));
     match reached.and_then(|reached| reached) {
         Ok(reached) => {
             let (peer, seconds) = (reached.peer, reached.waited.as_secs_f64());
-            eprint!(
-                "{}",
-                closing::line(
-                    &text!(
-                        "{peer} answers, after {seconds:.1} s",
-                        "{peer} 已应答，用时 {seconds:.1} 秒"
-                    ),
-                    lang
-                )
+            let answers = text!(
+                "{peer} answers, after {seconds:.1} s",
+                "{peer} 已应答，用时 {seconds:.1} 秒"
             );
+            say(&closing::line(&answers, lang));
             0
         }
         Err(refusal) => {
@@ -194,7 +201,7 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
                 return refuse(&refusal, lang);
             };
             let code = refusal.verdict.code();
-            eprint!("{}", closing::gave_up(&refusal.text, &hint, &refusal.id, code, lang));
+            say(&closing::gave_up(&refusal.text, &hint, &refusal.id, code, lang));
             code
         }
     }
@@ -240,7 +247,7 @@ pub(super) fn init(asked: &cli::Init) -> i32 {
                 ),
             );
             let code = supervise::exec_code(&error);
-            eprint!("{}", closing::refusal(&refusal, code, wanted.lang));
+            say(&closing::refusal(&refusal, code, wanted.lang));
             code
         }
     }
@@ -290,13 +297,13 @@ pub(super) fn lint(asked: &cli::Lint) -> i32 {
     let mut report = lint::lint(&manifests, lint::Limits { node_memory }, knowledge);
     report.refused.extend(unopened);
     match asked.format {
-        cli::LintFormat::Text => print(lint::text(&report, lang)),
+        cli::LintFormat::Text => show(&lint::text(&report, lang)),
         cli::LintFormat::Json => print(format!("{:#}\n", lint::json(&report, lang))),
         cli::LintFormat::Github => print(lint::github(&report, lang)),
     }
     let code = report.exit_code();
     for refusal in &report.refused {
-        eprint!("{}", closing::refusal(refusal, code, lang));
+        say(&closing::refusal(refusal, code, lang));
     }
     code
 }

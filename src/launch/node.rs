@@ -136,6 +136,19 @@ struct Alone {
     port: Option<Refusal>,
 }
 
+/// The plan without the remark on a log folder in which nothing can be written: the choice
+/// of the folder says so, with the one that is taken instead. Whoever names the check hears
+/// of it anyway.
+fn without_log_folder(plan: &Plan, scene: &Scene, facts: &Facts) -> Plan {
+    const ID: &str = "disk.logs";
+    let mut plan = plan.clone();
+    let unusable = facts.state.logs.as_ref().is_some_and(|folder| folder.problem.is_some());
+    if unusable && !scene.settings.severities.contains_key(ID) {
+        plan.warnings.retain(|warning| warning.id != ID);
+    }
+    plan
+}
+
 /// What this node would do by itself. The first time it also looks for what is in the way: one
 /// node alone ends it at once, one of several once they have agreed.
 async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alone, Refusal> {
@@ -147,7 +160,7 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
         has_room(scene, &plan)?;
         return Ok(Alone { plan, interactive, stale: None, port: None });
     }
-    scene.console.say(&start::block(&plan, &scene.settings));
+    scene.console.say(&start::block(&without_log_folder(&plan, scene, facts), &scene.settings));
     if interactive {
         scene.say(&text!(
             "the rank has the terminal: its output is not captured (< /dev/null turns this off)",

@@ -54,7 +54,7 @@ pub use key::JobKey;
 pub use links::{Link, Measured, Odd, Place, Speed, Trouble};
 pub use measure::Target;
 pub use offer::{Accepted, Offer};
-pub use secret::Secret;
+pub use secret::{Secret, VARIABLE as SECRET};
 pub use session::{Event, Session};
 pub use store::{Mark, mark};
 pub use survey::{Found, Visit, Visited};

@@ -9,7 +9,8 @@ use crate::host::Host;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-const VARIABLE: &str = "RANKLAUNCH_SECRET";
+/// The variable that holds the secret itself.
+pub const VARIABLE: &str = "RANKLAUNCH_SECRET";
 const FILE: &str = "RANKLAUNCH_SECRET_FILE";
 /// Shorter ones can be guessed off-line from a recorded handshake.
 const SHORTEST: usize = 16;

@@ -4,6 +4,7 @@
 //! enough; the rest of the crate denies `unsafe`.
 
 mod clock;
+mod environment;
 mod numa;
 mod process;
 mod signals;
@@ -11,8 +12,11 @@ mod socket;
 mod streams;
 
 pub use clock::clock_state;
+pub use environment::take_variable;
 pub use numa::numa_calls;
-pub use process::{Fork, exit_now, fork_single_threaded, in_child, own_received, watch};
+pub use process::{
+    Fork, exit_now, fork_single_threaded, in_child, is_single_threaded, own_received, watch,
+};
 pub use signals::{
     Dispositions, and_real_time, die_by, ignore, ignore_all, restore_in_child, send, stop_by,
     unblock_in_this_thread,

@@ -13,14 +13,18 @@ pub enum Fork {
     Child,
 }
 
+/// False when /proc says that this process has more than one thread.
+pub fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) <= 1
+}
+
 /// fork(2) of a process that has one thread only.
 ///
 /// The guard and the rank shim fork before any thread exists, so the child may
 /// go on with ordinary code (allocation, locks). Refused with `EBUSY` when
 /// /proc says that there are more threads.
 pub fn fork_single_threaded() -> io::Result<Fork> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    if threads > 1 {
+    if !is_single_threaded() {
         return Err(io::Error::from(io::ErrorKind::ResourceBusy));
     }
     // SAFETY: with a single thread no lock can be held by a thread that does
