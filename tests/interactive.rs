@@ -186,6 +186,25 @@ fn the_rank_has_the_foreground_and_reads_what_a_tty_program_reads() {
     }
 }
 
+/// Below torchrun the rank is not in the terminal's foreground: the launcher passes it on.
+#[test]
+fn a_window_that_changes_its_size_is_noticed() {
+    let script = "import os, signal, time\n\
+        sizes = []\n\
+        note = lambda *_: sizes.append(os.get_terminal_size(0).columns)\n\
+        signal.signal(signal.SIGWINCH, note)\n\
+        print('READY', flush=True)\n\
+        while not sizes: time.sleep(0.02)\n\
+        print('columns', sizes[0])\n";
+    for by in [By::Python, By::Direct, By::Torchrun] {
+        let mut session = session(by, script);
+        session.terminal.shows("READY");
+        session.terminal.resizes(132, 43);
+        session.terminal.shows("columns 132");
+        assert_eq!(session.ends().0, 0, "{by:?}");
+    }
+}
+
 #[test]
 fn a_killed_rank_leaves_the_terminal_as_it_was() {
     let script = "import os, signal, tty\n\

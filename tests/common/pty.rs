@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{Termios, tcgetattr};
+use rustix::termios::Winsize;
 
 use super::{PATIENCE, wait_until};
 
@@ -118,6 +119,12 @@ impl Terminal {
 
     pub fn modes(&self) -> Termios {
         tcgetattr(self.slave.as_ref().unwrap()).unwrap()
+    }
+
+    /// The window gets another size.
+    pub fn resizes(&self, columns: u16, rows: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(self.master(), size).unwrap();
     }
 
     /// The window is closed.
