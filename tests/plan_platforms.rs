@@ -168,6 +168,7 @@ fn contracts_are_read_with_their_traps() {
         ),
     ];
     let mut wrong = Vec::new();
+    let mut took = Vec::new();
     for (platform, expected) in table {
         let planned = Node::with_gpus(8).platform(platform).json(&["--", "train.py"]);
         let have = if planned.code == 0 {
@@ -187,11 +188,15 @@ fn contracts_are_read_with_their_traps() {
         if have != expected {
             wrong.push(format!("{platform}\n want {expected}\n have {have}"));
         }
-        // The master's name stands in /etc/hosts, however the platform wraps it: a
-        // name server that is asked for `n[03-04]` costs 2 s.
-        assert!(planned.elapsed < std::time::Duration::from_secs(2), "{platform}");
+        took.push((planned.elapsed, platform));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The master's name stands in /etc/hosts, however the platform wraps it: a name
+    // server that is asked for `n[03-04]` costs 2 s, which the middle one does not pay.
+    took.sort();
+    let usual = took[took.len() / 2].0;
+    let (slowest, platform) = took[took.len() - 1];
+    assert!(slowest < 4 * usual + std::time::Duration::from_secs(1), "{platform}: {slowest:?}");
 }
 
 #[test]
