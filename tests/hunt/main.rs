@@ -51,8 +51,12 @@ fn hunt(seconds: u64, all: bool) {
         if only.is_some() {
             println!("round {number}: {spec:#?}");
         }
-        let complaints = Round::run(&spec).complaints();
-        *seen.entry(name).or_default() += 1;
+        let round = Round::run(&spec);
+        let complaints = round.complaints();
+        // What could not be done must not look like a fault that the job survived.
+        let missed = if round.missed { " (missed: it had ended)" } else { "" };
+        let skipped = if round.skipped { " (not possible here)" } else { "" };
+        *seen.entry(format!("{name}{missed}{skipped}")).or_default() += 1;
         if !complaints.is_empty() {
             let all = complaints.join("\n  ");
             let text = format!("HUNT_SEED={seed} HUNT_ROUND={number} {spec:?}\n  {all}");

@@ -159,8 +159,13 @@ impl Spec {
         args.extend(more.iter().map(OsString::from));
         args.extend(["--".into(), misbehave.into(), "number".into(), ".".into()]);
         // With a pause of 0 an endless rank would only measure the disk.
-        let pause = if self.fault.is_fatal() { self.pause.max(100) } else { self.pause };
-        args.extend([self.lines.to_string(), pause.to_string()].map(OsString::from));
+        // One that is to be stopped must still be there when the signal comes.
+        let (lines, pause) = match self.fault {
+            Fault::Stop { .. } => (self.lines.max(1_500), self.pause.max(200)),
+            _ if self.fault.is_fatal() => (self.lines, self.pause.max(100)),
+            _ => (self.lines, self.pause),
+        };
+        args.extend([lines.to_string(), pause.to_string()].map(OsString::from));
         let (who, code) = self.ends;
         let who = match who {
             _ if self.fault.is_fatal() => "nobody".to_owned(),
@@ -206,6 +211,8 @@ pub(crate) struct Round {
     pub(crate) nodes: Vec<Node>,
     /// The rank that was hit, where one was.
     pub(crate) victim: Option<u32>,
+    /// The process that was to be stopped had ended already.
+    pub(crate) missed: bool,
     /// The fault could not be made here.
     pub(crate) skipped: bool,
     overs: Vec<Over>,
@@ -252,12 +259,12 @@ impl Round {
                 setup.start(&crate::common::executable(), &args)
             })
             .collect();
-        let mut victim = None;
+        let (mut victim, mut missed) = (None, false);
         if spec.fault.is_fatal() || matches!(spec.fault, Fault::Stop { .. } | Fault::FolderDeleted)
         {
             wait_for_ranks(spec, &mut jobs);
             std::thread::sleep(Duration::from_millis(spec.after));
-            victim = strike(spec, &mut jobs);
+            (victim, missed) = strike(spec, &mut jobs);
         }
         let deadline = DEADLINE;
         let overs: Vec<Over> =
@@ -266,6 +273,7 @@ impl Round {
             spec: spec.clone(),
             nodes: Vec::new(),
             victim,
+            missed,
             skipped,
             overs,
             _disk: disk,
@@ -281,6 +289,7 @@ impl Round {
             spec: spec.clone(),
             nodes: Vec::new(),
             victim: None,
+            missed: false,
             skipped: true,
             overs: Vec::new(),
             _disk: None,
@@ -395,8 +404,8 @@ fn wait_for_ranks(spec: &Spec, jobs: &mut [Job]) {
     }
 }
 
-/// The rank that was hit, where it was one.
-fn strike(spec: &Spec, jobs: &mut [Job]) -> Option<u32> {
+/// The rank that was hit, where it was one, and whether nobody was there to be stopped.
+fn strike(spec: &Spec, jobs: &mut [Job]) -> (Option<u32>, bool) {
     let send = |pid: i32, signal| {
         let _ = kill(Pid::from_raw(pid), signal);
     };
@@ -405,15 +414,16 @@ fn strike(spec: &Spec, jobs: &mut [Job]) -> Option<u32> {
             let pid = jobs[node as usize].find(role);
             let rank = rank_of(pid);
             send(pid, Signal::SIGKILL);
-            return rank;
+            return (rank, false);
         }
         Fault::Stop { node, role, millis } => {
             let roles = jobs[node as usize].roles();
-            if let Some((_, seen)) = roles.iter().find(|(its, _)| *its == role) {
-                send(seen.pid, Signal::SIGSTOP);
-                std::thread::sleep(Duration::from_millis(millis));
-                send(seen.pid, Signal::SIGCONT);
-            }
+            let Some((_, seen)) = roles.iter().find(|(its, _)| *its == role) else {
+                return (None, true);
+            };
+            send(seen.pid, Signal::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(millis));
+            send(seen.pid, Signal::SIGCONT);
         }
         Fault::Term { node } => jobs[node as usize].send(Role::Guard, Signal::SIGTERM),
         Fault::FolderDeleted => {
@@ -421,7 +431,7 @@ fn strike(spec: &Spec, jobs: &mut [Job]) -> Option<u32> {
         }
         Fault::None | Fault::DiskFull { .. } | Fault::MuteConsole | Fault::Cut { .. } => {}
     }
-    None
+    (None, false)
 }
 
 fn rank_of(pid: i32) -> Option<u32> {
