@@ -63,11 +63,13 @@ pub fn apart(work: impl FnOnce() -> i32) -> i32 {
 }
 
 /// Lets the standard streams go: a process that cannot end would hold a pipe open,
-/// and its reader would wait for it.
+/// and its reader would wait for it. The console's writers have copies of their own,
+/// and how soon these threads end is not known.
 pub fn let_go() {
     let _ = io::stdout().flush();
     // A pipe that ends nowhere, since a bare root has no /dev/null.
     let Ok((nothing, nowhere)) = io::pipe() else { return };
+    sys::replace_copies(&[io::stdout().as_fd(), io::stderr().as_fd()], nowhere.as_fd());
     let _ = nix::unistd::dup2_stdin(nothing.as_fd());
     let _ = nix::unistd::dup2_stdout(nowhere.as_fd());
     let _ = nix::unistd::dup2_stderr(nowhere.as_fd());

@@ -22,5 +22,6 @@ pub use signals::{
     unblock_in_this_thread,
 };
 pub use socket::cap_retransmission;
+pub use streams::replace_copies;
 pub mod execute;
 pub mod memory;
