@@ -154,8 +154,13 @@ fn the_command_of_a_node_is_not_called_a_rank() {
         let ended = &ended[node as usize];
         assert_eq!(ended.code, code, "{}", ended.err);
         assert!(ended.out.contains(&format!("[n{node}] I launch")), "{}", ended.out);
-        let words = "── ranklaunch: the command on node 1 ended with code 7 (";
-        assert!(ended.err.contains(words) && !ended.err.contains("rank 1"), "{}", ended.err);
+        let words = "── ranklaunch: the command on node 1 (";
+        let code = ") ended with code 7 after ";
+        assert!(
+            ended.err.contains(words) && ended.err.contains(code) && !ended.err.contains("rank 1"),
+            "{}",
+            ended.err
+        );
         assert!(ended.err.contains("last 1 line of the command on node 1:"), "{}", ended.err);
         let verdict = &run_json(ended, node)["verdict"];
         assert_eq!((&verdict["rank"], &verdict["id"]), (&Value::Null, &json!("rank.exit")));

@@ -111,6 +111,9 @@ pub async fn run(
             next_id += 1;
             state.shims.insert(next_id, Shim::new(connection, next_id, sender.clone()));
         }
+        while let Ok((id, word)) = said.try_recv() {
+            state.shim_said(id, word);
+        }
         state.name_the_mute();
         state.weigh_engine();
         if state.finished() {

@@ -10,6 +10,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
     UnixAddr, accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
@@ -187,6 +188,12 @@ impl Connection {
                 Err(_would_block) => {}
             }
         }
+    }
+
+    /// Whether a packet, or the end, waits to be received.
+    pub(super) fn has_words(&self) -> bool {
+        let mut asked = [PollFd::new(self.fd.get_ref().as_fd(), PollFlags::POLLIN)];
+        poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// A packet is small and the peer reads: a full buffer means a peer that is stopped.

@@ -14,7 +14,7 @@ use super::super::budget::{EndBudget, EndStep};
 use super::super::message::ToRank;
 use super::super::outcome::{End, Notice, StopReason};
 use super::super::tree::{self, Process};
-use super::{Phase, Supervisor, own_pid};
+use super::{Phase, Shim, Supervisor, own_pid};
 
 /// After SIGKILL, how long until a process counts as unkillable where no platform
 /// ends us: a driver may take seconds to give the memory of a GPU back.
@@ -147,9 +147,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Whether a shim of ours is connected; whoever has said nothing yet does not count.
+    /// Whether a shim of ours is connected, or a word of one may be under way: a short rank
+    /// and its engine can both be over before its shim's first packet was read. Whoever
+    /// has said nothing does not count.
     fn has_shims(&self) -> bool {
-        self.shims.values().any(|shim| shim.phase != Phase::New)
+        let counts = |shim: &Shim| shim.phase != Phase::New || shim.connection.has_words();
+        self.shims.values().any(counts)
     }
 
     /// What is left cannot be ended by anybody: the report names it.
