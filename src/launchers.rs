@@ -5,6 +5,8 @@
 //! Knows a launcher by what runs, never by what is named: `vim torchrun` is an editor.
 //! Never reads a file and decides nothing.
 
+use crate::procfs::basename;
+
 /// What kind of launcher a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -203,7 +205,7 @@ pub const LAUNCHERS: &[Launcher] = &[
 
 /// The launcher that installs a command of this name, with or without a folder.
 pub fn of_name(word: impl AsRef<[u8]>) -> Option<&'static Launcher> {
-    let name = base(word.as_ref());
+    let name = basename(word.as_ref());
     LAUNCHERS.iter().find(|row| row.names.iter().any(|known| known.as_bytes() == name))
 }
 
@@ -305,7 +307,7 @@ pub struct PythonRun<'a> {
 
 /// `python`, `python3`, `python3.13t`, `pypy3`, with or without a folder.
 pub fn is_python(word: impl AsRef<[u8]>) -> bool {
-    let name = base(word.as_ref());
+    let name = basename(word.as_ref());
     let version = name.strip_prefix(b"python").or_else(|| name.strip_prefix(b"pypy"));
     // PEP 3149 and 703: d for debug, m and u of old versions, t for free threading.
     version.is_some_and(|version| {
@@ -362,10 +364,6 @@ pub fn python_program<W: AsRef<[u8]>>(arguments: &[W]) -> Option<PythonRun<'_>> 
             _ => return script(at - 1),
         }
     }
-}
-
-fn base(word: &[u8]) -> &[u8] {
-    word.rsplit(|byte| *byte == b'/').next().unwrap_or(word)
 }
 
 #[cfg(test)]

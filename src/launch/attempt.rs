@@ -611,10 +611,6 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
             "the output of rank {global} cannot be read: no more files may be open (ulimit -n)",
             "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
         ),
-        Notice::SlowStart { program } => text!(
-            "{program} does not begin: is its mount dead?",
-            "{program} 未能启动：其挂载点是否失效？"
-        ),
         Notice::Killing => text!("the grace is over: SIGKILL", "宽限期已过：发送 SIGKILL"),
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);

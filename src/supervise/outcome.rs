@@ -168,10 +168,6 @@ pub enum Notice {
     Unread {
         rank: RankId,
     },
-    /// A program does not begin: its file does not answer.
-    SlowStart {
-        program: String,
-    },
 }
 
 impl Notice {
