@@ -17,6 +17,7 @@ pub mod check;
 pub mod clear;
 pub mod cli;
 pub mod cpus;
+pub mod decide;
 pub mod host;
 mod hostlist;
 mod in_time;

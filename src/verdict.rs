@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
+use crate::text;
 
 /// The launcher's own verdicts, each with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,6 +131,16 @@ pub struct Refusal {
 impl Refusal {
     pub fn new(verdict: Verdict, id: impl Into<String>, text: Text, hint: Text) -> Refusal {
         Refusal { verdict, id: id.into(), text, hint }
+    }
+
+    /// A mistake of ours.
+    pub fn internal(what: &str) -> Refusal {
+        Refusal::new(
+            Verdict::Internal,
+            "internal",
+            text!("internal error: {what}", "内部错误：{what}"),
+            text!("please report this", "请报告此问题"),
+        )
     }
 }
 

@@ -17,12 +17,13 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use ranklaunch::check::{self, Evidence, Level, Tried};
+use ranklaunch::check::Level;
 use ranklaunch::cli::{self, Command};
+use ranklaunch::decide::{Stage, decide};
 use ranklaunch::host::Host;
 use ranklaunch::lang::{Lang, Text};
 use ranklaunch::observe::{self, Facts, NodeState};
-use ranklaunch::plan::{self, Plan};
+use ranklaunch::plan::{Plan, Scope};
 use ranklaunch::report::{closing, plan_view};
 use ranklaunch::settings::{self, LayoutRule, ProbeMode};
 use ranklaunch::verdict::{Refusal, Verdict};
@@ -280,14 +281,12 @@ fn planned(
         hostname: "n0".to_owned(),
         state: NodeState { hami: observe::state::hami(&host), ..NodeState::default() },
     };
-    let survey = plan::survey(&settings, &facts);
-    let tried = Tried::default();
-    let evidence = Evidence { settings: &settings, facts: &facts, survey: &survey, tried: &tried };
-    for found in check::examine(&evidence) {
+    let decided = decide(&settings, &facts, Scope::Alone);
+    for found in decided.checks() {
         check_text(&[&found.text]);
         assert!(found.severity >= Level::Info || !found.hint.en.is_empty(), "{found:?}");
     }
-    survey.plan
+    decided.plan(Stage::BeforeStart)
 }
 
 fn check_result(result: &Result<Plan, Refusal>) {

@@ -58,6 +58,13 @@ pub struct Check {
     pub planned: bool,
 }
 
+impl Check {
+    /// It says nothing before stale processes were ended, which may hold that memory.
+    pub fn is_of_memory_in_use(&self) -> bool {
+        self.id == "gpu.busy"
+    }
+}
+
 /// What was tried, where it applies.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tried {
@@ -108,7 +115,7 @@ pub struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     /// The plan as far as there is one.
     fn outline(&self) -> Option<&'a Plan> {
-        self.survey.outline.as_ref()
+        self.survey.outline()
     }
 
     fn nnodes(&self) -> u32 {

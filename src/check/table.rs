@@ -111,28 +111,21 @@ pub fn is_advice(id: &str) -> bool {
     ADVICE.contains(&id)
 }
 
-/// What the planner found under these ids: refusals of checks first, then
-/// warnings. An id that ends in a dot stands for its family.
+/// What the planner found under these ids: what fails first, then what warns. An id that
+/// ends in a dot stands for its family.
 pub(super) fn planned(evidence: &Evidence<'_>, ids: &[&str]) -> Vec<Finding> {
     use super::Kind;
     let named = |found: &str| {
         ids.iter().any(|id| if id.ends_with('.') { found.starts_with(id) } else { found == *id })
     };
     let survey = evidence.survey;
-    let refusals = survey.refusals.iter().filter(|refusal| named(&refusal.id)).map(|refusal| {
-        let found = Finding::new(Kind::Refused, refusal.text.clone(), refusal.hint.clone());
+    let failures = survey.failures().iter().filter(|failure| named(&failure.id)).map(|failure| {
+        let found = Finding::new(Kind::Refused, failure.text.clone(), failure.hint.clone());
         Finding { planned: true, ..found }
     });
-    let warnings = survey.warnings.iter().filter(|warning| named(&warning.id)).map(|warning| {
+    let warnings = survey.warnings().iter().filter(|warning| named(&warning.id)).map(|warning| {
         let found = Finding::new(Kind::Bad, warning.text.clone(), warning.hint.clone());
         Finding { planned: true, ..found }
     });
-    let mut found: Vec<Finding> = Vec::new();
-    for finding in refusals.chain(warnings) {
-        // A check that was relaxed to look further says the same again.
-        if !found.iter().any(|before| before.text == finding.text) {
-            found.push(finding);
-        }
-    }
-    found
+    failures.chain(warnings).collect()
 }

@@ -8,7 +8,7 @@ use crate::observe::{
     UsedFolder, contract,
 };
 use crate::plan::fixtures::{facts, flag, settings};
-use crate::plan::survey;
+use crate::plan::{Scope, survey};
 use crate::prepare::WriteProblem;
 use crate::settings::{CHECK_IDS, Nproc, Rdma};
 
@@ -41,7 +41,7 @@ impl Node {
     }
 
     fn checks(&self) -> Vec<Check> {
-        let survey = survey(&self.settings, &self.facts);
+        let survey = survey(&self.settings, &self.facts, Scope::Alone);
         examine(&Evidence {
             settings: &self.settings,
             facts: &self.facts,

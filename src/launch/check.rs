@@ -16,14 +16,15 @@ use serde_json::Value;
 use super::commands::{block_on, print, refuse, show};
 use super::look::{self, Patience};
 use super::{check_nodes, excuse, open, remap, stale};
-use crate::check::{self, Check, Evidence, Nodes, Reach, Tried};
+use crate::check::{Nodes, Reach, Tried};
 use crate::cli;
+use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::in_time::beside;
 use crate::lang::Text;
 use crate::muster::Found;
 use crate::observe::{self, Facts};
-use crate::plan::{self, Plan, Survey};
+use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
@@ -44,8 +45,7 @@ const PROGRAM: &str = include_str!("../check/allreduce.py");
 /// Everything that a report needs.
 struct Examined {
     facts: Facts,
-    survey: Survey,
-    checks: Vec<Check>,
+    decided: Decided,
     /// Where there are other nodes.
     found: Option<Box<Found>>,
 }
@@ -58,12 +58,13 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
     let (lang, exits) = (settings.lang, settings.exit_codes.clone());
     match examine(asked, host, settings) {
         Ok(examined) => {
-            let Examined { facts, survey, checks, found } = examined;
+            let Examined { facts, decided, found } = examined;
+            let (checks, plan) = (decided.checks(), decided.survey().plan());
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-            let failed = refused(&survey, &checks);
+            let failed = decided.refusal(Stage::BeforeStart);
             let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
             let verdict = check_view::Verdict { refusal: failed.as_ref(), exit_code: code };
-            let mut report = check_view::json(&facts, &checks, &survey.plan, verdict, lang, &shim);
+            let mut report = check_view::json(&facts, checks, plan, verdict, lang, &shim);
             if let (Some(found), Value::Object(report)) = (&found, &mut report) {
                 for (key, value) in nodes_view::json(found, lang) {
                     report.insert(key.to_owned(), value);
@@ -80,7 +81,7 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
                         show(&nodes_view::text(found, lang));
                     }
                     let shown = check_view::Shown { all: asked.all, colour: has_colour() };
-                    show(&check_view::text(&checks, &survey.plan, lang, shown));
+                    show(&check_view::text(checks, plan, lang, shown));
                 }
             }
             let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
@@ -93,11 +94,6 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
         }
         Err(refusal) => refuse(&refusal, lang),
     }
-}
-
-/// What `run` would say: the plan's own refusal, else the first check that fails.
-fn refused(survey: &Survey, checks: &[Check]) -> Option<Refusal> {
-    survey.plan.clone().err().or_else(|| check::refusal(checks))
 }
 
 /// On a terminal that was not asked to stay plain (no-color.org).
@@ -121,13 +117,14 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         None => (host, None),
     };
     let (host, settings) = (Arc::new(host), Arc::new(settings));
-    let (facts, survey, mut tried) = block_on(async {
+    let (facts, mut decided, mut tried) = block_on(async {
         let facts = look::observe_within(&host, &settings, patience).await;
-        let survey = plan::survey(&settings, &facts);
-        let together = check_nodes::is_wanted(&host, &settings, &survey);
-        let mut tried = attempts(&host, &survey, &facts, patience, together).await;
-        beside_stale(&host, &settings, &survey, &facts, &mut tried).await;
-        (facts, survey, tried)
+        let decided = decide(&settings, &facts, Scope::Alone);
+        let plan = decided.survey().outline();
+        let together = check_nodes::is_wanted(&host, &settings, plan);
+        let mut tried = attempts(&host, plan, &facts, patience, together).await;
+        beside_stale(&host, &settings, plan, &facts, &mut tried).await;
+        (facts, decided, tried)
     })?;
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
         observe::read_for_replay(&host);
@@ -135,16 +132,16 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         recorder.write(folder).map_err(|error| unwritten(folder, &error))?;
     }
     if asked.torch && host.is_live() {
-        tried.torch = Some(all_reduce(&host, &facts, survey.outline.as_ref()));
+        tried.torch = Some(all_reduce(&host, &facts, decided.survey().outline()));
     }
-    meet_others(&host, &settings, &facts, &survey, &mut tried)?;
-    let evidence = Evidence { settings: &settings, facts: &facts, survey: &survey, tried: &tried };
-    let checks = check::examine(&evidence);
+    decided.tried(&settings, &facts, &tried);
+    meet_others(&host, &settings, &facts, &decided, &mut tried)?;
+    decided.tried(&settings, &facts, &tried);
     let found = match tried.nodes {
         Some(Nodes::Found(found)) => Some(found),
         _ => None,
     };
-    Ok(Examined { facts, survey, checks, found })
+    Ok(Examined { facts, decided, found })
 }
 
 /// After everything that this node can say alone: the others hear of its first failure.
@@ -152,18 +149,17 @@ fn meet_others(
     host: &Arc<Host>,
     settings: &Settings,
     facts: &Facts,
-    survey: &Survey,
+    decided: &Decided,
     tried: &mut Tried,
 ) -> Result<(), Refusal> {
-    let checks = check::examine(&Evidence { settings, facts, survey, tried });
-    let failed = refused(survey, &checks);
-    let Some(plan) = &survey.outline else {
+    let failed = decided.refusal(Stage::BeforeStart);
+    let Some(plan) = decided.survey().outline() else {
         if let Some(refusal) = &failed {
             block_on(excuse::examined(host, settings, facts, refusal))?;
         }
         return Ok(());
     };
-    if !check_nodes::is_wanted(host, settings, survey) {
+    if !check_nodes::is_wanted(host, settings, Some(plan)) {
         return Ok(());
     }
     if matches!(tried.port, Some(Err(_))) {
@@ -225,7 +221,7 @@ async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, Wr
 /// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
 async fn attempts(
     host: &Host,
-    survey: &Survey,
+    plan: Option<&Plan>,
     facts: &Facts,
     patience: Patience,
     together: bool,
@@ -234,7 +230,7 @@ async fn attempts(
         return host.answer(TRIED, Tried::default).unwrap_or_default();
     }
     let mut tried = Tried { write: written(facts, patience).await, ..Tried::default() };
-    let Some(member) = survey.outline.as_ref().map(|plan| &plan.membership) else { return tried };
+    let Some(member) = plan.map(|plan| &plan.membership) else { return tried };
     if member.nnodes == 1 || member.elastic.is_some() {
         return tried;
     }
@@ -266,11 +262,11 @@ async fn attempts(
 async fn beside_stale(
     host: &Arc<Host>,
     settings: &Settings,
-    survey: &Survey,
+    plan: Option<&Plan>,
     facts: &Facts,
     tried: &mut Tried,
 ) {
-    let Some(plan) = survey.outline.as_ref().filter(|_| host.is_live()) else { return };
+    let Some(plan) = plan.filter(|_| host.is_live()) else { return };
     let Ok(stale) = stale::survey(host, settings, plan, facts).await else { return };
     tried.gpus_freed = stale.frees_gpus();
     if let Some(Err(_)) = tried.port {

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{self, Assembly, Card, Config, Joined, Loss, Purpose, Station, Target};
 use crate::observe::Facts;
-use crate::plan::{Plan, Survey};
+use crate::plan::Plan;
 use crate::report::closing;
 use crate::settings::{MusterMode, Settings, Source};
 use crate::text;
@@ -25,10 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether this node is looked at together with others. A capture is of one node, and
 /// files of another node are no node to meet, unless that is what was asked for.
-pub(super) fn is_wanted(host: &Host, settings: &Settings, survey: &Survey) -> bool {
+pub(super) fn is_wanted(host: &Host, settings: &Settings, plan: Option<&Plan>) -> bool {
     let there = host.is_live() && !host.is_recorded();
     let there = there || settings.muster.value == MusterMode::Required;
-    let member = survey.outline.as_ref().map(|plan| &plan.membership);
+    let member = plan.map(|plan| &plan.membership);
     there && member.is_some_and(|member| together::is_wanted(settings, member).unwrap_or(false))
 }
 

@@ -9,11 +9,12 @@ use super::stale;
 use super::{open, remap};
 use crate::clear::{self, ClearReport};
 use crate::cli;
+use crate::decide::decide;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
 use crate::lint;
 use crate::logs::printable;
-use crate::plan;
+use crate::plan::{self, Scope};
 use crate::prepare::{self, Wait};
 use crate::report::{closing, plan_view, stale_view};
 use crate::settings;
@@ -96,8 +97,9 @@ pub(super) fn plan(asked: &cli::Plan) -> i32 {
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let outlook = block_on(async {
         let facts = look::observe(&host, &settings).await;
-        let outlook = node::outlook(&settings, &facts);
-        stale::outlook(&host, &settings, &facts, outlook).await
+        let decided = decide(&settings, &facts, Scope::Alone);
+        let outlook = node::outlook(&settings, &decided);
+        stale::outlook(&host, &settings, &facts, &decided, outlook).await
     });
     let Outlook { plan, refusal } = outlook.unwrap_or_else(Outlook::refused);
     let lang = settings.lang;

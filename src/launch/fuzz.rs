@@ -1,14 +1,14 @@
 //! What nodes agree on, as a function that a fuzzer feeds: see `muster::fuzz`. Not
 //! part of the program.
 
+use crate::decide::{Stage, decide};
 use crate::muster::fuzz::{self, Wire};
 use crate::muster::{Agreement, Card};
 use crate::observe::Facts;
-use crate::plan::{self, RunIdentity, layout};
+use crate::plan::{self, RunIdentity, Scope, layout};
 use crate::settings::{LayoutRule, Nproc, Settings, Source, Sourced};
 
 use super::card::card;
-use super::node::{self, Stage};
 use super::together::{plan_as_agreed, plan_for_all, proposal};
 
 /// Bytes, one after the other; zeros when they are used up.
@@ -101,7 +101,8 @@ pub fn agreement(data: &[u8]) -> bool {
             facts = plan::fixtures::facts(u32::from(choices.byte() % 10));
         }
         settings.node_rank = Some(by_flag(rank));
-        let Ok(plan) = node::planned(&settings, &facts, Stage::BeforeStart) else { return false };
+        let decided = decide(&settings, &facts, Scope::Alone);
+        let Ok(plan) = decided.plan(Stage::BeforeStart) else { return false };
         let Ok(honest) = card(&settings, &facts, &plan) else { return false };
         let shown =
             if rank == 0 { Some(honest.clone()) } else { shown(&mut choices, honest.clone()) };

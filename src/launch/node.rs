@@ -15,11 +15,12 @@ use super::restart::Restarts;
 use super::shared::Together;
 use super::stale;
 use super::together::{self, Met};
-use crate::check::{self, Check, Evidence, Tried};
+use crate::check;
 use crate::clear::Request;
+use crate::decide::{Decided, Stage, decide};
 use crate::logs::Candidate;
 use crate::observe::{self, Contract, Facts};
-use crate::plan::{self, Plan, RunIdentity, Survey};
+use crate::plan::{self, Plan, RunIdentity, Scope};
 use crate::prepare::{self, Wait};
 use crate::random;
 use crate::report::{closing, start};
@@ -92,12 +93,14 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
             }
         }
     }
-    // Without a muster some choices are others, such as the id of a c10d rendezvous.
-    let mut settings = Settings::clone(&scene.settings);
-    settings.muster.value = MusterMode::Off;
-    if plan.membership.nnodes > 1 {
+    // What is about to be ended may hold memory of the GPUs still.
+    let stage = if stale.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
+    let planned_again =
+        |facts: &Facts| decide(&scene.settings, facts, Scope::WithoutMuster).plan(stage);
+    if plan.membership.nnodes > 1 && scene.settings.muster.value != MusterMode::Off {
+        // Some choices are others, such as the id of a c10d rendezvous.
         let before = std::mem::take(&mut plan.warnings);
-        plan = planned(&settings, &facts, Stage::BeforeStart)?;
+        plan = planned_again(&facts)?;
         // What is lost with the muster, such as restarts, is said before the launch.
         for warning in plan.warnings.iter().filter(|warning| !before.contains(warning)) {
             scene.console.say(&closing::warning(warning, scene.lang()));
@@ -106,7 +109,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     if let Some(local) = meet_master(scene, &plan, &facts, port).await?
         && prove_route(&mut facts, local)
     {
-        plan = planned(&settings, &facts, Stage::BeforeStart)?;
+        plan = planned_again(&facts)?;
         let interface = plan.network.socket_ifname.clone().unwrap_or_default();
         scene.say(&text!(
             "the connection to the master goes through {interface}: planned again with it",
@@ -152,11 +155,12 @@ fn without_log_folder(plan: &Plan, scene: &Scene, facts: &Facts) -> Plan {
 /// What this node would do by itself. The first time it also looks for what is in the way: one
 /// node alone ends it at once, one of several once they have agreed.
 async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alone, Refusal> {
-    let mut plan = planned(&scene.settings, facts, Stage::BeforeClearing)?;
+    let decided = decide(&scene.settings, facts, Scope::Alone);
+    let mut plan = decided.plan(Stage::BeforeClearing)?;
     plan.runnable()?;
     let interactive = interactive(&scene.settings, &plan)?;
     if !first {
-        planned(&scene.settings, facts, Stage::BeforeStart)?;
+        decided.plan(Stage::BeforeStart)?;
         has_room(scene, &plan)?;
         return Ok(Alone { plan, interactive, stale: None, port: None });
     }
@@ -170,9 +174,10 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
     let survey = stale::survey(&scene.host, &scene.settings, &plan, facts).await?;
     let port = survey.obstacle(&scene.host, &scene.settings);
     survey.say(scene, port.as_ref());
-    if !survey.frees_gpus() {
-        planned(&scene.settings, facts, Stage::BeforeStart)
-            .map_err(|refusal| survey.named(refusal))?;
+    if !survey.frees_gpus()
+        && let Some(refusal) = decided.refusal(Stage::BeforeStart)
+    {
+        return Err(survey.named(refusal));
     }
     has_room(scene, &plan)?;
     if plan.membership.nnodes > 1 {
@@ -182,9 +187,39 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
     }
     if stale::clear(scene, &survey.request).await? {
         *facts = observe(&scene.host, &scene.settings).await;
-        plan = planned(&scene.settings, facts, Stage::BeforeStart)?;
+        plan = decide(&scene.settings, facts, Scope::Alone).plan(Stage::BeforeStart)?;
     }
     Ok(Alone { plan, interactive, stale: None, port: None })
+}
+
+/// What a launch from here would come to.
+pub(super) struct Outlook {
+    /// The plan, also one that is refused, as far as it can be made.
+    pub(super) plan: Option<Plan>,
+    /// What `run` would say first.
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Outlook {
+    pub(super) fn refused(refusal: Refusal) -> Outlook {
+        Outlook { plan: None, refusal: Some(refusal) }
+    }
+}
+
+/// For `plan`: the plan and what stands in its way, all that `run` looks at before it
+/// touches the node included.
+pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
+    let plan = decided.outline();
+    let mut refusal = decided.refusal(Stage::BeforeClearing);
+    // Whether this machine could start it says nothing about a node that is assumed.
+    if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
+        let ready = match settings.host_root {
+            Some(_) => plan.has_program(),
+            None => plan.runnable(),
+        };
+        refusal = ready.and_then(|()| interactive(settings, plan)).err();
+    }
+    Outlook { plan, refusal }
 }
 
 /// Files and threads for this many ranks, as far as they can be had at all.
@@ -248,81 +283,6 @@ pub(super) fn own_port(scene: &Scene, port: u16) -> Result<(), Refusal> {
         Severity::Off => {}
     }
     Ok(())
-}
-
-/// When a launch is judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Memory that a stale process holds is not held against the node.
-    BeforeClearing,
-    BeforeStart,
-}
-
-/// The plan, unless it or a check refuses; the checks' warnings stand in it.
-pub(super) fn planned(settings: &Settings, facts: &Facts, stage: Stage) -> Result<Plan, Refusal> {
-    planned_with(settings, facts, None, stage)
-}
-
-/// [`planned`] where the least that another node can carry is known.
-pub(super) fn planned_with(
-    settings: &Settings,
-    facts: &Facts,
-    fewest: Option<u32>,
-    stage: Stage,
-) -> Result<Plan, Refusal> {
-    let survey = plan::survey_with(settings, facts, fewest);
-    judged(settings, facts, survey, stage).into_plan()
-}
-
-/// What a launch from here would come to.
-pub(super) struct Outlook {
-    /// The plan, also one that is refused, as far as it can be made; the checks' warnings stand
-    /// in it.
-    pub(super) plan: Option<Plan>,
-    /// What `run` would say first.
-    pub(super) refusal: Option<Refusal>,
-}
-
-impl Outlook {
-    pub(super) fn refused(refusal: Refusal) -> Outlook {
-        Outlook { plan: None, refusal: Some(refusal) }
-    }
-
-    fn into_plan(self) -> Result<Plan, Refusal> {
-        match (self.plan, self.refusal) {
-            (_, Some(refusal)) => Err(refusal),
-            (Some(plan), None) => Ok(plan),
-            (None, None) => Err(internal("neither a plan nor a refusal")),
-        }
-    }
-}
-
-/// For `plan`: the plan and what stands in its way, all that `run` looks at before it
-/// touches the node included.
-pub(super) fn outlook(settings: &Settings, facts: &Facts) -> Outlook {
-    let survey = plan::survey(settings, facts);
-    let mut outlook = judged(settings, facts, survey, Stage::BeforeClearing);
-    // Whether this machine could start it says nothing about a node that is assumed.
-    if let (Some(plan), None, None) = (&outlook.plan, &outlook.refusal, &settings.assumed) {
-        let ready = match settings.host_root {
-            Some(_) => plan.has_program(),
-            None => plan.runnable(),
-        };
-        outlook.refusal = ready.and_then(|()| interactive(settings, plan)).err();
-    }
-    outlook
-}
-
-fn judged(settings: &Settings, facts: &Facts, survey: Survey, stage: Stage) -> Outlook {
-    let tried = Tried::default();
-    let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
-    let counts = |check: &&Check| stage == Stage::BeforeStart || check.id != "gpu.busy";
-    let failed = check::refusal(checks.iter().filter(counts));
-    let mut plan = survey.outline;
-    if let Some(plan) = &mut plan {
-        plan.warnings.extend(check::warnings(&checks));
-    }
-    Outlook { plan, refusal: survey.plan.err().or(failed) }
 }
 
 /// The fabric manager registers GPUs for some seconds after a node's start;
@@ -407,11 +367,11 @@ pub(super) fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
 /// the job, until nodes agree on one.
 pub(super) fn identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
-    random::fill(&mut random).map_err(|error| internal(&error.to_string()))?;
+    random::fill(&mut random).map_err(|error| Refusal::internal(&error.to_string()))?;
     let now = OffsetDateTime::now_utc();
     let timestamp = now
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
-        .map_err(|error| internal(&error.to_string()))?;
+        .map_err(|error| Refusal::internal(&error.to_string()))?;
     let job = contract.job_id.as_ref().map_or("run", |claim| claim.value.as_str());
     let job: String = job
         .chars()
@@ -441,13 +401,4 @@ pub(super) fn port_for_attempt(ready: &Ready) -> Result<u16, Refusal> {
             text!("name one with --master-port", "请用 --master-port 指定端口"),
         )
     })
-}
-
-pub(super) fn internal(what: &str) -> Refusal {
-    Refusal::new(
-        Verdict::Internal,
-        "internal",
-        text!("internal error: {what}", "内部错误：{what}"),
-        text!("please report this", "请报告此问题"),
-    )
 }

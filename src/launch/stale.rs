@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use super::Scene;
 use super::look::observe;
-use super::node::{Outlook, Stage, internal, planned};
+use super::node::Outlook;
 use super::together;
-use crate::check::{self, Evidence, Tried};
 use crate::clear::{self, Fate, Found, Request};
+use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, PythonProgram, Target};
 use crate::observe::Facts;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Scope};
 use crate::prepare;
 use crate::report::closing;
 use crate::settings::{Program, Settings, StaleMode};
@@ -123,7 +123,7 @@ pub(super) async fn survey(
     } else {
         let (host, request) = (Arc::clone(host), request.clone());
         let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
-        look.await.map_err(|error| internal(&error.to_string()))?
+        look.await.map_err(|error| Refusal::internal(&error.to_string()))?
     };
     Ok(Survey { request, found, meets_on_port })
 }
@@ -301,6 +301,7 @@ pub(super) async fn outlook(
     host: &Arc<Host>,
     settings: &Settings,
     facts: &Facts,
+    decided: &Decided,
     outlook: Outlook,
 ) -> Outlook {
     if settings.assumed.is_some() {
@@ -314,8 +315,8 @@ pub(super) async fn outlook(
                 refusal = survey.obstacle(host, settings);
             }
             if refusal.is_none() && !survey.frees_gpus() {
-                let planned = planned(settings, facts, Stage::BeforeStart);
-                refusal = planned.err().map(|refusal| survey.named(refusal));
+                let refused = decided.refusal(Stage::BeforeStart);
+                refusal = refused.map(|refusal| survey.named(refusal));
             }
             plan.warnings.extend(survey.warnings());
         }
@@ -337,22 +338,13 @@ pub(super) async fn clear(scene: &Scene, request: &Request) -> Result<bool, Refu
     let deadline = tokio::time::Instant::now() + DRAIN;
     loop {
         let facts = observe(&scene.host, &scene.settings).await;
-        let (busy, refusal) = busy(&scene.settings, &facts);
+        let (busy, refusal) = decide(&scene.settings, &facts, Scope::Alone).memory_in_use();
         let late = tokio::time::Instant::now() >= deadline;
         if !busy || late {
             return refusal.map_or(Ok(true), Err);
         }
         tokio::time::sleep(DRAIN_PAUSE).await;
     }
-}
-
-/// Whether memory is in use on a chosen GPU, and the refusal if that is one.
-fn busy(settings: &Settings, facts: &Facts) -> (bool, Option<Refusal>) {
-    let survey = plan::survey(settings, facts);
-    let busy = survey.warnings.iter().any(|warning| warning.id == "gpu.busy");
-    let tried = Tried::default();
-    let checks = check::examine(&Evidence { settings, facts, survey: &survey, tried: &tried });
-    (busy, check::refusal(checks.iter().filter(|check| check.id == "gpu.busy")))
 }
 
 async fn end(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
@@ -366,6 +358,6 @@ async fn end(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
     });
     match cleared.await {
         Ok(report) => Ok(!report?.ended.is_empty()),
-        Err(error) => Err(internal(&error.to_string())),
+        Err(error) => Err(Refusal::internal(&error.to_string())),
     }
 }

@@ -10,10 +10,11 @@ use super::Scene;
 use super::card::card;
 use super::excuse;
 use super::look;
-use super::node::{self, Next, Stage};
+use super::node::{self, Next};
 use super::place::{begins, misplaced};
 use super::restart::Restarts;
 use super::shared::Together;
+use crate::decide::{Stage, decide};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
@@ -22,9 +23,9 @@ use crate::muster::{
 };
 use crate::observe::{self, Contract, Facts, Field};
 use crate::pace::Pace;
-use crate::plan::{Decision, Membership, Plan, RunIdentity};
+use crate::plan::{Decision, Membership, Plan, RunIdentity, Scope};
 use crate::report::closing;
-use crate::settings::{Engine, MusterMode, Nproc, Settings, Source, Sourced};
+use crate::settings::{Engine, MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -252,8 +253,7 @@ pub(super) fn plan_for_all(
     if settings.muster.value == MusterMode::Required {
         muster::refuse_differences(differences)?;
     }
-    let settings = with_heads(settings, heads);
-    node::planned_with(&settings, facts, Some(fewest), Stage::BeforeStart)
+    decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)
 }
 
 /// What of a plan holds for all nodes.
@@ -334,14 +334,8 @@ pub(super) fn plan_as_agreed(
             && plan.layout.ulysses_size == agreement.ulysses
             && plan.layout.ring_size == agreement.ring
     };
-    let settings = with_heads(settings, agreement.heads);
-    let plan = node::planned_with(&settings, facts, Some(agreement.nproc), Stage::BeforeStart)?;
-    if fits(&plan) {
-        return Ok(plan);
-    }
-    let mut fixed = settings;
-    fixed.nproc_per_node = Sourced::new(Nproc::Count(agreement.nproc), by_muster());
-    let plan = node::planned(&fixed, facts, Stage::BeforeStart)?;
+    let scope = Scope::Agreed { nproc: agreement.nproc, heads: agreement.heads };
+    let plan = decide(settings, facts, scope).plan(Stage::BeforeStart)?;
     if fits(&plan) {
         return Ok(plan);
     }
@@ -360,18 +354,6 @@ pub(super) fn plan_as_agreed(
             "请为所有节点指定相同的参数、配置文件和检查点"
         ),
     ))
-}
-
-fn by_muster() -> Source {
-    Source::Flag("muster".to_owned())
-}
-
-fn with_heads(settings: &Settings, heads: Option<u32>) -> Settings {
-    let mut settings = settings.clone();
-    if let (None, Some(heads)) = (&settings.layout.heads, heads) {
-        settings.layout.heads = Some(Sourced::new(heads, by_muster()));
-    }
-    settings
 }
 
 fn agreed(

@@ -71,12 +71,12 @@ pub fn capacity(
         notes.decide("device", "cpu", because, source);
         return Ok(cpus(facts, asked));
     }
-    faults(settings, &facts.gpus, notes)?;
+    faults(settings, &facts.gpus, notes);
     if facts.gpus.visible.is_empty() {
-        none_visible(settings, facts, asked, notes)?;
+        none_visible(settings, facts, asked, notes);
         return Ok(cpus(facts, asked));
     }
-    gpus(settings, &facts.gpus, asked, notes)
+    Ok(gpus(settings, &facts.gpus, asked, notes))
 }
 
 fn cpus(facts: &Facts, asked: &AskedNproc) -> Capacity {
@@ -88,12 +88,7 @@ fn cpus(facts: &Facts, asked: &AskedNproc) -> Capacity {
     Capacity { hardware: Hardware::Cpus, most, exact }
 }
 
-fn gpus(
-    settings: &Settings,
-    facts: &GpuFacts,
-    asked: &AskedNproc,
-    notes: &mut Notes,
-) -> Result<Capacity, Refusal> {
+fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut Notes) -> Capacity {
     let visible = count(facts.visible.len());
     let source = source_name(facts.source);
     notes.decide(
@@ -138,16 +133,16 @@ fn gpus(
                         "请为容器分配 {n} 个 GPU，或使用 --nproc-per-node auto；--severity gpu.count=warn 允许多个进程共用 GPU"
                     ),
                 ),
-            )?;
+            );
             most = *n;
         }
         exact = Some((*n, source.clone()));
     }
-    Ok(Capacity { hardware: Hardware::Gpus, most, exact })
+    Capacity { hardware: Hardware::Gpus, most, exact }
 }
 
 /// Driver states that make the GPUs unusable.
-fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) -> Result<(), Refusal> {
+fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) {
     for fault in &facts.faults {
         let (check, verdict) = if fault.id.starts_with("gpu.fabric") {
             ("gpu.fabric", Verdict::GpuFabric)
@@ -163,18 +158,12 @@ fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) -> Result<()
                 "{zh}；--severity {check}=warn 可照常启动"
             );
         }
-        notes.weigh(severity, verdict, fault)?;
+        notes.weigh(severity, verdict, fault);
     }
-    Ok(())
 }
 
 /// No GPU is visible: an error when anything asked for one, else a CPU node.
-fn none_visible(
-    settings: &Settings,
-    facts: &Facts,
-    asked: &AskedNproc,
-    notes: &mut Notes,
-) -> Result<(), Refusal> {
+fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &mut Notes) {
     let mut asked_by = facts.gpus.requested_by.clone();
     if settings.device.value == Device::Gpu {
         asked_by.push(format!("device gpu ({})", settings.device.source));
@@ -201,7 +190,7 @@ fn none_visible(
                 "用 --device gpu 可将此视为错误，用 --device cpu 表示本意如此"
             ),
         );
-        return Ok(());
+        return;
     }
     let by = asked_by.join(", ");
     let (hidden_en, hidden_zh) = match &facts.gpus.cuda_visible_devices {
@@ -229,14 +218,13 @@ fn none_visible(
                 "请检查容器的 GPU 申请、设备插件与驱动；若本意是用 CPU，请加 --device cpu"
             ),
         ),
-    )?;
+    );
     notes.decide(
         "device",
         "cpu",
         text!("no GPU can be used", "没有可用的 GPU"),
         "--severity gpu.count",
     );
-    Ok(())
 }
 
 /// Each source of GPU facts and its answer, in one clause.

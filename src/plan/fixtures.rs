@@ -8,7 +8,8 @@ use crate::observe::{
     Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, NodeState, PythonFacts, Torch,
     VisibleGpu,
 };
-use crate::plan::{AskedNproc, Membership, Notes, Plan, plan_for};
+use crate::plan::solve::plan_for;
+use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey};
 use crate::settings::fixtures::undecided;
 use crate::settings::{LayoutRule, Program, Settings, Source, Sourced};
 use crate::verdict::Refusal;
@@ -117,7 +118,9 @@ pub(crate) fn planned(
     nnodes: u32,
     asked: &AskedNproc,
 ) -> Result<Plan, Refusal> {
-    plan_for(settings, facts, member(nnodes, 0), asked, None, Notes::default())
+    let mut notes = Notes::default();
+    let outcome = plan_for(settings, facts, member(nnodes, 0), asked, Scope::Alone, &mut notes);
+    Survey::of(outcome, notes).into_plan()
 }
 
 pub(crate) fn count(n: u32) -> AskedNproc {

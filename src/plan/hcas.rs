@@ -34,7 +34,7 @@ pub(crate) fn choose(
     nnodes: u32,
     gpus: &[&Gpu],
     notes: &mut Notes,
-) -> Result<ChosenHcas, Refusal> {
+) -> ChosenHcas {
     let hcas = facts.hcas.as_slice();
     let all = Port::all(hcas);
     let rdma = settings.rdma.value;
@@ -49,7 +49,7 @@ pub(crate) fn choose(
                 &settings.rdma.source,
             );
         }
-        return Ok(ChosenHcas { ports: Vec::new(), env });
+        return ChosenHcas { ports: Vec::new(), env };
     }
     let own = variables
         .get("NCCL_IB_HCA")
@@ -71,7 +71,7 @@ pub(crate) fn choose(
     // A device that a plugin drives counts, though NCCL's own code takes no port of it.
     let has_any = !kept.is_empty() || hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
     if rdma == Rdma::Required && (disabled || !has_any) {
-        return Err(refuse(settings, hcas, disabled));
+        notes.failures.push(refuse(settings, hcas, disabled));
     }
     if let Some((_, found)) = &own
         && kept.is_empty()
@@ -93,7 +93,7 @@ pub(crate) fn choose(
                     "请删除该变量或改为本容器内的设备；rdma = \"required\" 可将此视为错误"
                 ),
             ),
-        )?;
+        );
     }
     if let Some((list, found)) = &own {
         let names: Vec<&str> = hcas.iter().map(|hca| hca.name.as_str()).collect();
@@ -111,7 +111,7 @@ pub(crate) fn choose(
                     "remove it: the devices are then found on each node",
                     "请删除该变量，届时将在各节点上自动查找设备"
                 ),
-            )?;
+            );
         }
         let more = list.more_than_named(&names);
         if !more.is_empty() {
@@ -123,12 +123,12 @@ pub(crate) fn choose(
                     "NCCL_IB_HCA={value}（{source}）按前缀匹配，还会选中 {more}"
                 ),
                 text!("begin the list with =", "请在列表最前加 ="),
-            )?;
+            );
         }
     }
     let ports: Vec<String> = kept.iter().map(Port::name).collect();
     if ports.is_empty() || disabled {
-        return Ok(ChosenHcas::default());
+        return ChosenHcas::default();
     }
     let listed = ports.join(",");
     let mut env = Vec::new();
@@ -181,7 +181,7 @@ pub(crate) fn choose(
         );
         env.push(("NCCL_IB_ADDR_FAMILY".to_owned(), "AF_INET6".into()));
     }
-    Ok(ChosenHcas { ports, env })
+    ChosenHcas { ports, env }
 }
 
 /// Amazon's devices are driven by a plugin, not by NCCL's own verbs code.

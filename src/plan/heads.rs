@@ -12,18 +12,22 @@ use crate::plan::notes::Notes;
 use crate::settings::{LayoutSettings, Source};
 use crate::text;
 
-/// Heads of the model that `args` ask for; None when nothing says.
+/// Heads of the model that `args` ask for; None when nothing says. What the nodes `agreed` on
+/// stands above what this one would find out by itself.
 pub fn heads(
     layout: &LayoutSettings,
     args: &[OsString],
     checkpoint: Option<&(u32, PathBuf)>,
+    agreed: Option<u32>,
     notes: &mut Notes,
 ) -> Option<u32> {
     let given = layout.heads.as_ref().filter(|heads| heads.value > 0);
     let strong =
         given.filter(|heads| matches!(heads.source, Source::Flag(_) | Source::Environment(_)));
     let checkpoint = checkpoint.filter(|(heads, _)| *heads > 0);
-    let (count, because, source) = if let Some(heads) = strong {
+    let (count, because, source) = if let (None, Some(agreed)) = (given, agreed) {
+        (agreed, text!("agreed by the nodes", "由各节点协商"), Source::Agreement.to_string())
+    } else if let Some(heads) = strong {
         (heads.value, text!("given", "由用户给定"), heads.source.to_string())
     } else if let Some((count, argument, value, source)) = from_table(layout, args) {
         (
@@ -129,7 +133,7 @@ mod tests {
         for (layout, args, checkpoint, expected, source) in cases {
             let args: Vec<OsString> = args.iter().map(OsString::from).collect();
             let mut notes = Notes::default();
-            assert_eq!(heads(&layout, &args, checkpoint, &mut notes), expected, "{args:?}");
+            assert_eq!(heads(&layout, &args, checkpoint, None, &mut notes), expected, "{args:?}");
             assert_eq!(notes.decisions.first().map_or("", |d| d.source.as_str()), source);
             assert!(notes.warnings.is_empty());
         }
@@ -139,7 +143,11 @@ mod tests {
     fn a_table_against_the_checkpoint_is_a_warning() {
         let mut notes = Notes::default();
         let checkpoint = (24, PathBuf::from("/ckpt/config.json"));
-        assert_eq!(heads(&layout(None, true), &[], Some(&checkpoint), &mut notes), Some(40));
+        let found = heads(&layout(None, true), &[], Some(&checkpoint), None, &mut notes);
+        assert_eq!(found, Some(40));
+        // The nodes have settled it.
+        let agreed = heads(&layout(None, true), &[], None, Some(24), &mut notes);
+        assert_eq!(agreed, Some(24));
         assert_eq!(notes.warnings.first().map(|w| w.id.as_str()), Some("layout.heads-conflict"));
     }
 }

@@ -13,7 +13,6 @@ use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
 
 use table::{COMMON, Row, TABLE, When};
 
@@ -164,7 +163,7 @@ pub fn lint(
     variables: Variables<'_>,
     world: u32,
     notes: &mut Notes,
-) -> Result<(), Refusal> {
+) {
     let around = Around {
         has_hcas: facts.hcas.iter().any(|hca| hca.openable),
         world,
@@ -183,15 +182,15 @@ pub fn lint(
             settings,
             text!("{name}={value} ({source}) {en}", "{name}={value}（{source}）{zh}"),
             advice,
-        )?;
+        );
     }
-    slips(settings, facts, notes)?;
-    odd_lines(settings, facts, notes)
+    slips(settings, facts, notes);
+    odd_lines(settings, facts, notes);
 }
 
 /// Lines of NCCL's files that set something else than they seem to: nothing is trimmed,
 /// and `export` is a part of the name.
-fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Refusal> {
+fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     for found in &facts.network.nccl {
         let (name, source) = (&found.name, &found.source);
         if !name.contains(char::is_whitespace) || source == "environment" {
@@ -205,14 +204,13 @@ fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<()
                 "{source} 中的 \"{name}=\" 不会被 NCCL 读取：空白与 export 会被当作名称的一部分"
             ),
             text!("write {meant}=VALUE, from the first column on", "请从行首写 {meant}=值"),
-        )?;
+        );
     }
-    Ok(())
 }
 
 /// Variables that differ by one letter from one that exists, and those that no
 /// reader of theirs can look up (`NCCL_SOCKET_IFNAME-`).
-fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Refusal> {
+fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     let known = |name: &str| COMMON.contains(&name) || TABLE.iter().any(|row| row.name == name);
     let names = facts.environment.keys().filter(|name| name.starts_with("NCCL_"));
     for name in names.filter(|name| !known(name)) {
@@ -224,9 +222,8 @@ fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) -> Result<(), Re
                 "{name} 不是 NCCL 的变量，而 {meant} 是"
             ),
             text!("did you mean {meant}?", "是否想写 {meant}？"),
-        )?;
+        );
     }
-    Ok(())
 }
 
 fn has_inner_mark(value: &str) -> bool {

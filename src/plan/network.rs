@@ -64,11 +64,11 @@ pub fn choose(
     notes: &mut Notes,
 ) -> Result<Socket, Refusal> {
     let route = on_route(facts);
-    check_whole_names(settings, facts, variables, notes)?;
+    check_whole_names(settings, facts, variables, notes);
     if let Some(found) = variables.get("NCCL_SOCKET_IFNAME")
         && let Some(list) = NcclList::parse(&found.value)
     {
-        let taken = check_existing(settings, facts, &list, &found, route.as_deref(), notes)?;
+        let taken = check_existing(settings, facts, &list, &found, route.as_deref(), notes);
         notes.decide(
             "socket_ifname",
             &found.value,
@@ -166,7 +166,7 @@ fn check_whole_names(
     facts: &NetworkFacts,
     variables: Variables<'_>,
     notes: &mut Notes,
-) -> Result<(), Refusal> {
+) {
     let known = |name: &str| facts.interfaces.iter().any(|one| one.name == name);
     for (variable, reader) in WHOLE_NAMES {
         let Some(found) = variables.get(variable) else { continue };
@@ -186,9 +186,8 @@ fn check_whole_names(
                 "remove it: the interface on the route to the master is then used",
                 "请删除该变量，届时将使用通往主节点的网卡"
             ),
-        )?;
+        );
     }
-    Ok(())
 }
 
 /// Warns of names that match nothing; gives the first interface that NCCL takes.
@@ -199,9 +198,9 @@ fn check_existing(
     found: &crate::plan::variables::Variable,
     route: Option<&str>,
     notes: &mut Notes,
-) -> Result<Option<String>, Refusal> {
+) -> Option<String> {
     if facts.interfaces.is_empty() {
-        return Ok(None);
+        return None;
     }
     let running: Vec<&str> = facts
         .interfaces
@@ -227,7 +226,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value}（{source}）没有匹配到运行中的网卡，NCCL 将在引导阶段失败；此处运行中的网卡：{have}"
             ),
             hint(),
-        )?;
+        );
     } else if !strangers.is_empty() {
         let strangers = strangers.join(", ");
         raise(
@@ -236,7 +235,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value}（{source}）：没有运行中的网卡与 {strangers} 匹配；此处运行中的网卡：{have}"
             ),
             hint(),
-        )?;
+        );
     }
     if let (Some(route), Some(taken)) = (route, taken)
         && !list.takes(route, None)
@@ -247,7 +246,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到主节点的路由经过 {route}"
             ),
             hint(),
-        )?;
+        );
     }
     if let Some(taken) = taken
         && facts
@@ -262,7 +261,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value}（{source}）首先选中 {taken}，而它只有链路本地地址；其他节点可能选中不同网卡，导致任务挂起"
             ),
             hint(),
-        )?;
+        );
     } else if let (Some(route), Some(taken)) = (route, taken)
         && taken != route
         && list.takes(route, None)
@@ -277,7 +276,7 @@ fn check_existing(
                 "write =NAME for this one interface, or remove it",
                 "请写成 =NAME 以只选这一个网卡，或删除该变量"
             ),
-        )?;
+        );
     }
     // What is left over is used as well: the Socket transport stripes over all of it.
     let decoys: Vec<&str> = running
@@ -298,14 +297,14 @@ fn check_existing(
                 "name the one that is meant: NCCL_SOCKET_IFNAME==NAME, or remove it",
                 "请指明所要的网卡：NCCL_SOCKET_IFNAME==名称，或删除该变量"
             ),
-        )?;
+        );
     }
     // On the route where the list allows it, since that is certain to reach the peers.
     let global =
         facts.interfaces.iter().find(|one| is_candidate(one) && list.takes(&one.name, None));
     let allowed = route.filter(|route| list.takes(route, None));
     let best = allowed.or(global.map(|one| one.name.as_str())).or(taken);
-    Ok(best.map(str::to_owned))
+    best.map(str::to_owned)
 }
 
 /// Whether Gloo would find an address by our own name; without one it ends with

@@ -1,18 +1,21 @@
 //! What the planner leaves for people: decisions with their reasons, warnings,
 //! and findings whose weight the user may change (`--severity ID=…`).
 //!
-//! Owns no rule of its own; every part of the planner writes into one [`Notes`].
+//! Owns no rule of its own; every part of the planner writes into one [`Notes`]. A
+//! finding never ends the planning, so that one walk sees all of them.
 
 use crate::lang::Text;
 use crate::plan::Decision;
 use crate::settings::Settings;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
 
-/// Decisions and warnings in the order in which they were made.
+/// Decisions, warnings and failures, each in the order in which they were made.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
+    /// Findings of checks that fail a launch.
+    pub failures: Vec<Refusal>,
 }
 
 impl Notes {
@@ -37,30 +40,24 @@ impl Notes {
         default: Severity,
         verdict: Verdict,
         finding: Warning,
-    ) -> Result<(), Refusal> {
-        self.weigh(severity(settings, &finding.id, default), verdict, finding)
+    ) {
+        self.weigh(severity(settings, &finding.id, default), verdict, finding);
     }
 
     /// A setting of the network that does nothing or does harm.
-    pub fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) -> Result<(), Refusal> {
+    pub fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) {
         let finding = Warning::new("env.nccl", text, hint);
-        self.raise(settings, Severity::Warn, Verdict::Usage, finding)
+        self.raise(settings, Severity::Warn, Verdict::Usage, finding);
     }
 
     /// A finding of the weight `severity`: fail refuses, warn warns, off is silent.
-    pub fn weigh(
-        &mut self,
-        severity: Severity,
-        verdict: Verdict,
-        finding: Warning,
-    ) -> Result<(), Refusal> {
+    pub fn weigh(&mut self, severity: Severity, verdict: Verdict, finding: Warning) {
         match severity {
-            Severity::Fail => Err(Refusal::new(verdict, finding.id, finding.text, finding.hint)),
-            Severity::Warn => {
-                self.warnings.push(finding);
-                Ok(())
+            Severity::Fail => {
+                self.failures.push(Refusal::new(verdict, finding.id, finding.text, finding.hint));
             }
-            Severity::Off => Ok(()),
+            Severity::Warn => self.warnings.push(finding),
+            Severity::Off => {}
         }
     }
 }

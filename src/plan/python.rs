@@ -10,7 +10,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::settings::{Engine, Program, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Severity, Verdict, Warning};
 
 /// Whether engine or program needs an interpreter of ours.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
@@ -25,10 +25,10 @@ pub(crate) fn check(
     program: &Program,
     hardware: Hardware,
     notes: &mut Notes,
-) -> Result<(), Refusal> {
+) {
     let engine = settings.engine.value;
     if !is_needed(engine, program) {
-        return Ok(());
+        return;
     }
     let Some(interpreter) = &facts.python.interpreter else {
         // Copied facts may lack the interpreter of the node that they came from.
@@ -60,15 +60,15 @@ pub(crate) fn check(
         &facts.python.found_by,
     );
     if !facts.python.absent.is_empty() {
-        modules(settings, facts, interpreter.display(), notes)?;
+        modules(settings, facts, interpreter.display(), notes);
     }
     let Some(torch) = &facts.python.torch else {
         // Said above, by the interpreter itself.
         if facts.python.absent.iter().any(|module| module == "torch") {
-            return Ok(());
+            return;
         }
         if matches!(engine, Engine::Direct | Engine::Command) {
-            return Ok(());
+            return;
         }
         return raise_torch(
             settings,
@@ -87,7 +87,7 @@ pub(crate) fn check(
         torch.path.display(),
     );
     if hardware != Hardware::Gpus {
-        return Ok(());
+        return;
     }
     let Some(cuda) = &torch.cuda else {
         return raise_torch(
@@ -123,16 +123,10 @@ pub(crate) fn check(
             ),
         );
     }
-    Ok(())
 }
 
 /// The interpreter says that it cannot import what the engine is made of.
-fn modules(
-    settings: &Settings,
-    facts: &Facts,
-    path: impl Display,
-    notes: &mut Notes,
-) -> Result<(), Refusal> {
+fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut Notes) {
     let missing = facts.python.absent.join(", ");
     let by = &facts.python.found_by;
     let engine = format!("{:?}", settings.engine.value).to_lowercase();
@@ -160,14 +154,10 @@ fn modules(
         "{path} [{by}] 中没有 {missing}，而引擎 {engine} 需要它"
     );
     let default = Severity::Fail;
-    notes.raise(settings, default, Verdict::Python, Warning::new("python.torch", text, hint))
+    notes.raise(settings, default, Verdict::Python, Warning::new("python.torch", text, hint));
 }
 
-fn raise_torch(
-    settings: &Settings,
-    notes: &mut Notes,
-    text: crate::lang::Text,
-) -> Result<(), Refusal> {
+fn raise_torch(settings: &Settings, notes: &mut Notes, text: crate::lang::Text) {
     raise_torch_with(
         settings,
         notes,
@@ -176,7 +166,7 @@ fn raise_torch(
             "check which environment is meant with --python PATH or --conda-env NAME",
             "请用 --python PATH 或 --conda-env NAME 确认所用环境"
         ),
-    )
+    );
 }
 
 fn raise_torch_with(
@@ -184,6 +174,11 @@ fn raise_torch_with(
     notes: &mut Notes,
     text: crate::lang::Text,
     hint: crate::lang::Text,
-) -> Result<(), Refusal> {
-    notes.raise(settings, Severity::Warn, Verdict::Python, Warning::new("python.torch", text, hint))
+) {
+    notes.raise(
+        settings,
+        Severity::Warn,
+        Verdict::Python,
+        Warning::new("python.torch", text, hint),
+    );
 }

@@ -3,13 +3,13 @@
 //! Takes the settings and the membership; gives a warning where nobody could tell
 //! all nodes to start again, since a node that begins anew alone only waits.
 
-use crate::plan::Membership;
 use crate::plan::notes::Notes;
-use crate::settings::{MusterMode, Settings};
+use crate::plan::{Membership, Scope};
+use crate::settings::Settings;
 use crate::text;
 
 /// Says before the launch that a wish for restarts comes to nothing.
-pub(crate) fn check(settings: &Settings, membership: &Membership, notes: &mut Notes) {
+pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, notes: &mut Notes) {
     let most = &settings.max_restarts;
     let (count, source, nnodes) = (most.value, &most.source, membership.nnodes);
     if count == 0 {
@@ -27,7 +27,7 @@ pub(crate) fn check(settings: &Settings, membership: &Membership, notes: &mut No
                 "弹性任务可由 torchrun 自行重启：在配置文件中设置 engine_args = [\"--max-restarts\", \"{count}\"]"
             ),
         );
-    } else if nnodes > 1 && settings.muster.value == MusterMode::Off {
+    } else if nnodes > 1 && !scope.has_muster(settings) {
         notes.warn(
             "restarts.muster",
             text!(

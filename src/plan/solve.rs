@@ -18,26 +18,27 @@ use crate::plan::sizes::{
 };
 use crate::plan::variables::Variables;
 use crate::plan::{
-    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity,
+    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
     accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas, heads,
     membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{
-    Engine, LayoutRule, MusterMode, Placeholder, Program, Rendezvous, Repeated, Settings, Sourced,
+    Engine, LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
 };
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-/// What `run` does on this node, as far as this node alone can know.
-pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
-    plan_with(settings, facts, None)
-}
-
-/// The same where the other nodes are known: `fewest` is the least that one of them can carry.
-pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Result<Plan, Refusal> {
-    let mut notes = Notes { decisions: Vec::new(), warnings: settings.warnings.clone() };
+/// The plan of this node, whatever its checks say. Findings of checks are left in the notes,
+/// also where there is no plan.
+pub(super) fn plan_with(
+    settings: &Settings,
+    facts: &Facts,
+    scope: Scope,
+    notes: &mut Notes,
+) -> Result<Plan, Refusal> {
+    notes.warnings.extend(settings.warnings.iter().cloned());
     notes.warnings.extend(facts.contract.warnings.iter().cloned());
-    note_command_line(settings, &mut notes);
+    note_command_line(settings, notes);
     if let Some(assumed) = &settings.assumed {
         notes.decide(
             "assumed",
@@ -53,38 +54,36 @@ pub fn plan_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Res
     let member =
         membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
     let asked = asked_nproc(settings, contract)?;
-    let offered = offered_nproc(contract).filter(|_| asked == AskedNproc::Auto);
-    let least = match (fewest, offered) {
-        (Some(fewest), Some((offered, _))) => Some(fewest.min(offered)),
-        (fewest, offered) => fewest.or(offered.map(|(offered, _)| offered)),
-    };
-    plan_for(settings, facts, member, &asked, least, notes)
+    plan_for(settings, facts, member, &asked, scope, notes)
 }
 
 /// The plan of one node whose membership is decided.
 ///
-/// `fewest` is the least that another node can carry, where that is known; `notes`
-/// holds what was decided and noticed before.
-pub fn plan_for(
+/// `notes` holds what was decided and noticed before.
+pub(super) fn plan_for(
     settings: &Settings,
     facts: &Facts,
     membership: Membership,
     asked: &AskedNproc,
-    fewest: Option<u32>,
-    mut notes: Notes,
+    scope: Scope,
+    notes: &mut Notes,
 ) -> Result<Plan, Refusal> {
     let program = settings.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
     let variables = Variables::new(settings, facts);
-    let mut capacity = devices::capacity(settings, facts, asked, &mut notes)?;
-    if let Some(fewest) = fewest {
-        capacity.most = capacity.most.min(fewest).max(1);
+    let mut capacity = devices::capacity(settings, facts, asked, notes)?;
+    let offered = offered_nproc(&facts.contract).filter(|_| *asked == AskedNproc::Auto);
+    for most in scope.most().into_iter().chain(offered.map(|(offered, _)| offered)) {
+        capacity.most = capacity.most.min(most).max(1);
     }
-    let rule = effective_rule(settings, &membership, &mut notes);
+    let rule = effective_rule(settings, &membership, notes);
     let words = arguments::words(&program);
     let heads = match rule {
         LayoutRule::None => None,
-        _ => heads::heads(&settings.layout, &words, facts.checkpoint_heads.as_ref(), &mut notes),
+        _ => {
+            let checkpoint = facts.checkpoint_heads.as_ref();
+            heads::heads(&settings.layout, &words, checkpoint, scope.heads(), notes)
+        }
     };
     let problem = Problem {
         rule,
@@ -92,43 +91,38 @@ pub fn plan_for(
         most: capacity.most,
         exact: capacity.exact.clone(),
         heads,
-        ulysses: literal(settings, Axis::Ulysses, rule, &words, &mut notes),
-        ring: literal(settings, Axis::Ring, rule, &words, &mut notes),
+        ulysses: literal(settings, Axis::Ulysses, rule, &words, notes),
+        ring: literal(settings, Axis::Ring, rule, &words, notes),
     };
+    let (capacity, problem) = as_agreed(settings, facts, scope, capacity, problem, notes)?;
     let sizes = solve(&problem)?;
     let nproc = sizes.nproc;
     let world = membership.nnodes.max(1).saturating_mul(nproc);
     check_least(settings, &problem, nproc)?;
-    explain_sizes(settings, &problem, sizes, &words, &mut notes);
-    let program = conditional::apply(settings, program, problem.nnodes, sizes, &mut notes);
+    explain_sizes(settings, &problem, sizes, &words, notes);
+    let program = conditional::apply(settings, program, problem.nnodes, sizes, notes);
     check_alone(rule, world, &program)?;
 
     let chosen = match capacity.hardware {
         Hardware::Gpus => {
-            devices::choose(settings, facts, nproc, capacity.exact.is_some(), rule, &mut notes)
+            devices::choose(settings, facts, nproc, capacity.exact.is_some(), rule, notes)
         }
         Hardware::Cpus => Chosen { gpus: none_selected(facts), env: Vec::new() },
     };
     let layout = Layout { rule, heads, ulysses_size: sizes.ulysses, ring_size: sizes.ring };
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
-    let selected = select::select(
-        &settings.selects,
-        problem.nnodes,
-        capacity.most,
-        world,
-        &arguments,
-        &mut notes,
-    )?;
+    let selected =
+        select::select(&settings.selects, problem.nnodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
-    warn_of_unknown(&arguments, &placeholders, &mut notes);
+    warn_of_unknown(&arguments, &placeholders, notes);
     let program = placeholders::replace_in_program(&program, &placeholders);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
 
     // The interfaces of this machine are not those of a node that is assumed.
     let nodes = if settings.assumed.is_some() { 1 } else { problem.nnodes };
-    let socket = network::choose(settings, &facts.network, variables, nodes, &mut notes)?;
+    let socket = network::choose(settings, &facts.network, variables, nodes, notes)?;
     let in_use: Vec<&Gpu> = chosen
         .gpus
         .iter()
@@ -136,22 +130,21 @@ pub fn plan_for(
         .filter(|(gpu, _)| gpu.selected)
         .filter_map(|(_, token)| facts.gpus.gpus.get(token.gpu))
         .collect();
-    let hcas = hcas::choose(settings, facts, variables, nodes, &in_use, &mut notes)?;
-    nccl::lint(settings, facts, variables, world, &mut notes)?;
-    python::check(settings, facts, &program, capacity.hardware, &mut notes)?;
+    let hcas = hcas::choose(settings, facts, variables, nodes, &in_use, notes);
+    nccl::lint(settings, facts, variables, world, notes);
+    python::check(settings, facts, &program, capacity.hardware, notes);
 
     let engine = settings.engine.value;
     if let Some(config) = &facts.python.accelerate {
         let has_mode = command::names_a_mode(&settings.engine_args);
-        accelerate::check(config, world, has_mode, &mut notes);
+        accelerate::check(config, world, has_mode, notes);
     }
-    restarts::check(settings, &membership, &mut notes);
-    let rdzv = rendezvous(settings, &membership, &mut notes);
+    restarts::check(settings, &membership, scope, notes);
+    let rdzv = rendezvous(settings, &membership, notes);
     let mut variables_chosen = chosen.env;
     variables_chosen.extend(socket.env);
     variables_chosen.extend(hcas.env);
-    let bound =
-        binding::choose(settings, facts, capacity.hardware, &chosen.gpus, nproc, &mut notes);
+    let bound = binding::choose(settings, facts, capacity.hardware, &chosen.gpus, nproc, notes);
     let decided = Decided {
         threads: bound.threads,
         membership: &membership,
@@ -162,7 +155,7 @@ pub fn plan_for(
         hardware: capacity.hardware,
         chosen: variables_chosen,
     };
-    let env = environment::added(settings, facts, decided, &mut notes);
+    let env = environment::added(settings, facts, decided, notes);
     Ok(Plan {
         nproc_per_node: nproc,
         world_size: world,
@@ -182,17 +175,40 @@ pub fn plan_for(
         engine_args: settings.engine_args.iter().map(|arg| replaced(arg, &placeholders)).collect(),
         accelerate: facts.python.accelerate.clone(),
         torch_version: facts.python.torch.as_ref().map(|torch| torch.version.clone()),
-        decisions: notes.decisions,
-        warnings: notes.warnings,
+        decisions: notes.decisions.clone(),
+        warnings: notes.warnings.clone(),
         identity: None,
         join_timeout: settings.wait_timeout.value,
         chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
-        rdzv_id: shared_id(settings, facts, &membership),
+        rdzv_id: shared_id(settings, facts, &membership, scope),
         bindings: bound.cpus,
         placeholders,
         membership,
     })
+}
+
+/// Where this node would come to another number of processes than the nodes agreed on, the
+/// agreement binds it as a number that was asked for does.
+fn as_agreed(
+    settings: &Settings,
+    facts: &Facts,
+    scope: Scope,
+    capacity: Capacity,
+    problem: Problem,
+    notes: &mut Notes,
+) -> Result<(Capacity, Problem), Refusal> {
+    let Scope::Agreed { nproc, .. } = scope else { return Ok((capacity, problem)) };
+    if solve(&problem)?.nproc == nproc {
+        return Ok((capacity, problem));
+    }
+    let asked = AskedNproc::Count { n: nproc, source: Source::Agreement.to_string() };
+    // What there is to say of the devices stands in the notes already.
+    let mut again = Notes::default();
+    let capacity = devices::capacity(settings, facts, &asked, &mut again)?;
+    notes.failures.extend(again.failures);
+    let problem = Problem { most: capacity.most, exact: capacity.exact.clone(), ..problem };
+    Ok((capacity, problem))
 }
 
 /// What people should see of how they asked.
@@ -303,8 +319,13 @@ fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -
 
 /// All nodes of a c10d rendezvous must name the same id, and without a muster
 /// every node would make up a run id of its own.
-fn shared_id(settings: &Settings, facts: &Facts, membership: &Membership) -> Option<String> {
-    let has_muster = settings.muster.value != MusterMode::Off && membership.elastic.is_none();
+fn shared_id(
+    settings: &Settings,
+    facts: &Facts,
+    membership: &Membership,
+    scope: Scope,
+) -> Option<String> {
+    let has_muster = scope.has_muster(settings) && membership.elastic.is_none();
     let job = facts.contract.job_id.as_ref().filter(|job| !job.is_blank());
     (!has_muster).then(|| job.map_or_else(|| "ranklaunch".to_owned(), |job| job.value.clone()))
 }

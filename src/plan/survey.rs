@@ -1,100 +1,90 @@
-//! Everything that the planner finds, also where it refuses at the first of it.
+//! One walk through the planner: the plan, and all findings on the way.
 //!
-//! Takes settings and facts; gives the plan as `run` would have it and, beside
-//! it, the findings that a refusal kept from being seen. Owns no rule of its own:
-//! it plans again with the refusing check made a warning.
+//! A check that fails refuses the launch and hides nothing: the walk goes on as if it had only
+//! warned. Where there is no plan at all, such as without a legal layout, the steps that need
+//! none are taken still.
 
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
+use crate::plan::solve::plan_with;
 use crate::plan::variables::Variables;
-use crate::plan::{Plan, hcas, nccl, plan_with, python};
-use crate::settings::{Program, Rdma, Settings, Sourced};
-use crate::verdict::{Refusal, Severity, Warning};
+use crate::plan::{Plan, Scope, hcas, nccl, python};
+use crate::settings::{Program, Settings};
+use crate::verdict::{Refusal, Warning};
 
-/// A plan, or the reasons why there is none, and all findings on the way.
+/// What one walk came to.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// What `run` does.
-    pub plan: Result<Plan, Refusal>,
-    /// Each check that refuses, in the order in which they were met.
-    pub refusals: Vec<Refusal>,
-    pub warnings: Vec<Warning>,
-    /// The plan as it would be without the refusals of checks; None when there is
-    /// no membership or no layout either.
-    pub outline: Option<Plan>,
+    /// The plan as it would be without checks that fail, or why there is none.
+    outcome: Result<Plan, Refusal>,
+    /// Checks that fail, in the order in which they were met.
+    failures: Vec<Refusal>,
+    warnings: Vec<Warning>,
 }
 
-/// Plans until no check refuses any more.
-pub fn survey(settings: &Settings, facts: &Facts) -> Survey {
-    survey_with(settings, facts, None)
-}
+impl Survey {
+    pub(super) fn of(outcome: Result<Plan, Refusal>, notes: Notes) -> Survey {
+        let Notes { warnings, failures, .. } = notes;
+        Survey { outcome, failures, warnings }
+    }
 
-/// The same where `fewest`, the least that another node can carry, is known.
-pub fn survey_with(settings: &Settings, facts: &Facts, fewest: Option<u32>) -> Survey {
-    let first = plan_with(settings, facts, fewest);
-    let mut found =
-        Survey { plan: first.clone(), refusals: Vec::new(), warnings: Vec::new(), outline: None };
-    let mut lenient = settings.clone();
-    let mut planned = first;
-    loop {
-        match planned {
-            Ok(outline) => {
-                found.warnings = outline.warnings.clone();
-                found.outline = Some(outline);
-                return found;
-            }
-            Err(refusal) => {
-                let again = found.refusals.iter().any(|before| before.id == refusal.id);
-                let is_check = relax(&mut lenient, &refusal.id);
-                found.refusals.push(refusal);
-                if again || !is_check {
-                    break;
-                }
-            }
+    /// What `run` does: the plan, unless something refuses it.
+    pub fn plan(&self) -> Result<&Plan, &Refusal> {
+        match self.failures.first() {
+            // It was met before the planner came to an end.
+            Some(failure) => Err(failure),
+            None => self.outcome.as_ref(),
         }
-        planned = plan_with(&lenient, facts, fewest);
     }
-    found.warnings = apart(&lenient, facts);
-    found
+
+    pub fn into_plan(self) -> Result<Plan, Refusal> {
+        match self.failures.into_iter().next() {
+            Some(failure) => Err(failure),
+            None => self.outcome,
+        }
+    }
+
+    /// The plan as it would be without checks that fail; None without membership or layout.
+    pub fn outline(&self) -> Option<&Plan> {
+        self.outcome.as_ref().ok()
+    }
+
+    /// Checks that fail, in the order in which they were met.
+    pub fn failures(&self) -> &[Refusal] {
+        &self.failures
+    }
+
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
 }
 
-/// Makes the check behind this refusal a warning; false when it is no check.
-fn relax(settings: &mut Settings, id: &str) -> bool {
-    let warn = || Sourced::default_value(Severity::Warn);
-    let family = ["gpu.fault", "gpu.fabric"].into_iter().find(|family| id.starts_with(family));
-    let id = match id {
-        "gpu.count" | "rdma.ports" | "env.nccl" | "python.torch" | "python.interpreter" => id,
-        _ => match family {
-            Some(family) => family,
-            None => return false,
-        },
-    };
-    if id == "rdma.ports" {
-        settings.rdma.value = Rdma::Auto;
-    }
-    settings.severities.insert(id.to_owned(), warn());
-    true
+/// What `run` does on this node, as far as this node alone can know.
+pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
+    survey(settings, facts, Scope::Alone).into_plan()
 }
 
-/// The findings that need neither membership nor layout.
-fn apart(settings: &Settings, facts: &Facts) -> Vec<Warning> {
-    let mut lenient = settings.clone();
-    for id in ["rdma.ports", "env.nccl", "python.torch", "python.interpreter"] {
-        relax(&mut lenient, id);
-    }
-    let variables = Variables::new(&lenient, facts);
+/// The same with all findings, as far as the other nodes are known.
+pub fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
     let mut notes = Notes::default();
-    let gpus = facts.gpus.visible.len();
-    let hardware = if gpus > 0 { Hardware::Gpus } else { Hardware::Cpus };
-    let program = lenient.program.as_ref().map(|program| program.value.clone());
+    let outcome = plan_with(settings, facts, scope, &mut notes);
+    if outcome.is_err() {
+        without_plan(settings, facts, &mut notes);
+    }
+    Survey::of(outcome, notes)
+}
+
+/// The findings that need neither membership nor layout: the last steps of the walk.
+fn without_plan(settings: &Settings, facts: &Facts, notes: &mut Notes) {
+    let variables = Variables::new(settings, facts);
+    let hardware = if facts.gpus.visible.is_empty() { Hardware::Cpus } else { Hardware::Gpus };
+    let program = settings.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
-    // None of them refuses once it is relaxed.
     let all: Vec<&Gpu> = facts.gpus.gpus.iter().collect();
-    let _ = hcas::choose(&lenient, facts, variables, 1, &all, &mut notes);
-    let _ = nccl::lint(&lenient, facts, variables, 1, &mut notes);
-    let _ = python::check(&lenient, facts, &program, hardware, &mut notes);
-    notes.warnings
+    hcas::choose(settings, facts, variables, 1, &all, notes);
+    nccl::lint(settings, facts, variables, 1, notes);
+    python::check(settings, facts, &program, hardware, notes);
 }
 
 #[cfg(test)]
@@ -120,13 +110,15 @@ mod tests {
         ));
         node.environment.insert("NCCL_TIMEOUT".into(), "1".into());
         node.python.torch = None;
-        let found = survey(&settings, &node);
-        assert_eq!(found.plan.expect_err("refused").id, "gpu.fault.lost");
-        let refused = ids(found.refusals.iter().map(|refusal| &refusal.id));
+        let found = survey(&settings, &node, Scope::Alone);
+        assert_eq!(found.plan().expect_err("refused").id, "gpu.fault.lost");
+        let refused = ids(found.failures().iter().map(|refusal| &refusal.id));
         assert_eq!(refused, ["gpu.fault.lost", "gpu.count"]);
-        let warned = ids(found.warnings.iter().map(|warning| &warning.id));
+        let warned = ids(found.warnings().iter().map(|warning| &warning.id));
         assert!(warned.contains(&"env.nccl") && warned.contains(&"python.torch"), "{warned:?}");
-        assert!(found.outline.is_some());
+        let outline = found.outline().expect("the plan as it would be");
+        assert_eq!(outline.nproc_per_node, 8);
+        assert_eq!(outline.warnings, found.warnings(), "and it says nothing that is refused");
     }
 
     #[test]
@@ -136,9 +128,9 @@ mod tests {
         settings.layout.heads = Some(flag(40, "--heads"));
         let mut node = facts(8);
         node.environment.insert("NCCL_TIMEOUT".into(), "1".into());
-        let found = survey(&settings, &node);
-        assert!(found.outline.is_none(), "{:?}", found.plan);
-        let warned = ids(found.warnings.iter().map(|warning| &warning.id));
+        let found = survey(&settings, &node, Scope::Alone);
+        assert!(found.outline().is_none(), "{:?}", found.plan());
+        let warned = ids(found.warnings().iter().map(|warning| &warning.id));
         assert_eq!(warned, ["env.nccl"]);
     }
 }

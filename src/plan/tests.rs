@@ -13,8 +13,9 @@ use crate::plan::fixtures::{
     count, facts, flag, member, planned, profile, settings, strings, wan, warned,
 };
 use crate::plan::layout::is_legal;
+use crate::plan::solve::plan_for;
 use crate::plan::{
-    AskedNproc, EngineOptions, Notes, Plan, RunIdentity, argv, exec_argv, plan, plan_for, rank_env,
+    AskedNproc, EngineOptions, Notes, Plan, RunIdentity, Scope, argv, exec_argv, plan, rank_env,
 };
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::settings::{
@@ -164,18 +165,13 @@ fn mig_is_one_process() {
 
 #[test]
 fn fewer_gpus_on_another_node_bind_all() {
-    let of = |fewest| {
-        plan_for(
-            &settings(&[]),
-            &facts(8),
-            member(2, 0),
-            &AskedNproc::Auto,
-            fewest,
-            Notes::default(),
-        )
-        .map(|plan| plan.nproc_per_node)
+    let of = |scope| {
+        let (asked, mut notes) = (AskedNproc::Auto, Notes::default());
+        plan_for(&settings(&[]), &facts(8), member(2, 0), &asked, scope, &mut notes)
+            .map(|plan| plan.nproc_per_node)
     };
-    assert_eq!((of(Some(6)), of(Some(9)), of(None)), (Ok(6), Ok(8), Ok(8)));
+    let others = |fewest| of(Scope::ForAll { fewest, heads: None });
+    assert_eq!((others(6), others(9), of(Scope::Alone)), (Ok(6), Ok(8), Ok(8)));
 }
 
 #[test]
@@ -539,8 +535,8 @@ fn torchrun_gets_a_static_rendezvous_and_our_shim() {
         &facts(8),
         member(2, 1),
         &AskedNproc::Auto,
-        None,
-        Notes::default(),
+        Scope::Alone,
+        &mut Notes::default(),
     )
     .expect("a plan");
     let head = "/opt/python -m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1 \
@@ -616,8 +612,8 @@ fn an_elastic_job_is_passed_through() {
         &facts(8),
         elastic,
         &AskedNproc::Auto,
-        None,
-        Notes::default(),
+        Scope::Alone,
+        &mut Notes::default(),
     )
     .expect("a plan");
     let line = words(&argv(&plan));

@@ -49,7 +49,7 @@ pub struct Verdict<'a> {
 /// unless all is asked for.
 pub fn text(
     checks: &[Check],
-    plan: &Result<Plan, Refusal>,
+    plan: Result<&Plan, &Refusal>,
     lang: Lang,
     Shown { all, colour }: Shown,
 ) -> String {
@@ -129,7 +129,7 @@ impl Count {
 pub fn json(
     facts: &Facts,
     checks: &[Check],
-    plan: &Result<Plan, Refusal>,
+    plan: Result<&Plan, &Refusal>,
     verdict: Verdict<'_>,
     lang: Lang,
     shim: &Path,
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::check::{Evidence, Tried, examine};
     use crate::plan::fixtures::{facts, settings};
-    use crate::plan::survey;
+    use crate::plan::{Scope, survey};
 
     fn report(lang: Lang, all: bool) -> (String, Value) {
         let mut node = facts(2);
@@ -225,14 +225,14 @@ mod tests {
         node.environment.insert("NCCL_API_KEY".into(), "hunter2".into());
         node.environment.insert("NCCL_DEBUG".into(), "WARN".into());
         let settings = settings(&[]);
-        let found = survey(&settings, &node);
+        let found = survey(&settings, &node, Scope::Alone);
         let tried = Tried::default();
         let checks =
             examine(&Evidence { settings: &settings, facts: &node, survey: &found, tried: &tried });
         let verdict = Verdict { refusal: None, exit_code: 0 };
         (
-            text(&checks, &found.plan, lang, Shown { all, colour: lang == Lang::Zh }),
-            json(&node, &checks, &found.plan, verdict, lang, Path::new("/bin/ranklaunch")),
+            text(&checks, found.plan(), lang, Shown { all, colour: lang == Lang::Zh }),
+            json(&node, &checks, found.plan(), verdict, lang, Path::new("/bin/ranklaunch")),
         )
     }
 

@@ -25,6 +25,8 @@ pub enum Source {
         file: String,
         line: usize,
     },
+    /// What the nodes of the job agreed on.
+    Agreement,
     Default,
 }
 
@@ -33,6 +35,7 @@ impl fmt::Display for Source {
         match self {
             Source::Flag(name) | Source::Environment(name) => out.write_str(name),
             Source::Profile { file, line } => write!(out, "{file}:{line}"),
+            Source::Agreement => out.write_str("agreement"),
             Source::Default => out.write_str("default"),
         }
     }

@@ -65,7 +65,9 @@ fn arguments(place: &Place<'_, '_>) -> Vec<OsString> {
 fn heads_in(settings: &Settings, place: &Place<'_, '_>) -> Option<u32> {
     let stated = place.launch.get(Field::Heads).and_then(number);
     let arguments = arguments(place);
-    stated.or_else(|| heads_of::heads(&settings.layout, &arguments, None, &mut Notes::default()))
+    stated.or_else(|| {
+        heads_of::heads(&settings.layout, &arguments, None, None, &mut Notes::default())
+    })
 }
 
 /// The planner's problem, where the manifest says all of it; for a ranklaunch only.
