@@ -44,6 +44,7 @@ use crate::muster;
 use crate::observe::OomWatch;
 use crate::report;
 use crate::report::closing;
+use crate::report::journal::Journal;
 use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
 use crate::supervise::guard::{self, HowLost, Lost};
@@ -201,6 +202,7 @@ pub(crate) struct Scene {
     pub(crate) console: Console,
     pub(crate) started: Instant,
     scratch: ScratchName,
+    journal: Journal,
 }
 
 impl Scene {
@@ -245,6 +247,7 @@ impl Scene {
 const PROFILE: Duration = Duration::from_secs(30);
 
 /// The host and the settings, or the refusal and the language to say it in.
+#[tracing::instrument(name = "settings", skip_all)]
 pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang)> {
     let host = Host::live();
     let lang = settings::language(options, &host);
@@ -316,6 +319,7 @@ async fn conduct(
     scratch: ScratchName,
 ) -> i32 {
     let started = Instant::now();
+    let journal = Journal::begin();
     let (host, settings) = match open(options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => {
@@ -354,6 +358,7 @@ async fn conduct(
         console: console.clone(),
         started,
         scratch,
+        journal,
     };
     let ear = match link.listen() {
         Ok(ear) => ear,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{Ended, Launcher, Running, free_port, kill, program, run_args, wait_until};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 /// One node of a job of `nodes`, running `rank.sh WHAT` in `nproc` ranks.
 fn node(rank: u32, nodes: u32, port: u16, more: &[&str], what: &str) -> Launcher {
@@ -32,7 +33,7 @@ fn cause(ended: &Ended) -> String {
     line.rsplit_once("after ").map_or(line, |(cause, _)| cause).to_owned()
 }
 
-fn run_json(ended: &Ended, node: u32) -> serde_json::Value {
+fn run_json(ended: &Ended, node: u32) -> Value {
     let text = std::fs::read_to_string(ended.node_folder(node).join("run.json"));
     serde_json::from_str(&text.expect("run.json is there")).expect("it is JSON")
 }
@@ -54,6 +55,35 @@ fn three_nodes_run_one_plan() {
         ids.insert(run["run_id"].as_str().expect("an id").to_owned());
     }
     assert_eq!(ids.len(), 1, "one run id: {ids:?}");
+}
+
+/// The scopes in which a node decided on a plan, in order, as its journal says.
+fn scopes(ended: &Ended, node: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(ended.node_folder(node).join("agent.jsonl"));
+    let lines = text.expect("agent.jsonl is there");
+    let events = lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    let decided = events.filter(|event: &Value| event["fields"]["message"] == "decided");
+    let scope = |event: Value| event["fields"]["scope"].as_str().expect("a scope").to_owned();
+    decided.map(scope).collect()
+}
+
+/// Planning twice for one scope would be two answers to one question.
+#[test]
+fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
+    let alone = Launcher::ranks("direct", 2, &["succeed"]).run().expect_code(0);
+    assert_eq!(scopes(&alone, 0), ["Alone"]);
+    let ended: Vec<Ended> = start(4, &[], "succeed").into_iter().map(Running::wait).collect();
+    for (node, ended) in (0..).zip(ended) {
+        let ended = ended.expect_code(0);
+        let after = match node {
+            0 => "ForAll { fewest: 2, heads: None }",
+            _ => "Agreed { nproc: 2, heads: None }",
+        };
+        assert_eq!(scopes(&ended, node), ["Alone", after], "node {node}");
+    }
+    // Node 0 waits for nobody, and knew that from the start.
+    let without = node(0, 2, free_port(), &["--muster", "off"], "succeed").run().expect_code(0);
+    assert_eq!(scopes(&without, 0), ["Alone"]);
 }
 
 #[test]

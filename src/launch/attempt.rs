@@ -17,7 +17,7 @@ use super::restart::Restarts;
 use super::scratch::Scratch;
 use super::shared::{Together, last_lines};
 use super::{Guard, Scene};
-use crate::in_time::{beside, in_thread, io_in_time};
+use crate::in_time::{beside, in_thread};
 use crate::lang::Text;
 use crate::logs::{self, Level, Logs, LogsConfig};
 use crate::muster::Again;
@@ -29,7 +29,6 @@ use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::closing::{self, Closing};
 use crate::report::ending::{self, ENGINE_START, PORT_LOST, describe, ending, signal_name};
 use crate::report::files::RunRecord;
-use crate::report::journal::Journal;
 use crate::report::{self, Ending, engine_log, memory};
 use crate::settings::Engine;
 use crate::supervise::{
@@ -64,7 +63,6 @@ pub(super) async fn all(
         together.close().await;
         return judged.ending;
     }
-    let mut journal = None;
     let mut attempt = ready.attempt;
     // With several nodes only the muster can start all of them again.
     let alone = Restarts::new(match ready.plan.membership.nnodes {
@@ -77,7 +75,7 @@ pub(super) async fn all(
         let tie = together.as_deref_mut();
         let began = Instant::now();
         let Over { ending, again, told, clock, rest } =
-            once(scene, &ready, attempt, guard, dispositions, &mut journal, tie).await;
+            once(scene, &ready, attempt, guard, dispositions, tie).await;
         let next =
             together.as_ref().zip(again).map(|(tie, again)| tie.next(again, &ready.identity));
         if let Some(together) = together {
@@ -126,9 +124,7 @@ pub(super) async fn all(
             break (ending, clock);
         }
     };
-    if let Some(journal) = journal {
-        journal.close(clock.left_for_answer(EndStep::Record));
-    }
+    scene.journal.close(clock.left_for_answer(EndStep::Record));
     ending
 }
 
@@ -195,13 +191,13 @@ fn stopped(scene: &Scene, signal: i32) -> Ending {
 }
 
 /// One attempt, to the closing block.
+#[tracing::instrument(name = "attempt", skip_all, fields(attempt = attempt))]
 async fn once(
     scene: &Scene,
     ready: &Ready,
     attempt: u32,
     guard: Guard<'_>,
     dispositions: Dispositions,
-    journal: &mut Option<Journal>,
     mut together: Option<&mut Together>,
 ) -> Over {
     let started = SystemTime::now();
@@ -225,10 +221,10 @@ async fn once(
         scene.console.say(&closing::warning(warning, scene.lang()));
     }
     // agent.jsonl and run.json are of all attempts.
-    if let (Some(folder), None) = (&folder, &journal) {
+    if let Some(folder) = &folder {
         let folder = Arc::clone(folder);
-        let open = move || folder.append(Level::Node, "agent.jsonl");
-        *journal = io_in_time(ANSWER, move || Journal::open(open)).ok();
+        // Without a thread for it the job runs all the same.
+        let _ = scene.journal.write_to(move || folder.append(Level::Node, "agent.jsonl"));
     }
     let logs = Arc::new(Logs::start(
         LogsConfig {

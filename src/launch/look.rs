@@ -96,6 +96,7 @@ impl<T> Reading<T> {
 
 /// All facts; independent sources side by side, each with its own deadline. Nothing
 /// is read in the thread of the runtime, so that nothing can hold it.
+#[tracing::instrument(name = "observe", skip_all)]
 pub(super) async fn observe_within(
     host: &Arc<Host>,
     settings: &Arc<Settings>,

@@ -314,6 +314,7 @@ async fn wait_for_fabric(scene: &Scene, facts: &mut Facts) {
 
 /// Node 0 makes sure that its port is free; the others wait until it answers,
 /// which also proves which of our addresses talks to it.
+#[tracing::instrument(name = "wait", skip_all)]
 async fn meet_master(
     scene: &Scene,
     plan: &Plan,

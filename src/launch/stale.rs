@@ -103,6 +103,7 @@ pub(super) struct Survey {
 }
 
 /// Looks; signals nothing.
+#[tracing::instrument(name = "stale.look", skip_all)]
 pub(super) async fn survey(
     host: &Arc<Host>,
     settings: &Settings,
@@ -331,6 +332,7 @@ pub(super) async fn outlook(
 /// # Errors
 /// When something cannot be ended, or when the chosen GPUs' memory is still in use and the
 /// check `gpu.busy` fails a launch.
+#[tracing::instrument(name = "stale.end", skip_all)]
 pub(super) async fn clear(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
     if !end(scene, request).await? {
         return Ok(false);

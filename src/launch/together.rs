@@ -140,6 +140,7 @@ pub(super) fn config(
 ///
 /// # Errors
 /// When they do not fit together, one is missing at the deadline, or the port is taken.
+#[tracing::instrument(name = "muster", skip_all)]
 pub(super) async fn meet(
     scene: &Scene,
     facts: &mut Facts,

@@ -1,26 +1,35 @@
 //! The program's own journal, `agent.jsonl`: one JSON document a line.
 //!
-//! Lines go through a bounded channel to a thread of their own, so a log folder
-//! on a file system that hangs costs lines, never time. What is lost, to a full
+//! It begins before there is a folder: what the phases before the launch say waits in a
+//! bounded channel until the run has one. Then a thread of its own opens and writes the file, so
+//! a log folder on a file system that hangs costs lines, never time. What is lost, to a full
 //! queue or a full disk, is counted and said in a line of its own; no line is torn.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tracing::Level;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// Lines that may wait for the file.
 const QUEUE: usize = 1024;
 
-/// Ends the journal; see [`Journal::close`].
+/// The way of the lines to their file, once there is one.
 #[derive(Debug)]
 pub struct Journal {
-    done: Receiver<()>,
     lines: Lines,
+    /// Lines that wait for a file; None once there is one.
+    waiting: Mutex<Option<Receiver<Option<Vec<u8>>>>>,
+    /// Says that all is written; None before there is a file.
+    done: Mutex<Option<Receiver<()>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,41 +61,66 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Journal {
-    /// Sends all of `tracing` from now on to the file that `open` opens for appending.
-    ///
-    /// # Errors
-    /// That of `open`, or that there is no thread.
-    pub fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Journal> {
-        let journal = Journal::start(open()?)?;
-        let subscriber = tracing_subscriber::fmt()
+    /// Keeps all that `tracing` hears from now on.
+    pub fn begin() -> Journal {
+        let journal = Journal::new();
+        // Libraries speak only of what is wrong.
+        let own = Targets::new()
+            .with_target(env!("CARGO_PKG_NAME"), Level::DEBUG)
+            .with_default(Level::WARN);
+        let lines = tracing_subscriber::fmt::layer()
             .json()
-            .with_max_level(tracing::Level::DEBUG)
             .with_target(false)
+            .with_span_events(FmtSpan::CLOSE)
             .with_writer(journal.lines.clone())
-            .finish();
-        // A second journal in one process keeps the first subscriber: attempts share one file.
+            .with_filter(own);
+        let subscriber = tracing_subscriber::registry().with(lines);
+        // It is the only one: a process has one agent.
         let _ = tracing::subscriber::set_global_default(subscriber);
-        Ok(journal)
+        journal
     }
 
-    fn start(file: File) -> io::Result<Journal> {
+    fn new() -> Journal {
         let (queue, lines) = sync_channel(QUEUE);
+        let lines_in = Lines { queue, lost: Arc::default() };
+        Journal { lines: lines_in, waiting: Mutex::new(Some(lines)), done: Mutex::new(None) }
+    }
+
+    /// Writes what was kept, and all that follows, to the file that `open` opens for appending.
+    /// All attempts of a run share one file: a second call changes nothing.
+    ///
+    /// # Errors
+    /// That there is no thread.
+    pub fn write_to(
+        &self,
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+    ) -> io::Result<()> {
+        let Some(lines) = take(&self.waiting) else { return Ok(()) };
         let (finished, done) = channel();
-        let lost = Arc::default();
-        let counted = Arc::clone(&lost);
-        std::thread::Builder::new()
-            .name("journal".into())
-            .stack_size(128 * 1024)
-            .spawn(move || write_all(&file, &lines, &counted, &finished))?;
-        Ok(Journal { done, lines: Lines { queue, lost } })
+        let lost = Arc::clone(&self.lines.lost);
+        std::thread::Builder::new().name("journal".into()).stack_size(128 * 1024).spawn(
+            move || {
+                if let Ok(file) = open() {
+                    write_all(&file, &lines, &lost, &finished);
+                }
+            },
+        )?;
+        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        Ok(())
     }
 
     /// Waits until everything is written, at most `patience`.
-    pub fn close(self, patience: Duration) {
-        if self.lines.queue.try_send(None).is_ok() {
-            let _ = self.done.recv_timeout(patience);
+    pub fn close(&self, patience: Duration) {
+        if let Some(done) = take(&self.done)
+            && self.lines.queue.try_send(None).is_ok()
+        {
+            let _ = done.recv_timeout(patience);
         }
     }
+}
+
+fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 fn write_all(
@@ -141,8 +175,27 @@ mod tests {
     }
 
     fn journal(path: &std::path::Path) -> Journal {
-        let file = File::options().append(true).create(true).open(path).expect("opened");
-        Journal::start(file).expect("started")
+        let path = path.to_owned();
+        let journal = Journal::new();
+        let open = move || File::options().append(true).create(true).open(path);
+        journal.write_to(open).expect("started");
+        journal
+    }
+
+    #[test]
+    fn what_was_said_before_there_is_a_file_is_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agent.jsonl");
+        let journal = Journal::new();
+        journal.lines.clone().write_all(b"{\"n\":0}\n").expect("kept");
+        assert!(!path.exists());
+        let at = path.clone();
+        journal.write_to(move || File::options().append(true).create(true).open(at)).expect("one");
+        journal.lines.clone().write_all(b"{\"n\":1}\n").expect("written");
+        journal.write_to(|| Err(io::Error::other("asked twice"))).expect("no second file");
+        journal.close(SOON);
+        let numbers: Vec<_> = read(&path).iter().filter_map(|line| line["n"].as_u64()).collect();
+        assert_eq!(numbers, [0, 1]);
     }
 
     #[test]
