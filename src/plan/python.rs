@@ -110,7 +110,7 @@ pub(crate) fn check(
         let enough_en = enough.map(|(_, version)| format!(" ({version} or newer)"));
         let enough_zh = enough.map(|(_, version)| format!("（{version} 或更新）"));
         let (enough_en, enough_zh) = (enough_en.unwrap_or_default(), enough_zh.unwrap_or_default());
-        return raise_torch_with(
+        raise_torch_with(
             settings,
             notes,
             text!(

@@ -18,31 +18,30 @@ use crate::verdict::{Refusal, Warning};
 pub struct Survey {
     /// The plan as it would be without checks that fail, or why there is none.
     outcome: Result<Plan, Refusal>,
+    /// The check that failed first before the walk came to that outcome.
+    first: Option<Refusal>,
     /// Checks that fail, in the order in which they were met.
     failures: Vec<Refusal>,
     warnings: Vec<Warning>,
 }
 
 impl Survey {
+    /// Of the notes of the whole walk.
     pub(super) fn of(outcome: Result<Plan, Refusal>, notes: Notes) -> Survey {
         let Notes { warnings, failures, .. } = notes;
-        Survey { outcome, failures, warnings }
+        Survey { outcome, first: failures.first().cloned(), failures, warnings }
     }
 
     /// What `run` does: the plan, unless something refuses it.
     pub fn plan(&self) -> Result<&Plan, &Refusal> {
-        match self.failures.first() {
-            // It was met before the planner came to an end.
+        match &self.first {
             Some(failure) => Err(failure),
             None => self.outcome.as_ref(),
         }
     }
 
     pub fn into_plan(self) -> Result<Plan, Refusal> {
-        match self.failures.into_iter().next() {
-            Some(failure) => Err(failure),
-            None => self.outcome,
-        }
+        self.first.map_or(self.outcome, Err)
     }
 
     /// The plan as it would be without checks that fail; None without membership or layout.
@@ -69,10 +68,11 @@ pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
 pub fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
     let mut notes = Notes::default();
     let outcome = plan_with(settings, facts, scope, &mut notes);
+    let first = notes.failures.first().cloned();
     if outcome.is_err() {
         without_plan(settings, facts, &mut notes);
     }
-    Survey::of(outcome, notes)
+    Survey { first, ..Survey::of(outcome, notes) }
 }
 
 /// The findings that need neither membership nor layout: the last steps of the walk.
@@ -132,5 +132,11 @@ mod tests {
         assert!(found.outline().is_none(), "{:?}", found.plan());
         let warned = ids(found.warnings().iter().map(|warning| &warning.id));
         assert_eq!(warned, ["env.nccl"]);
+        // What is looked at after the walk has ended is no reason of its end.
+        node.python.interpreter = None;
+        let found = survey(&settings, &node, Scope::Alone);
+        assert_eq!(found.plan().expect_err("refused").id, "layout.literal");
+        let failed = ids(found.failures().iter().map(|failure| &failure.id));
+        assert_eq!(failed, ["python.interpreter"]);
     }
 }
