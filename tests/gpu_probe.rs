@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fake_nvml::FakeNvml;
 use ranklaunch::host::Host;
-use ranklaunch::observe::gpu::gpus_within;
+use ranklaunch::observe::gpu::{FabricState, gpus_within};
 use ranklaunch::observe::{GpuFacts, GpuSource};
 use ranklaunch::probe::{self, Answer, ProbeError};
 use ranklaunch::settings::ProbeMode;
@@ -61,7 +61,7 @@ fn eight_gpus_are_described() {
         assert_eq!(gpu.memory_total, Some(81559 << 20));
         assert_eq!(gpu.memory_used, Some(100 << 20), "the driver's reserve is not use");
         assert_eq!((gpu.minor, gpu.mig, gpu.numa_node), (Some(1), false, Some(1)));
-        assert_eq!(gpu.fabric, Some((3, 0)));
+        assert_eq!(gpu.fabric, Some(FabricState::Ready));
         assert!(facts.faults.is_empty(), "{:?}", facts.faults);
     }
 }
@@ -184,10 +184,13 @@ fn gpus_in_mig_mode_say_so() {
 #[test]
 fn a_fabric_that_is_not_ready_is_told() {
     let facts = facts_of(&FakeNvml::new(&[("MODE", "fabric"), ("BAD", "5")]), &[], PATIENCE);
-    let states: Vec<u32> = facts.gpus.iter().filter_map(|gpu| gpu.fabric).map(|f| f.0).collect();
-    assert_eq!(states, [3, 3, 3, 3, 3, 2, 3, 3]);
-    assert_eq!(fault_ids(&facts), ["gpu.fabric"]);
-    assert!(facts.faults[0].text.en.contains("GPU 5"), "{:?}", facts.faults);
+    for gpu in &facts.gpus {
+        let state = if gpu.index == 5 { FabricState::InProgress } else { FabricState::Ready };
+        assert_eq!(gpu.fabric, Some(state), "GPU {}", gpu.index);
+    }
+    assert!(facts.faults.is_empty(), "{:?}", facts.faults);
+    let [fault] = facts.fabric_faults.as_slice() else { panic!("{:?}", facts.fabric_faults) };
+    assert!(fault.id == "gpu.fabric" && fault.text.en.contains("GPU 5"), "{fault:?}");
 }
 
 #[test]

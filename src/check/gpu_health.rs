@@ -5,7 +5,7 @@
 
 use super::{Evidence, Finding, Kind};
 use crate::lang::Text;
-use crate::observe::gpu::label;
+use crate::observe::gpu::{ComputeMode, RecoveryAction, label};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
 
@@ -27,10 +27,6 @@ const FABRIC: &[(u32, &str, &str)] = &[
 
 /// MIG instances that a line names; the report lists all.
 const SHOWN: usize = 3;
-
-/// nvmlComputeMode_t.
-const EXCLUSIVE_THREAD: u32 = 1;
-const EXCLUSIVE_PROCESS: u32 = 3;
 
 /// Memory, clocks, and what the driver asks for without stopping the GPU.
 pub(super) fn health(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -78,7 +74,7 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
             reset(),
         ));
     }
-    if gpu.recovery_action == Some(3) {
+    if gpu.recovery_action == Some(RecoveryAction::DrainPeers) {
         found.push(Finding::bad(
             text!(
                 "{en}: the driver asks to drain its peer-to-peer traffic (recovery action 3, none is allowed)",
@@ -254,11 +250,7 @@ pub(super) fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 /// One process at a time may use it: in order for one rank, until something is on it.
 fn exclusive(gpu: &Gpu) -> Option<Finding> {
-    let mode = match gpu.health.compute_mode? {
-        EXCLUSIVE_PROCESS => "EXCLUSIVE_PROCESS",
-        EXCLUSIVE_THREAD => "EXCLUSIVE_THREAD",
-        _ => return None,
-    };
+    let mode = ComputeMode::of(gpu.health.compute_mode?)?.exclusive()?;
     let Text { en, zh } = label(gpu);
     let holders: Vec<String> =
         gpu.health.processes.iter().flatten().map(|process| process.pid.to_string()).collect();

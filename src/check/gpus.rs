@@ -3,10 +3,9 @@
 use super::table::planned;
 use super::{Evidence, Finding, Kind, bytes};
 use crate::lang::Text;
-use crate::observe::gpu::shared_by;
+use crate::observe::gpu::{ComputeMode, FabricState, shared_by};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
-use crate::verdict::Warning;
 
 /// Below this a GPU holds no CUDA context and no model.
 const USEFUL: u64 = 1 << 30;
@@ -75,8 +74,9 @@ fn models(gpus: &[Gpu]) -> String {
 
 pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
-    let faults = gpus.faults.iter().filter(|fault| !is_fabric(fault));
-    let mut found: Vec<Finding> = faults
+    let mut found: Vec<Finding> = gpus
+        .faults
+        .iter()
         .map(|fault| Finding {
             planned: true,
             ..Finding::bad(fault.text.clone(), fault.hint.clone())
@@ -105,16 +105,15 @@ pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
 pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
     let mut found: Vec<Finding> = gpus
-        .faults
+        .fabric_faults
         .iter()
-        .filter(|fault| is_fabric(fault))
         .map(|fault| Finding {
             planned: true,
             ..Finding::bad(fault.text.clone(), fault.hint.clone())
         })
         .collect();
     if found.is_empty() {
-        let ready = gpus.gpus.iter().any(|gpu| matches!(gpu.fabric, Some((3, 0))));
+        let ready = gpus.gpus.iter().any(|gpu| gpu.fabric == Some(FabricState::Ready));
         found.push(Finding::ok(if ready {
             text!("NVSwitch fabric ready", "NVSwitch 互联已就绪")
         } else {
@@ -122,12 +121,6 @@ pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
         }));
     }
     found
-}
-
-/// NVSwitch machines answer CUDA with error 802 until the fabric manager has
-/// registered the GPU, which takes some seconds after a node's start.
-fn is_fabric(fault: &Warning) -> bool {
-    fault.id.starts_with("gpu.fabric")
 }
 
 pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -163,8 +156,6 @@ pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
 pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
     /// A context and NCCL's buffers take more than this.
     const ROOM: u64 = 512 << 20;
-    /// nvmlComputeMode_t: one process at a time.
-    const EXCLUSIVE: u32 = 3;
     let Some(plan) = evidence.outline() else { return false };
     if shared_by(evidence.facts).is_some() {
         return false;
@@ -175,7 +166,8 @@ pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
             let left = gpu.memory_total.zip(gpu.memory_used);
             let full = left.is_some_and(|(all, used)| all > 0 && all.saturating_sub(used) < ROOM);
             let users = gpu.health.processes.as_ref().is_some_and(|users| !users.is_empty());
-            full || (users && gpu.health.compute_mode == Some(EXCLUSIVE))
+            let mode = gpu.health.compute_mode.and_then(ComputeMode::of);
+            full || (users && mode.is_some_and(|mode| mode.exclusive().is_some()))
         })
     })
 }

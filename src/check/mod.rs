@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::lang::{Text, bytes};
 use crate::muster::Found;
 use crate::observe::Facts;
+use crate::observe::gpu::FabricState;
 use crate::plan::{Plan, Survey};
 use crate::prepare::WriteProblem;
 use crate::settings::Settings;
@@ -204,10 +205,10 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// Whether a GPU waits for its NVSwitch fabric; a registration that has failed
-/// is waited for no longer.
+/// Whether a GPU waits for its NVSwitch fabric, whose manager registers it some seconds after
+/// a node's start.
 pub fn fabric_is_pending(facts: &Facts) -> bool {
-    facts.gpus.gpus.iter().any(|gpu| matches!(gpu.fabric, Some((1 | 2, _))))
+    facts.gpus.gpus.iter().any(|gpu| gpu.fabric.is_some_and(FabricState::is_pending))
 }
 
 fn level(kind: Kind, severity: Severity) -> Option<Level> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cpus::CpuList;
 use crate::host::Host;
+use crate::observe::gpu::FabricState;
 use crate::observe::{
     Clock, Compat, Contract, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute,
     UsedFolder, contract,
@@ -154,12 +155,22 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
     ),
     (
         "gpu.fabric",
-        |node| node.facts.gpus.faults.push(warning("gpu.fabric")),
+        |node| node.facts.gpus.fabric_faults.push(warning("gpu.fabric")),
         Level::Fail,
         "gpu.fabric happened",
     ),
-    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((3, 0)), Level::Ok, "ready"),
-    ("gpu.fabric", |node| node.facts.gpus.gpus[3].fabric = Some((0, 0)), Level::Ok, "no NVSwitch"),
+    (
+        "gpu.fabric",
+        |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Ready),
+        Level::Ok,
+        "ready",
+    ),
+    (
+        "gpu.fabric",
+        |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Unsupported),
+        Level::Ok,
+        "no NVSwitch",
+    ),
     (
         "gpu.busy",
         |node| node.facts.gpus.gpus[1].memory_used = Some(40 << 30),

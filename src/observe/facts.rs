@@ -13,6 +13,7 @@ pub use state::{
     UsedFolder,
 };
 
+use super::gpu::{FabricState, RecoveryAction};
 use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::probe::Health;
@@ -226,6 +227,9 @@ pub struct GpuFacts {
     pub requested_by: Vec<String>,
     /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
     pub faults: Vec<Warning>,
+    /// NVSwitch fabrics that CUDA would answer with error 802.
+    #[serde(default)]
+    pub fabric_faults: Vec<Warning>,
     pub driver_version: Option<String>,
     /// CUDA version that the driver supports, (major, minor).
     pub cuda_driver_version: Option<(u32, u32)>,
@@ -263,13 +267,12 @@ pub struct Gpu {
     pub mig: bool,
     /// None: unknown (sysfs says -1 or nothing).
     pub numa_node: Option<u32>,
-    /// What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
+    /// What the driver asks for. None where it has no such call.
     #[serde(default)]
-    pub recovery_action: Option<u64>,
-    /// NVLink fabric as NVML gives it, (state, status): state 0 unsupported, 1 not
-    /// started, 2 in progress, 3 completed. None where the driver has no such call.
+    pub recovery_action: Option<RecoveryAction>,
+    /// The NVSwitch fabric behind it. None where the driver has no such call.
     #[serde(default)]
-    pub fabric: Option<(u32, u32)>,
+    pub fabric: Option<FabricState>,
     /// Two bits each, as [`crate::probe::NvmlGpu::fabric_health`] has them.
     #[serde(default)]
     pub fabric_health: Option<u32>,

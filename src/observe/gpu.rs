@@ -8,11 +8,13 @@ mod assumed;
 mod fallback;
 mod faults;
 mod label;
+mod state;
 mod visible;
 
 use std::time::Duration;
 
 pub use label::label;
+pub use state::{ComputeMode, FabricState, RecoveryAction};
 pub use visible::visible;
 
 use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
@@ -239,7 +241,9 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     }
     facts.source = GpuSource::Nvml;
     for gpu in answer.gpus {
-        facts.faults.extend(faults::of_gpu(&gpu));
+        let faults::OfGpu { faults, fabric } = faults::of_gpu(&gpu);
+        facts.faults.extend(faults);
+        facts.fabric_faults.extend(fabric);
         // A GPU that cannot be computed on is no GPU; the fault names it.
         if !faults::is_gone(&gpu) {
             facts.gpus.push(from_nvml(gpu));
@@ -270,8 +274,8 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         memory_used: gpu.memory_used,
         mig: gpu.mig.unwrap_or(false),
         numa_node: None,
-        recovery_action: gpu.recovery_action,
-        fabric: gpu.fabric,
+        recovery_action: gpu.recovery_action.map(RecoveryAction::of),
+        fabric: gpu.fabric.map(FabricState::of),
         fabric_health: gpu.fabric_health,
         bridges: Vec::new(),
         health: gpu.health,

@@ -143,22 +143,17 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
 
 /// Driver states that make the GPUs unusable.
 fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) {
-    for fault in &facts.faults {
-        let (check, verdict) = if fault.id.starts_with("gpu.fabric") {
-            ("gpu.fabric", Verdict::GpuFabric)
-        } else {
-            ("gpu.fault", Verdict::GpuFault)
-        };
+    let of_gpus = facts.faults.iter().map(|fault| ("gpu.fault", Verdict::GpuFault, fault));
+    let of_fabrics =
+        facts.fabric_faults.iter().map(|fault| ("gpu.fabric", Verdict::GpuFabric, fault));
+    for (check, verdict, fault) in of_gpus.chain(of_fabrics) {
         let severity = severity(settings, check, Severity::Fail);
-        let mut fault = fault.clone();
-        if !fault.hint.en.contains("--severity") {
-            let Text { en, zh } = &fault.hint;
-            fault.hint = text!(
-                "{en}; --severity {check}=warn starts all the same",
-                "{zh}；--severity {check}=warn 可照常启动"
-            );
-        }
-        notes.weigh(severity, verdict, fault);
+        let Text { en, zh } = &fault.hint;
+        let hint = text!(
+            "{en}; --severity {check}=warn starts anyway",
+            "{zh}；--severity {check}=warn 可强制启动"
+        );
+        notes.weigh(severity, verdict, Warning { hint, ..fault.clone() });
     }
 }
 

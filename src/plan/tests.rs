@@ -141,7 +141,11 @@ fn faults_refuse_unless_their_severity_says_otherwise() {
     let cases = [("gpu.fault", Verdict::GpuFault), ("gpu.fabric", Verdict::GpuFabric)];
     for (id, verdict) in cases {
         let mut node = facts(8);
-        node.gpus.faults = vec![Warning::new(id, text!("lost", "丢失"), text!("reset", "重置"))];
+        let fault = Warning::new(id, text!("lost", "丢失"), text!("reset", "重置"));
+        match verdict {
+            Verdict::GpuFabric => node.gpus.fabric_faults.push(fault),
+            _ => node.gpus.faults.push(fault),
+        }
         let mut settings = settings(&[]);
         assert_eq!(
             id_of(planned(&settings, &node, 1, &AskedNproc::Auto)),

@@ -5,6 +5,7 @@
 
 use super::fallback::SmiError;
 use super::label::{label, of_nvml};
+use super::{ComputeMode, FabricState, RecoveryAction};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::Gpu;
@@ -68,9 +69,15 @@ pub(super) fn of_node(
     }
 }
 
+/// What one GPU is told to have.
+pub(super) struct OfGpu {
+    pub(super) faults: Vec<Warning>,
+    pub(super) fabric: Option<Warning>,
+}
+
 /// The faults of one GPU, by the calls about it that failed and by what the
 /// driver asks for.
-pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
+pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
     let Text { en, zh } = of_nvml(gpu);
     let mut faults: Vec<Warning> = Vec::new();
     for error in errors(gpu) {
@@ -82,16 +89,17 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
             faults.push(fault);
         }
     }
-    faults.extend(fabric(&en, &zh, gpu.fabric));
+    let fabric = gpu.fabric.and_then(|state| fabric(&en, &zh, FabricState::of(state)));
     // Draining peer links (3) still computes; the others do not.
-    let wanted = match gpu.recovery_action {
-        Some(1) => Some(("a GPU reset", "重置 GPU")),
-        Some(2) => Some(("a reboot of the node", "重启节点")),
-        Some(4) => Some(("to be drained and reset", "排空并重置")),
+    let wanted = match gpu.recovery_action.map(RecoveryAction::of) {
+        Some(RecoveryAction::Reset) => Some(("a GPU reset", "重置 GPU")),
+        Some(RecoveryAction::Reboot) => Some(("a reboot of the node", "重启节点")),
+        Some(RecoveryAction::DrainAndReset) => Some(("to be drained and reset", "排空并重置")),
         _ => None,
     };
     if let Some((wanted, wanted_zh)) = wanted
         && faults.is_empty()
+        && fabric.is_none()
     {
         faults.push(Warning::new(
             "gpu.fault.recovery",
@@ -102,7 +110,7 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> Vec<Warning> {
             ),
         ));
     }
-    faults
+    OfGpu { faults, fabric }
 }
 
 /// The calls that failed, of those about health only where they say that the GPU
@@ -145,7 +153,7 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
             ),
         ));
     }
-    if health.compute_mode == Some(PROHIBITED) {
+    if health.compute_mode.and_then(ComputeMode::of) == Some(ComputeMode::Prohibited) {
         faults.push(Warning::new(
             "gpu.fault.prohibited",
             text!(
@@ -161,19 +169,16 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     faults
 }
 
-/// NVML_COMPUTEMODE_PROHIBITED
-const PROHIBITED: u32 = 2;
-
 /// A GPU behind NVSwitches that the fabric manager has not registered gives CUDA
 /// error 802 to every program, a single-GPU one included, while nvidia-smi lists it.
-fn fabric(en: &str, zh: &str, state: Option<(u32, u32)>) -> Option<Warning> {
-    let (how, how_zh) = match state? {
-        (1, _) => ("has not started".to_owned(), "尚未开始".to_owned()),
-        (2, _) => ("is still in progress".to_owned(), "仍在进行".to_owned()),
-        (3, status) if status != 0 => {
-            (format!("failed with code {status}"), format!("失败，代码 {status}"))
+fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
+    let (how, how_zh) = match state {
+        FabricState::NotStarted => ("has not started".to_owned(), "尚未开始".to_owned()),
+        FabricState::InProgress => ("is still in progress".to_owned(), "仍在进行".to_owned()),
+        FabricState::Failed { code } => {
+            (format!("failed with code {code}"), format!("失败，代码 {code}"))
         }
-        _ => return None,
+        FabricState::Unsupported | FabricState::Ready | FabricState::Unknown { .. } => return None,
     };
     Some(Warning::new(
         "gpu.fabric",
@@ -182,8 +187,8 @@ fn fabric(en: &str, zh: &str, state: Option<(u32, u32)>) -> Option<Warning> {
             "{zh}：向 NVSwitch fabric 的注册{how_zh}，CUDA 会报错误 802"
         ),
         text!(
-            "check nvidia-fabricmanager on the host, whose version must be the driver's; --severity gpu.fabric=warn starts all the same",
-            "请检查宿主机上的 nvidia-fabricmanager，其版本须与驱动一致；--severity gpu.fabric=warn 可照常启动"
+            "check nvidia-fabricmanager on the host, whose version must be the driver's",
+            "请检查宿主机上的 nvidia-fabricmanager，其版本须与驱动一致"
         ),
     ))
 }

@@ -1,0 +1,104 @@
+//! NVML's numbered states by their names (nvml.h).
+
+use serde::{Deserialize, Serialize};
+
+/// Where the registration of a GPU with its NVSwitch fabric stands
+/// (`nvmlGpuFabricInfo_t`, fields state and status).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricState {
+    /// No NVSwitch behind it.
+    Unsupported,
+    NotStarted,
+    InProgress,
+    Ready,
+    Failed {
+        /// `nvmlReturn_t`
+        code: u32,
+    },
+    /// Of a later driver.
+    Unknown {
+        state: u32,
+    },
+}
+
+impl FabricState {
+    /// Of NVML's (state, status).
+    pub fn of((state, status): (u32, u32)) -> FabricState {
+        match (state, status) {
+            (0, _) => FabricState::Unsupported,
+            (1, _) => FabricState::NotStarted,
+            (2, _) => FabricState::InProgress,
+            (3, 0) => FabricState::Ready,
+            (3, code) => FabricState::Failed { code },
+            (state, _) => FabricState::Unknown { state },
+        }
+    }
+
+    /// It is not over yet; a registration that has failed is waited for no longer.
+    pub fn is_pending(self) -> bool {
+        matches!(self, FabricState::NotStarted | FabricState::InProgress)
+    }
+}
+
+/// What the driver asks for before the GPU is used again
+/// (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecoveryAction {
+    Nothing,
+    Reset,
+    Reboot,
+    /// Peer-to-peer traffic is to end; computing goes on.
+    DrainPeers,
+    DrainAndReset,
+    /// Of a later driver.
+    Unknown {
+        action: u64,
+    },
+}
+
+impl RecoveryAction {
+    /// Of NVML's number.
+    pub fn of(action: u64) -> RecoveryAction {
+        match action {
+            0 => RecoveryAction::Nothing,
+            1 => RecoveryAction::Reset,
+            2 => RecoveryAction::Reboot,
+            3 => RecoveryAction::DrainPeers,
+            4 => RecoveryAction::DrainAndReset,
+            action => RecoveryAction::Unknown { action },
+        }
+    }
+}
+
+/// Who may use a GPU (`nvmlComputeMode_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeMode {
+    Default,
+    ExclusiveThread,
+    Prohibited,
+    ExclusiveProcess,
+}
+
+impl ComputeMode {
+    /// Of NVML's number; None for one of a later driver.
+    pub fn of(mode: u32) -> Option<ComputeMode> {
+        Some(match mode {
+            0 => ComputeMode::Default,
+            1 => ComputeMode::ExclusiveThread,
+            2 => ComputeMode::Prohibited,
+            3 => ComputeMode::ExclusiveProcess,
+            _ => return None,
+        })
+    }
+
+    /// Its name in nvidia-smi where one process at a time may use the GPU.
+    pub fn exclusive(self) -> Option<&'static str> {
+        match self {
+            ComputeMode::ExclusiveThread => Some("EXCLUSIVE_THREAD"),
+            ComputeMode::ExclusiveProcess => Some("EXCLUSIVE_PROCESS"),
+            ComputeMode::Default | ComputeMode::Prohibited => None,
+        }
+    }
+}
