@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Serialize;
@@ -30,6 +30,21 @@ const ANSWERS: &str = "/run/ranklaunch";
 
 fn answer_path(name: &str) -> String {
     format!("{ANSWERS}/{name}.json")
+}
+
+/// The path without `.` and `..`: `/a/b/../c` is `/a/c`. Links are not looked at.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// What [`Host::hide`] took out of the environment.

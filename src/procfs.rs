@@ -9,6 +9,7 @@
 //! descriptors are asked for one process at a time, since each of them takes
 //! that process's memory lock or walks its descriptor table.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Read;
@@ -225,31 +226,31 @@ pub fn gpu_minors(host: &Host, pid: i32) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The parent, its parent, and so on up to the first process of the namespace.
-pub fn ancestors(host: &Host, pid: i32) -> Vec<Process> {
-    let mut chain: Vec<Process> = Vec::new();
-    let mut at = stat(host, pid).map(|process| process.ppid);
-    while let Some(parent) = at.filter(|parent| *parent > 0) {
-        // A pid reused between two reads could close a circle.
-        if chain.iter().any(|seen| seen.pid == parent) {
-            break;
-        }
-        let Some(process) = stat(host, parent) else { break };
-        at = Some(process.ppid);
-        chain.push(process);
-    }
-    chain
+/// Our parent, its parent, and so on up to the first process of the namespace. What is
+/// read is kept for a replay.
+pub fn above(host: &Host) -> Vec<Process> {
+    let read = |pid: &str| parse_stat(host.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
+    let own = read("self").map(|own| own.ppid);
+    chain(own, |pid| read(&pid.to_string()))
 }
 
-/// The same in a scan that is already there.
+/// What is above `pid`, likewise, in a scan that is already there.
 pub fn ancestors_in(all: &BTreeMap<i32, Process>, pid: i32) -> Vec<&Process> {
-    let mut chain: Vec<&Process> = Vec::new();
-    let mut at = all.get(&pid).map(|process| process.ppid);
-    while let Some(process) = at.and_then(|parent| all.get(&parent)) {
-        if chain.iter().any(|seen| seen.pid == process.pid) {
+    chain(all.get(&pid).map(|process| process.ppid), |pid| all.get(&pid))
+}
+
+/// From `first` on to its parents, as long as they are found.
+fn chain<P: Borrow<Process>>(first: Option<i32>, find: impl Fn(i32) -> Option<P>) -> Vec<P> {
+    let mut chain: Vec<P> = Vec::new();
+    let mut next = first;
+    // 0 is a parent outside of the namespace.
+    while let Some(process) = next.filter(|pid| *pid > 0).and_then(&find) {
+        let seen = process.borrow();
+        // A pid reused between two reads could close a circle.
+        if chain.iter().any(|one| one.borrow().pid == seen.pid) {
             break;
         }
-        at = Some(process.ppid);
+        next = Some(seen.ppid);
         chain.push(process);
     }
     chain
@@ -412,7 +413,11 @@ mod tests {
         let pid = child.id().cast_signed();
         let seen = descendants(&host, &[own_pid]);
         assert!(seen.iter().any(|process| process.pid == pid));
-        assert_eq!(ancestors(&host, pid).first().map(|parent| parent.pid), Some(own_pid));
+        let all = processes(&host);
+        assert_eq!(ancestors_in(&all, pid).first().map(|parent| parent.pid), Some(own_pid));
+        let parents = |chain: Vec<&Process>| chain.iter().map(|one| one.pid).collect::<Vec<_>>();
+        let above = above(&host);
+        assert_eq!(parents(above.iter().collect()), parents(ancestors_in(&all, own_pid)));
         assert_eq!(uid(&host, pid), Some(rustix::process::geteuid().as_raw()));
         assert_eq!(container(&host, pid), container(&host, own_pid));
         assert_eq!(own(&host).map(|process| process.pid), Some(own_pid));

@@ -7,7 +7,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::host::Host;
+use crate::host::{Host, normal};
 use crate::launchers::{self, Launcher, PythonProgram, Target};
 use crate::procfs::{as_path, basename};
 
@@ -105,21 +105,6 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
         (Some(one), Some(other)) => one == other,
         _ => named && normal(&path) == normal(script),
     }
-}
-
-/// The path without `.` and `..`.
-fn normal(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            std::path::Component::CurDir => {}
-            std::path::Component::ParentDir => {
-                plain.pop();
-            }
-            part => plain.push(part),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
+use super::normal;
 use crate::mask::{mask_args, mask_file, mask_value};
 
 /// The kernel's own limit of links in one path (path_resolution(7)).
@@ -178,19 +179,6 @@ fn parts(path: &Path) -> Vec<OsString> {
         .collect();
     parts.reverse();
     parts
-}
-
-/// `/a/b/../c` → `/a/c`
-fn normal(path: &Path) -> PathBuf {
-    let mut done = PathBuf::from("/");
-    for part in parts(path).into_iter().rev() {
-        if part == ".." {
-            done.pop();
-        } else {
-            done.push(part);
-        }
-    }
-    done
 }
 
 /// The target of the link at `path`, written so that it stays below the copied root.

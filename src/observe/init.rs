@@ -18,7 +18,9 @@ const TERM: u64 = 1 << 14;
 /// None when PID 1 is anything else, waits for SIGTERM itself (`trap`), is not above
 /// us (`docker exec`), or was started for a person and not for a script.
 pub fn deaf_shell(host: &Host) -> Option<DeafShell> {
-    if !descends_from_first(host) {
+    // The parents of a process that was brought in from outside end at 0, as
+    // proc_pid_stat(5) shows a parent elsewhere.
+    if procfs::above(host).last()?.pid != 1 {
         return None;
     }
     let cmdline = host.read("/proc/1/cmdline").ok()?;
@@ -44,29 +46,6 @@ pub fn deaf_shell(host: &Host) -> Option<DeafShell> {
     let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
     (caught & TERM == 0)
         .then(|| DeafShell { name: name.to_owned(), command: format!("{program}{flags} {script}") })
-}
-
-/// Whether the parents of this process lead to PID 1; those of a process that was
-/// brought in from outside end at 0, as proc_pid_stat(5) shows a parent elsewhere.
-fn descends_from_first(host: &Host) -> bool {
-    let parent = |process: &str| -> Option<(i32, i32)> {
-        let stat = host.read(format!("/proc/{process}/stat")).ok()?;
-        let process = procfs::parse_stat(stat.as_bytes())?;
-        Some((process.pid, process.ppid))
-    };
-    // Deeper than any chain that people make; a reused pid could close a circle.
-    const DEEPEST: usize = 64;
-    let Some((mut pid, mut above)) = parent("self") else { return false };
-    for _ in 0..DEEPEST {
-        match above {
-            1 => return pid != 1,
-            above if above <= 0 => return false,
-            _ => {}
-        }
-        let Some(next) = parent(&above.to_string()) else { return false };
-        (pid, above) = next;
-    }
-    false
 }
 
 #[cfg(test)]

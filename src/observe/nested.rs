@@ -6,6 +6,7 @@
 
 use crate::host::Host;
 use crate::launchers::{self, Kind};
+use crate::procfs::{self, Process};
 
 /// What torchrun sets for each worker and what is wrong in any other process.
 /// Its tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) are the
@@ -23,9 +24,6 @@ const RANK_VARIABLES: [&str; 11] = [
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_USE_AGENT_STORE",
 ];
-
-/// More generations than any process tree has; ends the walk in a faked /proc.
-const GENERATIONS: usize = 1024;
 
 pub(super) fn rank_variables(host: &Host) -> Vec<String> {
     RANK_VARIABLES
@@ -47,25 +45,12 @@ pub(super) fn pet_variables(host: &Host) -> Vec<String> {
 
 /// The nearest ancestor that is torchrun, or a launcher like it: pid and command line.
 pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
-    let mut pid = parent(host, "self")?;
-    for _ in 0..GENERATIONS {
-        if pid <= 0 {
-            return None;
-        }
-        // An ancestor that cannot be read (hidepid, already gone) is passed over.
-        let argv = host.read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    procfs::above(host).into_iter().find_map(|Process { pid, .. }| {
+        // One that cannot be read (hidepid, already gone) is passed over.
+        let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
         let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
-        if is_torchrun(&argv) {
-            return Some((pid, argv.join(" ")));
-        }
-        pid = parent(host, &pid.to_string())?;
-    }
-    None
-}
-
-fn parent(host: &Host, pid: &str) -> Option<i32> {
-    let status = host.read(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+        is_torchrun(&argv).then(|| (pid, argv.join(" ")))
+    })
 }
 
 /// Whether a command line starts one process for every GPU; whoever starts any program

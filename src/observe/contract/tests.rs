@@ -19,7 +19,9 @@ fn contract(host: &Host) -> Contract {
 fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
     let folder = root.join("proc").join(pid);
     fs::create_dir_all(&folder).expect("fake /proc");
-    fs::write(folder.join("status"), format!("Name:\tx\nPPid:\t{parent}\n")).expect("status");
+    let number = if pid == "self" { "40" } else { pid };
+    let stat = format!("{number} (x) S {parent} 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n");
+    fs::write(folder.join("stat"), stat).expect("stat");
     fs::write(folder.join("cmdline"), argv.join("\0") + "\0").expect("cmdline");
 }
 
