@@ -40,6 +40,7 @@ mod random;
 pub mod rank;
 pub mod report;
 pub mod settings;
+mod signal;
 #[cfg(test)]
 mod skipped;
 pub mod supervise;

@@ -107,6 +107,30 @@ fn plan_check_and_init_answer() {
     }
 }
 
+/// A profile may know pidfd_open (434) and refuse pidfd_send_signal (424): kill(2) is there.
+#[test]
+fn leftovers_end_where_handles_cannot_be_signalled() {
+    let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let allowed = Command::new("unshare").args(unshare).arg("true").status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return skipped("no PID namespace can be made here");
+    }
+    // Older than the launcher by the kernel's clock. The shell's wait says how it ended.
+    let script = "RANKLAUNCH_JOB=gone:4194303:1 sleep 60 & left=$!
+        began() { cut -d' ' -f22 /proc/$1/stat; }
+        until [ \"$(began self)\" -gt \"$(began $left)\" ]; do sleep 0.01; done
+        \"$@\"; echo clean $?; wait $left; echo left $?";
+    let clean = ["clean", "--engine", "command", "--device", "cpu", "--", "true"];
+    for (errno, calls) in [("ENOSYS", "100000,424"), ("EPERM", "100000,424")] {
+        let Some(_) = refused(errno, calls, &clean) else { return };
+        let mut command = Command::new("unshare");
+        command.args(unshare).args(["sh", "-c", script, "sh"]).arg(refuse_calls());
+        command.args([errno, calls]).arg(common::executable());
+        let ended = Launcher::of(command, clean).run();
+        assert!(ended.out.ends_with("clean 0\nleft 143\n"), "{errno}: {}{}", ended.out, ended.err);
+    }
+}
+
 /// The C library takes EPERM of clone3 for an answer: no thread can be had.
 #[test]
 fn a_runtime_that_refuses_clone3_is_named() {

@@ -1,8 +1,7 @@
 //! Ending what [`find`](super::find) found stale: TERM, patience, KILL, patience.
 //!
-//! A signal goes to a process handle that was opened before its start time was
-//! checked again, so it cannot reach a stranger who got the pid since. Kernels
-//! before 5.3 have no such handles; there the check stands right before kill(2).
+//! A signal goes to the process that was found, and never to a stranger who got its
+//! pid since (see [`crate::signal`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 
 use super::find::{Sessions, find_among};
 use super::{ClearReport, Found, Request};
@@ -18,6 +17,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs;
 use crate::settings::StaleMode;
+use crate::signal;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -118,11 +118,7 @@ impl Targets {
                 continue;
             }
             let Some(pid) = Pid::from_raw(one.pid) else { continue };
-            let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(handle) => Some(handle),
-                Err(Errno::SRCH) => continue,
-                Err(_) => None,
-            };
+            let Ok(handle) = signal::handle(pid) else { continue };
             // After the handle: a reused pid shows another start time.
             let Some(now) = procfs::stat(host, one.pid) else { continue };
             if now.start_ticks != one.start_ticks || now.is_dead() {
@@ -143,9 +139,10 @@ impl Targets {
             if !procfs::is_alive(host, *pid, *start_ticks) {
                 continue;
             }
-            let send = |signal| match &target.handle {
-                Some(handle) => pidfd_send_signal(handle, signal),
-                None => Pid::from_raw(*pid).map_or(Ok(()), |pid| kill_process(pid, signal)),
+            let send = |signal| {
+                let Some(raw) = Pid::from_raw(*pid) else { return Ok(()) };
+                let one = (raw, *start_ticks);
+                signal::send(&host.path("/proc"), one, target.handle.as_ref(), signal)
             };
             target.refused = send(signal).err().filter(|errno| *errno != Errno::SRCH);
             if signal == Signal::TERM {

@@ -10,14 +10,13 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
-    test_kill_process, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid,
 };
 
 use super::outcome::Survivor;
 use crate::procfs;
 pub(super) use crate::procfs::Process;
-use crate::sys;
+use crate::{signal, sys};
 
 /// Never a replayed one: only real processes can be ended.
 const PROC: &str = "/proc";
@@ -60,27 +59,13 @@ pub(super) fn job<'a>(
     found
 }
 
-/// Sends `signal` to exactly this process; false when it is gone already.
+/// Sends `signal` to exactly this process; false when it is gone already. Nearly all of
+/// them are our own, whose pid is kept until we reap them.
 pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     let Some(pid) = Pid::from_raw(process.pid) else { return false };
-    // ENOSYS before Linux 5.3, EPERM under older seccomp profiles and in gVisor, EMFILE
-    // when files are used up: kill(2) right after the look is then as good as it gets.
-    // Nearly all of them are our own, whose pid is kept until we reap them.
-    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(handle) => Some(handle),
-        Err(Errno::SRCH) => return false,
-        Err(_) => None,
-    };
-    // The descriptor pins whoever has the pid now: look again whether it is the one we meant.
-    let same = self::process(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks);
-    if !same {
-        return false;
-    }
-    match handle.map(|handle| pidfd_send_signal(&handle, signal)) {
-        Some(Ok(())) => true,
-        Some(Err(Errno::SRCH)) => false,
-        Some(Err(_)) | None => kill_process(pid, signal).is_ok(),
-    }
+    let Ok(handle) = signal::handle(pid) else { return false };
+    let one = (pid, process.start_ticks);
+    signal::send(Path::new(PROC), one, handle.as_ref(), signal).is_ok()
 }
 
 /// How many processes one call of [`kill_children`] may meet.

@@ -1,0 +1,53 @@
+//! A signal to exactly one process, whoever has its pid by now.
+//!
+//! The process is known by pid and start time. A handle (pidfd) pins whoever has the pid,
+//! and the start time is read again after it was opened; where the kernel refuses handles or
+//! their use, kill(2) right after that look is as good as it gets.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+use crate::procfs;
+
+/// A handle of the process; None where there are none to be had: ENOSYS before Linux 5.3,
+/// EPERM under older seccomp profiles and in gVisor, EMFILE when files are used up.
+///
+/// # Errors
+/// ESRCH: there is no such process.
+pub(crate) fn handle(pid: Pid) -> Result<Option<OwnedFd>, Errno> {
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) => Ok(Some(handle)),
+        Err(Errno::SRCH) => Err(Errno::SRCH),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Sends `signal` to the process that has had `pid` since `start_ticks`. `handle` was opened
+/// before; `proc` is where procfs is mounted.
+///
+/// # Errors
+/// ESRCH: it is gone; EPERM: it is not ours to signal.
+pub(crate) fn send(
+    proc: &Path,
+    (pid, start_ticks): (Pid, u64),
+    handle: Option<&OwnedFd>,
+    signal: Signal,
+) -> Result<(), Errno> {
+    let same = || {
+        let now = procfs::process(proc, pid.as_raw_nonzero().get());
+        now.filter(|now| now.start_ticks == start_ticks).ok_or(Errno::SRCH)
+    };
+    same()?;
+    if let Some(handle) = handle {
+        match pidfd_send_signal(handle, signal) {
+            Ok(()) => return Ok(()),
+            Err(Errno::SRCH) => return Err(Errno::SRCH),
+            // A seccomp profile may know the one call and refuse the other.
+            Err(_) => same()?,
+        };
+    }
+    kill_process(pid, signal)
+}
