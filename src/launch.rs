@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -67,15 +68,17 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         // Started once per rank, by an engine: no argument parser, no settings.
         return shim::rank(rest.to_vec());
     }
+    let options = || Options { lang: cli::language_of(&arguments), ..Options::default() };
     let cli = match cli::parse(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(cli::Stop::Shown(text)) => {
-            commands::print(text);
-            return 0;
+            return printing(&options(), || {
+                commands::print(text);
+                0
+            });
         }
         Err(cli::Stop::Refused(refusal)) => {
-            let options = Options { lang: cli::language_of(&arguments), ..Options::default() };
-            let lang = settings::language(&options, &Host::live());
+            let lang = settings::language(&options(), &Host::live());
             let code = commands::refuse(&refusal, lang);
             if excuse::launches_where_the_platform_says(&arguments) {
                 let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
@@ -86,22 +89,31 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             return code;
         }
     };
+    let options = options();
     match cli.command {
         Command::Run(options) => run(&options),
-        Command::Plan(plan) => apart(|| commands::plan(&plan)),
+        Command::Init(init) => commands::init(&init),
+        Command::Plan(plan) => apart(|| printing(&options, || commands::plan(&plan))),
         Command::Check(asked) => {
             Host::hide(muster::SECRET);
-            apart(|| check::check(&asked))
+            apart(|| printing(&options, || check::check(&asked)))
         }
-        Command::Clean(clean) => apart(|| commands::clean(&clean)),
+        Command::Clean(clean) => apart(|| printing(&options, || commands::clean(&clean))),
         Command::Wait(wait) => commands::wait(&wait),
-        Command::Init(init) => commands::init(&init),
-        Command::Lint(lint) => commands::lint(&lint),
-        Command::Profile { action } => profiles::profile(&action),
-        Command::Install { folder } => install::install(Path::new(&folder)),
-        Command::Completions { shell } => commands::completions(shell),
-        Command::Man => commands::man(),
+        Command::Lint(lint) => printing(&options, || commands::lint(&lint)),
+        Command::Profile { action } => printing(&options, || profiles::profile(&action)),
+        Command::Install { folder } => printing(&options, || install::install(Path::new(&folder))),
+        Command::Completions { shell } => printing(&options, || commands::completions(shell)),
+        Command::Man => printing(&options, commands::man),
     }
+}
+
+/// A command whose work is what it writes: a limit on the size of files (`ulimit -f`) does
+/// not end it, but fails its write, and what did not get out is said. `options` say the
+/// language.
+fn printing(options: &Options, command: impl FnOnce() -> i32) -> i32 {
+    crate::sys::ignore(&[Signal::SIGXFSZ]);
+    commands::complete(command(), options)
 }
 
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.

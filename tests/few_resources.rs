@@ -95,3 +95,30 @@ fn too_few_pids_are_refused_before_the_start() {
     assert_eq!(ran.first(), Some(&false), "{ran:?}");
     assert_eq!(ran.last(), Some(&true), "{ran:?}");
 }
+
+/// `ulimit -f` sends SIGXFSZ to whoever writes more: a report that is cut in silence, or a
+/// program that dies without a word.
+#[test]
+fn what_a_limit_on_files_cuts_off_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report.json");
+    let report = report.to_str().expect("a path");
+    let job = ["--device", "cpu", "--engine", "command", "--", "true"];
+    for (words, to_file, unwritten) in [
+        (vec!["plan", "--format", "json"], true, "standard output"),
+        (vec!["check", "--format", "json"], true, "standard output"),
+        (vec!["check", "--report", report], false, report),
+        (vec!["completions", "bash"], true, "standard output"),
+    ] {
+        let more: &[&str] = if words[0] == "completions" { &[] } else { &job };
+        let to = if to_file { "> file" } else { "| cat" };
+        let line = format!("ulimit -f 1; \"$@\" {to}; echo code ${{PIPESTATUS[0]}}");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &line, "bash"]).arg(executable());
+        let ended = Launcher::of(shell, &words).args(more).run();
+        assert!(ended.out.ends_with("code 64\n"), "{words:?}\n{}{}", ended.out, ended.err);
+        let said = format!("cannot write {unwritten}: File too large");
+        assert!(ended.err.contains(&said), "{words:?}\n{}", ended.err);
+        assert!(ended.err.contains("ulimit -f"), "{words:?}\n{}", ended.err);
+    }
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::commands::{block_on, print, refuse, show};
+use super::commands::{block_on, fail, print, refuse, show, unwritten};
 use super::look::{self, Patience};
 use super::{check_nodes, excuse, open, remap, stale};
 use crate::check::{Nodes, Reach, Tried};
@@ -87,7 +87,8 @@ pub(super) fn check(asked: &cli::Check) -> i32 {
             let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
             for file in asked.report.as_ref().map(PathBuf::from).into_iter().chain(capture) {
                 if let Err(error) = std::fs::write(&file, &report) {
-                    return refuse(&unwritten(&file, &error), lang);
+                    let failure = unwritten(named(&file), &error);
+                    return fail(&failure, failure.verdict.code(), lang);
                 }
             }
             code
@@ -129,7 +130,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
         observe::read_for_replay(&host);
         host.keep(TRIED, &tried);
-        recorder.write(folder).map_err(|error| unwritten(folder, &error))?;
+        recorder.write(folder).map_err(|error| unwritten(named(folder), &error))?;
     }
     if asked.torch && host.is_live() {
         tried.torch = Some(all_reduce(&host, &facts, decided.survey().outline()));
@@ -198,14 +199,8 @@ fn is_new(folder: &Path) -> Result<(), Refusal> {
     ))
 }
 
-fn unwritten(file: &Path, error: &std::io::Error) -> Refusal {
-    let shown = file.display();
-    Refusal::new(
-        Verdict::Usage,
-        "report.write",
-        text!("cannot write {shown}: {error}", "无法写入 {shown}：{error}"),
-        text!("name a place that can be written", "请指定可写的位置"),
-    )
+fn named(path: &Path) -> Text {
+    Text::same(path.display().to_string())
 }
 
 /// Where a capture keeps what was tried.

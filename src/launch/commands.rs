@@ -1,7 +1,7 @@
 //! The subcommands that start nothing: plan, clean, wait, lint, completions, man.
 
 use std::io::{IsTerminal, Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::look;
 use super::node::{self, Outlook};
@@ -16,16 +16,58 @@ use crate::lint;
 use crate::logs::printable;
 use crate::plan::{self, Scope};
 use crate::prepare::{self, Wait};
-use crate::report::{closing, plan_view, stale_view};
+use crate::report::{self, closing, plan_view, stale_view};
 use crate::settings;
 use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-/// Prints to standard output; a reader that left early is not an error.
+/// Why standard output did not take everything that was printed.
+static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Prints to standard output; a reader that left early is not an error. Any other is said
+/// by [`complete`].
 pub(super) fn print(text: impl AsRef<[u8]>) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = UNPRINTED.set(error);
+        }
+        _ => {}
+    }
+}
+
+/// The exit code of a command that printed all it had to and ended with `code`. `options`
+/// say the language.
+pub(super) fn complete(code: i32, options: &cli::Options) -> i32 {
+    let Some(error) = UNPRINTED.get() else { return code };
+    let failure = unwritten(text!("standard output", "标准输出"), error);
+    let code = if code == 0 { failure.verdict.code() } else { code };
+    fail(&failure, code, settings::language(options, &Host::live()))
+}
+
+/// Says what did not work, where nothing was refused.
+pub(super) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
+    say(&closing::ended_early(&report::refused(failure), code, lang));
+    code
+}
+
+/// What somebody was to read has not got there.
+pub(super) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
+    let Text { en, zh } = place;
+    let hint = match error.kind() {
+        std::io::ErrorKind::FileTooLarge => text!(
+            "files may not grow any further here: raise `ulimit -f`, or print to a pipe",
+            "此处的文件大小已达上限：请提高 `ulimit -f`，或输出到管道"
+        ),
+        _ => text!("name a place that can be written", "请指定可写的位置"),
+    };
+    Refusal::new(
+        Verdict::Usage,
+        "report.write",
+        text!("cannot write {en}: {error}", "无法写入 {zh}：{error}"),
+        hint,
+    )
 }
 
 /// Columns of the terminal on standard output, if one is there.
