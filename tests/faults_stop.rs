@@ -272,12 +272,16 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         if stop {
             job.send(Role::Guard, Signal::SIGTERM);
         }
-        // A stop keeps to its grace, whatever is left. After a failure SIGKILL has five
-        // seconds to work, once: the guard does not wait for what the agent has named.
+        // Stopped or failed: it keeps to its grace, whatever is left, and the guard does not
+        // wait for what the agent has named. Twice the grace is for a loaded machine.
         let over = job.ends_within(Duration::from_secs(18));
         assert_eq!(over.code, 83, "{}", over.job.err());
-        let most = Duration::from_secs(if stop { 5 } else { 9 });
-        assert!(over.elapsed < most, "{:?}\n{}", over.elapsed, over.job.err());
+        assert!(
+            over.elapsed < 2 * Duration::from_secs(3),
+            "{:?}\n{}",
+            over.elapsed,
+            over.job.err()
+        );
         assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
         assert!(over.job.err().contains("rooted"), "{}", over.job.err());
         let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");

@@ -29,14 +29,16 @@ const QUICK: Duration = Duration::from_millis(100);
 pub(super) struct Clock {
     budget: EndBudget,
     grace: Duration,
-    /// None: nobody from outside ends us, whatever it takes.
+    /// None: nobody from outside ends us, and all that is waited for can end.
     since: Option<Instant>,
 }
 
 impl Clock {
     pub(super) fn of(grace: Duration, outcome: Option<&Outcome>) -> Clock {
-        let told = outcome.filter(|outcome| outcome.told);
-        let since = told.and_then(|outcome| outcome.stopped_at);
+        // What outlived SIGKILL holds its pipes open: whatever waits for their end has no more
+        // than the budget either.
+        let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
+        let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
         Clock { budget: EndBudget::of(grace), grace, since }
     }
 

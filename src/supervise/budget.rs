@@ -45,6 +45,10 @@ const TAIL_MOST: Duration = Duration::from_secs(15);
 /// …nor more than this part of a short grace, in hundredths: the rest is the ranks'.
 const TAIL_SHARE: u32 = 35;
 
+/// What SIGKILL is given to work where the ranks can spare it: a driver may take seconds to
+/// give the memory of a GPU back.
+const UNKILLABLE: Duration = Duration::from_secs(5);
+
 /// The whole of `--grace`, divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndBudget {
@@ -69,6 +73,20 @@ impl EndBudget {
                 .find(|(one, _)| *one == step)
                 .map_or(self.grace, |(_, hundredths)| ranks + tail * *hundredths / 100),
         }
+    }
+
+    /// When SIGKILL begins at an end that nobody outside has asked for and will cut short:
+    /// sooner than at a stop, so that what it may take is within the grace as well. No more
+    /// than half of what the ranks have after the engine's share goes to it.
+    pub fn own_kill(self) -> Duration {
+        let ranks = self.until(EndStep::Ranks);
+        let soonest = (self.until(EndStep::Engine) + ranks) / 2;
+        self.until(EndStep::Kill).saturating_sub(UNKILLABLE).clamp(soonest, ranks)
+    }
+
+    /// What SIGKILL is given to work on leftovers, before they count as unkillable.
+    pub fn after_kill(self) -> Duration {
+        self.until(EndStep::Kill).min(UNKILLABLE)
     }
 
     /// What is left of the time until `step` is over, where the end began at `since`.
@@ -138,6 +156,21 @@ mod tests {
             millis(598_000),
             [388_666, 583_000, 590_500, 592_300, 595_000, 596_200, 597_100]
         );
+    }
+
+    #[test]
+    fn where_nobody_waits_sigkill_has_its_five_seconds_if_the_grace_has_them() {
+        for (grace, kill, works) in [
+            (2000, 1083, 567),
+            (8000, 5833, 1667),
+            (28_000, 21_600, 5000),
+            (598_000, 583_000, 7500),
+        ] {
+            let budget = EndBudget::of(Duration::from_millis(grace));
+            let own = budget.own_kill();
+            let given = budget.until(EndStep::Kill) - own;
+            assert_eq!((own.as_millis(), given.as_millis()), (kill, works), "{grace}");
+        }
     }
 
     #[test]

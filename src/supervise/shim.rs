@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal as Send, WaitOptions};
 
 use super::bind::{self, Placement};
+use super::budget::EndBudget;
 use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
 use super::terminal::{Terminal, Then};
@@ -34,8 +35,6 @@ use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{self, Dispositions};
 use crate::verdict::Verdict;
 
-/// After SIGKILL, how long a leftover may take to go.
-const UNKILLABLE: Duration = Duration::from_secs(5);
 /// Milliseconds between two scans while something is being killed.
 const KILL_PAUSE: u8 = 10;
 /// Milliseconds between two looks while leftovers may end by themselves.
@@ -330,7 +329,7 @@ impl Shim {
     fn end_leftovers(&mut self, end: End) {
         let begun = Instant::now();
         let deadline = begun + if end.success() { self.grace } else { Duration::ZERO };
-        let give_up = deadline + UNKILLABLE;
+        let give_up = deadline + EndBudget::of(self.grace).after_kill();
         let mut signalled = false;
         let mut told = false;
         loop {

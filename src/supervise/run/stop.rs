@@ -16,8 +16,7 @@ use super::super::outcome::{End, Notice, StopReason};
 use super::super::tree::{self, Process};
 use super::{Phase, Shim, Supervisor, own_pid};
 
-/// After SIGKILL, how long until a process counts as unkillable where no platform
-/// ends us: a driver may take seconds to give the memory of a GPU back.
+/// How long SIGKILL may take after a start that failed half-way.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 /// The same after a second interrupt: a person waits, and the guard not much longer.
 const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
@@ -74,17 +73,16 @@ impl Supervisor<'_> {
             }
         }
         // An engine that lost a rank ends the others without being told.
-        let patience = budget.between(EndStep::Ranks, EndStep::Kill);
-        let patience = match reason {
-            StopReason::Signal(_) => patience,
-            _ => patience.max(UNKILLABLE),
-        };
         let share = if engine_alive { budget.until(EndStep::Engine) } else { Duration::ZERO };
+        let kill = match reason {
+            StopReason::Signal(_) => budget.until(EndStep::Ranks),
+            _ => budget.own_kill(),
+        };
         self.stop = Some(Stopping {
             term_tree: Some(now + share),
-            kill: now + budget.until(EndStep::Ranks),
+            kill: now + kill,
             killing: false,
-            give_up: now + budget.until(EndStep::Ranks) + patience,
+            give_up: now + budget.until(EndStep::Kill),
             kill_engine: None,
         });
     }
@@ -208,7 +206,7 @@ impl Supervisor<'_> {
         let leftovers = self.leftovers.get_or_insert_with(|| Leftovers {
             termed: HashSet::new(),
             kill: now + grace,
-            give_up: now + grace + UNKILLABLE,
+            give_up: now + grace + budget.after_kill(),
             next: now,
             since: now,
             announced: false,
