@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Ended, Launcher, executable, processes_of, wait_until};
+use common::{Ended, Launcher, Running, executable, processes_of, wait_until};
 use hung_mount::with_hung_mount;
+use nix::mount::{MntFlags, MsFlags};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Runs through a pipe whose reader waits for its end, as `x=$(ranklaunch plan)` does.
@@ -145,6 +147,83 @@ fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
     if there {
         nothing_left(&token);
     }
+}
+
+/// The job's program on a mount that dies between the look at it and the launch, while the
+/// node waits for its master. Ours stands for any: it is executed as each rank's shim.
+fn launched_from_a_mount_that_dies(deadline: &str, hung: &Path, then: impl FnOnce(Running)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("ranklaunch");
+    let copy = "cp -l \"$1\" \"$2\" || cp \"$1\" \"$2\"";
+    common::run_tool(Command::new("sh").args(["-c", copy, "sh"]).args([&executable(), &program]));
+    let port = common::free_port();
+    let args = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
+    let running = Launcher::of(Command::new(&program), args)
+        .args(["--nproc-per-node", "2", "--grace", "4s", "--lang", "en", "--muster", "off"])
+        .args(["--deadline", deadline, "--", "sh", "-c", "echo ran"])
+        .node(1, 2, port)
+        .start();
+    let waits = || running.err().contains(&port.to_string()).then_some(());
+    wait_until("the wait for the master", waits);
+    let nothing = None::<&str>;
+    nix::mount::mount(Some(hung), folder.path(), nothing, MsFlags::MS_BIND, nothing)
+        .expect("mounted");
+    let _master = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a master");
+    let said = format!("{} is not executed yet after 5 s", program.display());
+    wait_until("the word about it", || running.err().contains(&said).then_some(()));
+    then(running);
+    nix::mount::umount2(folder.path(), MntFlags::MNT_DETACH).expect("unmounted");
+}
+
+#[test]
+fn a_program_that_is_never_executed_is_named_and_given_up() {
+    let mut token = String::new();
+    let there = with_hung_mount(|hung| {
+        launched_from_a_mount_that_dies("8s", hung, |running| {
+            let ended = running.wait().expect_code(68);
+            assert!(ended.err.contains("it was not executed within 8 s"), "{}", ended.err);
+            assert!(ended.err.contains("findmnt"), "{}", ended.err);
+            assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
+            token = ended.token().to_owned();
+        });
+    });
+    if there {
+        nothing_left(&token);
+    }
+}
+
+/// The agent hears it at once, and not its guard when the grace is over.
+fn stopped(running: Running) {
+    running.signal(Signal::SIGTERM);
+    wait_until("an answer", || running.err().contains("SIGTERM received").then_some(()));
+    let ended = running.wait().expect_code(83);
+    assert!(ended.err.contains("outlived SIGKILL"), "{}", ended.err);
+    assert!(!ended.err.contains("agent did not end"), "{}", ended.err);
+}
+
+#[test]
+fn a_stop_is_heard_while_a_program_is_not_executed() {
+    with_hung_mount(|hung| launched_from_a_mount_that_dies("5m", hung, stopped));
+}
+
+#[test]
+fn a_rank_that_is_not_executed_is_named() {
+    with_hung_mount(|hung| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [source, program] = ["empty.c", "program"].map(|name| folder.path().join(name));
+        std::fs::write(&source, "int main(void) { return 0; }\n").expect("written");
+        // The program answers, and its loader does not.
+        let loader = format!("-Wl,--dynamic-linker={}", hung.join("ld.so").display());
+        common::run_tool(Command::new("cc").args([&loader, "-o"]).args([&program, &source]));
+        let args = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
+        let running = Launcher::new(args)
+            .args(["--nproc-per-node", "1", "--grace", "4s", "--lang", "en", "--"])
+            .args([&program])
+            .start();
+        let said = format!("rank 0: {} is not executed yet after 5 s", program.display());
+        wait_until("the word about it", || running.err().contains(&said).then_some(()));
+        stopped(running);
+    });
 }
 
 #[test]

@@ -48,8 +48,9 @@ fn two_nodes_run_one_job() {
         if rank == 0:\n\
         \x20   server = socket.create_server(here)\n\
         \x20   seen = set()\n\
-        \x20   while seen < set('123'):\n\
-        \x20       seen.update(server.accept()[0].makefile().read(1))\n\
+        \x20   # The launcher asks as well whether this is torch's store.\n\
+        \x20   while not seen >= set(b'123'):\n\
+        \x20       seen.update(server.accept()[0].recv(1))\n\
         else:\n\
         \x20   deadline = time.time() + 30\n\
         \x20   while True:\n\

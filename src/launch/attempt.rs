@@ -39,6 +39,10 @@ use crate::sys::{self, Dispositions};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
+/// How long a program may take to be executed, without a `--deadline`: a file server that
+/// comes back within minutes costs no job.
+const EXECUTED: Duration = Duration::from_secs(300);
+
 /// How long the console may take for what was said before a prompt.
 const PROMPT: Duration = Duration::from_secs(2);
 
@@ -470,6 +474,7 @@ fn launch(
         env,
         dispositions,
         grace,
+        patience: scene.settings.deadline.as_ref().map_or(EXECUTED, |deadline| deadline.value),
         interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
@@ -483,6 +488,12 @@ fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
         "engine.exec",
         text!("cannot start {program}: {error}", "无法启动 {program}：{error}"),
         ending::not_executed_hint(error).unwrap_or_else(|| {
+            if error.kind() == std::io::ErrorKind::TimedOut {
+                return text!(
+                    "it, its interpreter or a folder of its path lies on a mount that does not answer: `findmnt` lists the mounts, and --python names another interpreter",
+                    "该文件、其解释器或路径中的某个目录所在的挂载没有应答：可用 `findmnt` 列出挂载，或用 --python 指定其他解释器"
+                );
+            }
             text!(
                 "check that the file exists and may be executed; --python names another interpreter",
                 "检查该文件是否存在且可执行；可用 --python 指定其他解释器"
@@ -562,6 +573,25 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
                 "the process that watched {who} vanished, so {who} was ended",
                 "监视 {who_zh} 的进程消失；{who_zh} 已被终止"
             )
+        }
+        Notice::NotExecuted { rank, program, after, given_up } => {
+            let seconds = after.as_secs();
+            let (end, end_zh) = match given_up.map(|patience| patience.as_secs_f64()) {
+                Some(most) => (format!(", given up after {most} s"), format!("，{most} 秒后放弃")),
+                None => Default::default(),
+            };
+            let waits = text!(
+                "{program} is not executed yet after {seconds} s: does the mount that it lies on answer?{end}",
+                "{program} 在 {seconds} 秒后仍未开始执行：其所在的挂载是否有应答？{end_zh}"
+            );
+            match rank {
+                None => waits,
+                Some(rank) => {
+                    let Text { en: who, zh: who_zh } = named(planned, rank.global);
+                    let Text { en, zh } = waits;
+                    text!("{who}: {en}", "{who_zh}：{zh}")
+                }
+            }
         }
         Notice::OtherWorld(other) => {
             let world = planned.world.unwrap_or_default();

@@ -1,11 +1,10 @@
 //! Starting: the engine, or the ranks themselves.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -16,7 +15,7 @@ use super::outcome::Planned;
 use super::tree;
 use crate::cpus::CpuList;
 use crate::rank::RankId;
-use crate::sys::{self, Dispositions};
+use crate::sys::{self, Begun, Dispositions};
 
 /// A standard input that ends at once, also in a root without /dev/null.
 fn nothing() -> io::Result<OwnedFd> {
@@ -39,6 +38,8 @@ pub struct Launch {
     pub dispositions: Dispositions,
     /// The stop budget, from the first TERM to the last KILL.
     pub grace: Duration,
+    /// How long a program may take to be executed: its mount may be dead.
+    pub patience: Duration,
     /// The only rank keeps our stdin, stdout and stderr; nothing of it is captured.
     pub interactive: bool,
     /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
@@ -62,16 +63,18 @@ pub struct RankStart {
     pub env: BTreeMap<OsString, OsString>,
 }
 
-/// The processes that were started, and the pipes of everything that is not a rank.
+/// The processes that were begun, and the pipes of everything that is not a rank.
 pub(super) struct Started {
     /// Our children: the engine, or one shim per rank with its rank.
     pub(super) children: Vec<(i32, Option<RankId>)>,
+    /// What becomes of them: the program of each, and what [`sys::Begun`] reports.
+    pub(super) reports: Vec<(PathBuf, OwnedFd)>,
     pub(super) out: OwnedFd,
     pub(super) err: OwnedFd,
 }
 
-/// Starts everything. When one of several ranks cannot be started, those before
-/// it are running and are listed in the error's place by the caller's sweep.
+/// Begins everything, and waits for none of it. After an error those before it are there,
+/// for the caller to end.
 pub(super) fn start(
     launch: &Launch,
     socket: &str,
@@ -92,41 +95,41 @@ pub(super) fn start(
     let mark = format!("{}:{me}:{started_at}", launch.job);
 
     let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
-        let (program, args) =
-            argv.split_first().ok_or_else(|| nowhere(io::ErrorKind::InvalidInput.into()))?;
-        let named = |error| (PathBuf::from(program), error);
-        let mut command = Command::new(program);
-        command
-            .args(args)
-            .env_clear()
-            .envs(&launch.env)
-            .envs(more)
-            .env(AGENT_SOCKET, &agent_socket)
-            .env(JOB_MARK, &mark)
-            .stdin(nothing().map_err(named)?)
-            .stdout(out_write.try_clone().map_err(named)?)
-            .stderr(err_write.try_clone().map_err(named)?);
-        match launch.bindings.as_slice() {
-            [] => command.env_remove(bind::CPUS),
-            bindings => command.env(bind::CPUS, bind::encode(bindings)),
+        let program = PathBuf::from(argv.first().cloned().unwrap_or_default());
+        let begin = || {
+            let mut env = launch.env.clone();
+            env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+            env.insert(AGENT_SOCKET.into(), OsString::from(&agent_socket));
+            env.insert(JOB_MARK.into(), OsString::from(&mark));
+            match launch.bindings.as_slice() {
+                [] => env.remove(OsStr::new(bind::CPUS)),
+                bindings => env.insert(bind::CPUS.into(), bind::encode(bindings)),
+            };
+            let streams = [
+                nothing()?,
+                OwnedFd::from(out_write.try_clone()?),
+                OwnedFd::from(err_write.try_clone()?),
+            ];
+            sys::start(argv, &env, streams, || {
+                if own_session {
+                    nix::unistd::setsid()?;
+                } else {
+                    nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+                }
+                sys::restore_in_child(&launch.dispositions)
+            })
         };
-        let dispositions = launch.dispositions;
-        sys::in_child(&mut command, move || {
-            if own_session {
-                nix::unistd::setsid()?;
-            } else {
-                nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-            }
-            sys::restore_in_child(&dispositions)
-        });
-        let child = command.spawn().map_err(named)?;
-        // The status is taken by the supervisor's own wait, never through this handle.
-        i32::try_from(child.id()).map_err(|_| named(io::ErrorKind::InvalidData.into()))
+        let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;
+        Ok((pid, (program, report)))
     };
 
-    let mut children = Vec::new();
+    let (mut children, mut reports) = (Vec::new(), Vec::new());
+    let mut begun = |(pid, report), rank| {
+        children.push((pid, rank));
+        reports.push(report);
+    };
     match &launch.start {
-        Start::Engine { argv } => children.push((spawn(argv, &BTreeMap::new())?, None)),
+        Start::Engine { argv } => begun(spawn(argv, &BTreeMap::new())?, None),
         Start::Ranks { shim, argv, ranks } => {
             let mut line = vec![shim.clone().into_os_string(), "rank".into(), "--".into()];
             line.extend(argv.iter().cloned());
@@ -134,9 +137,9 @@ pub(super) fn start(
                 let mut env = rank.env.clone();
                 let RankId { global, local } = rank.id;
                 env.insert(SLOT.into(), format!("{global} {local}").into());
-                children.push((spawn(&line, &env)?, Some(rank.id)));
+                begun(spawn(&line, &env)?, Some(rank.id));
             }
         }
     }
-    Ok(Started { children, out: out.into(), err: err.into() })
+    Ok(Started { children, reports, out: out.into(), err: err.into() })
 }

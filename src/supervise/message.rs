@@ -29,6 +29,8 @@ pub(super) enum FromRank {
         local_rank: LocalRank,
         /// WORLD_SIZE as the rank will see it.
         world_size: Option<u32>,
+        /// What it is about to execute.
+        program: String,
     },
     Started {
         pid: i32,

@@ -1,6 +1,6 @@
 //! How things ended: the data that supervision gives to the report.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -139,6 +139,15 @@ pub enum Notice {
     RankStarted {
         rank: RankId,
         pid: i32,
+    },
+    /// A program is not executed yet after so long: its mount does not answer.
+    NotExecuted {
+        /// None: the engine, or a process of ours.
+        rank: Option<RankId>,
+        program: String,
+        after: Duration,
+        /// When it is given up; None: when the job is stopped.
+        given_up: Option<Duration>,
     },
     /// A rank began in another world than the planned one.
     OtherWorld(OtherWorld),

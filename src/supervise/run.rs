@@ -4,6 +4,7 @@
 //! speaks, a child ends, the guard speaks, a deadline passes) in one order.
 //! The rules of a stop are in [`stop`]. The loss of the guard is a KILL at once.
 
+mod launching;
 mod stop;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -28,6 +29,7 @@ use super::terminal;
 use super::tree;
 use crate::rank::{GlobalRank, RankId};
 use crate::verdict::Verdict;
+use launching::Launching;
 use stop::{Leftovers, Stopping, kill_all_descendants};
 
 /// Whose output a pipe carries.
@@ -68,7 +70,12 @@ pub async fn run(
     let mut ended =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).map_err(nowhere)?;
     let (sender, mut said) = mpsc::unbounded_channel();
-    let started = match engine::start(launch, listener.name(), listener.token()) {
+    let started =
+        engine::start(launch, listener.name(), listener.token()).and_then(|mut started| {
+            let reports = std::mem::take(&mut started.reports);
+            Ok((Launching::new(reports, launch.patience).map_err(nowhere)?, started))
+        });
+    let (launching, started) = match started {
         Ok(started) => started,
         Err(error) => {
             kill_all_descendants(&others).await;
@@ -88,6 +95,7 @@ pub async fn run(
         mute: Vec::new(),
         childless: false,
         given_up: false,
+        launching,
         ranks: BTreeMap::new(),
         outcome: Outcome { planned: launch.planned, ..Outcome::default() },
         engine_weighed: false,
@@ -114,12 +122,22 @@ pub async fn run(
         while let Ok((id, word)) = said.try_recv() {
             state.shim_said(id, word);
         }
+        // Before the end of whoever was not executed is taken for the engine's own.
+        match state.launching.look() {
+            // What a stop has ended meanwhile could not begin any more.
+            Err(error) if state.outcome.stop.is_none() => {
+                kill_all_descendants(&state.others).await;
+                return Err(error);
+            }
+            _ => state.launching.tell(state.notice),
+        }
         state.name_the_mute();
         state.weigh_engine();
         if state.finished() {
             break;
         }
-        let wake = state.next_deadline();
+        let launched = state.launching.next_deadline().filter(|_| state.stop.is_none());
+        let wake = launched.into_iter().fold(state.next_deadline(), Instant::min);
         tokio::select! {
             accepted = listener.accept() => if let Ok(connection) = accepted {
                 next_id += 1;
@@ -134,6 +152,7 @@ pub async fn run(
                 stopped_elsewhere = true;
                 state.begin_stop(StopReason::OtherNode);
             }
+            () = state.launching.changed(), if !state.launching.is_through() => {}
             _ = ended.recv() => {}
             () = tokio::time::sleep_until(wake) => {}
         }
@@ -214,6 +233,7 @@ struct Supervisor<'a> {
     childless: bool,
     /// What is left cannot be ended by anybody.
     given_up: bool,
+    launching: Launching,
     ranks: BTreeMap<GlobalRank, RankEnd>,
     outcome: Outcome,
     engine_weighed: bool,
@@ -233,7 +253,7 @@ impl Supervisor<'_> {
             (FromRank::Hello { token, .. }, Phase::New) if token != self.token => {
                 self.shims.remove(&id);
             }
-            (FromRank::Hello { rank, local_rank, world_size, .. }, Phase::New) => {
+            (FromRank::Hello { rank, local_rank, world_size, program, .. }, Phase::New) => {
                 let planned = self.outcome.planned;
                 let rank = match rank {
                     Some(global) => RankId { global, local: local_rank },
@@ -254,6 +274,7 @@ impl Supervisor<'_> {
                 }
                 let at = SystemTime::now();
                 self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });
+                self.launching.rank_begins(rank, program);
                 if planned.is_other(world_size) && self.outcome.other_world.is_none() {
                     let other = OtherWorld { rank: rank.global, world_size };
                     self.outcome.other_world = Some(other);
@@ -269,6 +290,7 @@ impl Supervisor<'_> {
                 if let Some(seen) = self.ranks.get_mut(&rank.global) {
                     seen.pid = Some(pid);
                 }
+                self.launching.rank_is_through(rank.global);
                 (self.notice)(Notice::RankStarted { rank, pid });
                 if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none()) {
                     // It was not there yet when the tree had its TERM.
@@ -318,6 +340,7 @@ impl Supervisor<'_> {
     }
 
     fn rank_ended(&mut self, rank: RankId, end: Option<End>) {
+        self.launching.rank_is_through(rank.global);
         if let Some(seen) = self.ranks.get_mut(&rank.global) {
             seen.end = end;
             seen.at = SystemTime::now();

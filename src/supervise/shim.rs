@@ -40,6 +40,9 @@ const KILL_PAUSE: u8 = 10;
 /// Milliseconds between two looks while leftovers may end by themselves.
 const LEFTOVER_PAUSE: u8 = 100;
 
+/// Characters of a program's path that fit into a packet in any case.
+const NAMED: usize = 1000;
+
 /// What ends by itself so soon after its rank was about to (multiprocessing's resource
 /// tracker): it is no leftover.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -180,7 +183,8 @@ impl Shim {
         let Agent { socket: agent, token, grace, interactive } = agent;
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
-        let hello = FromRank::Hello { token, rank, local_rank, world_size };
+        let named = program.chars().take(NAMED).collect();
+        let hello = FromRank::Hello { token, rank, local_rank, world_size, program: named };
         let terminal = if interactive {
             socket::send(&agent, &hello, &[])?;
             take_streams(&agent, &mut command)?

@@ -15,19 +15,23 @@ use nix::libc;
 
 /// A null-terminated array of C strings, built before the fork because the
 /// child of a threaded process must not allocate.
-struct CArray {
+pub(super) struct CArray {
     _strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
 impl CArray {
-    fn new(strings: Vec<CString>) -> CArray {
+    /// # Errors
+    /// A NUL byte.
+    pub(super) fn of<T: Into<Vec<u8>>>(words: impl IntoIterator<Item = T>) -> io::Result<CArray> {
+        let strings: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
+        let strings = strings?;
         let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
         pointers.push(std::ptr::null());
-        CArray { _strings: strings, pointers }
+        Ok(CArray { _strings: strings, pointers })
     }
 
-    fn as_ptr(&self) -> *const *const libc::c_char {
+    pub(super) fn as_ptr(&self) -> *const *const libc::c_char {
         self.pointers.as_ptr()
     }
 }
@@ -51,14 +55,10 @@ pub fn execute_descriptor(
     arguments: &[&OsStr],
     environment: &[(OsString, OsString)],
 ) -> io::Result<()> {
-    let arguments: Result<Vec<CString>, _> =
-        arguments.iter().map(|argument| CString::new(argument.as_bytes())).collect();
-    let environment: Result<Vec<CString>, _> = environment
-        .iter()
-        .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()))
-        .collect();
-    let arguments = CArray::new(arguments?);
-    let environment = CArray::new(environment?);
+    let arguments = CArray::of(arguments.iter().map(|argument| argument.as_bytes()))?;
+    let pairs =
+        environment.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+    let environment = CArray::of(pairs)?;
     let hook = move || {
         let descriptor = program.as_raw_fd();
         let attempt = || {

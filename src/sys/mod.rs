@@ -9,6 +9,7 @@ mod numa;
 mod process;
 mod signals;
 mod socket;
+mod start;
 mod streams;
 
 pub use clock::clock_state;
@@ -22,6 +23,7 @@ pub use signals::{
     unblock_in_this_thread,
 };
 pub use socket::cap_retransmission;
+pub use start::{Begun, start};
 pub use streams::replace_copies;
 pub mod execute;
 pub mod memory;

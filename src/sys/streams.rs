@@ -35,6 +35,17 @@ pub(super) fn fill_missing() {
     }
 }
 
+/// The numbers of the descriptors that are open; where /proc cannot say, of those that may be.
+pub(super) fn open_descriptors() -> Vec<RawFd> {
+    std::fs::read_dir("/proc/self/fd").map_or_else(
+        |_| (3..WITHOUT_PROC).collect(),
+        |entries| {
+            let names = entries.flatten().map(|entry| entry.file_name());
+            names.filter_map(|name| name.to_str()?.parse().ok()).collect()
+        },
+    )
+}
+
 /// Puts `with` in the place of every descriptor above 2 that is a copy of one of
 /// `streams`: it leads to the same file.
 ///
@@ -49,14 +60,7 @@ pub fn replace_copies(streams: &[BorrowedFd<'_>], with: BorrowedFd<'_>) {
         }
     };
     let of: Vec<_> = streams.iter().filter_map(|fd| identity(fd.as_raw_fd())).collect();
-    let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd").map_or_else(
-        |_| (3..WITHOUT_PROC).collect(),
-        |entries| {
-            let names = entries.flatten().map(|entry| entry.file_name());
-            names.filter_map(|name| name.to_str()?.parse().ok()).collect()
-        },
-    );
-    for fd in listed.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
+    for fd in open_descriptors().into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
         if identity(fd).is_some_and(|file| of.contains(&file)) {
             // SAFETY: dup3 replaces what an open number leads to; its owner keeps the number.
             unsafe { libc::dup3(with.as_raw_fd(), fd, libc::O_CLOEXEC) };

@@ -1,0 +1,146 @@
+//! Programs that were begun and are not executed yet.
+//!
+//! exec reads the program, and its interpreter, from wherever they lie: on a mount whose
+//! server is gone it takes for ever. Who waits is named, and given up in the end; the
+//! supervisor goes on meanwhile.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
+
+use super::super::outcome::Notice;
+use crate::rank::{GlobalRank, RankId};
+use crate::sys;
+
+/// A program that is not executed by then is worth a line.
+const QUIET: Duration = Duration::from_secs(5);
+
+pub(super) struct Launching {
+    since: Instant,
+    patience: Duration,
+    /// Our own children.
+    begun: Vec<Begun>,
+    /// The programs of ranks, which their shims execute.
+    ranks: Vec<(RankId, String, Instant)>,
+    told: bool,
+}
+
+struct Begun {
+    program: PathBuf,
+    report: AsyncFd<OwnedFd>,
+}
+
+impl Launching {
+    pub(super) fn new(
+        reports: Vec<(PathBuf, OwnedFd)>,
+        patience: Duration,
+    ) -> io::Result<Launching> {
+        let watched = |(program, report): (PathBuf, OwnedFd)| {
+            rustix::io::ioctl_fionbio(&report, true)?;
+            Ok(Begun { program, report: sys::watch(report)? })
+        };
+        let begun = reports.into_iter().map(watched).collect::<io::Result<_>>()?;
+        Ok(Launching { since: Instant::now(), patience, begun, ranks: Vec::new(), told: false })
+    }
+
+    /// A shim is about to execute its rank's program.
+    pub(super) fn rank_begins(&mut self, rank: RankId, program: String) {
+        self.ranks.push((rank, program, Instant::now()));
+    }
+
+    /// Its program was executed, or never will be.
+    pub(super) fn rank_is_through(&mut self, rank: GlobalRank) {
+        self.ranks.retain(|(id, _, _)| id.global != rank);
+    }
+
+    /// Whether everything of ours was executed.
+    pub(super) fn is_through(&self) -> bool {
+        self.begun.is_empty()
+    }
+
+    /// Completes when there is something for [`look`](Self::look). Cancel-safe.
+    pub(super) async fn changed(&self) {
+        poll_fn(|context| {
+            for one in &self.begun {
+                while let Poll::Ready(ready) = one.report.poll_read_ready(context) {
+                    match ready {
+                        Ok(mut ready) if !is_readable(&one.report) => ready.clear_ready(),
+                        _ => return Poll::Ready(()),
+                    }
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Takes what was reported.
+    ///
+    /// # Errors
+    /// The first program that could not be executed, or was not in time, and why.
+    pub(super) fn look(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let mut failed = None;
+        self.begun.retain(|one| {
+            let mut number = [0; 4];
+            match rustix::io::read(&one.report, &mut number) {
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+                Ok(4) => {
+                    let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number));
+                    failed.get_or_insert((one.program.clone(), error));
+                    false
+                }
+                Ok(_) | Err(_) => false,
+            }
+        });
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.patience) {
+            let seconds = self.patience.as_secs_f64();
+            let why = format!("it was not executed within {seconds} s, is its mount dead?");
+            return Err((late.program.clone(), io::Error::new(io::ErrorKind::TimedOut, why)));
+        }
+        Ok(())
+    }
+
+    /// Says once of each who waits, and for what.
+    pub(super) fn tell(&mut self, notice: &mut (dyn FnMut(Notice) + Send)) {
+        if let Some(one) = self.begun.first()
+            && !self.told
+            && self.since.elapsed() >= QUIET
+        {
+            self.told = true;
+            let program = one.program.display().to_string();
+            let given_up = Some(self.patience);
+            notice(Notice::NotExecuted { rank: None, program, after: QUIET, given_up });
+        }
+        self.ranks.retain(|(rank, program, since)| {
+            let late = since.elapsed() >= QUIET;
+            if late {
+                let (rank, program) = (Some(*rank), program.clone());
+                notice(Notice::NotExecuted { rank, program, after: QUIET, given_up: None });
+            }
+            !late
+        });
+    }
+
+    /// When [`look`](Self::look) or [`tell`](Self::tell) has something to do at the latest.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let told = if self.told { self.patience } else { QUIET.min(self.patience) };
+        let own = (!self.is_through()).then(|| self.since + told);
+        let ranks = self.ranks.iter().map(|(_, _, since)| *since + QUIET);
+        ranks.chain(own).min()
+    }
+}
+
+fn is_readable(fd: &AsyncFd<OwnedFd>) -> bool {
+    let mut waits = [PollFd::new(fd.get_ref().as_fd(), PollFlags::POLLIN)];
+    poll(&mut waits, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
