@@ -256,14 +256,22 @@ impl Together {
         } else {
             placed(said, cause.rank, *node, hostname)
         };
-        let ending = Ending {
-            code,
-            class,
-            id: cause.id.clone(),
-            rank: cause.rank,
-            node: Some(*node),
-            text,
-            hint: cause.hint.clone(),
+        let ending = if local.names_survivors() && local.id != cause.id {
+            // Nobody else can say it, and the nodes had agreed before it was known.
+            let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
+            let text =
+                text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
+            Ending { text, ..local }
+        } else {
+            Ending {
+                code,
+                class,
+                id: cause.id.clone(),
+                rank: cause.rank,
+                node: Some(*node),
+                text,
+                hint: cause.hint.clone(),
+            }
         };
         Judged { ending, lines: Some(cause.lines.clone()), again: *again }
     }

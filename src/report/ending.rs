@@ -45,6 +45,11 @@ impl Ending {
         started.map(Speaker::Started).or(self.blames_engine().then_some(Speaker::Engine))
     }
 
+    /// It names processes that could not be ended.
+    pub fn names_survivors(&self) -> bool {
+        [UNKILLABLE, FORBIDDEN].contains(&self.id.as_str())
+    }
+
     /// What the engine said last led to this, on whichever node.
     pub fn blames_engine(&self) -> bool {
         self.rank.is_none() && (self.id.starts_with("engine.") || self.id == PORT_LOST)
@@ -58,6 +63,9 @@ fn make(code: i32, class: Class, id: &str, rank: Option<u32>, text: Text, hint: 
     Ending { code, class, id: id.into(), rank, node: None, text, hint }
 }
 
+/// Stable ids: processes outlived SIGKILL, or may not be signalled by us.
+const UNKILLABLE: &str = "unkillable";
+const FORBIDDEN: &str = "forbidden";
 /// Stable id: the engine did not start the ranks that it was asked for.
 pub const ENGINE_RANKS: &str = "engine.ranks";
 /// Stable id: the engine ended before any rank began.
@@ -445,7 +453,7 @@ fn unkillable(outcome: &Outcome) -> Ending {
         return make(
             Verdict::Stale.code(),
             Class::Launcher,
-            "forbidden",
+            FORBIDDEN,
             None,
             text!(
                 "processes that ranklaunch may not signal are left: {list}",
@@ -460,7 +468,7 @@ fn unkillable(outcome: &Outcome) -> Ending {
     make(
         Verdict::Stale.code(),
         Class::Launcher,
-        "unkillable",
+        UNKILLABLE,
         None,
         text!("processes outlived SIGKILL: {list}", "以下进程在 SIGKILL 后仍存活：{list}"),
         text!(
