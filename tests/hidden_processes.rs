@@ -19,9 +19,9 @@ use nix::unistd::Pid;
 const UNSHARE: [&str; 5] = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh"];
 const HIDE: &str = "mount -t proc -o hidepid=2 proc /proc";
 
-/// `ranklaunch run … -- misbehave PROGRAM` of user 65534. The shell above it is the first
+/// `misbehave PROGRAM` of user 65534, as a rank of a launcher or by itself. The shell above it is the first
 /// process of the namespace: what is left comes to it, and it counts.
-fn hidden(program: &[&str]) -> Option<Job> {
+fn hidden(launched: bool, program: &[&str]) -> Option<Job> {
     let tried = Command::new("unshare").args(UNSHARE).args(["-c", HIDE]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
         skipped("no PID namespace with a /proc of its own can be made here");
@@ -36,9 +36,13 @@ fn hidden(program: &[&str]) -> Option<Job> {
         echo left $(readlink /proc/[0-9]*/exe | grep -c misbehave)"
     );
     let mut args: Vec<OsString> = UNSHARE.into_iter().map(OsString::from).collect();
-    args.extend(["-c".into(), script.into(), "sh".into(), executable().into()]);
-    args.extend(["run", "--engine", "direct", "--device", "cpu", "--stale", "off"].map(Into::into));
-    args.extend(["--nproc-per-node", "1", "--grace", "5s", "--"].map(Into::into));
+    args.extend(["-c".into(), script.into(), "sh".into()]);
+    if launched {
+        let run = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
+        args.push(executable().into());
+        args.extend(run.into_iter().map(OsString::from));
+        args.extend(["--nproc-per-node", "1", "--grace", "5s", "--"].map(OsString::from));
+    }
     args.push(setup.misbehave().into());
     args.extend(program.iter().map(OsString::from));
     Some(setup.start(Path::new("unshare"), &args))
@@ -55,7 +59,7 @@ fn guard(job: &Job) -> Pid {
 #[test]
 fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
     for program in [&["checkpoint", "10"][..], &["hidden"]] {
-        let Some(mut job) = hidden(program) else { return };
+        let Some(mut job) = hidden(true, program) else { return };
         job.says("READY", 1);
         kill(guard(&job), Signal::SIGTERM).expect("it lives");
         let over = job.ends_within(Duration::from_secs(30)).nothing_left();
@@ -65,14 +69,18 @@ fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
     }
 }
 
-/// What a rank leaves is found although it has neither our mark nor a parent.
+/// What a rank leaves is found although it has neither our mark nor a parent; the control
+/// is the same program without a launcher.
 #[test]
 fn a_failed_rank_leaves_nothing_that_nobody_sees() {
-    let Some(mut job) = hidden(&["hidden"]) else { return };
-    job.says("READY", 1);
-    let is_rank = |argv: &[String]| argv[0].ends_with("/misbehave") && argv[1] == "hidden";
-    let rank = job.processes().into_iter().find(|seen| is_rank(&seen.argv));
-    common::kill(rank.expect("a rank").pid);
-    let over = job.ends_within(Duration::from_secs(30)).nothing_left();
-    assert!(over.job.out().ends_with("code 137\nleft 0\n"), "{}{}", over.job.out(), over.job.err());
+    for (launched, left) in [(true, 0), (false, 1)] {
+        let Some(mut job) = hidden(launched, &["hidden"]) else { return };
+        job.says("READY", 1);
+        let is_rank = |argv: &[String]| argv[0].ends_with("/misbehave") && argv[1] == "hidden";
+        let rank = job.processes().into_iter().find(|seen| is_rank(&seen.argv));
+        common::kill(rank.expect("a rank").pid);
+        let over = job.ends_within(Duration::from_secs(30)).nothing_left();
+        let said = over.job.out();
+        assert!(said.ends_with(&format!("code 137\nleft {left}\n")), "{said}{}", over.job.err());
+    }
 }
