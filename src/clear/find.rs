@@ -13,6 +13,7 @@ use super::spread::Tree;
 use super::{Fate, Found, Held, MARKER, Parent, Request, Rule};
 use crate::host::Host;
 use crate::lang::Text;
+use crate::launchers::{self, Kind::Anywhere};
 use crate::procfs::{self, Process};
 use crate::text;
 
@@ -155,6 +156,9 @@ impl<'a> Search<'a> {
             Kind::Launcher { wanted: true } => Some(Rule::Launcher),
             _ => None,
         };
+        if runs == Some(Rule::Launcher) && self.is_our_step(pid, &argv) {
+            return None;
+        }
         let uses_gpu = matches!(kind, Kind::Python { .. })
             || runs.is_some()
             || self.request.gpu_users.contains(&pid);
@@ -192,6 +196,18 @@ impl<'a> Search<'a> {
         let alive =
             self.all.get(&agent).is_some_and(|now| now.start_ticks == start && !now.is_dead());
         Some(Marker { job, agent, alive })
+    }
+
+    /// Whether this is the srun of our own Slurm job: it waits beside the batch script of the
+    /// first node, where we are below slurmstepd, and with it the whole step would end.
+    fn is_our_step(&self, pid: i32, argv: &[Vec<u8>]) -> bool {
+        const JOB: &str = "SLURM_JOB_ID";
+        let anywhere =
+            launchers::of_argv(argv).is_some_and(|(launcher, _)| launcher.kind == Anywhere);
+        let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
+        procfs::environ(self.host, pid).is_some_and(|environ| {
+            procfs::variable(&environ, JOB).is_some_and(|theirs| theirs == ours.as_bytes())
+        })
     }
 
     fn open_gpu(&self, pid: i32) -> Option<u32> {

@@ -54,7 +54,8 @@ pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) 
 }
 
 /// Whether a launcher's program is the job's. Of launchers whose flags are in no table the
-/// program is the first argument that is one.
+/// program is the first argument that is one. What starts ranklaunch is known by that
+/// ranklaunch: it may be ours, and above us there is only a daemon of it.
 fn launches(
     host: &Host,
     pid: i32,
@@ -63,6 +64,9 @@ fn launches(
     wanted: Wanted<'_>,
 ) -> bool {
     if !launcher.is_read() {
+        if own.iter().any(|word| basename(word) == b"ranklaunch") {
+            return false;
+        }
         return own.iter().enumerate().any(|(at, word)| {
             is_script(host, pid, word, wanted)
                 || (word == b"-m" && own.get(at + 1).is_some_and(|name| is_module(name, wanted)))
@@ -148,6 +152,8 @@ mod tests {
             ("accelerate launch --config_file train.yaml train.py", launcher(true)),
             ("deepspeed --module wan.train", launcher(true)),
             ("torchrun --nproc-per-node 8 -m wan.other", launcher(false)),
+            ("srun --ntasks-per-node=1 python train.py", launcher(true)),
+            ("srun --ntasks-per-node=1 /bin/ranklaunch run -- train.py", launcher(false)),
             ("vim train.py", Kind::Other),
             ("grep train.py train.py", Kind::Other),
             ("sh -c python train.py", Kind::Other),

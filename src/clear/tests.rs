@@ -96,7 +96,10 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
     std::fs::write(folder.join("job/train.py"), "").expect("script");
     symlink("50", folder.join("proc/self")).expect("self");
     std::fs::write(folder.join("proc/uptime"), "100.25 200.00\n").expect("uptime");
-    Host::replayed(folder, BTreeMap::<OsString, OsString>::new())
+    Host::replayed(
+        folder,
+        BTreeMap::<OsString, OsString>::from([("SLURM_JOB_ID".into(), "7".into())]),
+    )
 }
 
 fn request() -> Request {
@@ -158,6 +161,18 @@ fn each_process_has_its_fate() {
         ("a living torchrun of our script", planted(60, "torchrun train.py"), FORCE),
         ("a living mpirun of it", planted(60, "mpirun -np 2 python train.py"), FORCE),
         ("a ranklaunch of it", planted(60, "ranklaunch run -- train.py"), NOT_FOUND),
+        // What starts us is above us on no node but through a daemon.
+        ("an srun of ranklaunch", planted(60, "srun -N2 ranklaunch run -- train.py"), NOT_FOUND),
+        (
+            "the srun of our job",
+            Planted { environ: "SLURM_JOB_ID=7", ..planted(60, "srun bash run.sh train.py") },
+            NOT_FOUND,
+        ),
+        (
+            "the srun of another job",
+            Planted { environ: "SLURM_JOB_ID=8", ..planted(60, "srun bash run.sh train.py") },
+            FORCE,
+        ),
         ("a younger one", Planted { start: 501, ..elastic() }, NOT_FOUND),
         ("one as old as we are", Planted { start: 500, ..elastic() }, NOT_FOUND),
         ("a zombie", Planted { state: 'Z', ..elastic() }, NOT_FOUND),
