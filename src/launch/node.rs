@@ -403,3 +403,75 @@ pub(super) fn port_for_attempt(ready: &Ready) -> Result<u16, Refusal> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{Interface, MasterRoute};
+    use crate::plan::fixtures;
+    use crate::settings::{Source, Sourced};
+
+    fn facts(interface: Option<&str>) -> Facts {
+        let one = |name: &str, address: &str| Interface {
+            name: name.to_owned(),
+            addresses: vec![address.parse().expect("an address")],
+            running: true,
+            loopback: name == "lo",
+            mtu: None,
+            megabits: None,
+        };
+        let mut facts = fixtures::facts(2);
+        facts.network.interfaces =
+            vec![one("lo", "127.0.0.1"), one("eth0", "10.0.0.2"), one("net1", "fd00::2")];
+        facts.network.master = Some(MasterRoute {
+            host: "m".to_owned(),
+            addresses: Vec::new(),
+            local: false,
+            interface: interface.map(str::to_owned),
+            error: interface.is_none().then(|| "no route".to_owned()),
+        });
+        facts
+    }
+
+    /// "planned again with it" is said where this is true, and only there.
+    #[test]
+    fn the_connection_to_the_master_proves_the_interface() {
+        for (believed, local, proven, changed) in [
+            (Some("eth0"), "10.0.0.2:5000", Some("eth0"), false),
+            (Some("lo"), "10.0.0.2:5000", Some("eth0"), true),
+            (None, "10.0.0.2:5000", Some("eth0"), true),
+            (Some("eth0"), "[fd00::2]:5000", Some("net1"), true),
+            // An address of no interface, as behind a translation, proves nothing.
+            (Some("eth0"), "10.9.9.9:5000", Some("eth0"), false),
+            (None, "10.9.9.9:5000", None, false),
+        ] {
+            let mut facts = facts(believed);
+            let local = local.parse().expect("an address");
+            assert_eq!(prove_route(&mut facts, local), changed, "{believed:?} {local}");
+            let master = facts.network.master.expect("it stays");
+            assert_eq!(master.interface.as_deref(), proven, "{believed:?} {local}");
+            assert_eq!(master.error.is_none(), proven.is_some(), "what was proven is no error");
+        }
+        let mut alone = facts(None);
+        alone.network.master = None;
+        assert!(!prove_route(&mut alone, "10.0.0.2:1".parse().expect("an address")));
+        assert_eq!(alone.network.master, None);
+    }
+
+    #[test]
+    fn the_plan_takes_the_proven_interface() {
+        let mut settings = fixtures::settings(&[]);
+        let by_flag = |name: &str| Source::Flag(name.to_owned());
+        settings.nnodes = Some(Sourced::new(2, by_flag("--nnodes")));
+        settings.node_rank = Some(Sourced::new(1, by_flag("--node-rank")));
+        settings.master_addr = Some(Sourced::new("m".to_owned(), by_flag("--master-addr")));
+        let mut facts = facts(Some("eth0"));
+        let named = |facts: &Facts| {
+            let decided = decide(&settings, facts, Scope::WithoutMuster);
+            decided.plan(Stage::BeforeStart).expect("a plan").network.socket_ifname
+        };
+        assert_eq!(named(&facts).as_deref(), Some("eth0"));
+        assert!(prove_route(&mut facts, "[fd00::2]:5000".parse().expect("an address")));
+        assert_eq!(named(&facts).as_deref(), Some("net1"));
+    }
+}

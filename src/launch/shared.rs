@@ -211,7 +211,7 @@ impl Together {
             })
             .await;
         }
-        self.compose(local)
+        judged(self.node, local, self.verdict.as_ref())
     }
 
     /// A node whose ranks are done stays until all are: the job has one end.
@@ -238,44 +238,6 @@ impl Together {
         None
     }
 
-    fn compose(&self, local: Ending) -> Judged {
-        let Some((cause, again)) = &self.verdict else {
-            return Judged { ending: local, lines: None, again: None };
-        };
-        let own = cause.node == self.node && cause.loss.is_none();
-        // Stopped from outside stays what it is, whoever was first.
-        let keeps_code = own || local.class == Class::Stopped;
-        let (code, class) = match (keeps_code, cause.is_retryable()) {
-            (true, _) => (local.code, local.class),
-            (false, true) => (RETRYABLE, Class::Launcher),
-            (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
-        };
-        let Cause { node, hostname, text: said, .. } = cause;
-        let text = if cause.loss.is_some() {
-            said.clone()
-        } else {
-            placed(said, cause.rank, *node, hostname)
-        };
-        let ending = if local.names_survivors() && local.id != cause.id {
-            // Nobody else can say it, and the nodes had agreed before it was known.
-            let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
-            let text =
-                text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
-            Ending { text, ..local }
-        } else {
-            Ending {
-                code,
-                class,
-                id: cause.id.clone(),
-                rank: cause.rank,
-                node: Some(*node),
-                text,
-                hint: cause.hint.clone(),
-            }
-        };
-        Judged { ending, lines: Some(cause.lines.clone()), again: *again }
-    }
-
     /// What the coming attempt inherits.
     pub(super) fn next(&self, again: Again, identity: &RunIdentity) -> Next {
         Next { attempt: again.attempt, identity: identity.clone(), restarts: self.restarts.clone() }
@@ -289,6 +251,41 @@ impl Together {
     pub(super) async fn close(self) {
         self.session.close().await;
     }
+}
+
+/// How node `node` ends, which would end with `local` by itself, under the verdict of all.
+fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) -> Judged {
+    let Some((cause, again)) = verdict else {
+        return Judged { ending: local, lines: None, again: None };
+    };
+    let own = cause.node == node && cause.loss.is_none();
+    // Stopped from outside stays what it is, whoever was first.
+    let keeps_code = own || local.class == Class::Stopped;
+    let (code, class) = match (keeps_code, cause.is_retryable()) {
+        (true, _) => (local.code, local.class),
+        (false, true) => (RETRYABLE, Class::Launcher),
+        (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
+    };
+    let Cause { node, hostname, text: said, .. } = cause;
+    let text =
+        if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, *node, hostname) };
+    let ending = if local.names_survivors() && local.id != cause.id {
+        // Nobody else can say it, and the nodes had agreed before it was known.
+        let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
+        let text = text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
+        Ending { text, ..local }
+    } else {
+        Ending {
+            code,
+            class,
+            id: cause.id.clone(),
+            rank: cause.rank,
+            node: Some(*node),
+            text,
+            hint: cause.hint.clone(),
+        }
+    };
+    Judged { ending, lines: Some(cause.lines.clone()), again: *again }
 }
 
 /// What led to `ending`, oldest first.
@@ -327,6 +324,72 @@ fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::muster::Loss;
+
+    fn ending(code: i32, class: Class, id: &str, text: &str) -> Ending {
+        let text = Text::same(text.to_owned());
+        let hint = Text::same("");
+        Ending { code, class, id: id.to_owned(), rank: None, node: None, text, hint }
+    }
+
+    /// Of node 2, as all nodes hear of it.
+    fn cause(code: i32, class: Class, id: &str, text: &str) -> Cause {
+        Cause {
+            node: 2,
+            hostname: "h".to_owned(),
+            rank: id.starts_with("rank.").then_some(5),
+            id: id.to_owned(),
+            class,
+            code,
+            text: Text::same(text.to_owned()),
+            hint: Text::same("look there"),
+            at: 0,
+            lines: vec!["its last line".to_owned()],
+            whole: true,
+            loss: None,
+        }
+    }
+
+    #[test]
+    fn every_node_has_the_cause_and_its_own_code() {
+        let exit = || cause(3, Class::Script, "rank.exit", "rank 5 exited with code 3");
+        let kill = || cause(137, Class::Script, "rank.signal", "rank 5 was killed by SIGKILL");
+        let lost = |loss| Cause {
+            loss: Some(loss),
+            ..cause(137, Class::Launcher, "node.died", "the agent of node 2 (h) died")
+        };
+        let failed = || ending(3, Class::Script, "rank.exit", "rank 5 exited with code 3");
+        let told = || ending(92, Class::Launcher, "node.other", "another node failed");
+        let stopped = || ending(143, Class::Stopped, "stopped.signal", "stopped from outside");
+        // The node, its own ending and what all heard; then its code, class and text.
+        for (node, local, heard, code, class, text) in [
+            (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
+            // A failure that no restart helps, and one that a restart may help.
+            (0, told(), exit(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
+            (0, told(), kill(), 143, Class::Launcher, "rank 5 on node 2 (h) was killed by SIGKILL"),
+            // Whoever was stopped from outside as well keeps that code.
+            (0, stopped(), exit(), 143, Class::Stopped, "rank 5 on node 2 (h) exited with code 3"),
+            // A lost node is named in the sentence already.
+            (0, told(), lost(Loss::Died), 143, Class::Launcher, "the agent of node 2 (h) died"),
+            // It was taken for lost and is not: it did not say that itself.
+            (2, failed(), lost(Loss::Silent), 143, Class::Launcher, "the agent of node 2 (h) died"),
+        ] {
+            let again = Some(Again { attempt: 1, pause: 10 });
+            let heard = (heard, again);
+            let Judged { ending, lines, again: next } = judged(node, local, Some(&heard));
+            assert_eq!(
+                (ending.code, ending.class, &*ending.text.en),
+                (code, class, text),
+                "{node}"
+            );
+            assert_eq!((ending.node, ending.rank), (Some(2), heard.0.rank));
+            assert_eq!((&ending.id, &*ending.hint.en), (&heard.0.id, "look there"));
+            assert_eq!((lines, next), (Some(heard.0.lines), again));
+        }
+        // Nothing was heard: its own ending stands.
+        let Judged { ending, lines, again } = judged(2, failed(), None);
+        assert_eq!((ending, lines, again), (failed(), None, None));
+    }
 
     #[test]
     fn a_verdict_names_its_node_where_the_sentence_has_its_subject() {
