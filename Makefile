@@ -12,7 +12,7 @@
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
-# make audit  licences, sources and unused dependencies
+# make audit  licences, sources and unused dependencies, as tests/dependencies.rs reads them as well
 #
 # Needs cargo, python3 and make. Everything else is installed here, through the
 # ordinary package registries: torch goes into one virtual environment in the
@@ -105,7 +105,7 @@ fuzz: linker
 audit: linker
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
 	$(CARGO) machete --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-machete
-	$(CARGO) deny --locked check bans licenses sources
+	$(CARGO) deny --locked --workspace check bans licenses sources
 	$(CARGO) machete
 
 # rustc links with cc, and some tests compile a small library in C.

@@ -1,0 +1,199 @@
+//! What `make audit` finds in the dependencies, without its tools: the licences, sources
+//! and versions that deny.toml forbids, and dependencies that no source names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// `cargo metadata` for the targets of deny.toml.
+fn metadata(deny: &toml::Value) -> Value {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--locked", "--format-version", "1"]);
+    for target in words(&deny["graph"]["targets"]) {
+        cargo.args(["--filter-platform", &target]);
+    }
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+fn deny() -> toml::Value {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("deny.toml");
+    toml::from_str(&std::fs::read_to_string(file).expect("deny.toml")).expect("it is TOML")
+}
+
+fn words(list: &toml::Value) -> Vec<String> {
+    let list = list.as_array().expect("a list");
+    list.iter().map(|word| word.as_str().expect("text").to_owned()).collect()
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> &'a str {
+    of[name].as_str().unwrap_or_default()
+}
+
+fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+    of[name].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Everything that deny.toml forbids of these packages.
+fn forbidden(metadata: &Value, deny: &toml::Value) -> Vec<String> {
+    let allowed: BTreeSet<String> = words(&deny["licenses"]["allow"]).into_iter().collect();
+    let mut found = Vec::new();
+    for package in list(metadata, "packages") {
+        let (name, licence) = (text(package, "name"), text(package, "license"));
+        if !is_allowed(licence, &allowed) {
+            found.push(format!("{name}: licence {licence:?}"));
+        }
+        let source = &package["source"];
+        if !(source.is_null() || source.as_str().is_some_and(|from| from.contains("crates.io"))) {
+            found.push(format!("{name}: source {source}"));
+        }
+        for dependency in list(package, "dependencies") {
+            if source.is_null() && dependency["path"].is_null() && dependency["req"] == "*" {
+                found.push(format!("{name}: any version of {}", text(dependency, "name")));
+            }
+        }
+    }
+    found
+}
+
+/// An SPDX expression, where `/` is an old spelling of OR; AND binds closer.
+fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let mut tokens = spaced.split_whitespace().peekable();
+    let allows = any(&mut tokens, allowed);
+    allows && tokens.next().is_none()
+}
+
+type Tokens<'a> = std::iter::Peekable<std::str::SplitWhitespace<'a>>;
+
+fn any(tokens: &mut Tokens<'_>, allowed: &BTreeSet<String>) -> bool {
+    let mut allows = all(tokens, allowed);
+    while tokens.next_if_eq(&"OR").is_some() {
+        allows |= all(tokens, allowed);
+    }
+    allows
+}
+
+fn all(tokens: &mut Tokens<'_>, allowed: &BTreeSet<String>) -> bool {
+    let mut allows = one(tokens, allowed);
+    while tokens.next_if_eq(&"AND").is_some() {
+        allows &= one(tokens, allowed);
+    }
+    allows
+}
+
+fn one(tokens: &mut Tokens<'_>, allowed: &BTreeSet<String>) -> bool {
+    if tokens.next_if_eq(&"(").is_some() {
+        let allows = any(tokens, allowed);
+        return tokens.next_if_eq(&")").is_some() && allows;
+    }
+    let Some(id) = tokens.next() else { return false };
+    let with = tokens.next_if_eq(&"WITH").and_then(|_| tokens.next());
+    allowed.contains(&with.map_or(id.to_owned(), |exception| format!("{id} WITH {exception}")))
+}
+
+/// Dependencies of the workspace's packages whose name is in no source that may use them.
+fn unused(metadata: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for package in list(metadata, "packages").iter().filter(|one| one["source"].is_null()) {
+        let root = Path::new(text(package, "manifest_path")).parent().expect("a folder");
+        let mut sources = BTreeMap::new();
+        for (kind, places) in
+            [("", &["src"][..]), ("dev", &["src", "tests", "benches"]), ("build", &["build.rs"])]
+        {
+            let mut all = String::new();
+            places.iter().for_each(|place| read(&root.join(place), &mut all));
+            sources.insert(kind, all);
+        }
+        for dependency in list(package, "dependencies") {
+            let (name, kind) = (text(dependency, "name"), text(dependency, "kind"));
+            let name = dependency["rename"].as_str().unwrap_or(name).replace('-', "_");
+            if !names(&sources[kind], &name) {
+                found.push(format!("{}: {name}", text(package, "name")));
+            }
+        }
+    }
+    found
+}
+
+/// The sources of a package below `path`, without its comments and other packages.
+fn read(path: &Path, all: &mut String) {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let below: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    below.iter().filter(|one| !one.join("Cargo.toml").exists()).for_each(|one| read(one, all));
+    if path.is_file() && path.extension().is_some_and(|extension| extension == "rs") {
+        let text = std::fs::read_to_string(path).expect("a source");
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        code.for_each(|line| *all += &format!("{line}\n"));
+    }
+}
+
+/// `name::…` that is no part of a longer path, or `use name;`.
+fn names(source: &str, name: &str) -> bool {
+    source.match_indices(name).any(|(at, _)| {
+        let inside = |letter: char| letter.is_alphanumeric() || "_:".contains(letter);
+        let (before, after) = (&source[..at], &source[at + name.len()..]);
+        let is_used =
+            after.starts_with("::") || (before.ends_with("use ") && after.starts_with([';', ' ']));
+        is_used && !before.ends_with(inside)
+    })
+}
+
+#[test]
+fn no_dependency_is_forbidden_or_unused() {
+    let deny = deny();
+    let metadata = metadata(&deny);
+    assert_eq!(forbidden(&metadata, &deny), Vec::<String>::new());
+    assert_eq!(unused(&metadata), Vec::<String>::new());
+}
+
+/// Each of them, planted.
+#[test]
+fn what_is_forbidden_or_unused_is_found() {
+    let deny = deny();
+    let mut metadata = metadata(&deny);
+    let mut stricter = deny.clone();
+    stricter["licenses"]["allow"] = vec!["MIT"].into();
+    assert!(forbidden(&metadata, &stricter).concat().contains("Unicode-3.0"));
+    let own = metadata["packages"].as_array_mut().expect("a list");
+    let own = own.iter_mut().find(|one| one["name"] == "ranklaunch").expect("our own");
+    let planted = serde_json::json!({"name": "left-pad", "req": "*", "kind": null});
+    own["dependencies"].as_array_mut().expect("a list").push(planted);
+    assert_eq!(forbidden(&metadata, &deny), ["ranklaunch: any version of left-pad"]);
+    assert_eq!(unused(&metadata), ["ranklaunch: left_pad"]);
+    let foreign = metadata["packages"].as_array_mut().expect("a list");
+    let foreign = foreign.iter_mut().find(|one| one["name"] == "serde").expect("a dependency");
+    foreign["source"] = "git+https://example.org/serde".into();
+    assert!(forbidden(&metadata, &deny).concat().contains("serde: source \"git+"));
+
+    let allowed: BTreeSet<String> = ["MIT", "Zlib", "A WITH E"].map(str::to_owned).into();
+    for (expression, expected) in [
+        ("MIT", true),
+        ("GPL-3.0-only OR MIT", true),
+        ("GPL-3.0-only/MIT", true),
+        ("MIT AND Zlib", true),
+        ("MIT AND GPL-3.0-only", false),
+        ("GPL-3.0-only OR MIT AND Zlib", true),
+        ("(GPL-3.0-only OR MIT) AND ISC", false),
+        ("(GPL-3.0-only OR MIT) AND Zlib", true),
+        ("A WITH E", true),
+        ("A", false),
+        ("MIT WITH E", false),
+        ("", false),
+    ] {
+        assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
+    }
+    for (source, expected) in [
+        ("use time::Duration;", true),
+        ("(time::now())", true),
+        ("use time;", true),
+        ("std::time::now()", false),
+        ("mytime::x", false),
+        ("let time = 3;", false),
+    ] {
+        assert_eq!(names(source, "time"), expected, "{source}");
+    }
+}
