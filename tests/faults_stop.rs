@@ -8,11 +8,15 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::faults::{Job, PLACES, Place, Role, Setup};
+use common::faults::{Job, PLACES, Place, Role, Setup, modules, send};
 use common::skipped;
 use nix::sys::signal::Signal;
 
-const SOON: Duration = Duration::from_secs(10);
+/// Only what never ends is found by it: where something must not wait for the grace, the
+/// grace is longer than anybody's patience.
+const SOON: Duration = common::PATIENCE;
+/// Longer than [`SOON`].
+const ENDLESS: &str = "10m";
 
 fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Job {
     let mut job = Setup::new(Place::Plain).direct(nproc, options, program);
@@ -23,8 +27,8 @@ fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Job {
 #[test]
 fn repeated_term_leaves_the_checkpoint_its_time() {
     // The control comes first: a grace below the time that it needs loses it.
-    for (grace, saved) in [("2s", 0), ("10s", 2)] {
-        let mut job = direct(2, &["--grace", grace], &["checkpoint", "3000"]);
+    for (grace, needed, saved) in [("2s", "30000", 0), (ENDLESS, "3000", 2)] {
+        let mut job = direct(2, &["--grace", grace], &["checkpoint", needed]);
         let started = Instant::now();
         for sent in 1..=6u32 {
             job.send(Role::Guard, Signal::SIGTERM);
@@ -34,34 +38,39 @@ fn repeated_term_leaves_the_checkpoint_its_time() {
         }
         let over = job.ends_within(SOON).code(143).nothing_left();
         assert_eq!(over.job.out().matches("SAVED").count(), saved, "{}", over.job.err());
-        assert_eq!(started.elapsed() >= Duration::from_secs(3), saved == 2);
+        assert!(saved == 0 || started.elapsed() >= Duration::from_secs(3));
     }
 }
 
 #[test]
 fn a_second_interrupt_kills_but_not_within_a_second() {
-    let mut job = direct(2, &[], &["ignore"]);
-    let first = Instant::now();
-    job.send(Role::Guard, Signal::SIGINT);
-    job.waits("a moment", |_| first.elapsed() > Duration::from_millis(300));
-    job.send(Role::Guard, Signal::SIGINT);
+    let (mut job, first) = loop {
+        let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
+        let guard = job.find(Role::Guard);
+        let first = Instant::now();
+        send(guard, Signal::SIGINT);
+        job.waits("a moment", |_| first.elapsed() > Duration::from_millis(300));
+        send(guard, Signal::SIGINT);
+        // A busy machine may have taken a second for it.
+        if first.elapsed() < Duration::from_millis(900) {
+            break (job, first);
+        }
+    };
     job.waits("the end of the second", |_| first.elapsed() > Duration::from_millis(1500));
     assert_eq!(job.roles().iter().filter(|(role, _)| *role == Role::Rank).count(), 2);
     job.send(Role::Guard, Signal::SIGINT);
-    let over = job.ends_within(SOON).code(130).nothing_left();
-    assert!(over.elapsed < Duration::from_secs(2), "{:?}", over.elapsed);
+    job.ends_within(SOON).code(130).nothing_left();
 }
 
 #[test]
 fn a_second_interrupt_kills_even_when_the_agent_hangs() {
-    let mut job = direct(2, &[], &["ignore"]);
+    let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
     job.send(Role::Agent, Signal::SIGSTOP);
     let first = Instant::now();
     job.send(Role::Guard, Signal::SIGINT);
     job.waits("a second", |_| first.elapsed() > Duration::from_millis(1100));
     job.send(Role::Guard, Signal::SIGINT);
-    let over = job.ends_within(SOON).code(130).nothing_left();
-    assert!(over.elapsed < Duration::from_secs(3), "{:?}", over.elapsed);
+    job.ends_within(SOON).code(130).nothing_left();
 }
 
 /// A stopped process takes no TERM; of the agent the guard's own deadline remains.
@@ -69,17 +78,12 @@ fn a_second_interrupt_kills_even_when_the_agent_hangs() {
 fn stopped_processes_end_with_the_grace() {
     for place in PLACES.into_iter().filter(|place| place.exists()) {
         for stopped in [Role::Rank, Role::Shim, Role::Agent] {
-            let mut job = Setup::new(place).direct(2, &["--grace", "2s"], &["escape"]);
+            let setup = Setup::new(place).env("RANKLAUNCH_GRACE", ENDLESS);
+            let mut job = setup.direct(2, &["--grace", "2s"], &["escape"]);
             job.says("READY", 2);
             job.send(stopped, Signal::SIGSTOP);
             job.send(Role::Guard, Signal::SIGTERM);
-            let over = job.ends_within(SOON).code(143).nothing_left();
-            // The grace, and what a loaded machine adds; far from the default grace.
-            assert!(
-                over.elapsed < Duration::from_secs(8),
-                "{place:?} {stopped:?} {:?}",
-                over.elapsed
-            );
+            job.ends_within(SOON).code(143).nothing_left();
         }
     }
 }
@@ -101,8 +105,8 @@ fn term_ends_every_wait_at_once() {
             let began = Instant::now();
             job.waits("the wait itself", |_| began.elapsed() > Duration::from_millis(300));
             job.send(Role::Guard, Signal::SIGTERM);
-            let over = job.ends_within(SOON).code(143).nothing_left();
-            assert!(over.elapsed < Duration::from_secs(3), "{master} {:?}", over.elapsed);
+            // It would wait for half an hour.
+            job.ends_within(SOON).code(143).nothing_left();
         }
     }
 }
@@ -117,8 +121,7 @@ fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
     let path = format!("/proc/{}/fd/1", job.find(Role::Rank));
     let held = std::fs::OpenOptions::new().write(true).open(path).expect("the pipe opens");
     std::fs::write(release, "").expect("the rank is released");
-    let over = job.ends_within(SOON).code(0).nothing_left();
-    assert!(over.elapsed < Duration::from_secs(4), "{:?}", over.elapsed);
+    job.ends_within(SOON).code(0).nothing_left();
     drop(held);
 }
 
@@ -130,7 +133,7 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
         let over = job.ends_within(SOON).code(code.parse().expect("a code")).nothing_left();
         let file = std::fs::read_to_string(over.job.folder().join("file"));
         assert_eq!(file.is_ok_and(|file| file == "whole\n"), written);
-        assert_eq!(over.elapsed >= Duration::from_secs(1), written, "{:?}", over.elapsed);
+        assert!(!written || over.elapsed >= Duration::from_secs(1), "{:?}", over.elapsed);
     }
 }
 
@@ -139,8 +142,7 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
 fn a_leftover_that_holds_stdout_is_killed_after_the_grace() {
     let job = Setup::new(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
     let over = job.ends_within(SOON).code(0).nothing_left();
-    let between = Duration::from_millis(1900)..Duration::from_millis(4500);
-    assert!(between.contains(&over.elapsed), "{:?}", over.elapsed);
+    assert!(over.elapsed >= Duration::from_millis(1900), "{:?}", over.elapsed);
 }
 
 #[test]
@@ -189,24 +191,12 @@ fn control_a_shell_does_not_catch_it() {
 /// must take nobody with it before the others had their TERM.
 #[test]
 fn ranks_of_one_session_die_one_by_one() {
-    let setup = Setup::new(Place::Subreaper);
-    let package = setup.folder().join("deepspeed/launcher");
-    std::fs::create_dir_all(&package).expect("a package");
-    for file in [package.join("__init__.py"), setup.folder().join("deepspeed/__init__.py")] {
-        std::fs::write(file, "").expect("a package file");
-    }
-    let launch = "import os, subprocess, sys\n\
-        at = sys.argv.index('--no_python') + 1\n\
-        ranks = [subprocess.Popen(sys.argv[at:], env=dict(os.environ, RANK=str(k), LOCAL_RANK=str(k)))\n\
-        \x20        for k in range(2)]\n\
-        sys.exit(max(abs(rank.wait()) for rank in ranks))\n";
-    std::fs::write(package.join("launch.py"), launch).expect("the launcher");
-    let here = setup.folder().to_owned();
+    let setup = Setup::new(Place::Subreaper).env("PYTHONPATH", modules());
     let program = setup.misbehave();
     let mut args = common::run_args("deepspeed", 2);
     args.extend(["--grace".into(), "10s".into(), "--".into(), program.into()]);
     args.extend(["checkpoint".into(), "1000".into()]);
-    let mut job = setup.env("PYTHONPATH", &here).start(&common::executable(), &args);
+    let mut job = setup.start(&common::executable(), &args);
     job.says("READY", 2);
     let sessions: std::collections::BTreeSet<i32> = job
         .roles()
@@ -219,7 +209,7 @@ fn ranks_of_one_session_die_one_by_one() {
         .collect();
     assert_eq!(sessions.len(), 1, "{:#?}", job.roles());
     job.send(Role::Shim, Signal::SIGKILL);
-    let over = job.ends_within(Duration::from_secs(15)).code(137).nothing_left();
+    let over = job.ends_within(SOON).code(137).nothing_left();
     assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
 }
 
@@ -273,11 +263,11 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
             job.send(Role::Guard, Signal::SIGTERM);
         }
         // Stopped or failed: it keeps to its grace, whatever is left, and the guard does not
-        // wait for what the agent has named. Twice the grace is for a loaded machine.
-        let over = job.ends_within(Duration::from_secs(18));
+        // wait for what the agent has named. What is left beyond the grace is for a loaded machine.
+        let over = job.ends_within(SOON);
         assert_eq!(over.code, 83, "{}", over.job.err());
         assert!(
-            over.elapsed < 2 * Duration::from_secs(3),
+            over.elapsed < 3 * Duration::from_secs(3),
             "{:?}\n{}",
             over.elapsed,
             over.job.err()

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -69,27 +69,37 @@ fn quiet(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// tests/programs/misbehave.c, compiled once per state of its source.
+/// tests/programs/misbehave.c
 pub fn misbehave() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source = super::program("misbehave.c");
-        let changed = source.metadata().unwrap().modified().unwrap();
-        let stamp = changed.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-        let built = targets().join(format!("misbehave-{stamp}"));
-        if built.exists() {
-            return built;
-        }
-        let fresh = targets().join(format!("misbehave-{stamp}.{}", std::process::id()));
-        let status = Command::new("cc")
-            .args(["-static", "-O1", "-Wall", "-Wextra", "-pthread", "-o"])
-            .args([&fresh, &source])
-            .status()
-            .expect("cc");
-        assert!(status.success(), "misbehave.c does not compile");
-        std::fs::rename(&fresh, &built).unwrap();
-        built
-    })
+    BUILT.get_or_init(|| compiled("misbehave"))
+}
+
+/// tests/programs/NAME.c, compiled once per state of its source.
+pub fn compiled(name: &str) -> PathBuf {
+    let source = super::program(&format!("{name}.c"));
+    let changed = source.metadata().unwrap().modified().unwrap();
+    let stamp = changed.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let built = targets().join(format!("{name}-{stamp}"));
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _compiling = ONE_AT_A_TIME.lock();
+    if built.exists() {
+        return built;
+    }
+    let fresh = targets().join(format!("{name}-{stamp}.{}", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-static", "-O1", "-Wall", "-Wextra", "-pthread", "-o"])
+        .args([&fresh, &source])
+        .status()
+        .expect("cc");
+    assert!(status.success(), "{name}.c does not compile");
+    std::fs::rename(&fresh, &built).unwrap();
+    built
+}
+
+/// Where python finds what stands in for an engine that is not installed: `PYTHONPATH`.
+pub fn modules() -> PathBuf {
+    super::program("modules")
 }
 
 fn targets() -> PathBuf {
@@ -125,6 +135,8 @@ pub struct Setup {
     env: BTreeMap<OsString, OsString>,
     user: Option<u32>,
     mute_console: bool,
+    /// A file of seconds by which the launcher's time of day is off.
+    clock: Option<PathBuf>,
 }
 
 impl Setup {
@@ -134,7 +146,8 @@ impl Setup {
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(targets()).unwrap();
         std::fs::hard_link(misbehave(), folder.path().join("misbehave")).unwrap();
-        Setup { place, folder, token, env: BTreeMap::new(), user: None, mute_console: false }
+        let (env, user) = (BTreeMap::new(), None);
+        Setup { place, folder, token, env, user, mute_console: false, clock: None }
     }
 
     pub fn folder(&self) -> &Path {
@@ -154,6 +167,14 @@ impl Setup {
     /// A console that takes a pipe full and then nothing.
     pub fn mute_console(mut self) -> Setup {
         self.mute_console = true;
+        self
+    }
+
+    /// With a time of day that [`Job::step_clock`] can step.
+    pub fn own_clock(mut self) -> Setup {
+        let file = self.folder.path().join("clock");
+        std::fs::write(&file, 0i64.to_ne_bytes()).unwrap();
+        self.clock = Some(file);
         self
     }
 
@@ -195,11 +216,16 @@ impl Setup {
     /// Any program with any arguments.
     pub fn start(self, program: &Path, args: &[OsString]) -> Job {
         let report = self.folder.path().join("report");
+        assert!(self.clock.is_none() || self.place == Place::Subreaper, "a clock needs its place");
         let mut command = match self.place {
             Place::Plain => Command::new(program),
             Place::Subreaper => {
                 let mut command = Command::new(misbehave());
-                command.arg("subreaper").arg(&report).arg("8").arg(program);
+                command.arg("subreaper").arg(&report).arg("8");
+                if let Some(clock) = &self.clock {
+                    command.arg(compiled("clock")).arg(clock);
+                }
+                command.arg(program);
                 command
             }
             Place::Namespace => {
@@ -406,6 +432,11 @@ impl Job {
 
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The launcher's time of day jumps; see [`Setup::own_clock`].
+    pub fn step_clock(&self, seconds: i64) {
+        std::fs::write(self.folder.path().join("clock"), seconds.to_ne_bytes()).unwrap();
     }
 
     /// The guard, where it is there.

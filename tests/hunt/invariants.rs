@@ -5,112 +5,248 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::faults::Role;
-use crate::round::{Fault, Node, Round, Spec};
+use crate::round::{Fault, Kind, Node, Round, Spec};
 
 /// Everything that is wrong with this end.
 pub(crate) fn complaints(round: &Round) -> Vec<String> {
     let mut found = Vec::new();
     for (number, node) in (0..).zip(&round.nodes) {
         if !node.left.is_empty() {
-            found.push(format!("node {number} left: {}", node.left.join(", ")));
+            found.push(format!("left: {}", node.left.join(", ")));
         }
-        let expected = codes(&round.spec, number);
-        if !expected.contains(&node.code) {
-            let code = node.code;
-            found.push(format!(
-                "node {number}: exit code {code} instead of {expected:?}\n{}",
-                node.console
-            ));
-        }
-        found.extend(verdict(round, number, node));
+        found.extend(Expected::of(&round.spec, number, round.victim).complaints(number, node));
         found.extend(bytes(&round.spec, number, node));
+        found.extend(shown(&round.spec, number, node));
+        if !round.missed {
+            found.extend(stepped(&round.spec, number, node));
+        }
+        for complaint in &mut found {
+            if !complaint.starts_with("node ") {
+                *complaint = format!("node {number} {complaint}\n{}", node.console);
+            }
+        }
     }
     found
 }
 
-/// The exit codes that are right for a node.
-fn codes(spec: &Spec, node: u32) -> Vec<i32> {
-    let own = |hit: u32, code: i32, others: i32| vec![if hit == node { code } else { others }];
-    match spec.fault {
-        Fault::Term { node: hit } => own(hit, 143, 143),
-        Fault::Kill { node: hit, .. } => own(hit, 137, 143),
-        // Both sides see the other go silent; node 0 is the hub, and one that loses it is alone.
-        Fault::Cut { .. } => vec![137, 143],
-        _ => match spec.ends {
-            (Some(rank), code) => own(rank / spec.local(), code, 92),
-            (None, code) => vec![code],
-        },
-    }
+/// What a node must say of what was done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    code: i32,
+    /// Any of these ids, each with words that name what was done.
+    causes: Vec<(&'static str, String)>,
+    /// Any of these nodes.
+    nodes: Vec<u32>,
+    rank: Option<u32>,
 }
 
-/// Whether run.json names what was done; None where there is no run.json to read.
-fn verdict(round: &Round, number: u32, node: &Node) -> Option<String> {
-    let spec = &round.spec;
-    let verdict = &node.run.as_ref()?["verdict"];
-    let id = verdict["id"].as_str().unwrap_or_default();
-    let (ids, who): (&[&str], Option<u32>) = match spec.fault {
-        Fault::Term { .. } => (&["stopped.signal"], None),
-        Fault::Kill { role, .. } => match role {
-            // The guard's end reaches the others as its agent's word, or as its silence.
-            Role::Guard => (&["guard.killed", "node.died"], None),
-            Role::Agent => (&["node.died", "agent.killed"], None),
-            Role::Engine => (&["engine.gone"], None),
-            // A shim that is killed takes its rank with it, and either may be seen first.
-            Role::Shim => (&["shim.killed", "rank.signal"], round.victim),
-            Role::Rank | Role::Grandchild => (&["rank.signal"], round.victim),
-        },
-        Fault::Cut { .. } => (&["node.silent", "node.died"], None),
-        _ => match spec.ends {
-            (Some(rank), code) if code != 0 => (&["rank.exit"], Some(rank)),
-            _ => (&["done"], None),
-        },
-    };
-    if !ids.contains(&id) {
-        return Some(format!("node {number}: the verdict {verdict} is none of {ids:?}"));
+impl Expected {
+    pub(crate) fn of(spec: &Spec, node: u32, victim: Option<u32>) -> Expected {
+        let say = |id: &'static str, words: &str| (id, words.to_owned());
+        let hit_by = |hit: u32, code: i32, other: i32, causes: Vec<(&'static str, String)>| {
+            let code = if hit == node { code } else { other };
+            Expected { code, causes, nodes: vec![hit], rank: None }
+        };
+        match spec.fault {
+            Fault::Term { node: hit } => {
+                hit_by(hit, 143, 143, vec![say("stopped.signal", "SIGTERM")])
+            }
+            Fault::Kill { node: hit, role } => {
+                let killed = say("rank.signal", "was killed by SIGKILL");
+                let died = say("node.died", &format!("the agent of node {hit} ("));
+                let causes = match role {
+                    // The guard's end reaches the others as its agent's word, or as its silence.
+                    Role::Guard if hit == node => vec![say("guard.killed", "guard")],
+                    Role::Guard => vec![say("guard.killed", "guard"), died],
+                    Role::Agent if hit == node => vec![say("agent.killed", "SIGKILL")],
+                    Role::Agent => vec![died],
+                    Role::Engine => vec![say("engine.gone", "SIGKILL")],
+                    // A shim that is killed takes its rank with it, and either may be seen first.
+                    Role::Shim => vec![say("shim.killed", "that watched"), killed],
+                    Role::Rank | Role::Grandchild => vec![killed],
+                };
+                let rank = if matches!(role, Role::Shim | Role::Rank) { victim } else { None };
+                Expected { rank, ..hit_by(hit, 137, 143, causes) }
+            }
+            // Whoever is cut off hears nothing of anybody; node 0 is the hub.
+            Fault::Cut { node: hit } => {
+                let nodes: Vec<u32> = match (hit, node) {
+                    (0, 0) => (1..spec.nodes).collect(),
+                    (hit, node) if hit == node => vec![0],
+                    (hit, _) => vec![hit],
+                };
+                let causes = vec![say("node.silent", "nothing was heard from node ")];
+                Expected { code: 143, causes, nodes, rank: None }
+            }
+            _ => match spec.ends {
+                (Some(rank), code) => {
+                    let causes = vec![say("rank.exit", &format!("with code {code}"))];
+                    let hit = hit_by(rank / spec.local(), code, 92, causes);
+                    Expected { rank: Some(rank), ..hit }
+                }
+                (None, code) => {
+                    let causes = vec![say("done", "all ranks ended with code 0")];
+                    Expected { code, causes, nodes: vec![node], rank: None }
+                }
+            },
+        }
+        .of_engine(spec.engine)
     }
-    let said = verdict["rank"].as_u64().and_then(|rank| u32::try_from(rank).ok());
-    // Engine `command` has no ranks; there the node says it.
-    if who.is_some() && spec.engine != "command" && said != who {
-        return Some(format!(
-            "node {number}: the verdict {verdict} names another rank than {who:?}"
-        ));
+
+    /// Engine `command` has no ranks; there the node says it.
+    fn of_engine(mut self, engine: &str) -> Expected {
+        if engine == "command" {
+            self.rank = None;
+        }
+        self
     }
-    None
+
+    pub(crate) fn complaints(&self, number: u32, node: &Node) -> Vec<String> {
+        let mut found = Vec::new();
+        if node.code != self.code {
+            found.push(format!("exit code {} instead of {}", node.code, self.code));
+        }
+        match &node.message {
+            Some(message) => {
+                let own = message["node"].is_null().then_some(number);
+                found.extend(self.verdict(&message["cause"], message, own));
+            }
+            None => found.push("no termination message".to_owned()),
+        }
+        if let Some(run) = &node.run {
+            let verdict = &run["verdict"];
+            // Alone, a node is named nowhere.
+            let own = verdict["node"].is_null().then_some(number);
+            found.extend(self.verdict(&verdict["id"], verdict, own));
+        }
+        found
+    }
+
+    fn verdict(&self, id: &Value, said: &Value, own: Option<u32>) -> Option<String> {
+        let number = |name: &str| said[name].as_u64().and_then(|value| u32::try_from(value).ok());
+        let text = said["text"].as_str().unwrap_or_default();
+        let is = |(cause, words): &(&'static str, String)| id == cause && text.contains(words);
+        let node = own.or(number("node"));
+        let wrong = if !self.causes.iter().any(is) {
+            "another cause"
+        } else if !node.is_some_and(|node| self.nodes.contains(&node)) {
+            "another node"
+        } else if self.rank.is_some() && number("rank") != self.rank {
+            "another rank"
+        } else if said["code"] != self.code {
+            "another code"
+        } else {
+            return None;
+        };
+        Some(format!("{wrong} in the verdict {said} than {self:?}"))
+    }
 }
 
 pub(crate) fn log_of(folder: &Path, node: u32, rank: u32) -> PathBuf {
     folder.join(format!("ranklaunch-logs/latest/node-{node}/attempt-0/rank-{rank:05}.out"))
 }
 
+/// Whether this node's launcher is killed before it can count.
+fn dies(spec: &Spec, number: u32) -> bool {
+    matches!(
+        spec.fault,
+        Fault::Kill { node: hit, role: Role::Guard | Role::Agent } if hit == number
+    )
+}
+
+fn ranks(spec: &Spec, number: u32) -> std::ops::Range<u32> {
+    number * spec.local()..(number + 1) * spec.local()
+}
+
 /// What the ranks wrote is in their files, or counted as dropped in run.json.
 fn bytes(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
     let mut found = Vec::new();
-    // A log folder that somebody deletes takes its files with it, and a launcher that is
-    // killed cannot count.
-    let dies = matches!(
-        spec.fault,
-        Fault::Kill { node: hit, role: Role::Guard | Role::Agent } if hit == number
-    );
-    if spec.fault == Fault::FolderDeleted || dies {
+    // A log folder that somebody deletes takes its files with it.
+    if spec.fault.kind() == Kind::FolderDeleted || dies(spec, number) {
         return found;
     }
-    let Some(run) = &node.run else {
-        // Where the disk is full there may be no room for it.
-        if !matches!(spec.fault, Fault::DiskFull { .. }) {
-            found.push(format!("node {number}: there is no run.json\n{}", node.console));
+    let full = spec.fault.kind() == Kind::DiskFull && number == 0;
+    if node.run.is_none() {
+        let said = node.console.contains("cannot write run.json in ");
+        if !full || !said {
+            return vec!["there is no run.json, and nobody said why".to_owned()];
         }
-        return found;
-    };
-    for local in 0..spec.local() {
-        let rank = number * spec.local() + local;
+    }
+    for rank in ranks(spec, number) {
         let counted = std::fs::read(node.folder.join(format!("bytes-{rank}"))).unwrap_or_default();
         let counted = counted.try_into().map_or(0, u64::from_ne_bytes);
         let log = std::fs::read(log_of(&node.folder, number, rank)).unwrap_or_default();
-        if let Some(wrong) = account(counted, &log, &owner(run, rank)) {
-            found.push(format!("node {number} rank {rank}: {wrong}"));
-        }
+        let wrong = match &node.run {
+            Some(run) => account(counted, &log, &owner(run, rank)),
+            // Without an account the console must have named each file that lacks something.
+            None => {
+                let name = format!("log file rank-{rank:05}.out cannot be written");
+                let whole = log.len() as u64 >= counted || node.console.contains(&name);
+                (!whole).then(|| format!("{counted} bytes written, {} in the file", log.len()))
+            }
+        };
+        found.extend(wrong.map(|wrong| format!("rank {rank}: {wrong}")));
     }
     found
+}
+
+/// The lines of every rank are on the console in their order; where some are missing, that
+/// is said at the gap.
+fn shown(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
+    let Some(out) = &node.out else { return Vec::new() };
+    ranks(spec, number)
+        .filter_map(|rank| {
+            let run = node.run.as_ref().filter(|_| !dies(spec, number));
+            let lines = run.map_or(0, |run| owner(run, rank)["lines"].as_u64().unwrap_or_default());
+            let wrong = gap_on_console(out, rank, lines)?;
+            Some(format!("rank {rank}: {wrong}"))
+        })
+        .collect()
+}
+
+/// The first of `lines` lines that a console lacks without a word.
+fn gap_on_console(out: &str, rank: u32, lines: u64) -> Option<String> {
+    let mark = format!("rank {rank} line ");
+    let (mut next, mut said_gap) = (0u64, false);
+    // What a launcher that was killed had not written whole is no line.
+    for line in out.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        if line.ends_with(") dropped") && rank_of(line) == Some(rank) {
+            said_gap = true;
+            continue;
+        }
+        let rest = line.split_once(&mark).and_then(|(_, rest)| rest.split(' ').next());
+        let said = rest.and_then(|word| word.parse::<u64>().ok());
+        let Some(said) = said else { continue };
+        if said != next && !said_gap {
+            return Some(format!("the console has line {said} in place of {next}"));
+        }
+        (next, said_gap) = (said + 1, false);
+    }
+    (next < lines && !said_gap).then(|| format!("the console has {next} of {lines} lines"))
+}
+
+/// `[r03] …`, `[n1] …`, or `rank 0: …` of the only one.
+fn rank_of(line: &str) -> Option<u32> {
+    let named = ["[r", "[n", "rank ", "command of node "];
+    let rest = named.iter().find_map(|prefix| line.strip_prefix(prefix))?;
+    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// A clock that was to be stepped has jumped, and no duration has jumped with it.
+fn stepped(spec: &Spec, number: u32, node: &Node) -> Option<String> {
+    let Fault::ClockStep { node: hit, seconds } = spec.fault else { return None };
+    let run = node.run.as_ref().filter(|_| hit == number)?;
+    let (started, ended) = (run["started"].as_str()?, run["ended"].as_str()?);
+    // RFC 3339 in UTC sorts as text; all steps are of hours, and no job lasts one.
+    let hour = "2026-01-02T03".len();
+    let jumped = if seconds < 0 { ended < started } else { ended[..hour] > started[..hour] };
+    if !jumped {
+        return Some(format!("no jump of the clock by {seconds} s from {started} to {ended}"));
+    }
+    let text = node.console.rsplit("── ranklaunch: ").next()?.lines().next()?;
+    let said = text.trim_end_matches([')', ' ', 's']).rsplit(' ').next()?.parse::<f64>().ok();
+    let sane = said.is_some_and(|said| (0.0..3_600.0).contains(&said));
+    (!sane).then(|| format!("the time that the job took: {text:?}"))
 }
 
 fn owner(run: &Value, rank: u32) -> Value {

@@ -1,7 +1,7 @@
 //! One job, one fault, and what was there when all its launchers had ended.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,55 @@ use serde_json::Value;
 
 use crate::chance::Chance;
 use crate::cluster::Cluster;
-use crate::common::faults::{Job, Over, Place, Role, Setup};
+use crate::common::faults::{Job, Over, Place, Role, Setup, modules};
 use crate::common::{Ended, Running, free_port, run_args};
 use crate::invariants;
 
-/// A job ends within its grace of 2 s; the rest is for a busy machine.
-const DEADLINE: Duration = Duration::from_secs(25);
-/// A node that was cut off is noticed after 15 s of silence.
-const CUT: Duration = Duration::from_secs(45);
+/// Only what never ends is found by the clock: how long a busy machine takes is no fault.
+/// Ranks that nobody ends live longer.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// What each fault weighs in the draw.
+const FAULTS: [Kind; 20] = {
+    use Kind::*;
+    [
+        None,
+        Kill,
+        Kill,
+        Kill,
+        Kill,
+        Kill,
+        Stop,
+        Stop,
+        Stop,
+        Term,
+        Term,
+        DiskFull,
+        DiskFull,
+        MuteConsole,
+        MuteConsole,
+        FolderDeleted,
+        FolderDeleted,
+        ClockStep,
+        ClockStep,
+        Cut,
+    ]
+};
+/// What each engine weighs; every start of torch takes seconds.
+const ENGINES: [&str; 12] = [
+    "direct",
+    "direct",
+    "direct",
+    "direct",
+    "direct",
+    "command",
+    "command",
+    "deepspeed",
+    "deepspeed",
+    "torchrun",
+    "accelerate",
+    "accelerate",
+];
 
 /// What is done to the job while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,21 +88,53 @@ pub(crate) enum Fault {
     MuteConsole,
     /// The log folder of node 0 is deleted while the job writes.
     FolderDeleted,
+    /// The time of day jumps on a node.
+    ClockStep {
+        node: u32,
+        seconds: i64,
+    },
     /// The network of a node is cut.
     Cut {
         node: u32,
     },
 }
 
+/// A [`Fault`] without its circumstances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    None,
+    Kill,
+    Stop,
+    Term,
+    DiskFull,
+    MuteConsole,
+    FolderDeleted,
+    ClockStep,
+    Cut,
+}
+
 impl Fault {
-    pub(crate) fn kind(self) -> String {
+    pub(crate) fn kind(self) -> Kind {
         match self {
-            Fault::Kill { role, .. } => format!("kill {role:?}"),
-            Fault::Stop { role, .. } => format!("stop {role:?}"),
-            other => {
-                let text = format!("{other:?}");
-                text.split(' ').next().unwrap_or_default().to_owned()
+            Fault::None => Kind::None,
+            Fault::Kill { .. } => Kind::Kill,
+            Fault::Stop { .. } => Kind::Stop,
+            Fault::Term { .. } => Kind::Term,
+            Fault::DiskFull { .. } => Kind::DiskFull,
+            Fault::MuteConsole => Kind::MuteConsole,
+            Fault::FolderDeleted => Kind::FolderDeleted,
+            Fault::ClockStep { .. } => Kind::ClockStep,
+            Fault::Cut { .. } => Kind::Cut,
+        }
+    }
+
+    /// As the account of a hunt calls it.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Fault::Kill { role, .. } | Fault::Stop { role, .. } => {
+                format!("{:?} {role:?}", self.kind())
             }
+            other => format!("{:?}", other.kind()),
         }
     }
 
@@ -102,38 +175,40 @@ impl Spec {
         }
     }
 
+    /// Any fault of any job; without `all` what takes seconds is left out.
     pub(crate) fn draw(chance: &mut Chance, all: bool) -> Spec {
-        let nodes = chance.of(&[1, 1, 1, 1, 2, 2, 3, 4]);
-        let nproc = 1 + chance.below(3);
-        let engine = match chance.below(20) {
-            0 if all => "torchrun",
-            1 if all => "accelerate",
-            2 if all => "command",
-            _ => "direct",
+        let kind = match chance.of(&FAULTS) {
+            Kind::Cut if !all => Kind::None,
+            kind => kind,
         };
-        // Every start of torch takes seconds.
-        let (nodes, nproc) = match engine {
-            "torchrun" | "accelerate" => (nodes.min(2), nproc.min(2)),
-            _ => (nodes, nproc),
+        let engine = if all { chance.of(&ENGINES) } else { "direct" };
+        let uses_torch = matches!(engine, "torchrun" | "accelerate");
+        let nodes = match chance.of(&[1, 1, 1, 2, 2, 3, 4]) {
+            1 if kind == Kind::Cut => 2,
+            nodes if uses_torch => nodes.min(2),
+            nodes => nodes,
         };
+        let nproc = 1 + chance.below(if uses_torch { 2 } else { 3 });
         let node = chance.below(nodes);
         let mut roles = vec![Role::Guard, Role::Agent, Role::Shim, Role::Rank];
-        if matches!(engine, "torchrun" | "accelerate") {
+        if uses_torch || engine == "deepspeed" {
             roles.push(Role::Engine);
         }
         let role = chance.of(&roles);
-        let fault = match chance.below(if all && nodes > 1 { 17 } else { 16 }) {
-            0 => Fault::None,
-            1..=6 => Fault::Kill { node, role },
-            7..=8 => Fault::Stop { node, role, millis: u64::from(20 + chance.below(1_500)) },
-            9..=10 => Fault::Term { node },
-            11..=12 => Fault::DiskFull { kib: 64 + chance.below(512) },
-            13 => Fault::MuteConsole,
-            14..=15 => Fault::FolderDeleted,
-            _ => Fault::Cut { node },
+        let fault = match kind {
+            Kind::None => Fault::None,
+            Kind::Kill => Fault::Kill { node, role },
+            Kind::Stop => Fault::Stop { node, role, millis: u64::from(20 + chance.below(1_500)) },
+            Kind::Term => Fault::Term { node },
+            Kind::DiskFull => Fault::DiskFull { kib: 64 + chance.below(512) },
+            Kind::MuteConsole => Fault::MuteConsole,
+            Kind::FolderDeleted => Fault::FolderDeleted,
+            Kind::ClockStep => {
+                let seconds = chance.of(&[-86_400, -3_600, 3_600, 31_536_000]);
+                Fault::ClockStep { node, seconds }
+            }
+            Kind::Cut => Fault::Cut { node },
         };
-        // A cut needs a network of its own, which the engine's ranks do not.
-        let engine = if matches!(fault, Fault::Cut { .. }) { "direct" } else { engine };
         let world = if engine == "command" { nodes } else { nodes * nproc };
         let fails = chance.below(3) == 0;
         let ends =
@@ -153,15 +228,24 @@ impl Spec {
         if self.engine == "command" { 1 } else { self.nproc }
     }
 
-    fn arguments(&self, misbehave: PathBuf, more: &[&str]) -> Vec<OsString> {
+    /// What the ranks of a node keep their count in.
+    fn byte_counts(&self, node: u32, folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+        let (first, folder) = (node * self.local(), folder.to_owned());
+        (first..first + self.local()).map(move |rank| folder.join(format!("bytes-{rank}")))
+    }
+
+    fn arguments(&self, misbehave: PathBuf) -> Vec<OsString> {
         let mut args = run_args(self.engine, self.nproc);
-        args.extend(["--grace", "2s", "--wait-timeout", "60s"].map(OsString::from));
-        args.extend(more.iter().map(OsString::from));
+        args.extend(["--grace", "2s", "--wait-timeout", "120s"].map(OsString::from));
+        // On another disk than the logs, and written before them.
+        args.extend(["--termination-log", MESSAGE].map(OsString::from));
         args.extend(["--".into(), misbehave.into(), "number".into(), ".".into()]);
         // With a pause of 0 an endless rank would only measure the disk.
-        // One that is to be stopped must still be there when the signal comes.
+        // One that is to be hit must still be there when the fault comes.
         let (lines, pause) = match self.fault {
-            Fault::Stop { .. } => (self.lines.max(1_500), self.pause.max(200)),
+            Fault::Stop { .. } | Fault::ClockStep { .. } => {
+                (self.lines.max(1_500), self.pause.max(200))
+            }
             _ if self.fault.is_fatal() => (self.lines, self.pause.max(100)),
             _ => (self.lines, self.pause),
         };
@@ -196,12 +280,19 @@ impl Drop for Disk {
     }
 }
 
+/// The termination message, in a job's folder.
+const MESSAGE: &str = "message";
+
 /// How one node ended.
+#[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) code: i32,
     pub(crate) folder: PathBuf,
+    /// Its standard output, where somebody read it, and its standard error.
+    pub(crate) out: Option<String>,
     pub(crate) console: String,
     pub(crate) run: Option<Value>,
+    pub(crate) message: Option<Value>,
     pub(crate) left: Vec<String>,
 }
 
@@ -214,7 +305,7 @@ pub(crate) struct Round {
     /// The process that was to be stopped had ended already.
     pub(crate) missed: bool,
     /// The fault could not be made here.
-    pub(crate) skipped: bool,
+    skipped: bool,
     overs: Vec<Over>,
     _disk: Option<Disk>,
     _ended: Vec<Ended>,
@@ -249,26 +340,30 @@ impl Round {
                 if node == 0 && spec.fault == Fault::MuteConsole {
                     setup = setup.mute_console();
                 }
+                if matches!(spec.fault, Fault::ClockStep { node: hit, .. } if hit == node) {
+                    setup = setup.own_clock();
+                }
+                setup = setup.env("PYTHONPATH", modules());
                 if node == 0
                     && let Fault::DiskFull { kib } = spec.fault
                 {
                     disk = Disk::new(setup.folder().join("ranklaunch-logs"), kib);
                     skipped = disk.is_none();
                 }
-                let args = spec.arguments(setup.misbehave(), &[]);
+                let args = spec.arguments(setup.misbehave());
                 setup.start(&crate::common::executable(), &args)
             })
             .collect();
         let (mut victim, mut missed) = (None, false);
-        if spec.fault.is_fatal() || matches!(spec.fault, Fault::Stop { .. } | Fault::FolderDeleted)
+        if spec.fault.is_fatal()
+            || matches!(spec.fault.kind(), Kind::Stop | Kind::FolderDeleted | Kind::ClockStep)
         {
             wait_for_ranks(spec, &mut jobs);
             std::thread::sleep(Duration::from_millis(spec.after));
             (victim, missed) = strike(spec, &mut jobs);
         }
-        let deadline = DEADLINE;
         let overs: Vec<Over> =
-            jobs.into_iter().map(|job| job.ends_by(deadline, &format!("{spec:?}"))).collect();
+            jobs.into_iter().map(|job| job.ends_by(PATIENCE, &format!("{spec:?}"))).collect();
         let mut round = Round {
             spec: spec.clone(),
             nodes: Vec::new(),
@@ -297,26 +392,28 @@ impl Round {
         };
         let Some(cluster) = Cluster::new(spec.nodes) else { return round };
         round.skipped = false;
-        let args = spec.arguments(crate::common::faults::misbehave().to_owned(), &[]);
-        let running: Vec<Running> = (0..spec.nodes)
-            .map(|rank| cluster.launcher(rank, rank, spec.nodes, &args).start())
-            .collect();
+        let args = spec.arguments(crate::common::faults::misbehave().to_owned());
+        let start = |rank| {
+            let launcher = cluster.launcher(rank, rank, spec.nodes, &args);
+            launcher.env("PYTHONPATH", modules()).start()
+        };
+        let running: Vec<Running> = (0..spec.nodes).map(start).collect();
         for (rank, running) in (0..).zip(&running) {
-            let last = rank * spec.nproc + spec.nproc - 1;
-            let file = running.folder().join(format!("bytes-{last}"));
-            crate::common::wait_until("the ranks", || file.exists().then_some(()));
+            for file in spec.byte_counts(rank, running.folder()) {
+                crate::common::wait_until("the ranks", || file.exists().then_some(()));
+            }
         }
         cluster.cut(node);
-        let began = Instant::now();
         for (rank, running) in (0..).zip(running) {
             let ended = running.wait();
-            assert!(began.elapsed() < CUT, "{spec:?}: {:?}", began.elapsed());
             let folder = ended.folder.path().to_owned();
             let left = crate::common::processes_of(ended.token());
             round.nodes.push(Node {
                 code: ended.code,
                 run: run_json(&folder, rank),
+                message: json(&folder.join(MESSAGE)),
                 folder,
+                out: Some(ended.out.clone()),
                 console: ended.err.clone(),
                 left: left.iter().map(|process| format!("{process:?}")).collect(),
             });
@@ -327,7 +424,7 @@ impl Round {
 
     /// What is there of each node now.
     pub(crate) fn look_again(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         let killed_guard = match self.spec.fault {
             Fault::Kill { node, role: Role::Guard } => Some(node),
             _ => None,
@@ -346,15 +443,27 @@ impl Round {
                     left = seen();
                 }
                 let folder = over.job.folder().to_owned();
+                let read = !(node == 0 && self.spec.fault == Fault::MuteConsole);
                 Node {
                     code: over.code,
                     run: run_json(&folder, node),
+                    message: json(&folder.join(MESSAGE)),
                     folder,
+                    out: read.then(|| over.job.out()),
                     console: over.job.err(),
                     left,
                 }
             })
             .collect();
+    }
+
+    /// Why the fault hit nothing: that must not look as if the job had survived it.
+    pub(crate) fn what(&self) -> &'static str {
+        match (self.missed, self.skipped) {
+            (true, _) => " (missed: it had ended)",
+            (_, true) => " (not possible here)",
+            _ => "",
+        }
     }
 
     pub(crate) fn complaints(&self) -> Vec<String> {
@@ -385,19 +494,22 @@ impl Round {
     }
 }
 
-fn run_json(folder: &std::path::Path, node: u32) -> Option<Value> {
+fn run_json(folder: &Path, node: u32) -> Option<Value> {
     let file = folder.join(format!("ranklaunch-logs/latest/node-{node}/run.json"));
+    json(&file)
+}
+
+fn json(file: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
 /// Until every rank has written its first line, or a job is over.
 fn wait_for_ranks(spec: &Spec, jobs: &mut [Job]) {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + PATIENCE;
     for (node, job) in (0..).zip(jobs) {
-        for local in 0..spec.local() {
-            let file = job.folder().join(format!("bytes-{}", node * spec.local() + local));
+        for file in spec.byte_counts(node, job.folder()) {
             while !file.exists() && !job.is_over() {
-                assert!(Instant::now() < deadline, "{spec:?}\n{}", job.err());
+                assert!(Instant::now() < deadline, "no first line: {spec:?}\n{}", job.err());
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
@@ -428,6 +540,11 @@ fn strike(spec: &Spec, jobs: &mut [Job]) -> (Option<u32>, bool) {
         Fault::Term { node } => jobs[node as usize].send(Role::Guard, Signal::SIGTERM),
         Fault::FolderDeleted => {
             let _ = std::fs::remove_dir_all(jobs[0].folder().join("ranklaunch-logs"));
+        }
+        Fault::ClockStep { node, seconds } => {
+            let job = &mut jobs[node as usize];
+            job.step_clock(seconds);
+            return (None, job.is_over());
         }
         Fault::None | Fault::DiskFull { .. } | Fault::MuteConsole | Fault::Cut { .. } => {}
     }

@@ -108,9 +108,12 @@ static void escape(char **argv) {
  * killed. After LINES of them rank WHO ends with CODE (`all`: every rank), the others
  * go on without an end. */
 static void number(char **argv) {
+    /* On a busy machine a job may take minutes until its fault. */
+    alarm(5 * LIFETIME);
     const char *rank = getenv("RANK");
     if (!rank) rank = getenv("NODE_RANK");
-    if (!rank) _exit(75);
+    /* accelerate tells the only one nothing. */
+    if (!rank) rank = "0";
     char path[4096], line[256];
     snprintf(path, sizeof path, "%s/bytes-%s", argv[2], rank);
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
