@@ -115,7 +115,6 @@ fn a_file_that_never_answers_costs_its_deadline_and_nothing_else() {
     assert_eq!(severity, "warn");
     assert!(text.contains("NCCL's configuration files"), "{text}");
     assert_eq!(of(&report, "env.nccl").0, "warn", "what the environment says is known");
-    assert!(ended.elapsed.as_secs_f64() < 10.0, "{:?}", ended.elapsed);
     ended.expect_nothing_left();
 }
 
@@ -129,7 +128,6 @@ fn a_driver_that_hangs_is_a_fault_after_the_deadline() {
     let (severity, text) = of(&json(&ended), "gpu.fault");
     assert_eq!(severity, "fail");
     assert!(text.contains("hangs"), "{text}");
-    assert!(ended.elapsed.as_secs_f64() < 10.0, "{:?}", ended.elapsed);
     ended.expect_nothing_left();
 }
 

@@ -398,8 +398,8 @@ fn a_killed_rank_is_the_cause_on_both_nodes() {
     zero.code(143).says(&CAUSE);
 }
 
-/// `docker stop` gives 10 s unless it is told otherwise: a rank that ends upon
-/// TERM is through long before, one that wants its whole grace is not.
+/// A rank that ends upon TERM is through long before its grace, and before `docker stop`
+/// loses its patience (10 s unless it is told otherwise); one that wants its grace is not.
 #[test]
 fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
     if docker::missing().is_some() {
@@ -407,8 +407,9 @@ fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
     }
     let (image, network) = (docker::host_like(), docker::network());
     let polite = "trap 'echo SAVED; exit 0' TERM; echo READY; while :; do sleep 0.1; done";
-    let [zero, one] = pair(&image, &network, &[], polite);
-    tell(&["stop", one.name()]);
+    let endless = ["-e", "RANKLAUNCH_GRACE=10m"];
+    let [zero, one] = pair(&image, &network, &endless, polite);
+    tell(&["stop", "-t", "60", one.name()]);
     let [zero, one] = [zero, one].map(Container::wait);
     let one = one.code(143).says(&["SIGTERM received", "(stopped.signal)"]);
     assert!(one.out.contains("SAVED"), "{}", one.out);

@@ -161,10 +161,8 @@ fn init_without_proc_ends_what_is_left() {
     // `hold-stdout` leaves a process in a session of its own that ignores TERM.
     let script = "chroot $ROOT /bin/ranklaunch init --grace 1s -- /bin/misbehave hold-stdout 0; \
                   code=$?; pgrep -f '^/bin/misbehave' && exit 99; exit $code";
-    let started = std::time::Instant::now();
     let Some((code, text)) = in_bare_root(script) else { return };
     assert_eq!(code, 0, "{text}");
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 /// A shell that started something and then became us: what the command leaves, also

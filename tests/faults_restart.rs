@@ -78,7 +78,6 @@ fn term_before_the_restart_prevents_it() {
     let over = job.ends_within(SOON).nothing_left();
     assert!([9, 143].contains(&over.code), "{} {}", over.code, over.job.err());
     assert_eq!(attempts(&over), ["attempt-0"]);
-    assert!(over.elapsed < Duration::from_secs(3), "{:?}", over.elapsed);
 }
 
 /// Somebody who came into the container (`kubectl exec`, a notebook) is nobody's

@@ -10,7 +10,11 @@ use std::time::{Duration, Instant};
 use common::faults::{Job, Place, Role, Setup};
 use nix::sys::signal::Signal;
 
-const SOON: Duration = Duration::from_secs(15);
+/// Only what never ends is found by it: where something must not wait for the grace, the
+/// grace is longer than anybody's patience.
+const SOON: Duration = common::PATIENCE;
+/// Longer than [`SOON`].
+const ENDLESS: &str = "10m";
 
 fn torchrun(setup: Setup, nproc: u32, options: &[&str], program: &[&str]) -> Job {
     let mut args = common::run_args("torchrun", nproc);
@@ -71,23 +75,23 @@ fn control_torchrun_alone_leaves_them() {
 
 #[test]
 fn a_stopped_torchrun_ends_with_the_grace() {
-    let mut job = torchrun(Setup::new(Place::Subreaper), 2, &["--grace", "3s"], &["escape"]);
+    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
     job.send(Role::Engine, Signal::SIGSTOP);
     job.send(Role::Guard, Signal::SIGTERM);
-    let over = job.ends_within(SOON).code(143).nothing_left();
-    assert!(over.elapsed < Duration::from_secs(5), "{:?}", over.elapsed);
+    job.ends_within(SOON).code(143).nothing_left();
 }
 
 /// A stopped torchrun cannot end the others when a rank fails; we do, within the grace.
 #[test]
 fn a_stopped_torchrun_does_not_keep_a_failed_job() {
-    let mut job = torchrun(Setup::new(Place::Subreaper), 2, &["--grace", "3s"], &["escape"]);
+    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
     job.send(Role::Engine, Signal::SIGSTOP);
     job.send(Role::Rank, Signal::SIGKILL);
-    let over = job.ends_within(SOON).code(137).nothing_left();
-    assert!(over.elapsed < Duration::from_secs(5), "{:?}", over.elapsed);
+    job.ends_within(SOON).code(137).nothing_left();
 }
 
 /// Node 0's ranks are done; torchrun waits for node 1's up to five minutes.
@@ -100,20 +104,19 @@ fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
             .env("RANK", rank)
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", &port);
-        torchrun(setup, 1, &["--muster", "off", "--grace", "10s"], program)
+        torchrun(setup, 1, &["--muster", "off", "--grace", ENDLESS], program)
     };
-    let mut zero = node("0", &["escape-and-exit", "0"]);
+    let mut zero = node("0", &["until", "/proc/self", "0"]);
     let mut one = node("1", &["wait"]);
     zero.says("READY", 1);
     one.says("READY", 1);
-    // Guard, agent and torchrun: the rank's escapees had their grace and are gone.
+    // Guard, agent and torchrun: the rank is done.
     zero.waits("the exit barrier", |job| job.processes().len() == 3);
     let began = Instant::now();
     zero.waits("the barrier itself", |_| began.elapsed() > Duration::from_millis(500));
     zero.send(Role::Guard, Signal::SIGTERM);
-    let over = zero.ends_within(SOON).code(143).nothing_left();
     // In that barrier torchrun hears no signal; without ranks it is not given the whole grace.
-    assert!(over.elapsed < Duration::from_secs(5), "{:?}", over.elapsed);
+    zero.ends_within(SOON).code(143).nothing_left();
     one.send(Role::Guard, Signal::SIGTERM);
     one.ends_within(SOON).code(143).nothing_left();
 }

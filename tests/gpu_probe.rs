@@ -141,7 +141,7 @@ fn a_hung_driver_costs_the_deadline_and_is_left_alone() {
     let facts =
         gpus_within(&node(root.path(), &fake, &[]), ProbeMode::Auto, Duration::from_millis(300));
     let took = before.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took >= Duration::from_millis(300) && took < PATIENCE, "{took:?}");
     assert_eq!(fault_ids(&facts), ["gpu.fault.hung"]);
     assert!(facts.gpus.is_empty(), "a device of a hung driver was counted as opened");
     assert!(

@@ -298,7 +298,7 @@ fn leftovers_get_term_and_the_grace_and_then_kill() {
         let launcher = ours(options, ["sh", "-c", deaf]).env("RANKLAUNCH_GRACE", variable);
         let ended = launcher.run().expect_code(5).expect_nothing_left();
         let millis = ended.elapsed.as_millis();
-        assert!((1000..5000).contains(&millis), "{millis} ms");
+        assert!(millis >= 1000, "{millis} ms");
     }
 }
 

@@ -55,7 +55,8 @@ fn term_gives_143_and_a_checkpoint_its_time() {
 fn term_during_the_rendezvous_ends_at_once() {
     // With a muster node 0 would not start torchrun before node 1 is there.
     let launcher = torchrun(1, "succeed").node(0, 2, free_port()).env("RANKLAUNCH_MUSTER", "off");
-    let running = launcher.start();
+    // Nobody is there who could use the grace, which is longer than our patience.
+    let running = launcher.env("RANKLAUNCH_GRACE", "10m").start();
     wait_until("torchrun", || {
         running
             .processes()
@@ -64,9 +65,7 @@ fn term_during_the_rendezvous_ends_at_once() {
             .then_some(())
     });
     running.signal(Signal::SIGTERM);
-    let ended = running.wait().expect_code(143).expect_nothing_left();
-    // The grace is 28 s, and nobody is there who could use it.
-    assert!(ended.elapsed < std::time::Duration::from_secs(28) / 2, "{:?}", ended.elapsed);
+    running.wait().expect_code(143).expect_nothing_left();
 }
 
 #[test]

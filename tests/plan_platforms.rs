@@ -168,7 +168,6 @@ fn contracts_are_read_with_their_traps() {
         ),
     ];
     let mut wrong = Vec::new();
-    let mut took = Vec::new();
     for (platform, expected) in table {
         let planned = Node::with_gpus(8).platform(platform).json(&["--", "train.py"]);
         let have = if planned.code == 0 {
@@ -188,15 +187,20 @@ fn contracts_are_read_with_their_traps() {
         if have != expected {
             wrong.push(format!("{platform}\n want {expected}\n have {have}"));
         }
-        took.push((planned.elapsed, platform));
+        // The master's name stands in /etc/hosts, however the platform wraps it: nobody is
+        // asked for `n[03-04]`.
+        if asked_in_vain(&planned) {
+            wrong.push(format!("{platform}\n has no address: {:#}", planned.json["warnings"]));
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The master's name stands in /etc/hosts, however the platform wraps it: a name
-    // server that is asked for `n[03-04]` costs 2 s, which the middle one does not pay.
-    took.sort();
-    let usual = took[took.len() / 2].0;
-    let (slowest, platform) = took[took.len() - 1];
-    assert!(slowest < 4 * usual + std::time::Duration::from_secs(1), "{platform}: {slowest:?}");
+    // The control: a name that is not there.
+    let node = Node::with_gpus(8).platform("WORLD_SIZE=2 RANK=1 MASTER_ADDR=nobody");
+    assert!(asked_in_vain(&node.json(&["--", "train.py"])));
+}
+
+fn asked_in_vain(planned: &node::Planned) -> bool {
+    planned.code == 0 && planned.warning_ids().contains(&"master.resolve".to_owned())
 }
 
 #[test]

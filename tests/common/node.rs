@@ -25,7 +25,6 @@ pub(crate) struct Node {
 pub(crate) struct Planned {
     pub(crate) code: i32,
     pub(crate) json: Value,
-    pub(crate) elapsed: std::time::Duration,
 }
 
 #[allow(dead_code, clippy::allow_attributes, reason = "each test file uses its own part")]
@@ -117,7 +116,7 @@ impl Node {
         assert_eq!(ended.err, "", "JSON says everything, a refusal too");
         let json = serde_json::from_str(&ended.out)
             .unwrap_or_else(|error| panic!("{error}: {}", ended.out));
-        Planned { code: ended.code, json, elapsed: ended.elapsed }
+        Planned { code: ended.code, json }
     }
 }
 
