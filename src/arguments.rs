@@ -42,39 +42,66 @@ pub(crate) fn words(program: &Program) -> Vec<OsString> {
     }
 }
 
+/// Where an argument and its value stand among the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) name: usize,
+    pub(crate) value: usize,
+    /// Bytes of the value's word before it: `--name=`.
+    pub(crate) from: usize,
+}
+
 /// The last value of any of the arguments `names`. An abbreviation counts only where
 /// `is_value` holds for what follows it: a longer option may have been meant otherwise.
-pub(crate) fn value_of<'a>(
-    words: &'a [OsString],
+pub(crate) fn place_of<W: AsRef<OsStr>>(
+    words: &[W],
     names: &[&str],
     is_value: impl Fn(&OsStr) -> bool,
-) -> Option<Given<'a>> {
+) -> Option<Place> {
     let mut found = None;
-    let mut rest = words.iter();
-    while let Some(word) = rest.next() {
+    let mut at = 0;
+    while let Some(word) = words.get(at).map(AsRef::as_ref) {
+        let name_at = at;
+        at += 1;
         let (name, attached) = option(word);
         let is_exact = names.iter().any(|known| known.as_bytes() == name);
         if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
             continue;
         }
         // `--a --b`: an argument without a value is argparse's to report.
-        let next = rest.clone().next().filter(|next| !next.as_bytes().starts_with(b"--"));
-        let value = attached.or(next.map(OsString::as_os_str));
-        let Some(value) = value.filter(|value| is_exact || is_value(value)) else { continue };
-        let Ok(name) = std::str::from_utf8(name) else { continue };
-        found = Some(Given { name, value });
-        if attached.is_none() {
-            rest.next();
-        }
+        let next = words.get(at).map(AsRef::as_ref);
+        let next = next.filter(|next: &&OsStr| !next.as_bytes().starts_with(b"--"));
+        let Some(value) = attached.or(next).filter(|value| is_exact || is_value(value)) else {
+            continue;
+        };
+        let (value, from) = match attached {
+            Some(_) => (name_at, word.len() - value.len()),
+            None => (at, 0),
+        };
+        found = Some(Place { name: name_at, value, from });
+        at = at.max(value + 1);
     }
     found
 }
 
-/// The flag `name`, in full or abbreviated, as it stands there.
-pub(crate) fn flag<'a>(words: &'a [OsString], name: &str) -> Option<&'a OsStr> {
-    let is_it =
-        |word: &&OsString| word.as_bytes() == name.as_bytes() || abbreviates(word.as_bytes(), name);
-    words.iter().find(is_it).map(OsString::as_os_str)
+/// What stands at [`place_of`].
+pub(crate) fn value_of<'a>(
+    words: &'a [OsString],
+    names: &[&str],
+    is_value: impl Fn(&OsStr) -> bool,
+) -> Option<Given<'a>> {
+    let Place { name, value, from } = place_of(words, names, is_value)?;
+    let name = std::str::from_utf8(option(words.get(name)?).0).ok()?;
+    let value = OsStr::from_bytes(words.get(value)?.as_bytes().get(from..)?);
+    Some(Given { name, value })
+}
+
+/// Where the flag `name` stands, in full or abbreviated.
+pub(crate) fn flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
+    words
+        .iter()
+        .map(|word| word.as_ref().as_bytes())
+        .position(|word| word == name.as_bytes() || abbreviates(word, name))
 }
 
 /// `--name=value` or `--name`, taken apart.
@@ -207,7 +234,7 @@ mod tests {
             let found = found.map(|given| (given.name, given.value));
             assert_eq!(found, expected.map(|(name, value)| (name, OsStr::new(value))), "{args:?}");
         }
-        assert_eq!(flag(&strings(&["--dit_f"]), "--dit_fsdp"), Some(OsStr::new("--dit_f")));
+        assert_eq!(flag(&strings(&["-d", "--dit_f"]), "--dit_fsdp"), Some(1));
         assert_eq!(flag(&strings(&["--dit_fsdpx", "-d"]), "--dit_fsdp"), None);
     }
 

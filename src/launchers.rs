@@ -2,8 +2,12 @@
 //!
 //! Owns the one table of launchers: names, modules, and the flags in which they are told
 //! sizes. Takes command lines; says which launcher they run and which program it is given.
-//! Knows a launcher by what runs, never by what is named: `vim torchrun` is an editor.
-//! Never reads a file and decides nothing.
+//! Knows a launcher by what runs, never by what is named: `vim torchrun` is an editor, and
+//! `nohup torchrun` a launcher. Never reads a file and decides nothing.
+
+mod prefixes;
+
+pub use prefixes::{Scope, command_at, is_assignment, prefixes};
 
 use crate::procfs::basename;
 
@@ -215,19 +219,19 @@ pub fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|row| row.modules.iter().any(|known| known.as_bytes() == name))
 }
 
-/// The launcher that a whole command line runs, and the position of its first argument.
-/// `accelerate config` launches nothing.
+/// The launcher that a whole command line runs, and the position of its first argument, whatever
+/// stands before it ([`prefixes`]). `accelerate config` launches nothing.
 pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
-    let first = argv.first()?.as_ref();
-    let (launcher, at) = if is_python(first) {
-        let run = python_program(argv.get(1..)?)?;
+    let (launcher, at) = if let Some(from) = python_at(argv) {
+        let run = python_program(argv.get(from..)?)?;
         let launcher = match run.program {
             PythonProgram::Module(name) => of_module(name),
             PythonProgram::Script(path) => of_name(path),
         };
-        (launcher?, run.arguments + 1)
+        (launcher?, from + run.arguments)
     } else {
-        (of_name(first)?, 1)
+        let at = command_at(argv);
+        (of_name(argv.get(at)?)?, at + 1)
     };
     match launcher.verb {
         None => Some((launcher, at)),
@@ -317,6 +321,17 @@ pub fn is_python(word: impl AsRef<[u8]>) -> bool {
         let number = number.get(..end.map_or(0, |end| end + 1)).unwrap_or_default();
         number.iter().all(|letter| letter.is_ascii_digit() || *letter == b'.')
     })
+}
+
+/// Where the arguments of python begin in a whole command line, if python is what it runs:
+/// behind the interpreter, or where `uv run` and its like are given `-m` or a .py.
+pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
+    let at = command_at(argv);
+    let first = argv.get(at)?.as_ref();
+    if is_python(first) {
+        return Some(at + 1);
+    }
+    (first == b"-m" || first.ends_with(b".py")).then_some(at)
 }
 
 /// What `python ARGUMENTS…` runs (the arguments only, without the interpreter): a script or a
@@ -449,6 +464,15 @@ mod tests {
             ("ft_launcher a.py", Some(PerGpu), 1),
             ("mpirun -np 2 python a.py", Some(Anywhere), 1),
             ("srun python a.py", Some(Anywhere), 1),
+            ("nohup torchrun a.py", Some(Torchrun), 2),
+            ("env X=1 python -m torch.distributed.run a.py", Some(Torchrun), 5),
+            ("uv run -m torch.distributed.run a.py", Some(Torchrun), 4),
+            ("timeout 1h accelerate launch a.py", Some(Accelerate), 4),
+            ("conda run -n x deepspeed a.py", Some(Deepspeed), 5),
+            ("uv run a.py torchrun", None, 0),
+            ("env.py torchrun", None, 0),
+            ("command -v torchrun", None, 0),
+            ("timeout 1h", None, 0),
             ("python -m pdb -m torch.distributed.run a.py", None, 0),
             ("python train.py torchrun", None, 0),
             ("python -c torchrun", None, 0),

@@ -239,6 +239,20 @@ const CASES: &[Case] = &[
     case("layout.world", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 10", "--ulysses_size 10"),
     case("layout.heads", PYTORCHJOB, "--ulysses_size 8", "--ulysses_size 14", "--ulysses_size 14"),
     case(
+        "layout.alone",
+        PYTORCHJOB,
+        "                    --nproc_per_node=4 \\\n                    --nnodes=$WORLD_SIZE",
+        "                    --nproc_per_node=1 \\\n                    --nnodes=1",
+        "",
+    ),
+    case(
+        "layout.alone",
+        PYTORCHJOB,
+        "--nproc_per_node=4 \\\n                    --nnodes=$WORLD_SIZE --node_rank=$RANK \\\n                    --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT \\\n                    generate.py",
+        "--nproc_per_node=1 --nnodes=1 \\\n                    generate.py --dit_fsdp",
+        "generate.py --dit_fsdp",
+    ),
+    case(
         "layout.heads",
         RANKLAUNCH,
         "    Worker:\n      replicas: 1",
@@ -777,6 +791,11 @@ fn what_people_write_is_understood() {
     let ray = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: a}\nspec: {headGroupSpec: {template: {spec: {containers: [{name: ray-head, image: x, resources: {limits: {nvidia.com/gpu: 8, memory: 200Gi, cpu: 32}}}SIDE]}}}}\n";
     let side =
         ", {name: side, image: x, resources: {limits: {nvidia.com/gpu: 2, memory: 2Gi, cpu: 8}}}";
+    let generate = |arguments: &str, gpus: u32| {
+        let words = arguments.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>();
+        let words = words.join(", ");
+        single(&format!("command: [torchrun, --nproc_per_node={gpus}, generate.py, {words}]"), gpus)
+    };
     let rows: Vec<(String, &[&str])> = vec![
         // A shell's options are one letter each.
         (single("command: [bash, -cex, 'torchrun --nproc_per_node=16 t.py']", 8), &["gpu.nproc"]),
@@ -798,6 +817,74 @@ fn what_people_write_is_understood() {
             ),
             &[],
         ),
+        // A launcher behind words that only run it.
+        (single("command: [nohup, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
+        (single("command: [timeout, 1h, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
+        (
+            single("command: [env, -u, A, B=1, torchrun, --nproc_per_node=16, t.py]", 8),
+            &["gpu.nproc"],
+        ),
+        (single("command: [uv, run, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
+        (
+            single("command: [uv, run, -m, torch.distributed.run, --nproc_per_node=16, t.py]", 8),
+            &["gpu.nproc"],
+        ),
+        (
+            single("command: [conda, run, -n, x, torchrun, --nproc_per_node=16, t.py]", 8),
+            &["gpu.nproc"],
+        ),
+        (
+            single(
+                "command: [numactl, -N, '0', stdbuf, -oL, torchrun, --nproc_per_node=16, t.py]",
+                8,
+            ),
+            &["gpu.nproc"],
+        ),
+        (
+            single(
+                "command: [bash, -c, 'time taskset -c 0-7 torchrun --nproc_per_node=16 t.py']",
+                8,
+            ),
+            &["gpu.nproc"],
+        ),
+        (
+            single(
+                "command: [bash, -c, 'command -v torchrun && exec torchrun --nproc_per_node=8 t.py']",
+                8,
+            ),
+            &[],
+        ),
+        (single("args: [-g, --, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
+        (single("args: [-m, torch.distributed.run, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
+        (single("command: [uv, run, t.py]", 8), &["launcher.none"]),
+        (single("command: [uv, run, t.py]", 1), &[]),
+        (single("command: [env.py, torchrun, --nproc_per_node=16, t.py]", 8), &["launcher.none"]),
+        // As argparse reads them: abbreviations, the last one, underscores as they are.
+        (generate("--ulysses 16", 8), &["layout.world", "layout.heads"]),
+        (generate("--ulysses_s=16", 8), &["layout.world", "layout.heads"]),
+        (generate("--ulysses_size 16 --ulysses 8", 8), &[]),
+        (generate("--ulysses-size 16", 8), &[]),
+        (generate("--ulysses_size 8 --tas ti2v-5B", 8), &[]),
+        (generate("--ulysses_size 5 --tas ti2v-5B", 5), &["layout.heads"]),
+        (generate("--ulysses_size 8 -- --ulysses_size 16", 8), &[]),
+        // One rank alone must not shard.
+        (generate("--dit_fsdp --t5_fsdp", 1), &["layout.alone"]),
+        (generate("--dit_f", 1), &["layout.alone"]),
+        (generate("--dit_fsdp --t5_fsdp --ulysses_size 8", 8), &[]),
+        (generate("--offload_model True", 1), &[]),
+        (single("command: [python, generate.py, --t5_fsdp]", 1), &["layout.alone"]),
+        (
+            single(
+                "command: [python, generate.py, --t5_fsdp], env: [{name: WORLD_SIZE, value: '2'}]",
+                1,
+            ),
+            &[],
+        ),
+        (single("command: [python, train.py, --t5_fsdp]", 1), &[]),
+        (single("command: [ranklaunch, --profile, wan22]", 1), &[]),
+        (single("command: [ranklaunch, --profile, wan22, --, --dit_fsdp]", 1), &["layout.alone"]),
+        (single("command: [ranklaunch, --profile, wan22, --, --dit_fsdp]", 8), &[]),
+        (single("command: [ranklaunch, --layout, none, --profile, wan22, --, --dit_fsdp]", 1), &[]),
         // c10d hands out the ranks itself.
         (
             pytorchjob(

@@ -154,6 +154,12 @@ mod tests {
             ("torchrun --nproc-per-node 8 -m wan.other", launcher(false)),
             ("srun --ntasks-per-node=1 python train.py", launcher(true)),
             ("srun --ntasks-per-node=1 /bin/ranklaunch run -- train.py", launcher(false)),
+            ("timeout -k 30 1h torchrun --nproc-per-node 8 train.py", launcher(true)),
+            ("uv run --with x -m torch.distributed.run train.py", launcher(true)),
+            ("sudo -u me accelerate launch other.py train.py", launcher(false)),
+            // It waits for its python, which is found itself.
+            ("timeout 1h python train.py", Kind::Other),
+            ("uv run train.py", Kind::Other),
             ("vim train.py", Kind::Other),
             ("grep train.py train.py", Kind::Other),
             ("sh -c python train.py", Kind::Other),

@@ -79,10 +79,7 @@ fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
             Target::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
         };
     }
-    let (first, rest) = argv.split_first()?;
-    if !launchers::is_python(first) {
-        return None;
-    }
+    let rest = argv.get(launchers::python_at(argv)?..)?;
     let run = launchers::python_program(rest)?;
     let word = rest.get(run.at)?;
     Some(match run.program {

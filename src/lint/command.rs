@@ -5,12 +5,14 @@
 //! [`crate::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::rc::Rc;
 
 use super::launchers::{Field, Launcher};
 use super::shell;
 use super::word::{self, Word};
 use super::yaml::Node;
+use crate::arguments::{self, Place};
 use crate::cli;
 use crate::host::Host;
 use crate::lang::Text;
@@ -56,9 +58,17 @@ impl Launch {
         self.script.as_ref().map(|script| base(script.text()))
     }
 
-    /// The value of one of the script's own arguments; `-` and `_` count as equal.
-    pub(super) fn argument(&self, name: &str) -> Option<Word> {
-        value_of(&self.args, name)
+    /// The value of one of the script's own arguments, as argparse reads them.
+    pub(super) fn argument(&self, names: &[&str], is_value: fn(&OsStr) -> bool) -> Option<Word> {
+        let words = self.words();
+        let Place { value, from, .. } = arguments::place_of(&words, names, is_value)?;
+        let word = self.args.get(value)?;
+        Some(word.part(word.text().get(from..)?))
+    }
+
+    /// The script's own arguments; what follows a bare `--` is none.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.args.iter().map(Word::text).take_while(|word| *word != "--").collect()
     }
 }
 
@@ -228,53 +238,45 @@ impl Reader {
                         let rest = words.get(at..).unwrap_or_default();
                         self.launch(first, row, rest, may_not_run);
                     }
-                    None if is_python(first.text()) => self.python(first, rest, may_not_run),
-                    None => {}
+                    None => self.python(&argv, words, may_not_run),
                 }
             }
         }
     }
 
-    /// Words after assignments and programs that only run another one; assignments are kept.
+    /// The words behind assignments and programs that only run another one; assignments are kept.
     fn without_prefixes<'a>(&mut self, words: &'a [Word], may_not_run: bool) -> &'a [Word] {
-        let mut rest = words;
-        let mut exports = false;
-        while let Some((first, after)) = rest.split_first() {
-            if let Some((name, value)) = first.text().split_once('=')
-                && word::is_name(name)
-            {
-                let value = first.part(value);
-                if value.is_plain() && !may_not_run {
-                    self.known.insert(name.to_owned(), value.text().to_owned());
-                } else {
-                    self.known.remove(name);
-                }
-                self.started.exports.push((name.to_owned(), value));
-                rest = after;
-                continue;
-            }
-            match base(first.text()) {
-                "export" | "declare" | "readonly" => exports = true,
-                "exec" | "nohup" | "command" | "env" | "sudo" | "stdbuf" | "nice" | "setsid"
-                | "tini" | "dumb-init" | "catatonit" | "numactl" | "--" => {}
-                "timeout" => {
-                    rest = after;
-                    while let Some((flag, more)) = rest.split_first()
-                        && (flag.text().starts_with('-')
-                            || flag.text().starts_with(|c: char| c.is_ascii_digit()))
-                    {
-                        rest = more;
-                    }
-                    continue;
-                }
-                // Flags of these programs; the flags of a launcher stand after its name.
-                word if word.starts_with('-') => {}
-                _ if exports => {}
-                _ => return rest,
-            }
-            rest = after;
+        let exports = words.first().map(|first| base(first.text()));
+        if matches!(exports, Some("export" | "declare" | "readonly")) {
+            self.assigned(words, may_not_run);
+            return &[];
         }
-        rest
+        // Flags of an entry point that stands in the image: of tini, or `-m` of python.
+        let is_flag = |word: &&Word| word.text().starts_with('-') && word.text() != "-m";
+        let own = words.iter().take_while(is_flag).count();
+        let words = words.get(own..).unwrap_or_default();
+        let texts: Vec<&str> = words.iter().map(Word::text).collect();
+        let (before, command) = words.split_at(launchers::command_at(&texts));
+        self.assigned(before, may_not_run);
+        command
+    }
+
+    /// Keeps what is assigned among these words.
+    fn assigned(&mut self, words: &[Word], may_not_run: bool) {
+        for word in words {
+            let Some((name, value)) =
+                word.text().split_once('=').filter(|(name, _)| word::is_name(name))
+            else {
+                continue;
+            };
+            let value = word.part(value);
+            if value.is_plain() && !may_not_run {
+                self.known.insert(name.to_owned(), value.text().to_owned());
+            } else {
+                self.known.remove(name);
+            }
+            self.started.exports.push((name.to_owned(), value));
+        }
     }
 
     fn shell(&mut self, first: &Word, rest: &[Word], depth: usize) {
@@ -337,16 +339,17 @@ impl Reader {
     }
 
     /// A script or a module without a launcher.
-    fn python(&mut self, first: &Word, rest: &[Word], may_not_run: bool) {
-        let arguments: Vec<&str> = rest.iter().map(Word::text).collect();
-        let Some(run) = python_program(&arguments) else { return };
-        let Some(word) = rest.get(run.at) else { return };
+    fn python(&mut self, argv: &[&str], words: &[Word], may_not_run: bool) {
+        let Some(from) = launchers::python_at(argv) else { return };
+        let Some(run) = argv.get(from..).and_then(python_program) else { return };
+        let own = words.get(from..).unwrap_or_default();
+        let (Some(first), Some(word)) = (words.first(), own.get(run.at)) else { return };
         let program = match run.program {
             PythonProgram::Module(name) => word.part(&String::from_utf8_lossy(name)),
             PythonProgram::Script(_) => word.clone(),
         };
-        let own = rest.get(run.arguments..).unwrap_or_default();
-        self.plain(first, &program, own, may_not_run);
+        let args = own.get(run.arguments..).unwrap_or_default();
+        self.plain(first, &program, args, may_not_run);
     }
 
     fn plain(&mut self, first: &Word, script: &Word, args: &[Word], may_not_run: bool) {
@@ -562,16 +565,6 @@ fn serves(words: &[Word]) -> bool {
         }
         None => false,
     }
-}
-
-/// The value after `--name` or in `--name=value`, the last one as argparse has it.
-fn value_of(args: &[Word], name: &str) -> Option<Word> {
-    let name = dashed(name);
-    args.iter().enumerate().rev().find_map(|(at, word)| match word.text().split_once('=') {
-        Some((flag, value)) if dashed(flag) == name => Some(word.part(value)),
-        None if dashed(word.text()) == name => args.get(at + 1).cloned(),
-        _ => None,
-    })
 }
 
 fn dashed(flag: &str) -> String {

@@ -55,6 +55,7 @@ pub const RULES: &[Rule] = &[
     rule("profile.select", "GPUs for which the profile has no row", layout::select),
     rule("layout.world", "ulysses × ring differs from the number of processes", layout::world),
     rule("layout.heads", "ulysses does not divide the attention heads", layout::heads),
+    rule("layout.alone", "flags that one process alone must not have", layout::alone),
     rule("job.index", "a Job of several pods that do not know their index", kinds::job_index),
     rule(
         "job.completions",

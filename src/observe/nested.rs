@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn torchrun_is_known_by_what_runs_not_by_what_is_named() {
-        let table: [(&str, bool); 18] = [
+        let table = [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", true),
             ("/usr/bin/python3 /opt/venv/bin/torchrun a.py", true),
             ("python3.11 -u -m torch.distributed.run a.py", true),
@@ -81,6 +81,11 @@ mod tests {
             ("python /opt/venv/bin/deepspeed a.py", true),
             ("mpirun -np 2 ranklaunch", false),
             ("srun ranklaunch", false),
+            ("timeout 1h torchrun a.py", true),
+            ("uv run torchrun a.py", true),
+            ("conda run -n x python -m torch.distributed.run a.py", true),
+            ("timeout 1h ranklaunch -- a.py", false),
+            ("uv run a.py torchrun", false),
             ("python -m pdb -m torch.distributed.run a.py", false),
             ("python train.py torchrun", false),
             ("python -c torchrun", false),

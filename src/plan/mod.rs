@@ -7,7 +7,7 @@
 mod accelerate;
 pub mod binding;
 pub mod command;
-mod conditional;
+pub(crate) mod conditional;
 pub mod devices;
 pub mod distance;
 pub mod environment;
@@ -26,7 +26,7 @@ mod rails;
 mod restarts;
 mod scope;
 pub mod select;
-mod sizes;
+pub(crate) mod sizes;
 mod solve;
 mod survey;
 #[cfg(test)]

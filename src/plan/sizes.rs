@@ -58,6 +58,14 @@ const SEQUENCE: &str = "--sequence_parallel_size";
 /// Flags that generate.py of Wan2.1 and Wan2.2 asserts to be absent at world size 1.
 const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
 
+/// The arguments that carry a size in codebases that are known.
+pub(crate) fn known_names(axis: Axis) -> [&'static str; 3] {
+    match axis {
+        Axis::Ulysses => ULYSSES,
+        Axis::Ring => RING,
+    }
+}
+
 /// Which of the two sizes an argument carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Axis {
@@ -66,24 +74,24 @@ pub(crate) enum Axis {
 }
 
 /// The arguments that carry a size: the profile's own, else those of known codebases.
-fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
+pub(crate) fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
     let layout = &settings.layout;
-    let (own, known) = match axis {
-        Axis::Ulysses => (&layout.ulysses_argument, ULYSSES),
-        Axis::Ring => (&layout.ring_argument, RING),
+    let own = match axis {
+        Axis::Ulysses => &layout.ulysses_argument,
+        Axis::Ring => &layout.ring_argument,
     };
     match (rule, own) {
         (LayoutRule::None, _) => Vec::new(),
         (_, Some(own)) => vec![own.as_str()],
         (LayoutRule::UlyssesWorld, None) if axis == Axis::Ulysses => {
-            known.into_iter().chain([SEQUENCE]).collect()
+            known_names(axis).into_iter().chain([SEQUENCE]).collect()
         }
-        (_, None) => known.into(),
+        (_, None) => known_names(axis).into(),
     }
 }
 
 /// A number, or a placeholder that becomes one.
-fn is_size(value: &OsStr) -> bool {
+pub(crate) fn is_size(value: &OsStr) -> bool {
     let text = value.to_string_lossy();
     text.trim().parse::<u32>().is_ok() || text.starts_with('{')
 }
@@ -114,16 +122,20 @@ pub(crate) fn literal(
     None
 }
 
+/// Where flags stand on which the program asserts as a single rank.
+pub(crate) fn not_alone<W: AsRef<OsStr>>(words: &[W]) -> Vec<usize> {
+    NOT_ALONE.iter().filter_map(|name| arguments::flag(words, name)).collect()
+}
+
 /// Flags on which the program asserts where it runs as a single rank.
 pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<(), Refusal> {
     if rule == LayoutRule::None || world != 1 {
         return Ok(());
     }
     let words = arguments::words(program);
-    let found: Vec<String> = NOT_ALONE
-        .iter()
-        .filter_map(|name| arguments::flag(&words, name))
-        .map(|word| word.to_string_lossy().into_owned())
+    let found: Vec<String> = not_alone(&words)
+        .into_iter()
+        .filter_map(|at| Some(words.get(at)?.to_string_lossy().into_owned()))
         .collect();
     if found.is_empty() {
         return Ok(());

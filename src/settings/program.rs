@@ -12,7 +12,7 @@ use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::host::Host;
-use crate::launchers::{self, Target, is_python};
+use crate::launchers::{self, Scope, Target, is_python};
 use crate::mask;
 use crate::text;
 use crate::verdict::Refusal;
@@ -232,9 +232,10 @@ pub(super) fn refuse_unfit(
 struct Nested {
     /// As a person would type it.
     name: String,
-    /// All of it.
+    /// All of it, as the engine `command` can start it.
     line: Vec<OsString>,
-    /// The script that it would start, and the script's arguments.
+    /// The script that it would start, and the script's arguments, behind what each rank needs
+    /// before it (`env X=1`).
     program: Vec<OsString>,
 }
 
@@ -256,7 +257,7 @@ fn launcher_of(program: &Program) -> Option<Nested> {
     };
     let own = bytes.get(at..).unwrap_or_default();
     let words = |from: usize| line.get(at + from..).unwrap_or_default().iter().cloned();
-    let program = match launcher.target(own) {
+    let program: Vec<OsString> = match launcher.target(own) {
         // What mpirun and srun start stands behind flags that nobody can count.
         _ if !launcher.is_read() => Vec::new(),
         Some(Target::Script(from)) => words(from).collect(),
@@ -265,7 +266,31 @@ fn launcher_of(program: &Program) -> Option<Nested> {
         }
         None => Vec::new(),
     };
+    let before = launchers::prefixes(&bytes);
+    let of = |is_wanted: fn(Scope) -> bool| {
+        let wanted = before.iter().filter(move |(scope, _)| is_wanted(*scope));
+        runnable(wanted.flat_map(|(_, at)| line.get(at.clone()).unwrap_or_default()).cloned())
+    };
+    let (kept, rank) = (of(|scope| scope != Scope::Shell), of(|scope| scope == Scope::Rank));
+    let program = match (rank.is_empty(), program.first()) {
+        (true, _) | (_, None) => program,
+        // Behind another word nobody takes it for a script.
+        (false, Some(first)) => {
+            let is_script = first == "-m" || first.as_bytes().ends_with(b".py");
+            let python = is_script.then(|| OsString::from("python"));
+            rank.into_iter().chain(python).chain(program).collect()
+        }
+    };
+    let command = line.get(launchers::command_at(&bytes)..).unwrap_or_default();
+    let line = kept.into_iter().chain(command.iter().cloned()).collect();
     Some(Nested { name, line, program })
+}
+
+/// Words before a command, where an assignment needs a program that makes it.
+fn runnable(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let words: Vec<OsString> = words.collect();
+    let makes = words.first().filter(|word| launchers::is_assignment(word.as_bytes()));
+    makes.map(|_| OsString::from("env")).into_iter().chain(words).collect()
 }
 
 fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {

@@ -353,6 +353,16 @@ fn a_launcher_is_no_script() {
         ("-- srun python a.py", "srun", "-- SCRIPT ARGS"),
         ("-- horovodrun -np 2 python a.py", "horovodrun", "-- SCRIPT ARGS"),
         ("-- ray start --head", "ray", "-- SCRIPT ARGS"),
+        ("-- nohup torchrun a.py", "torchrun", "-- a.py"),
+        ("-- time torchrun a.py", "torchrun", "--engine command -- torchrun a.py"),
+        ("-- exec torchrun -m a.b", "torchrun", "-- -m a.b"),
+        ("-- timeout 1h torchrun a.py", "torchrun", "--engine command -- timeout 1h torchrun a.py"),
+        ("-- env X=1 torchrun a.py", "torchrun", "-- env X=1 python a.py"),
+        ("-- X=1 nohup torchrun a.py", "torchrun", "-- env X=1 python a.py"),
+        ("-- numactl -N 0 torchrun -m a.b", "torchrun", "-- numactl -N 0 python -m a.b"),
+        ("-- uv run torchrun a.py", "torchrun", "-- uv run python a.py"),
+        ("-- uv run -m torch.distributed.run a.py", "torchrun", "-- uv run python a.py"),
+        ("-- conda run -n x accelerate launch a.py", "accelerate", "-- conda run -n x python a.py"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let refusal = read(&options(&words), &node).expect_err(line);
@@ -370,6 +380,12 @@ fn a_launcher_is_no_script() {
             let meant = [&["--engine", "command"], words.as_slice()].concat();
             assert_eq!(read(&options(&meant), &node).expect(line).warnings, [], "{line}");
         }
+    }
+    for line in
+        ["-- env.py torchrun", "-- uv run a.py", "-- env X=1 a.py", "-- timeout 1h python a.py"]
+    {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert!(read(&options(&words), &node).is_ok(), "{line}");
     }
     // From a profile likewise, with the line that says so.
     let (_folder, path) = file("[job]\nscript = 'torchrun'\nargs = ['a.py']");

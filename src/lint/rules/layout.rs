@@ -13,13 +13,11 @@ use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
 use super::{Place, places};
 use crate::plan::layout::{Literal, Problem, is_legal, solve};
-use crate::plan::{Notes, heads as heads_of, select as rows};
-use crate::settings::{LayoutRule, Settings, Source};
+use crate::plan::sizes::{self, Axis};
+use crate::plan::{Notes, conditional, heads as heads_of, select as rows};
+use crate::settings::{LayoutRule, Program, Settings, Source};
 use crate::text;
 use crate::verdict::Refusal;
-
-const ULYSSES: &[&str] = &["--ulysses_size", "--ulysses_degree"];
-const RING: &[&str] = &["--ring_size", "--ring_degree"];
 
 /// What ranklaunch is told of the layout, or else what is known of the script.
 fn settings<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, 'b>) -> Option<&'b Settings> {
@@ -31,15 +29,20 @@ fn settings<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, 'b>) -> Option<&'b Sett
     profiles::of(scene.layouts, place.launch, profile).map(|layout| &layout.settings)
 }
 
-/// The argument that states the ulysses size.
+/// The argument that states a size.
+fn stated(scene: &Scene<'_, '_>, place: &Place<'_, '_>, axis: Axis) -> Option<Word> {
+    let known = settings(scene, place);
+    let names = known.map(|known| sizes::names(known, known.layout.rule.value, axis));
+    let names = names.filter(|names| !names.is_empty());
+    place.launch.argument(&names.unwrap_or_else(|| sizes::known_names(axis).into()), sizes::is_size)
+}
+
 pub(super) fn ulysses(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
-    let known = settings(scene, place).and_then(|known| known.layout.ulysses_argument.as_deref());
-    known.into_iter().chain(ULYSSES.iter().copied()).find_map(|name| place.launch.argument(name))
+    stated(scene, place, Axis::Ulysses)
 }
 
 fn ring(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
-    let known = settings(scene, place).and_then(|known| known.layout.ring_argument.as_deref());
-    known.into_iter().chain(RING.iter().copied()).find_map(|name| place.launch.argument(name))
+    stated(scene, place, Axis::Ring)
 }
 
 fn number(word: &Word) -> Option<u32> {
@@ -168,6 +171,48 @@ pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 ),
             );
         }
+    }
+}
+
+/// Processes of the job and what each is given, as far as the manifest says both.
+fn given(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Option<(u32, Program)> {
+    let launch = place.launch;
+    if let Some(own) = launch.settings.as_deref() {
+        let problem = problem(scene, place, known)?;
+        let sizes = solve(&problem).ok()?;
+        let program = own.program.as_ref()?.value.clone();
+        let (nodes, notes) = (problem.nnodes, &mut Notes::default());
+        let program = conditional::apply(own, program, nodes, sizes, notes);
+        return Some((nodes.saturating_mul(sizes.nproc), program));
+    }
+    let world = match launch.launcher {
+        // What the platform says of nodes, a script without launcher takes for processes.
+        Launcher::Python if place.container.env.contains_key("WORLD_SIZE") => None,
+        Launcher::Python => scene.job.nodes(),
+        _ => world_of(scene, place),
+    };
+    let path = launch.script.as_ref()?.text().into();
+    let args = launch.words().into_iter().map(OsString::from).collect();
+    Some((u32::try_from(world?).ok()?, Program::Script { path, args }))
+}
+
+pub(super) fn alone(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for place in places(scene) {
+        let Some(known) = settings(scene, &place) else { continue };
+        let Some((world, program)) = given(scene, &place, known) else { continue };
+        let Err(refusal) = sizes::check_alone(known.layout.rule.value, world, &program) else {
+            continue;
+        };
+        let launch = place.launch;
+        let at = sizes::not_alone(&launch.words()).first().and_then(|at| launch.args.get(*at));
+        let hint = match launch.launcher {
+            Launcher::Ranklaunch => refusal.hint,
+            _ => text!(
+                "leave them out on one GPU, or start two or more processes",
+                "单卡时请去掉它们，或启动两个以上的进程"
+            ),
+        };
+        findings.error(at.map_or(launch.line, |word| word.line), refusal.text, hint);
     }
 }
 
