@@ -156,6 +156,7 @@ pub const LAUNCHERS: &[Launcher] = &[
         ],
         ..NOTHING
     },
+    Launcher { names: &["hyperpodrun"], modules: &[], ..TORCHRUN },
     Launcher { names: &["xtorchrun"], ..NOTHING },
     Launcher {
         names: &["dlrover-run"],

@@ -796,6 +796,18 @@ fn what_people_write_is_understood() {
         let words = words.join(", ");
         single(&format!("command: [torchrun, --nproc_per_node={gpus}, generate.py, {words}]"), gpus)
     };
+    let mpijob = |launcher: &str, worker: &str| {
+        let worker = pod(&format!("{worker} workingDir: /w"), 8);
+        format!(
+            "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {{name: a}}\nspec:\n  mpiReplicaSpecs:\n    Launcher: {{replicas: 1, template: {{spec: {{containers: [{{name: l, image: x, {launcher}}}]}}}}}}\n    Worker: {{replicas: 2, template: {{spec: {worker}}}}}\n"
+        )
+    };
+    let hyperpod = |options: &str, spec: &str| {
+        let pod = pod(&format!("command: [hyperpodrun, {options}, t.py]"), 8);
+        format!(
+            "apiVersion: sagemaker.amazonaws.com/v1\nkind: HyperPodPyTorchJob\nmetadata: {{name: a}}\nspec: {{{spec}replicaSpecs: [{{name: pods, replicas: 2, template: {{spec: {pod}}}}}]}}\n"
+        )
+    };
     let rows: Vec<(String, &[&str])> = vec![
         // A shell's options are one letter each.
         (single("command: [bash, -cex, 'torchrun --nproc_per_node=16 t.py']", 8), &["gpu.nproc"]),
@@ -1072,6 +1084,22 @@ fn what_people_write_is_understood() {
             &[],
         ),
         (single("command: [ranklaunch, --profile, of-the-image]", 3), &[]),
+        // An MPIJob's Launcher starts ranks on the Workers, which start nothing themselves.
+        (mpijob("command: [deepspeed, t.py]", ""), &[]),
+        (mpijob("command: [mpirun, -np, '16', python, t.py]", ""), &[]),
+        (mpijob("command: [bash, -c, 'accelerate launch --num_processes 16 t.py']", ""), &[]),
+        (mpijob("command: [mpirun, t.py]", "command: [/usr/sbin/sshd, -De],"), &[]),
+        (
+            mpijob("command: [mpirun, t.py]", "").replace(", memory: 64Gi, cpu: 32", ""),
+            &["memory.missing", "cpu.missing"],
+        ),
+        // hyperpodrun is torchrun with a rendezvous of its own.
+        (hyperpod("--nnodes=2, --nproc_per_node=8", ""), &[]),
+        (hyperpod("--nproc_per_node=8", ""), &[]),
+        (hyperpod("--nnodes=2", "nprocPerNode: '8', "), &[]),
+        (hyperpod("--nnodes=2, --nproc_per_node=16", ""), &["gpu.nproc"]),
+        (hyperpod("--nnodes=3", ""), &["nodes.count"]),
+        (hyperpod("--nnodes=2", "nprocPerNode: '4', "), &["gpu.nproc"]),
         // Serving is not training: no port of a master, no data loaders.
         (
             single("command: [vllm, serve, m, --port, '8000']", 8)
@@ -1228,6 +1256,9 @@ fn kinds_keep_their_pods_where_we_look() {
     for head in [
         "apiVersion: v1\nkind: Pod\nspec: POD",
         "apiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: {template: {spec: POD}}}}",
+        "apiVersion: sagemaker.amazonaws.com/v1\nkind: HyperPodPyTorchJob\nspec: {replicaSpecs: [{name: pods, replicas: 1, template: {spec: POD}}]}",
+        "apiVersion: kubeflow.org/v1\nkind: MPIJob\nspec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i, command: [deepspeed, t.py]}]}}}, Worker: {template: {spec: POD}}}}",
+        "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nspec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i, command: [mpirun, -np, '4', python, t.py]}]}}}, Worker: {template: {spec: POD}}}}",
         "apiVersion: kubebrain.io/v1\nkind: TrainingJob\nspec: {replicaSpecs: {Worker: {template: {spec: POD}}}}",
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {tasks: [{name: master, replicas: 1, template: {spec: POD}}]}",
         "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nspec: {replicatedJobs: [{name: w, template: {spec: {template: {spec: POD}}}}]}",

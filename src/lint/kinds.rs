@@ -27,6 +27,8 @@ pub(super) struct Kind {
     pub(super) gives_pet: bool,
     /// The operator sets MASTER_ADDR and MASTER_PORT.
     pub(super) gives_master: bool,
+    /// What uses the GPUs is started from another pod: by Ray's tasks, by mpirun.
+    pub(super) remote: bool,
     /// The operator mounts memory at /dev/shm where the pod does not.
     pub(super) mounts_shm: bool,
     /// Begins of the variables that the operator sets in a container.
@@ -41,6 +43,7 @@ const PLAIN: Kind = Kind {
     together: Together::No,
     gives_pet: false,
     gives_master: false,
+    remote: false,
     mounts_shm: false,
     sets: &[],
     pods: |_, _| Vec::new(),
@@ -55,6 +58,7 @@ const TRAINER_SETS: &[&str] = &["PET_", "JOB_COMPLETION_INDEX", "JOBSET_", "OMPI
 /// Ray mounts /dev/shm into the Ray container (ray-operator, common/pod.go, BuildPod).
 const RAY: Kind = Kind {
     group: "ray.io/",
+    remote: true,
     mounts_shm: true,
     sets: &["RAY_", "FQ_RAY_IP", "KUBERAY_", "REDIS_"],
     ..PLAIN
@@ -93,6 +97,27 @@ pub(super) const KINDS: &[Kind] = &[
         gives_master: true,
         sets: TORCH,
         pods: |object, _| replica_specs(object.at(&["spec", "pytorchReplicaSpecs"])),
+        ..PLAIN
+    },
+    // hyperpodrun takes torchrun's options, and its ranks from the operator.
+    Kind {
+        kind: "HyperPodPyTorchJob",
+        group: "sagemaker.amazonaws.com/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        sets: &[""],
+        pods: |object, _| replicated_items(object.at(&["spec", "replicaSpecs"])),
+        ..PLAIN
+    },
+    // v1 and v2beta1 keep their pods at the same place.
+    Kind {
+        kind: "MPIJob",
+        group: "kubeflow.org/",
+        together: Together::Perhaps,
+        remote: true,
+        sets: &["OMPI_", "K_MPI_JOB_ROLE", "I_MPI_", "HYDRA_"],
+        pods: |object, _| replica_specs(object.at(&["spec", "mpiReplicaSpecs"])),
         ..PLAIN
     },
     Kind {
@@ -157,10 +182,7 @@ pub(super) const KINDS: &[Kind] = &[
         together: Together::Perhaps,
         gives_master: true,
         sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
-        pods: |object, _| {
-            let tasks = object.at(&["spec", "tasks"]).map(Node::list).unwrap_or_default();
-            tasks.iter().filter_map(|task| replicated(task, "replicas")).collect()
-        },
+        pods: |object, _| replicated_items(object.at(&["spec", "tasks"])),
         ..PLAIN
     },
     Kind {
@@ -252,6 +274,11 @@ fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
         metadata: node.at(&["template", "metadata"]),
         ..Group::of(role, pod)
     })
+}
+
+fn replicated_items<'a>(list: Option<&'a Node>) -> Vec<Group<'a>> {
+    let items = list.map(Node::list).unwrap_or_default();
+    items.iter().filter_map(|item| replicated(item, "replicas")).collect()
 }
 
 fn replica_specs<'a>(specs: Option<&'a Node>) -> Vec<Group<'a>> {

@@ -121,10 +121,10 @@ pub(super) struct Place<'a, 'b> {
 
 /// Whether a container trains: what serves a model is judged by other measures.
 pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
-    let kind = scene.job.kind.kind;
+    let kind = scene.job.kind;
     let started = &container.started;
     let starts = !started.launches.is_empty() || !started.unread.is_empty();
-    let by_kind = scene.job.kind.gives_master || (kind.starts_with("Ray") && kind != "RayService");
+    let by_kind = kind.gives_master || (kind.remote && kind.kind != "RayService");
     !started.serves && (starts || by_kind)
 }
 
@@ -139,12 +139,16 @@ pub(super) fn containers<'a, 'b>(
         .filter(|(_, container)| container.works())
 }
 
-/// Every launcher; an entry point runs in the first group that has GPUs.
+/// Every launcher; an entry point runs in the first group that has GPUs. What a pod without GPUs
+/// starts on the others (the launcher of an MPIJob) is none of theirs.
 pub(super) fn places<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<Place<'a, 'b>> {
     let mut places: Vec<Place<'a, 'b>> = Vec::new();
     let job = scene.job;
     for group in &job.groups {
         for container in &group.containers {
+            if job.kind.remote && container.gpus().is_none() {
+                continue;
+            }
             let launches = container.started.launches.iter();
             places.extend(launches.map(|launch| Place { group, container, launch }));
         }

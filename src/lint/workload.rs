@@ -223,9 +223,13 @@ impl Workload<'_> {
             return Some(1);
         }
         let all = matches!(self.kind.together, Together::Job);
+        let takes_part = |group: &&Group<'_>| match self.kind.remote {
+            true => group.containers.iter().any(|container| container.gpus().is_some()),
+            false => all || group.works(),
+        };
         self.groups
             .iter()
-            .filter(|group| all || group.works())
+            .filter(takes_part)
             .try_fold(0_u64, |sum, group| Some(sum.saturating_add(group.replicas?)))
     }
 

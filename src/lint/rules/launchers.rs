@@ -13,8 +13,7 @@ use crate::text;
 
 pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
-    // Ray's tasks take the GPUs.
-    if job.kind.kind.starts_with("Ray") {
+    if job.kind.remote {
         return;
     }
     let places = places(scene);
@@ -231,5 +230,5 @@ fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
         && started.refused.is_empty()
         && !started.serves
         && (container.has_command || !ours)
-        && !scene.job.kind.kind.starts_with("Ray")
+        && !scene.job.kind.remote
 }

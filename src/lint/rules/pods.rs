@@ -369,7 +369,7 @@ fn opens_default_port(job: &Workload<'_>, place: &Place<'_, '_>) -> bool {
 pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
     // KubeBrain allots ports to pods on the host's network (PORT_0); Ray's scripts choose their own.
-    if job.kind.kind == "TrainingJob" || job.kind.kind.starts_with("Ray") {
+    if job.kind.kind == "TrainingJob" || job.kind.remote {
         return;
     }
     let Some(line) = host_line(job) else { return };
