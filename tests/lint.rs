@@ -796,6 +796,17 @@ fn what_people_write_is_understood() {
         let words = words.join(", ");
         single(&format!("command: [torchrun, --nproc_per_node={gpus}, generate.py, {words}]"), gpus)
     };
+    let plain_job = |rest: &str| {
+        let pod = pod(rest, 8);
+        format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{parallelism: 2, template: {{spec: {pod}}}}}\n"
+        )
+    };
+    let deployment = |rest: &str, gpus: u32| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a}}\nspec: {{replicas: 2, template: {{spec: {{containers: [{{name: m, image: x, {rest}, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}]}}}}}}\n"
+        )
+    };
     let mpijob = |launcher: &str, worker: &str| {
         let worker = pod(&format!("{worker} workingDir: /w"), 8);
         format!(
@@ -1100,6 +1111,22 @@ fn what_people_write_is_understood() {
         (hyperpod("--nnodes=2, --nproc_per_node=16", ""), &["gpu.nproc"]),
         (hyperpod("--nnodes=3", ""), &["nodes.count"]),
         (hyperpod("--nnodes=2", "nprocPerNode: '4', "), &["gpu.nproc"]),
+        // Pods of a plain Job that know nothing of ranks may be tasks of their own.
+        (plain_job("command: [sleep, '60']"), &["command.unread"]),
+        (plain_job("command: [python, t.py]"), &["job.index", "launcher.none"]),
+        (plain_job("command: [bash, /start.sh]"), &["job.index", "command.unread"]),
+        (plain_job("command: [torchrun, --nnodes=2, --nproc_per_node=8, t.py]"), &["job.index"]),
+        // A server with one GPU shares no memory, and nobody asks what starts it.
+        (deployment("command: [tensorflow_model_server]", 1), &[]),
+        (deployment("command: [vllm, serve, m]", 1), &[]),
+        (deployment("command: [vllm, serve, m]", 2), &["shm.missing"]),
+        (deployment("command: [/app/burn]", 2), &["shm.missing"]),
+        (deployment("command: [python, t.py]", 1), &["shm.missing", "memory.missing", "cpu.missing"]),
+        // Its workers serve as well, whatever they start.
+        (
+            "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: a}\nspec: {leaderWorkerTemplate: {size: 2, leaderTemplate: {spec: {containers: [{name: l, image: x, command: [vllm, serve, m], resources: {limits: {nvidia.com/gpu: 1}}}]}}, workerTemplate: {spec: {containers: [{name: w, image: x, command: [bash, /w.sh], resources: {limits: {nvidia.com/gpu: 1}}}]}}}}\n".to_owned(),
+            &["command.unread"],
+        ),
         // Serving is not training: no port of a master, no data loaders.
         (
             single("command: [vllm, serve, m, --port, '8000']", 8)
@@ -1261,6 +1288,8 @@ fn kinds_keep_their_pods_where_we_look() {
         "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nspec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i, command: [mpirun, -np, '4', python, t.py]}]}}}, Worker: {template: {spec: POD}}}}",
         "apiVersion: kubebrain.io/v1\nkind: TrainingJob\nspec: {replicaSpecs: {Worker: {template: {spec: POD}}}}",
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {tasks: [{name: master, replicas: 1, template: {spec: POD}}]}",
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: CronJob\nspec: {jobTemplate: {spec: {tasks: [{replicas: 1, template: {spec: POD}}]}}}",
+        "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nspec: {tasks: [{replicas: 1, template: {spec: POD}}]}",
         "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nspec: {replicatedJobs: [{name: w, template: {spec: {template: {spec: POD}}}}]}",
         "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec: {leaderWorkerTemplate: {size: 1, workerTemplate: {spec: POD}}}",
         "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\nspec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: POD}}}}]}}}",

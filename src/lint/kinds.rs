@@ -29,6 +29,8 @@ pub(super) struct Kind {
     pub(super) gives_master: bool,
     /// What uses the GPUs is started from another pod: by Ray's tasks, by mpirun.
     pub(super) remote: bool,
+    /// Runs until it is removed, as servers do.
+    pub(super) stays: bool,
     /// The operator mounts memory at /dev/shm where the pod does not.
     pub(super) mounts_shm: bool,
     /// Begins of the variables that the operator sets in a container.
@@ -44,6 +46,7 @@ const PLAIN: Kind = Kind {
     gives_pet: false,
     gives_master: false,
     remote: false,
+    stays: false,
     mounts_shm: false,
     sets: &[],
     pods: |_, _| Vec::new(),
@@ -61,6 +64,14 @@ const RAY: Kind = Kind {
     remote: true,
     mounts_shm: true,
     sets: &["RAY_", "FQ_RAY_IP", "KUBERAY_", "REDIS_"],
+    ..PLAIN
+};
+
+const VOLCANO: Kind = Kind {
+    group: "batch.volcano.sh/",
+    together: Together::Perhaps,
+    gives_master: true,
+    sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
     ..PLAIN
 };
 
@@ -172,18 +183,26 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         kind: "RayService",
+        stays: true,
         pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterConfig"])),
         ..RAY
     },
     Kind { kind: "RayCluster", pods: |object, _| ray_cluster(object.get("spec")), ..RAY },
     Kind {
         kind: "Job",
-        group: "batch.volcano.sh/",
-        together: Together::Perhaps,
-        gives_master: true,
-        sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
         pods: |object, _| replicated_items(object.at(&["spec", "tasks"])),
-        ..PLAIN
+        ..VOLCANO
+    },
+    Kind {
+        kind: "CronJob",
+        pods: |object, _| replicated_items(object.at(&["spec", "jobTemplate", "spec", "tasks"])),
+        ..VOLCANO
+    },
+    Kind {
+        kind: "JobTemplate",
+        group: "flow.volcano.sh/",
+        pods: |object, _| replicated_items(object.at(&["spec", "tasks"])),
+        ..VOLCANO
     },
     Kind {
         kind: "JobSet",
@@ -211,9 +230,9 @@ pub(super) const KINDS: &[Kind] = &[
         pods: workload,
         ..PLAIN
     },
-    Kind { kind: "Deployment", group: "apps/", pods: workload, ..PLAIN },
-    Kind { kind: "ReplicaSet", group: "apps/", pods: workload, ..PLAIN },
-    Kind { kind: "DaemonSet", group: "apps/", pods: workload, ..PLAIN },
+    Kind { kind: "Deployment", group: "apps/", stays: true, pods: workload, ..PLAIN },
+    Kind { kind: "ReplicaSet", group: "apps/", stays: true, pods: workload, ..PLAIN },
+    Kind { kind: "DaemonSet", group: "apps/", stays: true, pods: workload, ..PLAIN },
 ];
 
 /// Kinds of Kubernetes and of the operators that have no pods of a job.
@@ -246,6 +265,42 @@ pub(super) const WITHOUT_PODS: &[&str] = &[
     "ResourceClaim",
     "DeviceClass",
     "ComputeDomain",
+    "Topology",
+    "WorkloadPriorityClass",
+    "AdmissionCheck",
+    "ProvisioningRequestConfig",
+    "JobFlow",
+    "Endpoints",
+    "EndpointSlice",
+    "RuntimeClass",
+    "APIService",
+    "HorizontalPodAutoscaler",
+    "VerticalPodAutoscaler",
+    "ScaledObject",
+    "TriggerAuthentication",
+    "ClusterTriggerAuthentication",
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "PodMonitor",
+    "PodMonitoring",
+    "ServiceMonitor",
+    "PrometheusRule",
+    "Gateway",
+    "HTTPRoute",
+    "InferencePool",
+    "Certificate",
+    "Issuer",
+    "ClusterIssuer",
+    "ManagedCertificate",
+    "FrontendConfig",
+    "BackendConfig",
+    "ExternalSecret",
+    "SecretStore",
+    "NetworkAttachmentDefinition",
 ];
 
 fn number(node: Option<&Node>, missing: u64) -> Option<u64> {

@@ -119,13 +119,16 @@ pub(super) struct Place<'a, 'b> {
     pub(super) launch: &'b Launch,
 }
 
-/// Whether a container trains: what serves a model is judged by other measures.
+/// Whether a container trains: what serves a model is judged by other measures, and so is all
+/// that belongs to it.
 pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
-    let kind = scene.job.kind;
+    let (job, kind) = (scene.job, scene.job.kind);
     let started = &container.started;
     let starts = !started.launches.is_empty() || !started.unread.is_empty();
-    let by_kind = kind.gives_master || (kind.remote && kind.kind != "RayService");
-    !started.serves && (starts || by_kind)
+    let by_kind = kind.gives_master || (kind.remote && !kind.stays);
+    let serves = |group: &Group<'_>| group.containers.iter().any(|one| one.started.serves);
+    let of_server = started.serves || (job.is_one_job() && job.groups.iter().any(serves));
+    !of_server && (starts || by_kind)
 }
 
 /// Every container that takes part, with its group.

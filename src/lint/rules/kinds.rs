@@ -1,7 +1,7 @@
 //! What the kinds ask for.
 
 use super::super::Scene;
-use super::super::findings::Findings;
+use super::super::findings::{Findings, Importance};
 use super::super::launchers::{Field, Launcher};
 use super::super::word::Word;
 use super::super::workload::{Group, name_of, namespace_of};
@@ -29,9 +29,22 @@ fn is_indexed(spec: &Node) -> bool {
 pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let Some(spec) = job_spec(scene) else { return };
     let pods = scene.job.nodes().unwrap_or(1);
+    let starts = || scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
+    let ranks = starts().flat_map(|started| &started.launches);
+    // Pods that start a script each, or nothing that is known, may be tasks of their own.
+    let importance = if starts().any(|started| !started.unread.is_empty())
+        || ranks.clone().any(|launch| launch.launcher != Launcher::Python)
+    {
+        Importance::Error
+    } else if ranks.count() > 0 {
+        Importance::Warning
+    } else {
+        return;
+    };
     if pods > 1 && !is_indexed(spec) {
         let line = spec.get("parallelism").map_or(spec.line, |node| node.line);
-        findings.error(
+        findings.push(
+            importance,
             line,
             text!(
                 "{pods} pods of a plain Job, none of which knows its rank or the master",

@@ -231,4 +231,5 @@ fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
         && !started.serves
         && (container.has_command || !ours)
         && !scene.job.kind.remote
+        && !scene.job.kind.stays
 }

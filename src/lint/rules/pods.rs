@@ -86,11 +86,13 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if scene.job.kind.mounts_shm && is_first {
             continue;
         }
-        // NCCL shares memory between the ranks of one pod only.
-        let (importance, who_en, who_zh) = if gpus == 1 {
-            (Importance::Warning, "data loaders with workers", "带 worker 的 DataLoader")
-        } else {
-            (Importance::Error, "NCCL and data loaders", "NCCL 和 DataLoader")
+        // NCCL shares memory between the ranks of one pod only; data loaders train.
+        let is_known = trains(scene, container) || container.started.serves;
+        let (importance, who_en, who_zh) = match (gpus, is_known) {
+            (1, _) if !trains(scene, container) => continue,
+            (1, _) => (Importance::Warning, "data loaders with workers", "带 worker 的 DataLoader"),
+            (_, true) => (Importance::Error, "NCCL and data loaders", "NCCL 和 DataLoader"),
+            (_, false) => (Importance::Warning, "NCCL and data loaders", "NCCL 和 DataLoader"),
         };
         let name = &container.name;
         findings.push(
