@@ -69,6 +69,26 @@ fn a_new_profile_is_one_and_a_wrong_one_is_named_with_its_line() {
 }
 
 /// taehv names neither a folder nor a python, and its hints say how to give them.
+/// A size without a row of its own, variables with placeholders, and a name that is none.
+#[test]
+fn values_by_size_reach_arguments_and_variables() {
+    let profile = "[job]\nscript = 'a.py'\nargs = ['--config', '{config}']\n\
+        [[select]]\ntotal_gpus = 8\nvalues = { config = '8.py' }\n\
+        [[select]]\ntotal_gpus = '*'\nvalues = { config = 'any.py' }\n\
+        [env]\nOUT = '{config}/{node_rank}/{run_id}'\nTYPO = '{node_rnak}'\n";
+    let files = [("a.toml", profile), ("a.py", "")];
+    let checked = asked(&["profile", "check", "./a.toml"], &files).expect_code(0).out;
+    assert!(checked.contains("did you mean {node_rank}?"), "{checked}");
+    assert_eq!(checked.matches("is no placeholder").count(), 1, "{checked}");
+    let job = ["--engine", "direct", "--device", "cpu", "--nproc-per-node", "2"];
+    let program = ["--", "sh", "-c", "echo \"$OUT\" {config}"];
+    let line = [&["--profile", "./a.toml"][..], &job, &program].concat();
+    let ended = asked(&line, &files).expect_code(0);
+    assert_eq!(ended.out.matches(" any.py\n").count(), 2, "{}", ended.out);
+    assert_eq!(ended.out.matches("any.py/0/").count(), 2, "{}", ended.out);
+    assert!(!ended.out.contains("{run_id}") && !ended.out.contains("any.py/0/ "), "{}", ended.out);
+}
+
 #[test]
 fn what_taehv_leaves_to_its_user_is_named() {
     let plan = ["plan", "--profile", "taehv", "--device", "cpu", "--python", "/bin/sh"];

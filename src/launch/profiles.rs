@@ -1,9 +1,12 @@
 //! `ranklaunch profile`: the profiles that are found here, to be read, begun and checked.
 
+use std::ffi::OsString;
+
 use super::commands::{print, refuse};
 use crate::cli::{Options, ProfileAction};
 use crate::host::Host;
 use crate::lang::Lang;
+use crate::plan::placeholders;
 use crate::report::closing;
 use crate::settings::{self, Known, LayoutRule, Program, Settings};
 use crate::text;
@@ -75,7 +78,13 @@ fn said(settings: &Settings) -> String {
     )
     .get(lang)
     .to_owned();
-    for warning in &settings.warnings {
+    let program = settings.program.iter().flat_map(|program| program.value.args());
+    let conditional = settings.args_if.rows.iter().flat_map(|row| &row.args);
+    let mut words: Vec<OsString> = program.chain(conditional).cloned().collect();
+    words.extend(settings.engine_args.iter().map(OsString::from));
+    words.extend(settings.env.iter().map(|setting| setting.value.clone()));
+    let names = settings.selects.iter().flat_map(|row| row.values.keys()).map(String::as_str);
+    for warning in settings.warnings.iter().chain(&placeholders::unknown_in(&words, names)) {
         out.push_str(&closing::warning(warning, lang));
     }
     out

@@ -9,7 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::nearest::nearest;
-use crate::settings::Program;
+use crate::settings::{Placeholder, Program};
+use crate::text;
+use crate::verdict::Warning;
 
 /// `argument` with the tokens of `values` replaced.
 pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
@@ -51,10 +53,40 @@ fn token<'v, 't>(
     Some((name, after))
 }
 
+/// A warning for each brace that looks like a placeholder and is none: it reaches the script as it
+/// stands, which then fails after its model was loaded. `selected` are the names of the profile.
+pub fn unknown_in<'a>(
+    arguments: &[OsString],
+    selected: impl Iterator<Item = &'a str>,
+) -> Vec<Warning> {
+    let mut names: Vec<&str> =
+        selected.chain(Placeholder::all().map(|ours| -> &str { ours.name() })).collect();
+    names.sort_unstable();
+    names.dedup();
+    let warning = |name: String| {
+        let text = text!(
+            "{{{name}}} is no placeholder, so it is passed on as it stands",
+            "{{{name}}} 不是占位符，将原样传递"
+        );
+        let hint = match nearest(&name, names.iter().copied()) {
+            Some(near) => text!("did you mean {{{near}}}?", "是否想写 {{{near}}}？"),
+            None => {
+                let all = names.join(", ");
+                text!(
+                    "placeholders are: {all}; nothing to do where the braces are meant",
+                    "可用的占位符: {all}；若花括号本来就是参数内容，无需处理"
+                )
+            }
+        };
+        Warning::new("placeholder.unknown", text, hint)
+    };
+    unknown(arguments, &names).into_iter().map(warning).collect()
+}
+
 /// Names in braces that are no placeholder and were probably meant to be one: near to a known
 /// name, or a whole value. Never a brace of JSON, of a prompt, of a shell's `${name}` or of a
 /// literal `{{name}}`: an argument with blanks or quotes is not looked at.
-pub fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
+fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for argument in arguments {
         let Some(text) = argument.to_str() else { continue };

@@ -1,7 +1,8 @@
 //! `[[select]]`: values for placeholders by the total number of GPUs.
 //!
 //! Takes the profile's rows and the size of the job; gives the values of the row
-//! that fits. Without one, a job whose arguments need such a value is refused.
+//! that fits, or else of the row for all other sizes. Without one, a job whose
+//! arguments or variables need such a value is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -22,14 +23,19 @@ pub fn select(
     arguments: &[OsString],
     notes: &mut Notes,
 ) -> Result<BTreeMap<String, String>, Refusal> {
-    if let Some(row) = rows.iter().find(|row| row.total_gpus == world) {
+    let of = |total: Option<u32>| rows.iter().find(|row| row.total_gpus == total);
+    if let Some(row) = of(Some(world)).or_else(|| of(None)) {
+        let because = match row.total_gpus {
+            Some(_) => {
+                text!("the profile's row for {world} GPUs", "配置文件中 {world} 个 GPU 对应的取值")
+            }
+            None => text!(
+                "the profile's row for numbers without one of their own, here {world} GPUs",
+                "配置文件中其余数量的取值，此处为 {world} 个 GPU"
+            ),
+        };
         for (name, value) in &row.values {
-            notes.decide(
-                name,
-                value,
-                text!("the profile's row for {world} GPUs", "配置文件中 {world} 个 GPU 对应的取值"),
-                &row.source,
-            );
+            notes.decide(name, value, because.clone(), &row.source);
         }
         return Ok(row.values.clone());
     }
@@ -50,22 +56,23 @@ fn refuse(rows: &[Select], nnodes: u32, most: u32, world: u32, used: &str) -> Re
         .iter()
         .map(|row| {
             let values: Vec<&str> = row.values.values().map(String::as_str).collect();
-            format!("{} ({}, {})", row.total_gpus, values.join(", "), row.source)
+            format!("{} ({}, {})", row.gpus(), values.join(", "), row.source)
         })
         .collect();
     let exists = exists.join("; ");
     let reachable: BTreeSet<u32> = rows
         .iter()
-        .filter(|row| row.total_gpus.checked_rem(nnodes) == Some(0))
-        .filter_map(|row| row.total_gpus.checked_div(nnodes))
+        .filter_map(|row| row.total_gpus)
+        .filter(|total| total.checked_rem(nnodes) == Some(0))
+        .filter_map(|total| total.checked_div(nnodes))
         .filter(|nproc| (1..=most).contains(nproc))
         .collect();
     let reachable: Vec<u32> = reachable.into_iter().collect();
     let Text { en, zh } = one_of(&reachable);
     let hint = if reachable.is_empty() {
         text!(
-            "add a [[select]] row for {world} GPUs to the profile, or write the value in place of {used}",
-            "请在配置文件中为 {world} 个 GPU 增加一条 [[select]]，或直接写出 {used} 的值"
+            "add a [[select]] row for {world} GPUs, or for every other number (total_gpus = \"*\"), to the profile",
+            "请在配置文件中为 {world} 个 GPU 增加一条 [[select]]，或为其余数量增加一条（total_gpus = \"*\"）"
         )
     } else {
         text!(

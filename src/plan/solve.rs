@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments;
-use crate::nearest::nearest;
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::environment::Decided;
@@ -70,7 +69,6 @@ pub(super) fn plan_for(
 ) -> Result<Plan, Refusal> {
     let program = settings.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
-    let variables = Variables::new(settings, facts);
     let mut capacity = devices::capacity(settings, facts, asked, notes)?;
     let offered = offered_nproc(&facts.contract).filter(|_| *asked == AskedNproc::Auto);
     for most in scope.most().into_iter().chain(offered.map(|(offered, _)| offered)) {
@@ -112,11 +110,15 @@ pub(super) fn plan_for(
     let layout = Layout { rule, heads, ulysses_size: sizes.ulysses, ring_size: sizes.ring };
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
+    arguments.extend(settings.env.iter().map(|setting| setting.value.clone()));
     let selected =
         select::select(&settings.selects, problem.nnodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
-    warn_of_unknown(&arguments, &placeholders, notes);
+    let names = placeholders.keys().map(String::as_str);
+    notes.warnings.extend(placeholders::unknown_in(&arguments, names));
     let program = placeholders::replace_in_program(&program, &placeholders);
+    let settings = &with_values(settings, &placeholders);
+    let variables = Variables::new(settings, facts);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
 
@@ -224,32 +226,6 @@ fn note_command_line(settings: &Settings, notes: &mut Notes) {
     }
 }
 
-/// A brace that looks like a placeholder of ours and is none reaches the script as it stands,
-/// which then fails after its model was loaded.
-fn warn_of_unknown(arguments: &[OsString], known: &BTreeMap<String, String>, notes: &mut Notes) {
-    let mut names: Vec<&str> = known.keys().map(String::as_str).collect();
-    names.extend(Placeholder::all().map(|ours| -> &str { ours.name() }));
-    names.sort_unstable();
-    names.dedup();
-    for name in placeholders::unknown(arguments, &names) {
-        let text = text!(
-            "{{{name}}} is no placeholder, so it is passed on as it stands",
-            "{{{name}}} 不是占位符，将原样传递"
-        );
-        let hint = match nearest(&name, names.iter().copied()) {
-            Some(near) => text!("did you mean {{{near}}}?", "是否想写 {{{near}}}？"),
-            None => {
-                let all = names.join(", ");
-                text!(
-                    "placeholders are: {all}; nothing to do where the braces are meant",
-                    "可用的占位符: {all}；若花括号本来就是参数内容，无需处理"
-                )
-            }
-        };
-        notes.warn("placeholder.unknown", text, hint);
-    }
-}
-
 fn none_selected(facts: &Facts) -> Vec<PlannedGpu> {
     facts
         .gpus
@@ -285,6 +261,15 @@ fn values(
         values.insert(placeholder.name().to_owned(), value.to_string());
     }
     values
+}
+
+/// The settings with the placeholders of their variables replaced.
+fn with_values(settings: &Settings, values: &BTreeMap<String, String>) -> Settings {
+    let mut settings = settings.clone();
+    for setting in &mut settings.env {
+        setting.value = placeholders::replace(&setting.value, values);
+    }
+    settings
 }
 
 fn replaced(argument: &str, values: &BTreeMap<String, String>) -> String {
@@ -340,6 +325,9 @@ impl Plan {
         let mut plan = self.clone();
         plan.program = placeholders::replace_in_program(&self.program, &late);
         plan.engine_args = self.engine_args.iter().map(|arg| replaced(arg, &late)).collect();
+        for value in plan.env.values_mut() {
+            *value = placeholders::replace(value, &late);
+        }
         plan.placeholders.extend(late);
         plan.membership.master_port = identity.master_port;
         if let Some(port) =

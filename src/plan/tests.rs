@@ -213,9 +213,9 @@ fn an_untold_program_and_unknown_heads_are_warnings() {
 
 // selects and placeholders
 
-fn select(total: u32, config: &str) -> Select {
+fn select(total: impl Into<Option<u32>>, config: &str) -> Select {
     Select {
-        total_gpus: total,
+        total_gpus: total.into(),
         values: BTreeMap::from([("config".to_owned(), config.to_owned())]),
         source: profile(20),
     }
@@ -238,9 +238,57 @@ fn the_total_number_of_gpus_selects_the_configuration() {
         assert!(refusal.text.en.contains(part), "{part}: {}", refusal.text.en);
     }
     assert!(refusal.hint.en.contains("--nproc-per-node 2 or 4"), "{}", refusal.hint.en);
+    // A row for every other number, wherever it stands.
+    settings.selects.insert(0, select(None, "any.py"));
+    for (gpus, expected) in [(4, "any.py"), (8, "8gpu.py")] {
+        let plan = planned(&settings, &facts(gpus), 1, &AskedNproc::Auto).expect("a plan");
+        assert_eq!(plan.program.args().get(1), Some(&OsString::from(expected)), "{gpus}");
+    }
+    settings.selects.remove(0);
     settings.program = None;
     settings.engine_args.clear();
     assert!(planned(&settings, &facts(4), 4, &count(3)).is_ok(), "nothing needs a row");
+    // Variables need one as arguments do.
+    settings.env = vec![set("CONFIG", "{config}", profile(4))];
+    let refusal = planned(&settings, &facts(4), 4, &count(3)).expect_err("12 GPUs");
+    assert_eq!(refusal.id, "select.no-match");
+}
+
+#[test]
+fn placeholders_are_replaced_in_variables_as_in_arguments() {
+    let mut settings = settings(&["--out", "{run_id}"]);
+    settings.selects = vec![select(8, "8gpu.py")];
+    let flag = || Source::Flag("--env".into());
+    settings.env = vec![
+        set("SHARD", "{node_rank}/{nnodes}", profile(4)),
+        set("WANDB_NAME", "{config}-{run_id}", flag()),
+        set("LITERAL", "{{world_size}} {\"a\": {b}} ${HOME}", flag()),
+        set("TYPO", "{world_sise}", flag()),
+        set("SAME", "{world_size}", profile(5)),
+    ];
+    let mut node = facts(8);
+    node.environment.insert("SAME".into(), "8".into());
+    let plan = planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan");
+    let finished = plan.finish(&RunIdentity {
+        run_id: "job-1".into(),
+        timestamp: "20250102-030405".into(),
+        master_port: 41000,
+    });
+    for (name, value) in [
+        ("SHARD", Some("0/1")),
+        ("WANDB_NAME", Some("8gpu.py-job-1")),
+        ("LITERAL", Some("{world_size} {\"a\": {b}} ${HOME}")),
+        ("TYPO", Some("{world_sise}")),
+        ("SAME", None),
+    ] {
+        assert_eq!(env(&finished, name), value, "{name}");
+    }
+    // What the container has already is the same, so nothing is said of it.
+    assert_eq!(plan.decision("SAME"), None);
+    let warnings: Vec<_> =
+        plan.warnings.iter().filter(|warning| warning.id == "placeholder.unknown").collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings.iter().all(|one| one.hint.en.contains("{world_size}")), "{warnings:?}");
 }
 
 #[test]

@@ -217,7 +217,7 @@ impl Profile {
             let item = Entry { line, value: item.get_ref(), ..section };
             let row = select(document, item)?;
             if let Some(other) = self.selects.iter().find(|one| one.total_gpus == row.total_gpus) {
-                let (gpus, other) = (row.total_gpus, &other.source);
+                let (gpus, other) = (row.gpus(), &other.source);
                 return Err(document.refuse(
                     line,
                     text!(

@@ -96,6 +96,9 @@ pub(super) fn heads_table(
     Ok(HeadsTable { argument, heads, default, source: document.source(section.line) })
 }
 
+/// Every number of GPUs that no row says.
+const ANY: &str = "*";
+
 /// One `[[select]]`: a number of GPUs and the values that placeholders have then.
 pub(super) fn select(document: Document<'_>, section: Entry<'_>) -> Result<Select, Refusal> {
     let mut total_gpus = None;
@@ -104,13 +107,21 @@ pub(super) fn select(document: Document<'_>, section: Entry<'_>) -> Result<Selec
     for entry in document.entries(document.table(section)?) {
         match entry.key {
             "total_gpus" => {
-                let number = u32::try_from(document.number_of(entry)?).ok().filter(|n| *n > 0);
-                total_gpus = Some(number.ok_or_else(|| {
-                    document.wrong_type(
-                        entry,
-                        text!("a number of GPUs, 1 or more", "不小于 1 的 GPU 数"),
-                    )
-                })?);
+                let number = document.number_of(entry).ok();
+                let number = number.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+                total_gpus = match (number, entry.value.as_str()) {
+                    (None, Some(ANY)) => Some(None),
+                    (None, _) => {
+                        return Err(document.wrong_type(
+                            entry,
+                            text!(
+                                "a number of GPUs, 1 or more, or \"{ANY}\" for every number without a row",
+                                "不小于 1 的 GPU 数，或用 \"{ANY}\" 表示其余所有数量"
+                            ),
+                        ));
+                    }
+                    (number, _) => Some(number),
+                };
                 line = entry.line;
             }
             "values" => {

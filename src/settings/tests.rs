@@ -194,6 +194,9 @@ fn faults_of_a_profile_are_told_with_file_and_line() {
         ("[[select]]\ntotal_gpus = 8\n[[select]]\ntotal_gpus = 8", 3, &["8", ":2"]),
         ("[[select]]\ntotal_gpus = 8\nvalues.a = '1'\n[[select]]\ntotal_gpus = 4", 4, &["`a`"]),
         ("[[select]]\ntotal_gpus = 8\nvalues.nnodes = '1'", 3, &["`nnodes`", "placeholder"]),
+        ("[[select]]\ntotal_gpus = '*'\n[[select]]\ntotal_gpus = '*'", 3, &["\"*\"", ":2"]),
+        ("[[select]]\ntotal_gpus = 'all'", 2, &["`all`", "\"*\""]),
+        ("[[select]]\ntotal_gpus = 0", 2, &["1 or more", "\"*\""]),
         ("[[select]]\ntotal_gpu = 8", 2, &["`total_gpu`", "total_gpus"]),
         ("[select]\ntotal_gpus = 8", 1, &["a list"]),
         ("[env]\nA = true", 2, &["`A`", "true"]),
@@ -592,14 +595,14 @@ fn taehv_is_the_job_of_the_platform_guide() {
     // Which python has torch is for each user to say.
     assert!(settings.conda_env.is_none() && settings.conda_roots.is_empty());
     assert!(settings.python.is_none() && settings.chdir.is_none());
-    let rows: Vec<(u32, &str, &str)> = settings
+    let rows: Vec<(Option<u32>, &str, &str)> = settings
         .selects
         .iter()
         .map(|row| (row.total_gpus, &*row.values["train_config"], &*row.values["deepspeed_config"]))
         .collect();
     let expected = [
-        (16, "taehv_config_16gpu_h100.py", "deepspeed_16gpu.yaml"),
-        (8, "taehv_config_h100.py", "deepspeed_8gpu.yaml"),
+        (Some(16), "taehv_config_16gpu_h100.py", "deepspeed_16gpu.yaml"),
+        (Some(8), "taehv_config_h100.py", "deepspeed_8gpu.yaml"),
     ];
     assert_eq!(rows, expected);
     assert_eq!(

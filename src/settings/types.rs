@@ -209,9 +209,17 @@ pub struct HeadsTable {
 /// One row of `[[select]]`: with this many GPUs in all, these placeholders have these values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Select {
-    pub total_gpus: u32,
+    /// None: as many as no other row says (`"*"`).
+    pub total_gpus: Option<u32>,
     pub values: BTreeMap<String, String>,
     pub source: Source,
+}
+
+impl Select {
+    /// The number as a profile writes it.
+    pub fn gpus(&self) -> String {
+        self.total_gpus.map_or_else(|| "\"*\"".to_owned(), |number| number.to_string())
+    }
 }
 
 /// One `[[job.args_if]]`: these arguments while the condition holds.

@@ -261,6 +261,7 @@ pub(super) fn select(scene: &Scene<'_, '_>, findings: &mut Findings) {
         let Ok(sizes) = solve(&problem) else { continue };
         let world = problem.nnodes.saturating_mul(sizes.nproc);
         let mut all: Vec<OsString> = own.engine_args.iter().map(OsString::from).collect();
+        all.extend(own.env.iter().map(|setting| setting.value.clone()));
         all.extend(arguments(&place));
         let mut notes = Notes::default();
         let found =
