@@ -5,6 +5,7 @@
 //! means is decided in `settings`, where flag, variable and profile share one
 //! parser; nothing here may read a file, the environment or a default.
 
+mod chinese;
 mod completions;
 mod foreign;
 mod mistake;
@@ -18,6 +19,7 @@ use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use crate::lang::Lang;
 use crate::verdict::Refusal;
 
 /// How the embedded probe was built (its glibc floor), where the build says so.
@@ -62,8 +64,8 @@ pub enum Command {
     Init(Init),
     /// Find in Kubernetes manifests the mistakes that fail at run time
     ///
-    /// Reads Pod, Job, PyTorchJob, TrainJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet,
-    /// LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
+    /// Reads Pod, Job, PyTorchJob, HyperPodPyTorchJob, TrainJob, MPIJob, RayJob, Volcano Job,
+    /// KubeBrain TrainingJob, JobSet, LeaderWorkerSet and pod templates, and the launcher inside their commands. Exits with 1 when
     /// something was found (what could not be read is said and does not count), 64 when a
     /// manifest is no YAML.
     Lint(Lint),
@@ -83,11 +85,16 @@ pub enum Command {
     },
     /// Print a completion script for a shell
     Completions {
+        /// The shell that will read it
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
     /// Print the manual page (troff)
-    Man,
+    Man {
+        /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+        #[arg(long, value_name = "LANG")]
+        lang: Option<OsString>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -162,6 +169,7 @@ pub struct Clean {
     /// Show what --stale kill and --stale force would end, and why; send no signal
     #[arg(long)]
     pub dry_run: bool,
+    /// How the result is printed: a table for people, or JSON
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
     pub format: ReportFormat,
     #[command(flatten)]
@@ -466,13 +474,41 @@ pub fn language_of(args: &[OsString]) -> Option<OsString> {
     }
 }
 
+/// What [`Stop::Shown`] says, in the language of the reader.
+pub fn shown(text: String, args: &[OsString], lang: Lang) -> String {
+    /// Fits a terminal of 80 columns behind clap's indentation.
+    const WIDE: usize = 68;
+    let Ok(words::Words { line, .. }) = words::ordered(args.to_vec()) else { return text };
+    match lang {
+        Lang::En => text,
+        Lang::Zh => {
+            match chinese::command(Line::command(), Some(WIDE)).try_get_matches_from(line) {
+                Err(error) if !error.use_stderr() => chinese::help(&error.render().to_string()),
+                _ => text,
+            }
+        }
+    }
+}
+
+/// The options of `ranklaunch run` by their long names, with what help says of each.
+#[cfg(test)]
+pub(crate) fn descriptions() -> Vec<(String, String)> {
+    let line = Line::command();
+    let described =
+        |arg: &clap::Arg| Some((arg.get_long()?.to_owned(), arg.get_help()?.to_string()));
+    line.get_arguments().filter_map(described).collect()
+}
+
 /// The manual page in troff.
 ///
 /// One page for all: the generator's references to a page for each subcommand become
 /// the subcommands with the arguments that only they have.
-pub fn man() -> io::Result<Vec<u8>> {
+pub fn man(lang: Lang) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    let mut line = Line::command();
+    let mut line = match lang {
+        Lang::En => Line::command(),
+        Lang::Zh => chinese::command(Line::command(), None),
+    };
     clap_mangen::Man::new(line.clone()).render(&mut page)?;
     line.build();
     let mut page = String::from_utf8_lossy(&page).into_owned();
@@ -487,5 +523,9 @@ pub fn man() -> io::Result<Vec<u8>> {
         }
         page = page.replace(&format!("ranklaunch\\-{name}(1)"), &usage);
     }
-    Ok(page.into_bytes())
+    Ok(match lang {
+        Lang::En => page,
+        Lang::Zh => chinese::man(&page),
+    }
+    .into_bytes())
 }

@@ -68,17 +68,22 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         // Started once per rank, by an engine: no argument parser, no settings.
         return shim::rank(rest.to_vec());
     }
-    let options = || Options { lang: cli::language_of(&arguments), ..Options::default() };
+    // Where nothing else of the settings is read.
+    let lang = || {
+        let flag = cli::language_of(&arguments);
+        settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
+    };
     let cli = match cli::parse(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(cli::Stop::Shown(text)) => {
-            return printing(&options(), || {
+            let text = cli::shown(text, &arguments, lang());
+            return printing(lang(), || {
                 commands::print(text);
                 0
             });
         }
         Err(cli::Stop::Refused(refusal)) => {
-            let lang = settings::language(&options(), &Host::live());
+            let lang = lang();
             let code = commands::refuse(&refusal, lang);
             if excuse::launches_where_the_platform_says(&arguments) {
                 let told = commands::block_on(excuse::unread(&Options::default(), &refusal));
@@ -89,31 +94,29 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             return code;
         }
     };
-    let options = options();
     match cli.command {
         Command::Run(options) => run(&options),
         Command::Init(init) => commands::init(&init),
-        Command::Plan(plan) => apart(|| printing(&options, || commands::plan(&plan))),
+        Command::Plan(plan) => apart(|| printing(lang(), || commands::plan(&plan))),
         Command::Check(asked) => {
             Host::hide(muster::SECRET);
-            apart(|| printing(&options, || check::check(&asked)))
+            apart(|| printing(lang(), || check::check(&asked)))
         }
-        Command::Clean(clean) => apart(|| printing(&options, || commands::clean(&clean))),
+        Command::Clean(clean) => apart(|| printing(lang(), || commands::clean(&clean))),
         Command::Wait(wait) => commands::wait(&wait),
-        Command::Lint(lint) => printing(&options, || commands::lint(&lint)),
-        Command::Profile { action } => printing(&options, || profiles::profile(&action)),
-        Command::Install { folder } => printing(&options, || install::install(Path::new(&folder))),
-        Command::Completions { shell } => printing(&options, || commands::completions(shell)),
-        Command::Man => printing(&options, commands::man),
+        Command::Lint(lint) => printing(lang(), || commands::lint(&lint)),
+        Command::Profile { action } => printing(lang(), || profiles::profile(&action)),
+        Command::Install { folder } => printing(lang(), || install::install(Path::new(&folder))),
+        Command::Completions { shell } => printing(lang(), || commands::completions(shell)),
+        Command::Man { .. } => printing(lang(), || commands::man(lang())),
     }
 }
 
 /// A command whose work is what it writes: a limit on the size of files (`ulimit -f`) does
-/// not end it, but fails its write, and what did not get out is said. `options` say the
-/// language.
-fn printing(options: &Options, command: impl FnOnce() -> i32) -> i32 {
+/// not end it, but fails its write, and what did not get out is said.
+fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
     crate::sys::ignore(&[Signal::SIGXFSZ]);
-    commands::complete(command(), options)
+    commands::complete(command(), lang)
 }
 
 /// `ranklaunch run`: forks the agent below the guard before any thread exists.

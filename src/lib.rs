@@ -1,14 +1,18 @@
 //! `ranklaunch`: the program that starts a node's part of a distributed PyTorch
 //! job and keeps it in hand until the last byte.
 //!
-//! The modules are rooms along a corridor that only [`launch`] walks:
+//! The modules are rooms along a corridor that [`launch`] walks, in this order:
 //!
 //! ```text
-//! settings → observe → (muster) → plan → check → clear → prepare → supervise + logs → report
+//! settings → observe → (muster: gather) → plan → check → clear → (muster: agree)
+//!          → prepare → supervise + logs → report
 //! ```
 //!
-//! A room takes and gives data types and never calls another room. `lint` stands
-//! beside the corridor: it reads manifests and starts nothing.
+//! Only `launch` makes a room do something. What a room learns or decides is a type
+//! ([`settings::Settings`], [`observe::Facts`], [`plan::Plan`], [`muster::Found`]), which the
+//! rooms behind it take; of each other they call pure functions at most: `report` shows the
+//! command line that `plan` writes. [`lint`] stands beside the corridor: it reads manifests, asks
+//! `settings` and `plan` what they would say, and starts nothing.
 
 #![deny(unsafe_code)]
 
@@ -16,6 +20,7 @@ mod arguments;
 pub mod check;
 pub mod clear;
 pub mod cli;
+mod columns;
 pub mod cpus;
 pub mod decide;
 pub mod host;

@@ -9,6 +9,8 @@ mod common;
 mod fake_nvml;
 #[path = "common/node.rs"]
 mod node;
+#[path = "../src/settings/reference.rs"]
+mod reference;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -81,12 +83,10 @@ const PLATFORMS: &[&str] = &[
 ];
 
 /// Whole profiles, of which a round may lose a line or get one more.
-const PROFILES: &[&str] = &[
-    include_str!("../config/wan22.toml"),
-    include_str!("../config/taehv.toml"),
-    include_str!("../config/zimdb.toml"),
-    include_str!("../config/reference.toml"),
-];
+static PROFILES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let embedded = settings::EMBEDDED.iter().map(|(_, text)| (*text).to_owned());
+    embedded.chain([reference::in_force()]).collect()
+});
 
 /// Values that are legal somewhere, almost legal, or at the edge of a type.
 #[rustfmt::skip]
@@ -118,7 +118,7 @@ const PROFILE_LINES: &[&str] = &[
     "command = [\"bash\", \"x.sh\"]", "args = [\"--ulysses_size\", \"{ulysses_size}\"]",
     "args = [\"--config\", \"{config}\"]", "rule = \"ulysses-world\"", "rule = \"ulysses-ring\"",
     "heads = 40", "argument = \"--task\"", "default = \"x\"", "x = 24", "total_gpus = 8",
-    "total_gpus = 16", "values = { config = \"a.py\" }", "ulysses_argument = \"--ulysses_size\"",
+    "total_gpus = 16", "total_gpus = \"*\"", "A = \"{config}{node_rank}\"", "values = { config = \"a.py\" }", "ulysses_argument = \"--ulysses_size\"",
     "ring_argument = \"--ring_size\"", "nnodes = 2", "node_rank = 0", "master_addr = \"h\"",
     "nproc_per_node = 8", "min_nproc = 4", "engine = \"accelerate\"", "65 = 137", "A = 1",
     "\"gpu.count\" = \"warn\"", "conda_env = \"x\"", "rdma = \"required\"", "}", "= 3", "x",
@@ -217,16 +217,17 @@ fn profile() -> impl Strategy<Value = Option<Vec<u8>>> {
     let at = any::<prop::sample::Index>();
     let more = prop::option::weighted(0.15, (at, prop::sample::select(PROFILE_LINES)));
     let lost = prop::option::weighted(0.15, any::<prop::sample::Index>());
-    let changed = (prop::sample::select(PROFILES), more, lost).prop_map(|(text, more, lost)| {
-        let mut lines: Vec<&str> = text.lines().collect();
-        if let Some((at, line)) = more {
-            lines.insert(at.index(lines.len()), line);
-        }
-        if let Some(at) = lost {
-            lines.remove(at.index(lines.len()));
-        }
-        Some(lines.join("\n").into_bytes())
-    });
+    let changed =
+        (prop::sample::select(PROFILES.as_slice()), more, lost).prop_map(|(text, more, lost)| {
+            let mut lines: Vec<&str> = text.lines().collect();
+            if let Some((at, line)) = more {
+                lines.insert(at.index(lines.len()), line);
+            }
+            if let Some(at) = lost {
+                lines.remove(at.index(lines.len()));
+            }
+            Some(lines.join("\n").into_bytes())
+        });
     let lines = prop::collection::vec(prop::sample::select(PROFILE_LINES), 0..14);
     prop_oneof![
         4 => Just(None),
@@ -340,6 +341,27 @@ fn check_plan(plan: &Plan) {
     }
     for one in &plan.warnings {
         check_text(&[&one.text, &one.hint]);
+    }
+}
+
+/// What is varied says something to begin with.
+#[test]
+fn every_profile_that_is_varied_is_one_and_says_something() {
+    assert_eq!(PROFILES.len(), 4);
+    for text in PROFILES.iter() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.toml");
+        std::fs::write(&path, text).expect("a file");
+        let words = ["ranklaunch".to_owned(), format!("--profile={}", path.display())];
+        let Ok(cli::Cli { command: Command::Run(options) }) =
+            cli::parse(words.into_iter().map(OsString::from))
+        else {
+            panic!("run is meant");
+        };
+        let host = Host::replayed("/nonexistent", BTreeMap::new());
+        let settings = settings::read(&options, &host).expect("a profile");
+        let says = !settings.severities.is_empty() || !settings.env.is_empty();
+        assert!(settings.program.is_some() && says, "{text}");
     }
 }
 

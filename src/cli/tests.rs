@@ -52,7 +52,7 @@ fn subcommands_take_their_own_options() {
         panic!("no init")
     };
     assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
-    assert!(matches!(read("man"), Ok(Cli { command: Command::Man })));
+    assert!(matches!(read("man --lang zh"), Ok(Cli { command: Command::Man { lang: Some(_) } })));
 }
 
 fn refused(line: &str) -> Refusal {
@@ -224,13 +224,90 @@ fn completions_and_the_manual_know_the_options() {
         String::from_utf8_lossy(&completions(clap_complete::Shell::Bash, &[], &[]))
             .contains("--nnodes")
     );
-    let man = String::from_utf8(man().expect("a page")).expect("text");
+    let man = String::from_utf8(man(Lang::En).expect("a page")).expect("text");
     for words in
         ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
     {
         assert!(man.contains(words), "{words} is missing in\n{man}");
     }
     assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
+}
+
+/// Every command with the words that lead to it, the program itself first.
+fn commands(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+    found.push((path.to_owned(), command.clone()));
+    for below in command.get_subcommands() {
+        let path = format!("{path} {}", below.get_name());
+        commands(below, path.trim_start(), found);
+    }
+}
+
+#[test]
+fn everything_that_help_shows_has_a_chinese_text_and_nothing_else_has() {
+    let mut all = Vec::new();
+    commands(&Line::command(), "", &mut all);
+    let names: Vec<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
+    let known: Vec<&str> = chinese::COMMANDS.iter().map(|(path, ..)| *path).collect();
+    assert_eq!(names, known, "commands in their order");
+    let mut used = std::collections::BTreeSet::new();
+    for (path, command) in &all {
+        let (_, about, more) =
+            chinese::COMMANDS.iter().find(|(known, ..)| known == path).expect("a text");
+        assert!(!about.is_empty(), "{path}");
+        let is_long = command.get_long_about().is_some();
+        assert_eq!(is_long, !more.is_empty(), "{path}: both languages are as long");
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let id = arg.get_id().as_str();
+            let help = arg.get_help().unwrap_or_else(|| panic!("{path} {id} has no help"));
+            let zh = chinese::text_of(path, id).unwrap_or_else(|| panic!("{path} {id}: no text"));
+            let own = format!("{path}.{id}");
+            let key = chinese::OPTIONS.iter().find(|(key, _)| *key == own || *key == id);
+            used.insert(key.map(|(key, _)| *key).expect("a key"));
+            assert_eq!(arg.get_long_help().is_some(), zh.contains("\n\n"), "{path} {id}");
+            // A default of one word is the same word.
+            let of = |text: &str, mark: &str| {
+                let (_, rest) = text.split_once(mark)?;
+                Some(rest.split_once(']')?.0.to_owned())
+            };
+            let (en, zh) = (of(&help.to_string(), "[default: "), of(zh, "[默认: "));
+            let is_value = en.as_ref().is_some_and(|default| !default.contains(' '));
+            assert!(if is_value { en == zh } else { en.is_some() == zh.is_some() }, "{path} {id}");
+            for value in arg.get_possible_values() {
+                assert!(value.get_help().is_none(), "{path} {id}: a value with an English text");
+            }
+            if let Some(heading) = arg.get_help_heading() {
+                assert!(chinese::HEADINGS.iter().any(|(known, _)| *known == heading), "{heading}");
+            }
+        }
+    }
+    let all_keys = chinese::OPTIONS.iter().map(|(key, _)| *key).collect();
+    assert_eq!(used, all_keys, "texts of options that are not there");
+}
+
+#[test]
+fn chinese_texts_name_options_that_exist() {
+    let mut all = Vec::new();
+    commands(&Line::command(), "", &mut all);
+    let longs: Vec<String> = all
+        .iter()
+        .flat_map(|(_, command)| command.get_arguments())
+        .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
+        .chain(["--help".to_owned(), "--".to_owned()])
+        .collect();
+    let options = chinese::OPTIONS.iter().map(|(_, text)| *text);
+    let texts =
+        options.chain(chinese::COMMANDS.iter().flat_map(|(_, about, more)| [*about, *more]));
+    let mut named = 0;
+    for text in texts {
+        for (at, _) in text.match_indices("--") {
+            let rest = &text[at..];
+            let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+            let option = &rest[..end.unwrap_or(rest.len())];
+            assert!(longs.iter().any(|long| long == option), "{option} in {text}");
+            named += 1;
+        }
+    }
+    assert!(named > 5, "{named}");
 }
 
 proptest! {

@@ -37,13 +37,12 @@ pub(super) fn print(text: impl AsRef<[u8]>) {
     }
 }
 
-/// The exit code of a command that printed all it had to and ended with `code`. `options`
-/// say the language.
-pub(super) fn complete(code: i32, options: &cli::Options) -> i32 {
+/// The exit code of a command that printed all it had to and ended with `code`.
+pub(super) fn complete(code: i32, lang: Lang) -> i32 {
     let Some(error) = UNPRINTED.get() else { return code };
     let failure = unwritten(text!("standard output", "标准输出"), error);
     let code = if code == 0 { failure.verdict.code() } else { code };
-    fail(&failure, code, settings::language(options, &Host::live()))
+    fail(&failure, code, lang)
 }
 
 /// Says what did not work, where nothing was refused.
@@ -378,8 +377,8 @@ pub(super) fn completions(shell: clap_complete::Shell) -> i32 {
     0
 }
 
-pub(super) fn man() -> i32 {
-    match cli::man() {
+pub(super) fn man(lang: Lang) -> i32 {
+    match cli::man(lang) {
         Ok(page) => {
             print(page);
             0

@@ -6,7 +6,6 @@
 
 pub mod check_view;
 pub mod closing;
-mod columns;
 pub mod ending;
 pub mod engine_log;
 pub mod files;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::columns::table;
+use crate::columns::table;
 use crate::lang::Lang;
 use crate::muster::{Found, Link, Measured, Speed};
 use crate::text;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::columns::{columns, fold, padded, table};
+use crate::columns::{columns, fold, padded, table};
 use crate::lang::{Lang, Text, counted};
 use crate::mask::{MASK, mask_args, mask_value};
 use crate::plan::{Decision, EngineOptions, Plan, argv, exec_argv};

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::columns;
 use crate::clear::{Found, Held, shown_age};
+use crate::columns;
 use crate::lang::{Lang, Text};
 use crate::settings::StaleMode;
 use crate::text;

@@ -11,7 +11,7 @@ use crate::text;
 use crate::verdict::Warning;
 
 use super::closing;
-use super::columns::table;
+use crate::columns::table;
 
 /// The block, ending in a newline; warnings follow it.
 pub fn block(plan: &Plan, settings: &Settings) -> String {

@@ -18,6 +18,8 @@ mod meeting;
 mod places;
 mod profile;
 mod program;
+#[cfg(test)]
+mod reference;
 mod refuse;
 mod sizes;
 mod table;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::reference::{self, REFERENCE};
 use super::*;
 use crate::lang::Text;
 use crate::verdict::{Severity, Verdict};
@@ -666,19 +667,6 @@ fn zimdb_is_one_node_of_four_gpus() {
     assert!(settings.env.iter().all(|setting| setting.name != "NCCL_IB_DISABLE"));
 }
 
-const REFERENCE: &str = include_str!("../../config/reference.toml");
-
-/// The reference with every key in force.
-fn reference_in_force() -> String {
-    let key = |line: &str| {
-        let bare = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', '#']));
-        bare.filter(|rest| !rest.is_empty()).map(str::to_owned)
-    };
-    // Without the base, whose values would stand in for its own.
-    let lines = REFERENCE.lines().map(|line| key(line).unwrap_or_else(|| line.to_owned()));
-    lines.filter(|line| !line.starts_with("extends")).collect::<Vec<_>>().join("\n")
-}
-
 #[test]
 fn a_copy_of_the_reference_changes_nothing() {
     let mut copied = read_profile(REFERENCE).expect("the reference");
@@ -690,7 +678,7 @@ fn a_copy_of_the_reference_changes_nothing() {
 
 #[test]
 fn the_reference_shows_every_key_and_is_a_profile() {
-    let text = reference_in_force();
+    let text = reference::in_force();
     let settings = read_profile(&text).expect("the reference");
     assert_eq!(settings.layout.heads_table.as_ref().map(|table| table.heads.len()), Some(2));
     let shown = |key: &str| {
@@ -735,6 +723,32 @@ fn the_reference_shows_every_key_and_is_a_profile() {
     };
     assert_eq!(of(&settings), of(&none));
     assert!(settings.warnings.iter().any(|warning| warning.id == "settings.node_rank"));
+}
+
+/// What help says of a default, in so far as it is a value, is the default.
+#[test]
+fn help_names_the_defaults_as_they_are() {
+    let none = fixtures::undecided();
+    let mut told = 0;
+    for (name, help) in cli::descriptions() {
+        let default = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+        let Some((default, _)) = default.filter(|(text, _)| !text.contains([' ', ','])) else {
+            continue;
+        };
+        let row = row(&name).unwrap_or_else(|| panic!("{name} is no row"));
+        let Take::One(put) = row.take else { panic!("{name} has several values") };
+        let mut settings = none.clone();
+        put(&mut settings, default, Source::Default).unwrap_or_else(|| panic!("{name}: {default}"));
+        assert_eq!(format!("{settings:?}"), format!("{none:?}"), "{name} is not {default}");
+        told += 1;
+    }
+    assert!(told > 15, "{told} defaults");
+    let wait = cli::Wait { target: "a:1".into(), timeout: None, lang: None };
+    let wait = read_wait(&wait, &host(&[])).expect("a target");
+    assert_eq!(Some(wait.timeout), duration("30m"));
+    let init = cli::Init { grace: None, lang: None, command: Vec::new() };
+    let init = read_init(&init, &host(&[])).expect("settings");
+    assert_eq!(Some(init.grace), duration("5s"));
 }
 
 #[test]

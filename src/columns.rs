@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 /// Rows in aligned columns; the last column is not padded.
-pub(super) fn table(out: &mut String, rows: Vec<Vec<String>>) {
+pub(crate) fn table(out: &mut String, rows: Vec<Vec<String>>) {
     /// A longer cell does not widen its column.
     const WIDEST: usize = 44;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -29,7 +29,7 @@ pub(super) fn table(out: &mut String, rows: Vec<Vec<String>>) {
 }
 
 /// Terminal columns: Chinese characters and full-width marks take two.
-pub(super) fn columns(text: &str) -> usize {
+pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(letter_columns).sum()
 }
 
@@ -47,13 +47,13 @@ fn letter_columns(letter: char) -> usize {
     }
 }
 
-pub(super) fn padded(text: &str, wide: usize) -> String {
+pub(crate) fn padded(text: &str, wide: usize) -> String {
     format!("{text}{:1$}", "", wide.saturating_sub(columns(text)))
 }
 
 /// A line that is broken at blanks and between Chinese characters to fit `width`, its further
 /// lines indented. A word that is longer than a line stays whole, so that it can be copied.
-pub(super) fn fold(out: &mut String, line: &str, indent: usize, width: Option<usize>) {
+pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<usize>) {
     let Some(width) = width.filter(|width| *width > indent + 20) else {
         let _ = writeln!(out, "{}", line.trim_end());
         return;
@@ -65,11 +65,14 @@ pub(super) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
     let mut rest = line;
     while let Some(first) = rest.chars().next() {
         let end = match first {
-            ' ' => rest.find(|letter| letter != ' '),
-            _ if letter_columns(first) == 2 => Some(first.len_utf8()),
-            _ => rest.find(|letter| letter == ' ' || letter_columns(letter) == 2),
+            ' ' => rest.find(|letter| letter != ' ').unwrap_or(rest.len()),
+            // It stays with what it opens.
+            '（' | '「' | '《' => {
+                first.len_utf8() + word(rest.strip_prefix(first).unwrap_or(""))
+            }
+            _ => word(rest),
         };
-        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
+        let (piece, after) = rest.split_at(end);
         rest = after;
         if first == ' ' && !(at == 0 && is_new) {
             gap = piece.to_owned();
@@ -90,6 +93,13 @@ pub(super) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
     out.push('\n');
 }
 
+/// Bytes of the first word: one Chinese character, or all up to a blank or to the next one.
+fn word(text: &str) -> usize {
+    let first = text.chars().next().filter(|first| letter_columns(*first) == 2);
+    let end = |letter| letter == ' ' || letter_columns(letter) == 2;
+    first.map_or_else(|| text.find(end).unwrap_or(text.len()), char::len_utf8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +110,26 @@ mod tests {
         let mut out = String::new();
         table(&mut out, vec![vec!["节点".into(), "a".into()], vec!["abcde".into(), "b".into()]]);
         assert_eq!(out, "  节点   a\n  abcde  b\n");
+    }
+
+    #[test]
+    fn lines_end_where_chinese_lines_may() {
+        let folded = |line: &str, width: usize| {
+            let mut out = String::new();
+            fold(&mut out, line, 0, Some(width));
+            out
+        };
+        for (line, expected) in [
+            ("一二三四五六七八九十一二", "一二三四五六七八九十\n一二\n"),
+            // Neither an end nor a comma begins a line, and no bracket ends one.
+            ("一二三四五六七八九十，二", "一二三四五六七八九十，\n二\n"),
+            ("一二三四五六七八九（十）", "一二三四五六七八九\n（十）\n"),
+            ("一二三四五六七八（json）", "一二三四五六七八\n（json）\n"),
+            ("a word at a time is kept", "a word at a time is\nkept\n"),
+            ("一（", "一（\n"),
+            ("一二三四五六七八九 [默认: a]", "一二三四五六七八九\n[默认: a]\n"),
+        ] {
+            assert_eq!(folded(line, 22), expected, "{line}");
+        }
     }
 }

@@ -1,0 +1,277 @@
+//! The help and the manual page in Chinese.
+//!
+//! Owns a text for every command and every option, by their ids, and the words that clap writes
+//! itself. Takes the definition of the command line in English; gives it in Chinese. The
+//! definition stays in one place: nothing here says which options there are.
+
+use clap::{Arg, Command};
+
+use crate::columns::fold;
+
+/// By id; where one id stands for two things, with the command before it.
+pub(super) const OPTIONS: &[(&str, &str)] = &[
+    ("plan.format", "输出格式：供人阅读（text）、JSON（json），或可直接粘贴的 shell 命令（shell）"),
+    ("plan.assume", "为不在手边的节点做规划：gpus=8，或 gpus=8,name=H100,memory=80GiB"),
+    ("check.format", "输出格式：供人阅读的表格（text），或 JSON（json）"),
+    ("check.all", "同时列出正常的检查项"),
+    ("check.report", "同时将 JSON 报告写入该文件"),
+    ("check.torch", "同时运行一次简短的 all-reduce：CPU 上用 gloo 和两个 rank，GPU 上用 NCCL"),
+    (
+        "check.capture",
+        "将读取到的本节点信息保存到该目录，供 --host-root 重放，可用于提交问题报告。敏感信息已隐去",
+    ),
+    ("clean.dry_run", "只显示 --stale kill 与 --stale force 会结束哪些进程及原因，不发送信号"),
+    ("clean.format", "输出格式：供人阅读的表格（text），或 JSON（json）"),
+    ("wait.target", "主机名或地址加端口，例如 job-master-0:29500 或 [fd00::1]:29500"),
+    ("wait.timeout", "最长等待时间：90s、30m、1h30m，或秒数 [默认: 30m]"),
+    ("init.grace", "命令的遗留进程从收到 TERM 到被 KILL 的时间：10s、1m [默认: 5s]"),
+    ("init.command", "命令及其参数，写在 -- 之后"),
+    ("lint.manifests", "要检查的清单文件；- 表示标准输入"),
+    ("lint.format", "输出格式：供人阅读（text）、JSON（json），或 GitHub 工作流的注解（github）"),
+    ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
+    ("profile show.name", "内置配置的名称，或 TOML 文件"),
+    ("profile check.name", "内置配置的名称，或 TOML 文件"),
+    ("install.folder", "目标目录；不存在时会自动创建"),
+    ("completions.shell", "为哪种 shell 生成"),
+    (
+        "profile",
+        "从配置文件读取设置：内置配置的名称（wan22、taehv、zimdb）或 TOML 文件 [默认: 若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
+    ),
+    ("module", "运行 Python 模块而不是脚本，同 python -m"),
+    (
+        "engine",
+        "由谁启动各 rank：torchrun、accelerate、deepspeed、direct（由 ranklaunch 直接启动），或 command（任务自带启动器，每个节点运行一次） [默认: torchrun]",
+    ),
+    ("python", "Python 解释器 [默认: conda 环境、virtualenv 或 PATH 中的解释器]"),
+    (
+        "chdir",
+        "在该目录下工作：相对路径（脚本、参数、引擎的文件、日志）均从此目录算起；只有配置文件在此之前查找 [默认: 启动 ranklaunch 时所在的目录]",
+    ),
+    ("conda_env", "使用该 conda 环境，无需事先激活"),
+    ("env", "为各 rank 设置变量，覆盖容器中的同名变量；可重复使用"),
+    ("interactive", "把终端交给唯一的 rank，以便使用 pdb"),
+    ("nnodes", "节点数 [默认: 由平台给出]"),
+    ("node_rank", "本节点的编号，从 0 开始 [默认: 由平台给出]"),
+    ("master_addr", "节点 0 的主机名或地址 [默认: 由平台给出]"),
+    ("master_port", "各 rank 在节点 0 上汇合的端口 [默认: 由平台给出，否则为 29500]"),
+    (
+        "world_size_counts",
+        "单独出现的 WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认: auto]",
+    ),
+    ("rdzv", "各节点 torchrun 的汇合方式：static（rank 按节点顺序排列）或 c10d [默认: static]"),
+    ("nested", "即使上层已有 torchrun 在运行，也照常启动"),
+    (
+        "nproc_per_node",
+        "每个节点的进程数：auto（在 GPU 数量和布局允许的范围内取最大值）或具体数字 [默认: auto]",
+    ),
+    ("min_nproc", "每个节点的进程数少于该值时拒绝启动"),
+    ("device", "各 rank 的计算设备：auto、gpu 或 cpu [默认: auto]"),
+    (
+        "bind",
+        "rank 可以使用哪些 CPU：none（容器的全部 CPU）或 numa（其 GPU 所在 NUMA 节点的 CPU） [默认: none]",
+    ),
+    (
+        "layout",
+        "各并行度与总进程数的关系：none、ulysses-world（Wan2.2）或 ulysses-ring（Wan2.1、HunyuanVideo） [默认: none]",
+    ),
+    ("heads", "模型的注意力头数，必须能被 ulysses 并行度整除"),
+    (
+        "stale",
+        "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认: kill]",
+    ),
+    ("muster", "启动前与其他节点协商一致：auto、off 或 required [默认: auto]"),
+    ("muster_port", "与其他节点协商时使用节点 0 的该端口 [默认: 主端口，即 --master-port]"),
+    ("wait_timeout", "等待节点 0 和其他节点的最长时间：90s、30m、1h30m [默认: 30m]"),
+    ("rdma", "RDMA：auto（可用则用）、required（不可用则拒绝启动）或 off [默认: auto]"),
+    ("probe", "通过什么方式向驱动查询 GPU：auto、file、memfd、nvidia-smi 或 off [默认: auto]"),
+    ("deadline", "读取任一信息来源的最长时间：10s、2m [默认: 驱动 60s，文件 30s]"),
+    (
+        "severity",
+        "检查项发现问题时如何处理：fail（拒绝启动）、warn（警告）或 off，例如 shm.size=fail；可重复使用",
+    ),
+    (
+        "grace",
+        "从第一次 TERM 到最后一次 KILL 的时间 [默认: 略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
+    ),
+    ("max_restarts", "所有节点一起重启的最多次数 [默认: 0]"),
+    (
+        "log_dir",
+        "日志目录 [默认: ./ranklaunch-logs，否则 $TMPDIR/ranklaunch-<uid>，否则 /tmp/ranklaunch-<uid>]",
+    ),
+    ("log_cap_rank", "每个 rank 的输出最多占用的磁盘空间，例如 256MiB [默认: 256MiB]"),
+    ("log_cap_node", "本节点的输出最多占用的磁盘空间，例如 4GiB [默认: 4GiB]"),
+    ("console", "控制台显示哪些 rank 的输出：all、rank0、errors（仅 stderr）或 none [默认: all]"),
+    ("console_prefix", "控制台每行是否以 rank 开头：rank 或 none [默认: rank]"),
+    ("termination_log", "同时将结论写入该文件 [默认: 若存在，则为 /dev/termination-log]"),
+    ("lang", "所有消息的语言：en 或 zh [默认: 取自 LC_ALL、LC_MESSAGES、LANG]"),
+    ("host_root", "从该目录而不是 / 读取本节点的文件（用于问题报告和测试）"),
+    (
+        "program",
+        "程序及其参数，写在 -- 之后\n\n.py 文件、-m MODULE，或任何其他命令。{ulysses_size}、{ring_size}、{world_size}、{nproc_per_node}、{nnodes}、{node_rank}、{run_id}、{timestamp} 以及配置文件 [[select]] 中定义的名称会被替换；{{name}} 表示原样的 {name}。使用配置文件时，若 -- 之后只有参数而没有程序，这些参数会追加到配置文件的参数之后。",
+    ),
+];
+
+/// By the words that lead to it: what it does in one line, and the rest.
+pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
+    (
+        "",
+        "启动分布式 PyTorch 任务在本节点上的部分",
+        "ranklaunch 在每个节点上启动：读取平台给出的任务信息，检查本节点，确定进程数和各并行度，等待节点 0，启动 torchrun，并负责其进程、日志和最终结论，直到最后一个字节。",
+    ),
+    (
+        "run",
+        "启动任务在本节点上的部分（不写子命令时也是如此）",
+        "读取平台给出的任务信息，检查本节点，清理以前运行的残留，等待节点 0，启动引擎，并负责其进程、日志和最终结论，直到最后一个字节。",
+    ),
+    ("plan", "显示 run 会做什么以及原因；不做任何改动", ""),
+    (
+        "check",
+        "检查本节点及其网络；不启动任何程序",
+        "检查 GPU、资源限制、网络、RDMA、Python 和存储，并逐项说明启动时会失败、警告还是通过。退出码为第一个失败检查项的退出码。",
+    ),
+    (
+        "clean",
+        "只结束以前运行残留的进程",
+        "结束确认为残留的进程：带有 ranklaunch 任务标记而其 agent 已经退出的进程，以及脚本、用户、容器均相同而启动器已经退出的 rank。--stale force 会结束该脚本、用户和容器的所有进程，包括启动器。",
+    ),
+    ("wait", "只等待 HOST:PORT 可以连接", ""),
+    (
+        "init",
+        "在守护进程之下运行任意命令：可作为容器的 init，并且不留下任何进程",
+        "转发信号，回收孤儿进程，移交终端，并返回命令的退出码（126 和 127 与 shell 相同，信号 n 为 128 + n）。命令的遗留进程先收到 TERM，宽限期过后收到 KILL。没有配置，也没有 agent。第一次中断至少 1 秒之后的第二次中断等同于 KILL。",
+    ),
+    (
+        "lint",
+        "找出 Kubernetes 清单中运行时才会暴露的错误",
+        "读取 Pod、Job、PyTorchJob、HyperPodPyTorchJob、TrainJob、MPIJob、RayJob、Volcano Job、KubeBrain TrainingJob、JobSet、LeaderWorkerSet 和 Pod 模板，以及其命令中的启动器。有发现时退出码为 1（无法读取的部分会说明，但不计入），清单不是 YAML 时为 64。",
+    ),
+    ("profile", "列出、显示、新建或检查配置文件", ""),
+    ("profile list", "列出 --profile 在此处能找到的配置及其位置", ""),
+    (
+        "profile show",
+        "显示一个配置，以便阅读或修改：ranklaunch profile show taehv > ranklaunch.toml",
+        "",
+    ),
+    ("profile new", "输出自建配置文件的开头几行", ""),
+    ("profile check", "按 run 的方式读取配置，说明其内容或问题所在", ""),
+    (
+        "install",
+        "将本程序复制到目录中，用于没有 cp 的镜像",
+        "用于 init 容器，把可执行文件放到 Pod 的卷中。文件要么完整出现，要么不出现；文件名为 ranklaunch，会替换旧文件。",
+    ),
+    ("completions", "输出 shell 的补全脚本", ""),
+    ("man", "输出手册页（troff）", ""),
+];
+
+pub(super) const HEADINGS: &[(&str, &str)] = &[
+    (super::JOB, "任务"),
+    (super::MEMBERSHIP, "节点"),
+    (super::LAYOUT, "进程与布局"),
+    (super::START, "启动之前"),
+    (super::END, "停止与重启"),
+    (super::LOGS, "日志与控制台"),
+    (super::PROGRAM, "本程序"),
+];
+
+const AFTER: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";
+
+/// What clap writes itself, in its own order of appearance.
+const OF_CLAP: &[(&str, &str)] = &[
+    ("Usage: ", "用法: "),
+    ("\n       ranklaunch", "\n      ranklaunch"),
+    ("[OPTIONS]", "[选项]"),
+    ("<COMMAND>", "<子命令>"),
+    ("[COMMAND]", "[子命令]"),
+    ("\nCommands:\n", "\n子命令:\n"),
+    ("\nArguments:\n", "\n参数:\n"),
+    ("\nOptions:\n", "\n选项:\n"),
+    ("[default: ", "[默认: "),
+    ("[possible values: ", "[可选值: "),
+    ("Possible values:", "可选值:"),
+    ("Print help (see a summary with '-h')", "显示帮助（-h 为简略版）"),
+    ("Print help (see more with '--help')", "显示帮助（--help 为完整版）"),
+    ("Print help (see a summary with \\*(Aq\\-h\\*(Aq)", "显示帮助（\\-h 为简略版）"),
+    ("Print help", "显示帮助"),
+    ("Print version", "显示版本"),
+];
+
+const OF_MAN: &[(&str, &str)] = &[
+    (".SH NAME\n", ".SH 名称\n"),
+    (".SH SYNOPSIS\n", ".SH 概要\n"),
+    (".SH DESCRIPTION\n", ".SH 描述\n"),
+    (".SH OPTIONS\n", ".SH 选项\n"),
+    (".SH SUBCOMMANDS\n", ".SH 子命令\n"),
+    (".SH EXTRA\n", ".SH 补充说明\n"),
+    (".SH VERSION\n", ".SH 版本\n"),
+    ("\\fIsubcommands\\fR", "\\fI子命令\\fR"),
+];
+
+/// The definition with Chinese texts, in lines of at most `wide` columns where help is shown:
+/// clap breaks lines at blanks only.
+pub(super) fn command(line: Command, wide: Option<usize>) -> Command {
+    let examples = line.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = examples.split_once("Examples:").map_or("", |(_, examples)| examples);
+    let after = format!("{}{examples}", broken(AFTER, wide));
+    described(line, "", wide).after_help(after)
+}
+
+fn described(command: Command, path: &str, wide: Option<usize>) -> Command {
+    let command = match COMMANDS.iter().find(|(name, ..)| *name == path) {
+        Some((_, about, "")) => command.about(broken(about, wide)),
+        Some((_, about, more)) => {
+            let about = broken(about, wide);
+            let long = format!("{about}\n\n{}", broken(more, wide));
+            command.about(about).long_about(long)
+        }
+        None => command,
+    };
+    command.next_line_help(true).mut_args(|arg| argument(arg, path, wide)).mut_subcommands(
+        |below| {
+            let path = format!("{path} {}", below.get_name());
+            described(below, path.trim_start(), wide)
+        },
+    )
+}
+
+fn argument(arg: Arg, path: &str, wide: Option<usize>) -> Arg {
+    let heading = arg.get_help_heading().and_then(|heading| {
+        HEADINGS.iter().find(|(known, _)| *known == heading).map(|(_, heading)| *heading)
+    });
+    let arg = match heading {
+        Some(heading) => arg.help_heading(heading),
+        None => arg,
+    };
+    let Some(text) = text_of(path, arg.get_id().as_str()) else { return arg };
+    match text.split_once("\n\n") {
+        Some((first, _)) => arg.help(broken(first, wide)).long_help(broken(text, wide)),
+        None => arg.help(broken(text, wide)),
+    }
+}
+
+pub(super) fn text_of(path: &str, id: &str) -> Option<&'static str> {
+    let own = format!("{path}.{id}");
+    let of = |key: &str| OPTIONS.iter().find(|(known, _)| *known == key).map(|(_, text)| *text);
+    of(&own).or_else(|| of(id))
+}
+
+/// What clap has rendered, with its own words in Chinese.
+pub(super) fn help(rendered: &str) -> String {
+    replaced(rendered, OF_CLAP)
+}
+
+/// The same of the manual page.
+pub(super) fn man(page: &str) -> String {
+    replaced(&replaced(page, OF_MAN), OF_CLAP)
+}
+
+fn replaced(text: &str, words: &[(&str, &str)]) -> String {
+    words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Text in lines of at most `wide` columns.
+fn broken(text: &str, wide: Option<usize>) -> String {
+    let mut out = String::new();
+    text.split('\n').for_each(|line| fold(&mut out, line, 0, wide));
+    out.truncate(out.len() - 1);
+    out
+}
