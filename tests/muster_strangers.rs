@@ -7,7 +7,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -406,4 +406,54 @@ fn a_recorded_session_is_worth_nothing_with_a_secret() {
     let zero = runs(zero, port, Some(SECRET));
     assert!(zero.err.contains("has another secret: not let in"), "{}", zero.err);
     assert_eq!(counted(&zero), 4, "{}", zero.err);
+}
+
+/// The second port, on which a node 0 whose port is taken would say so, is as good as blocked:
+/// nobody is there.
+#[test]
+fn a_web_server_in_the_place_of_node_0_is_named_while_a_node_waits_and_in_the_end() {
+    let port = free_port();
+    let mut server = Command::new("python3");
+    server.args(["-m", "http.server", "--bind", "127.0.0.1"]).arg(port.to_string());
+    let mut server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    drop(dial(port));
+    let one = node(1, 2, port, None).env("RANKLAUNCH_WAIT_TIMEOUT", "5s");
+    let one = one.start().wait().expect_code(86).expect_nothing_left();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let named = format!("127.0.0.1:{port} is an HTTP server (SimpleHTTP/");
+    for words in [format!("(0:03 of 0:05): {named}"), format!("was not reached in 5s: {named}")] {
+        assert!(one.err.contains(&words), "{words}\n{}", one.err);
+    }
+    assert!(one.err.contains("another program holds the master port there"), "{}", one.err);
+    let second =
+        format!("tells the others on port {}, where nothing was heard", port_of_last_resort(port));
+    assert!(one.err.contains(&second), "{second}\n{}", one.err);
+}
+
+/// src/muster/second.rs: 10 000 below, and above where there is no room.
+fn port_of_last_resort(port: u16) -> u16 {
+    if port >= 20_000 { port - 10_000 } else { port + 10_000 }
+}
+
+/// The master port is free, and the port that the muster was moved to is not.
+#[test]
+fn a_muster_port_that_is_taken_ends_all_nodes_with_87_and_its_owner() {
+    let (port, own) = (free_port(), free_port());
+    let holder = TcpListener::bind(("127.0.0.1", own)).unwrap();
+    let with = |rank| node(rank, 2, port, None).env("RANKLAUNCH_MUSTER_PORT", own.to_string());
+    let [zero, one] = [with(0), with(1)].map(Launcher::start);
+    for ended in [zero.wait(), one.wait()] {
+        let ended = ended.expect_code(87).expect_nothing_left();
+        let words = format!("port {own} is in use");
+        assert!(ended.err.contains(&words), "{words}\n{}", ended.err);
+        assert!(ended.err.contains("muster_strangers"), "who holds it: {}", ended.err);
+        assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+    }
+    // The control: it was the port.
+    drop(holder);
+    let [zero, one] = [with(0), with(1)].map(Launcher::start);
+    for ended in [zero.wait(), one.wait()] {
+        ended.expect_code(0);
+    }
 }

@@ -12,8 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::channel::{Channel, ChannelError, Stream};
+use super::holder;
 use super::secret::Secret;
-use super::store;
+use super::store::{self, Client};
 use super::wire::{Frame, Hello};
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
@@ -58,7 +59,7 @@ pub(super) enum Stranger {
     },
     /// The secrets differ.
     Secret,
-    /// A node that asks whether this is a store; it dials again.
+    /// A node that asks who we are, store or another program; it dials again.
     Asking,
     /// It says nothing, or not enough in time.
     Silent,
@@ -189,27 +190,24 @@ async fn dialed<S: Stream>(mut stream: S, secret: Option<&Secret>) -> Result<Cha
     Ok(channel)
 }
 
-/// Nine bytes, unless the first five are those of a store's client, which may
-/// then wait for an answer.
+/// Nine bytes, unless they are those of a store's client, which may then wait for an answer.
 async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Stranger> {
-    let mut bytes = [0u8; PREAMBLE];
-    let (first, rest) = bytes.split_at_mut(store::GREETING.len());
-    stream.read_exact(first).await?;
-    if *first == store::GREETING {
-        return Err(if is_our_question(stream).await {
-            Stranger::Asking
-        } else {
-            Stranger::PlainTorchrun
+    let unknown = || Stranger::Unknown("not ranklaunch".to_owned());
+    let mut first = [0u8; store::FIRST];
+    stream.read_exact(&mut first).await?;
+    if !MAGIC.starts_with(&first) {
+        return Err(match store::client(first, stream).await {
+            Some(Client::Asking) => Stranger::Asking,
+            Some(Client::Torch) => Stranger::PlainTorchrun,
+            None if holder::is_question(&first, &mut *stream).await => Stranger::Asking,
+            None => unknown(),
         });
     }
-    if !MAGIC.starts_with(first) {
-        return Err(Stranger::Unknown("not ranklaunch".to_owned()));
-    }
+    let mut bytes = [0u8; PREAMBLE];
+    let (begin, rest) = bytes.split_at_mut(first.len());
+    begin.copy_from_slice(&first);
     stream.read_exact(rest).await?;
-    if !bytes.starts_with(MAGIC) {
-        return Err(Stranger::Unknown("not ranklaunch".to_owned()));
-    }
-    Ok(bytes)
+    if bytes.starts_with(MAGIC) { Ok(bytes) } else { Err(unknown()) }
 }
 
 async fn read_message(stream: &mut impl Stream) -> Result<Vec<u8>, Stranger> {
@@ -236,25 +234,4 @@ async fn write_message(
 fn words(second: u8, third: u8, last: u8) -> [u8; PREAMBLE] {
     let [a, b, c, d, e, f] = *MAGIC;
     [a, b, c, d, e, f, second, third, last]
-}
-
-/// What nodes before version 3 ask a store after its greeting: to send this back.
-const PING: [u8; 5] = [13, b'r', b'k', b'l', b'?'];
-
-/// What came after a store's greeting: a node's question, or a client's.
-async fn is_our_question(stream: &mut impl Stream) -> bool {
-    // Clients before torch 2.4 send no ping and wait for their turn.
-    const HOLD: Duration = Duration::from_millis(500);
-    let question = store::question();
-    let asked = async {
-        let mut next = vec![0u8; question.len()];
-        let (first, rest) = next.split_at_mut(PING.len());
-        stream.read_exact(first).await.ok()?;
-        if *first == PING {
-            return Some(());
-        }
-        stream.read_exact(rest).await.ok()?;
-        (next == question).then_some(())
-    };
-    timeout(HOLD, asked).await.ok().flatten().is_some()
 }

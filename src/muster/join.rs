@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::channel::Channel;
 use super::handshake::{self, Stranger};
+use super::holder;
 use super::key::JobKey;
 use super::listen::connect;
 use super::obstacle::{Obstacle, Seen, Whose, shut_out, taken};
@@ -70,6 +71,7 @@ pub async fn join(
         end: Instant::now() + config.patience,
         unmarked: None,
         foreign: None,
+        program: None,
     };
     let search = search.run(host, last_resort);
     tokio::pin!(search);
@@ -117,6 +119,8 @@ struct Search<'a> {
     unmarked: Option<Instant>,
     /// Since when another job has been there.
     foreign: Option<Instant>,
+    /// The other program that was there last.
+    program: Option<(SocketAddr, Text)>,
 }
 
 impl Search<'_> {
@@ -197,14 +201,14 @@ impl Search<'_> {
         tokio::pin!(dial);
         // A store closes the connection or keeps silent, depending on its version.
         let dialed = match timeout(ANSWER, &mut dial).await {
-            Ok(Err(Stranger::Unknown(cause))) => match self.look_for_store(peer).await {
+            Ok(Err(Stranger::Unknown(cause))) => match self.look_around(peer).await {
                 Some(step) => return Err(step),
                 None => Err(Stranger::Unknown(cause)),
             },
             Ok(dialed) => dialed,
             Err(_) => {
-                self.seen.note(Obstacle::Mute(peer));
-                if let Some(step) = self.look_for_store(peer).await {
+                self.note_other(peer, Obstacle::Mute(peer));
+                if let Some(step) = self.look_around(peer).await {
                     return Err(step);
                 }
                 // A node 0 that has thousands of handshakes to do answers late, and one
@@ -232,11 +236,11 @@ impl Search<'_> {
         self.foreign = None;
         Err(match stranger {
             Stranger::Silent => {
-                self.seen.note(Obstacle::Mute(peer));
+                self.note_other(peer, Obstacle::Mute(peer));
                 Step::Held(None)
             }
             Stranger::Unknown(cause) => {
-                self.seen.note(Obstacle::Odd(peer, cause));
+                self.note_other(peer, Obstacle::Odd(peer, cause));
                 Step::Held(None)
             }
             // A word that nothing proves: with a secret, and of a version, it is waited out.
@@ -248,10 +252,46 @@ impl Search<'_> {
         })
     }
 
-    /// Some: torch's store is there, and this is what it means.
-    async fn look_for_store(&mut self, peer: SocketAddr) -> Option<Step> {
+    /// Who is there in the place of node 0: torch's store, or another program. Some: the
+    /// store, and this is what it means.
+    async fn look_around(&mut self, peer: SocketAddr) -> Option<Step> {
+        let seen = self.seen;
+        let program = async {
+            let name = holder::name(peer).await;
+            if let Some(name) = &name {
+                seen.note(Obstacle::Program(peer, name.clone()));
+            }
+            name
+        };
+        let store = store::ask(peer, self.config.node);
+        tokio::pin!(program, store);
+        // A store is the answer at once, and whatever else is there says nothing to one of the two.
+        let found = tokio::select! {
+            found = &mut store => found,
+            name = &mut program => {
+                self.program = name.map(|name| (peer, name));
+                return self.judge(peer, store.await);
+            }
+        };
+        if matches!(found, Found::Silent | Found::No) {
+            self.program = program.await.map(|name| (peer, name));
+        }
+        self.judge(peer, found)
+    }
+
+    /// What a program is that says so, and else how it behaves.
+    fn note_other(&self, peer: SocketAddr, otherwise: Obstacle) {
+        let named = self.program.as_ref().filter(|(at, _)| *at == peer);
+        self.seen.note(match named {
+            Some((_, name)) => Obstacle::Program(peer, name.clone()),
+            None => otherwise,
+        });
+    }
+
+    /// What a store means that was found; None: there is none.
+    fn judge(&mut self, peer: SocketAddr, found: Found) -> Option<Step> {
         let config = self.config;
-        let whose = match store::ask(peer, config.node).await {
+        let whose = match found {
             Found::Marked(key) if JobKey::of(config).is_of_other_job(&key) => Whose::Other(key),
             Found::Marked(_) => Whose::Ours,
             Found::Unmarked { taken: true } => Whose::Full,

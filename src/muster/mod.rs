@@ -18,6 +18,7 @@ pub mod fuzz;
 mod gather;
 mod hall;
 mod handshake;
+mod holder;
 mod hub;
 mod join;
 mod key;

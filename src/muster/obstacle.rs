@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::handshake::Stranger;
 use super::key::JobKey;
+use super::second::second;
 use super::types::Config;
 use super::words::spell;
 use crate::lang::Text;
@@ -26,6 +27,8 @@ pub(super) enum Obstacle {
     Mute(SocketAddr),
     /// It answers otherwise, or hangs up.
     Odd(SocketAddr, String),
+    /// It says that it is another program.
+    Program(SocketAddr, Text),
     /// torch's store of a running job.
     Store(SocketAddr, Whose),
     /// Node 0, with which no channel came about.
@@ -60,11 +63,12 @@ impl Obstacle {
             Obstacle::Connection(..) => 2,
             Obstacle::Mute(_) => 4,
             Obstacle::Odd(..) => 5,
-            Obstacle::Store(..) => 6,
-            Obstacle::Left(..) => 7,
-            Obstacle::Stranger(..) => 8,
-            Obstacle::Refused(_) => 9,
-            Obstacle::Gathering(_) => 10,
+            Obstacle::Program(..) => 6,
+            Obstacle::Store(..) => 7,
+            Obstacle::Left(..) => 8,
+            Obstacle::Stranger(..) => 9,
+            Obstacle::Refused(_) => 10,
+            Obstacle::Gathering(_) => 11,
         }
     }
 
@@ -84,6 +88,10 @@ impl Obstacle {
             Obstacle::Odd(peer, cause) => text!(
                 "{peer} takes connections and does not answer as node 0: {cause}",
                 "{peer} 接受连接，但应答不符合节点 0：{cause}"
+            ),
+            Obstacle::Program(peer, Text { en, zh }) => text!(
+                "{peer} is {en}: another program holds the master port there",
+                "{peer} 是 {zh}：该主端口被其他程序占用"
             ),
             Obstacle::Store(peer, Whose::Ours) => text!(
                 "{peer} is the store of this job's running attempt: this node joins the next one",
@@ -217,6 +225,17 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
                 "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
             ),
         ),
+        Obstacle::Program(..) => {
+            let second = second(port);
+            (
+                Verdict::MasterReach,
+                "master.reach",
+                text!(
+                    "end that program on node 0, or give all nodes another --master-port; a node 0 whose port is taken tells the others on port {second}, where nothing was heard",
+                    "请结束节点 0 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 0 会在端口 {second} 上告知其他节点，但那里没有任何应答"
+                ),
+            )
+        }
         Obstacle::Store(_, Whose::Ours) => (
             Verdict::Muster,
             "muster.attempt",
@@ -233,14 +252,18 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
                 "请在节点 0 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
             ),
         ),
-        Obstacle::Stranger(_, stranger) => (Verdict::Muster, "muster.secret", like(stranger)),
+        Obstacle::Stranger(_, stranger) => (Verdict::Muster, id(stranger), like(stranger)),
         Obstacle::Refused(refusal) => (refusal.verdict, "muster.job", refusal.hint.clone()),
     }
 }
 
 /// Node 0 is there and of another kind: nothing that waits would change it.
 pub(super) fn shut_out(peer: SocketAddr, stranger: &Stranger) -> Refusal {
-    Refusal::new(Verdict::Muster, "muster.secret", unlike(peer, stranger), like(stranger))
+    Refusal::new(Verdict::Muster, id(stranger), unlike(peer, stranger), like(stranger))
+}
+
+fn id(stranger: &Stranger) -> &'static str {
+    if *stranger == Stranger::Version { "muster.version" } else { "muster.secret" }
 }
 
 /// The port of node 0 belongs to another job.

@@ -1,10 +1,12 @@
 //! torch's TCPStore on the master port: whether one answers, and whose it is.
 //!
-//! Owns the few words of torch's protocol that ranklaunch speaks (TCPStoreBackend.hpp;
-//! VALIDATE came with torch 2.1). Node 0 of a running job writes the job's key into its
-//! own store ([`mark`]), and a node that finds a store where it looked for node 0 reads
-//! it ([`ask`]). Never touches a key of torch's own.
+//! Owns the few words of torch's protocol that ranklaunch speaks, in both of its
+//! [`Dialect`]s (TCPStore.cpp, TCPStoreBackend.cpp). Node 0 of a running job writes the
+//! job's key into its own store ([`mark`]), and a node that finds a store where it looked
+//! for node 0 reads it ([`ask`]). Never touches a key of torch's own, and never speaks the
+//! dialect of torch 2.1 to a store that does not know it.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -12,15 +14,69 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use super::channel::Stream;
 use super::key::JobKey;
 use super::listen::connect;
 
+#[cfg(test)]
+pub(super) mod tests;
+
 /// A client of a store begins with query VALIDATE (0) and this number in the host's
-/// byte order (validationMagicNumber).
+/// byte order (validationMagicNumber), since torch 2.1.
 pub(super) const GREETING: [u8; 5] = [0x00, 0xCE, 0xF7, 0x85, 0x3C];
 
-const COMPARE_SET: u8 = 2;
-const CHECK: u8 = 5;
+/// The first question: which dialect is spoken here? A store since torch 2.1 gives the number
+/// of its keys (GETNUMKEYS, 7) three times and hangs up on what is no query.
+///
+/// One of torch 2.0 takes these bytes for a SET and nine of them for its number and the
+/// length of the key. It allocates and clears a key before it reads one: of 15 TB, if a
+/// COMPARE_SET came here, which kills its process where the kernel grants that
+/// (vm.overcommit_memory=1, as the kubelet sets it). No process has room for the length
+/// that these bytes are, whose top bit is set: the store hangs up and is as it was.
+const WHICH: [u8; 2 * FIRST] = [0x00, 0xCE, 0xF7, 0x85, 0x3C, 7, 7, 7, 0xFF, 0xFF];
+
+/// How a store is spoken to. VALIDATE took the number of SET, and every query moved up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    /// Up to torch 2.0.
+    Bare,
+    /// Since torch 2.1.
+    Validated,
+}
+
+impl Dialect {
+    /// That of the store at `peer`, if one is there. None: it says nothing.
+    async fn at(peer: SocketAddr) -> io::Result<Option<Dialect>> {
+        let mut stream = connect(peer, CONNECT).await?;
+        let answered = async {
+            stream.write_all(&WHICH).await.is_ok() && matches!(stream.peek(&mut [0]).await, Ok(1..))
+        };
+        Ok(match timeout(ANSWER, answered).await {
+            Ok(true) => Some(Dialect::Validated),
+            Ok(false) => Some(Dialect::Bare),
+            Err(_) => None,
+        })
+    }
+
+    fn greeting(self) -> &'static [u8] {
+        match self {
+            Dialect::Bare => &[],
+            Dialect::Validated => &GREETING,
+        }
+    }
+
+    /// The number of a query, from that of torch 2.0.
+    fn query(self, number: u8) -> u8 {
+        match self {
+            Dialect::Bare => number,
+            Dialect::Validated => number + 1,
+        }
+    }
+}
+
+const COMPARE_SET: u8 = 1;
+const ADD: u8 = 3;
+const CHECK: u8 = 4;
 const READY: u8 = 0;
 const NOT_READY: u8 = 1;
 
@@ -51,10 +107,49 @@ pub(super) enum Found {
     No,
 }
 
-/// The first bytes of [`ask`] after the greeting: by them a ranklaunch knows that
-/// nobody is a client of a store.
-pub(super) fn question() -> Vec<u8> {
-    [&[COMPARE_SET][..], &counted(PLACE)].concat()
+/// Who dials a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Client {
+    /// A ranklaunch that asks whether this is one.
+    Asking,
+    Torch,
+}
+
+/// Bytes by which a client of a store is told from a ranklaunch.
+pub(super) const FIRST: usize = GREETING.len();
+
+/// Which client of a store begins with `first`; None: nobody who takes us for one.
+pub(super) async fn client(first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
+    /// Clients of torch 2.1 to 2.3 send no ping and wait for their turn.
+    const HOLD: Duration = Duration::from_millis(500);
+    let said = timeout(HOLD, first_query(first, stream)).await.ok().flatten();
+    // Whoever greets so is one, whatever else is said.
+    said.or((first == GREETING).then_some(Client::Torch))
+}
+
+async fn first_query(mut first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
+    /// What nodes before version 3 asked after the greeting: to send this back.
+    const PING: [u8; FIRST] = [13, b'r', b'k', b'l', b'?'];
+    let mut dialect = Dialect::Bare;
+    if first == GREETING {
+        dialect = Dialect::Validated;
+        stream.read_exact(&mut first).await.ok()?;
+        if first == PING || WHICH.ends_with(&first) {
+            return Some(Client::Asking);
+        }
+    }
+    // The length of the key has eight bytes, of which those that follow the first are zero.
+    let [number, length, 0, 0, 0] = first else { return None };
+    let mut rest = vec![0; 4 + usize::from(length)];
+    stream.read_exact(&mut rest).await.ok()?;
+    let key = rest.strip_prefix(&[0; 4])?;
+    // A client counts itself (`waitForWorkers`), or asks for the state of a c10d rendezvous.
+    let counts = number == dialect.query(ADD) && key == b"init/";
+    let meets = number == dialect.query(COMPARE_SET) && key.starts_with(b"/torch.rendezvous.");
+    match key {
+        PLACE => Some(Client::Asking),
+        _ => (counts || meets).then_some(Client::Torch),
+    }
 }
 
 fn counted(bytes: &[u8]) -> Vec<u8> {
@@ -64,42 +159,51 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
 /// COMPARE_SET: writes `new` where the value is `old`, or there is none and `old` is
 /// empty. The answer is the value afterwards, and `old` where there is none: so with an
 /// `old` that nobody has it reads, writes nothing, and is given back by a store alone.
-fn compare_set(old: &[u8], new: &[u8]) -> Vec<u8> {
-    [question(), counted(old), counted(new)].concat()
+fn compare_set(dialect: Dialect, old: &[u8], new: &[u8]) -> Vec<u8> {
+    let number = [dialect.query(COMPARE_SET)];
+    [dialect.greeting(), &number, &counted(PLACE), &counted(old), &counted(new)].concat()
 }
 
-/// Where the agent of a plain torchrun registers a node (`_assign_worker_ranks`), below
-/// the run id that torchrun has where none is given.
-fn place_of_node(node: u32) -> Vec<u8> {
-    format!("/none/torchelastic/role_info/{node}").into_bytes()
+/// Where the agent of a plain torchrun registers a node (`_assign_worker_ranks`), below the
+/// run id that torchrun has where none is given: today's place, and that of torch before
+/// 2.4 (`_share_and_gather`).
+fn places_of_node(node: u32) -> [Vec<u8>; 2] {
+    ["/", ""].map(|sign| format!("/none/torchelastic/role_info{sign}{node}").into_bytes())
 }
 
 /// Asks whoever answers at `peer`. Changes nothing there.
 pub(super) async fn ask(peer: SocketAddr, node: u32) -> Found {
+    let dialect = match Dialect::at(peer).await {
+        Ok(Some(dialect)) => dialect,
+        Ok(None) => return Found::Silent,
+        Err(_) => return Found::No,
+    };
     let Ok(mut stream) = connect(peer, CONNECT).await else { return Found::No };
-    match timeout(ANSWER, asked(&mut stream, node)).await {
+    match timeout(ANSWER, asked(&mut stream, dialect, node)).await {
         Ok(found) => found.unwrap_or(Found::No),
         Err(_) => Found::Silent,
     }
 }
 
 /// None where the answer is no store's.
-async fn asked(stream: &mut TcpStream, node: u32) -> Option<Found> {
+async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<Found> {
     let mut nonce = [0u8; 16];
     getrandom::fill(&mut nonce).ok()?;
-    let begin = [&GREETING[..], &compare_set(&nonce, b"")].concat();
-    stream.write_all(&begin).await.ok()?;
+    stream.write_all(&compare_set(dialect, &nonce, b"")).await.ok()?;
     let value = value(stream).await?;
     if value != nonce {
         return JobKey::decode(&value).map(Found::Marked);
     }
-    let check = [&[CHECK][..], &1usize.to_ne_bytes(), &counted(&place_of_node(node))].concat();
-    stream.write_all(&check).await.ok()?;
-    match stream.read_u8().await.ok()? {
-        READY => Some(Found::Unmarked { taken: true }),
-        NOT_READY => Some(Found::Unmarked { taken: false }),
-        _ => None,
+    for place in places_of_node(node) {
+        let check = [&[dialect.query(CHECK)][..], &1usize.to_ne_bytes(), &counted(&place)].concat();
+        stream.write_all(&check).await.ok()?;
+        match stream.read_u8().await.ok()? {
+            READY => return Some(Found::Unmarked { taken: true }),
+            NOT_READY => {}
+            _ => return None,
+        }
     }
+    Some(Found::Unmarked { taken: false })
 }
 
 async fn value(stream: &mut TcpStream) -> Option<Vec<u8>> {
@@ -125,101 +229,31 @@ pub async fn mark(mark: &Mark) {
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, mark.port));
     let mut strange = 0;
     while strange < TRIES {
-        if let Ok(mut stream) = connect(peer, CONNECT).await {
-            if timeout(ANSWER, marked(&mut stream, &mark.key)).await.ok().flatten().is_some() {
+        match write(peer, &mark.key).await {
+            Ok(Some(mut stream)) => {
                 strange = 0;
                 // Nothing more is said on it: it ends with the store.
                 let _ = stream.read(&mut [0; 1]).await;
-            } else {
-                strange += 1;
             }
+            Ok(None) => strange += 1,
+            Err(_) => {}
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn marked(stream: &mut TcpStream, key: &JobKey) -> Option<()> {
-    let begin = [&GREETING[..], &compare_set(b"", &key.encode())].concat();
-    stream.write_all(&begin).await.ok()?;
-    JobKey::decode(&value(stream).await?).map(drop)
+/// The connection by which the key was written; None: whoever is there is no store.
+///
+/// # Errors
+/// Nobody is there.
+async fn write(peer: SocketAddr, key: &JobKey) -> io::Result<Option<TcpStream>> {
+    let Some(dialect) = Dialect::at(peer).await? else { return Ok(None) };
+    let mut stream = connect(peer, CONNECT).await?;
+    let marked = timeout(ANSWER, marked(&mut stream, dialect, key)).await.ok().flatten();
+    Ok(marked.map(|()| stream))
 }
 
-#[cfg(test)]
-pub(super) mod tests {
-    use std::collections::HashMap;
-    use std::sync::{Arc, Mutex};
-
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// Torch's store as far as ranklaunch speaks with one, on a port of its own.
-    pub(in crate::muster) async fn store() -> (u16, Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let values = Arc::new(Mutex::new(HashMap::new()));
-        let shared = Arc::clone(&values);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
-            }
-        });
-        (port, values)
-    }
-
-    async fn serve(
-        mut stream: TcpStream,
-        values: Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>,
-    ) -> Option<()> {
-        let mut greeting = [0; 5];
-        stream.read_exact(&mut greeting).await.ok()?;
-        if greeting != GREETING {
-            return None;
-        }
-        loop {
-            match stream.read_u8().await.ok()? {
-                COMPARE_SET => {
-                    let place = value(&mut stream).await?;
-                    let (old, new) = (value(&mut stream).await?, value(&mut stream).await?);
-                    let answer = {
-                        let mut values = values.lock().expect("a lock");
-                        match values.get(&place) {
-                            None if old.is_empty() => {
-                                values.insert(place, new.clone());
-                                new
-                            }
-                            None => old,
-                            Some(is) => is.clone(),
-                        }
-                    };
-                    stream.write_all(&counted(&answer)).await.ok()?;
-                }
-                CHECK => {
-                    stream.read_exact(&mut [0; 8]).await.ok()?;
-                    let place = value(&mut stream).await?;
-                    let is_there = values.lock().expect("a lock").contains_key(&place);
-                    stream.write_u8(if is_there { READY } else { NOT_READY }).await.ok()?;
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_store_says_whose_it_is_and_nothing_is_left_in_a_strange_one() {
-        let (port, values) = store().await;
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        assert_eq!(ask(peer, 1).await, Found::Unmarked { taken: false });
-        assert!(values.lock().expect("a lock").is_empty());
-        values.lock().expect("a lock").insert(place_of_node(1), b"x".to_vec());
-        assert_eq!(ask(peer, 1).await, Found::Unmarked { taken: true });
-        assert_eq!(ask(peer, 2).await, Found::Unmarked { taken: false });
-        let key = JobKey { job: Some("7".to_owned()), port, nnodes: 2 };
-        let own = Mark { port, key: key.clone() };
-        let marking = tokio::spawn(async move { mark(&own).await });
-        while ask(peer, 1).await != Found::Marked(key.clone()) {
-            tokio::task::yield_now().await;
-        }
-        marking.abort();
-    }
+async fn marked(stream: &mut TcpStream, dialect: Dialect, key: &JobKey) -> Option<()> {
+    stream.write_all(&compare_set(dialect, b"", &key.encode())).await.ok()?;
+    JobKey::decode(&value(stream).await?).map(drop)
 }

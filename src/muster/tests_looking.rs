@@ -104,15 +104,17 @@ async fn answering(bytes: &'static [u8]) -> u16 {
 
 #[tokio::test]
 async fn silence_versions_and_other_programs_are_waited_out_and_named() {
-    let rows: [(&'static [u8], Option<&str>, &str, i32); 5] = [
-        (b"", None, "takes connections and says nothing", 86),
-        (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", 88),
-        (b"rkl/mu\x09\x00\x01", Some("0123456789abcdef"), "whose version does not fit", 88),
-        (b"rkl/mu\x03\x00\x02", Some("0123456789abcdef"), "and node 0 (127.0.0.1:", 88),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", None, "does not answer as node 0", 86),
+    const SECRET: Option<&str> = Some("0123456789abcdef");
+    let rows: [(&'static [u8], Option<&str>, &str, &str); 6] = [
+        (b"", None, "takes connections and says nothing", "master.reach"),
+        (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", "muster.version"),
+        (b"rkl/mu\x09\x00\x01", SECRET, "whose version does not fit", "muster.version"),
+        (b"rkl/mu\x03\x00\x02", SECRET, "and node 0 (127.0.0.1:", "muster.secret"),
+        (b"HTTP/1.1 400 No\r\n\r\n", None, "is an HTTP server: another", "master.reach"),
+        (b"+PONG and more\r\n", None, "does not answer as node 0", "master.reach"),
     ];
     let mut tasks = tokio::task::JoinSet::new();
-    for (bytes, words, seen, code) in rows {
+    for (bytes, words, seen, id) in rows {
         tasks.spawn(async move {
             let port = answering(bytes).await;
             let secret = words.and_then(secret);
@@ -120,7 +122,8 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
             let (joined, took, lines) =
                 looking(Config { secret, patience, ..config(1, 2, port) }).await;
             let refusal = joined.expect_err("waited");
-            assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
+            let code = if id == "master.reach" { 86 } else { 88 };
+            assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (code, id), "{refusal:?}");
             assert!(refusal.text.en.contains(seen), "{seen}: {refusal:?}");
             assert!(took >= patience && took < 2 * patience, "{took:?}");
             assert!(lines[0].contains("(0:03 of 0:05): ") && lines[0].contains(seen), "{lines:?}");
