@@ -179,3 +179,164 @@ fn what_python_would_find_is_not_refused() {
     // The control for all of them.
     assert_eq!(Case::new().asked("plan", "torchrun", &[], &[]).code, 67);
 }
+
+/// Three interpreters of one installation whose own packages are ours to place: itself, an
+/// environment of it, and one with `system-site-packages`.
+struct Layouts {
+    folder: tempfile::TempDir,
+    /// `python3.11`
+    library: String,
+}
+
+impl Layouts {
+    fn new() -> Layouts {
+        let said = |code: &str| {
+            let base = std::fs::canonicalize(python()).expect("an interpreter");
+            let output = std::process::Command::new(base).args(["-c", code]).output();
+            String::from_utf8(output.expect("python runs").stdout).expect("text").trim().to_owned()
+        };
+        let stdlib = said("import sysconfig; print(sysconfig.get_path('stdlib'))");
+        let binary = said("import sys, os; print(os.path.realpath(sys.executable))");
+        let library =
+            Path::new(&stdlib).file_name().expect("a name").to_string_lossy().into_owned();
+        let folder = tempfile::tempdir().expect("a folder");
+        let layouts = Layouts { folder, library };
+        // Its prefix is where its own file and the standard library lie (Modules/getpath.py).
+        let lib = layouts.at("plain/lib").join(&layouts.library);
+        std::fs::create_dir_all(lib.join("site-packages")).expect("a folder");
+        std::fs::create_dir_all(layouts.at("plain/bin")).expect("a folder");
+        for entry in std::fs::read_dir(stdlib).expect("the library").flatten() {
+            if entry.file_name() != "site-packages" {
+                symlink(entry.path(), lib.join(entry.file_name())).expect("a link");
+            }
+        }
+        let own = layouts.at("plain/bin").join(&layouts.library);
+        common::run_tool(std::process::Command::new("cp").arg(binary).arg(&own));
+        symlink(&own, layouts.interpreter("plain")).expect("a link");
+        for (name, more) in [("venv", None), ("shared", Some("--system-site-packages"))] {
+            let mut make = std::process::Command::new(layouts.interpreter("plain"));
+            make.args(["-m", "venv", "--without-pip"]).args(more).arg(layouts.at(name));
+            common::run_tool(&mut make);
+        }
+        layouts
+    }
+
+    fn at(&self, place: &str) -> PathBuf {
+        self.folder.path().join(place)
+    }
+
+    fn interpreter(&self, name: &str) -> PathBuf {
+        self.at(name).join("bin/python")
+    }
+
+    /// `SRC` and `LIB` stand for a folder outside that has a torch, and `pythonX.Y`.
+    fn filled(&self, text: &str) -> String {
+        let source = self.at("src").to_string_lossy().into_owned();
+        text.replace("SRC", &source).replace("LIB", &self.library)
+    }
+}
+
+/// What Python's own rules (Lib/site.py) make of each layout.
+#[rustfmt::skip]
+const LAYOUTS: &[(&str, &[(&str, &str)], &[&str], bool)] = &[
+    // interpreter, files and their text, variables or `--env` of them, whether torch is found
+    ("venv",   &[], &[], false),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch/__init__.py", "")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.py", "")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch/version.txt", "")], &[], true),
+    // The user's site belongs to the installation, and to environments that share its packages.
+    ("plain",  &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &[], true),
+    ("plain",  &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], false),
+    ("plain",  &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &["--env", "PYTHONNOUSERSITE=1"], false),
+    ("plain",  &[("user/lib/python2.7/site-packages/torch/__init__.py", "")], &[], false),
+    ("venv",   &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &[], false),
+    ("shared", &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &[], true),
+    ("shared", &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], false),
+    // So do its own packages.
+    ("plain",  &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], true),
+    ("venv",   &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &[], false),
+    ("shared", &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], true),
+    // Editable installs: a .pth of a site is read, whatever its name; an egg-link is pip's alone.
+    ("venv",   &[("venv/lib/LIB/site-packages/easy-install.pth", "SRC\n"), ("venv/lib/LIB/site-packages/torch.egg-link", "SRC\n.")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.egg-link", "SRC\n.")], &[], false),
+    ("venv",   &[("venv/lib/LIB/site-packages/__editable__.torch.pth", "SRC")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.pth", "# a comment\n\n/nowhere\n../../../../src\n")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.pth", "#SRC\n")], &[], false),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.pth", " SRC\n")], &[], false),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.pth", "SRC \t\n")], &[], true),
+    ("venv",   &[("venv/lib/LIB/site-packages/torch.pth.bak", "SRC\n")], &[], false),
+    ("venv",   &[("user/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], false),
+    ("shared", &[("user/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], true),
+    ("shared", &[("user/lib/LIB/site-packages/torch.pth", "SRC\n")], &["PYTHONNOUSERSITE=1"], false),
+    ("venv",   &[("plain/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], false),
+    ("shared", &[("plain/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], true),
+    // PYTHONPATH adds folders and no sites: a .pth there is a file like any other.
+    ("venv",   &[], &["PYTHONPATH=SRC"], true),
+    ("venv",   &[], &["PYTHONPATH=:/nowhere:SRC"], true),
+    ("venv",   &[], &["--env", "PYTHONPATH=SRC"], true),
+    ("venv",   &[], &["PYTHONPATH=SRC", "--env", "PYTHONPATH=/nowhere"], false),
+    ("venv",   &[("path/torch.pth", "SRC\n")], &["PYTHONPATH=SRC/../path"], false),
+];
+
+#[test]
+fn the_interpreter_and_the_launcher_agree_on_what_can_be_imported() {
+    let layouts = Layouts::new();
+    for (name, files, given, expected) in LAYOUTS {
+        let _ = std::fs::remove_dir_all(layouts.at("user"));
+        module(&layouts.at("src"), "torch");
+        let files: Vec<_> =
+            files.iter().map(|(file, text)| (layouts.at(&layouts.filled(file)), text)).collect();
+        for (file, text) in &files {
+            std::fs::create_dir_all(file.parent().expect("below")).expect("a folder");
+            std::fs::write(file, layouts.filled(text)).expect("written");
+        }
+        let given: Vec<String> = given.iter().map(|word| layouts.filled(word)).collect();
+        let user = layouts.at("user").to_string_lossy().into_owned();
+        let mut environment = vec![("PYTHONUSERBASE", user.as_str())];
+        let mut more = Vec::new();
+        let mut words = given.iter().map(String::as_str);
+        let mut ranks = Vec::new();
+        while let Some(word) = words.next() {
+            let (is_flag, pair) = match word {
+                "--env" => (true, words.next().expect("a pair")),
+                pair => (false, pair),
+            };
+            let (variable, value) = pair.split_once('=').expect("NAME=value");
+            if is_flag {
+                more.extend(["--env", pair]);
+                ranks.push((variable, value));
+            } else {
+                environment.push((variable, value));
+            }
+        }
+        let question =
+            "import importlib.util; print(importlib.util.find_spec('torch') is not None)";
+        let nowhere = tempfile::tempdir().expect("a folder");
+        let answer = std::process::Command::new(layouts.interpreter(name))
+            .args(["-c", question])
+            .env_remove("PYTHONPATH")
+            .env_remove("PYTHONNOUSERSITE")
+            .envs(environment.iter().chain(&ranks).copied())
+            .current_dir(nowhere.path())
+            .output()
+            .expect("it runs");
+        let what = format!("{name} {files:?} {given:?}");
+        let answer = String::from_utf8_lossy(&answer.stdout).trim() == "True";
+        assert_eq!(answer, *expected, "the interpreter itself: {what}");
+        let launcher = Launcher::new(["plan", "--device", "cpu", "--python"])
+            .args([layouts.interpreter(name)])
+            .args(&more)
+            .args(["--", "true", "x"]);
+        let launcher = environment.iter().fold(launcher, |all, (name, value)| all.env(name, value));
+        let ended = launcher.run();
+        let code = if *expected { 0 } else { 67 };
+        assert_eq!(ended.code, code, "the launcher: {what}\n{}{}", ended.out, ended.err);
+        for (file, _) in &files {
+            std::fs::remove_file(file).expect("it was there");
+            // A package is a folder of its own.
+            if file.parent().is_some_and(|folder| folder.ends_with("torch")) {
+                std::fs::remove_dir_all(file.parent().expect("below")).expect("it was there");
+            }
+        }
+    }
+}

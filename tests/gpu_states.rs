@@ -177,6 +177,100 @@ fn an_exclusive_gpu_with_a_process_on_it_is_a_warning() {
     assert!(mode[0][1].contains("pid 77 as NVML counts, perhaps of another pid"), "{mode:?}");
 }
 
+/// Where nothing fits any more a job could only fail; beside some use it is slower.
+#[test]
+fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
+    let full: &[(&str, &str)] = &[("USED", "81100")];
+    let room: &[(&str, &str)] = &[("USED", "80000")];
+    let taken: &[(&str, &str)] = &[("MODE", "exclusive"), ("PIDS", "77"), ("USED", "2048")];
+    let nobodys: &[(&str, &str)] = &[("MODE", "exclusive"), ("USED", "2048")];
+    let shared: &[(&str, &str)] = &[("PIDS", "77"), ("USED", "2048")];
+    let allowed = ["--severity", "gpu.busy=warn"];
+    for (settings, more, code) in [
+        (full, &[][..], 83),
+        (full, &allowed[..], 0),
+        (room, &[], 0),
+        (taken, &[], 83),
+        (taken, &allowed, 0),
+        (nobodys, &[], 0),
+        (shared, &[], 0),
+        (shared, &["--severity", "gpu.busy=fail"], 83),
+    ] {
+        let settings = [&[("GPUS", "1")], settings].concat();
+        let ended = run(&FakeNvml::new(&settings), more).expect_code(code);
+        let words = "memory is already in use on GPU";
+        assert!(ended.err.contains(words), "{settings:?} {more:?}\n{}", ended.err);
+        assert_eq!(ended.err.contains("exit code 83 (gpu.busy)"), code == 83, "{}", ended.err);
+        let (checked, report) = check(&playing(&settings), more);
+        let severity = if code == 83 { "fail" } else { "warn" };
+        assert_eq!((checked.code, of(&report, "gpu.busy")[0][0].as_str()), (code, severity));
+    }
+    // Another GPU is free: that one is taken.
+    let two = [("GPUS", "2"), ("USED", "81100,0")];
+    let ended = run(&FakeNvml::new(&two), &[]).expect_code(0);
+    assert!(!ended.err.contains("memory is already in use"), "{}", ended.err);
+}
+
+/// A driver runs what is built for its own major version of CUDA, and for older ones.
+#[test]
+fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
+    for (driver, torch, en, hint, zh) in [
+        ("12080", "'12.9'", "", "", ""),
+        ("12080", "'11.8'", "", "", ""),
+        (
+            "12080",
+            "'13.0'",
+            "is built for CUDA 13.0, and the driver supports only 12.8",
+            "install a driver for CUDA 13 (580 or newer), or a torch that is built for CUDA 12.8 or older (a cu128 wheel)",
+            "请安装支持 CUDA 13 的驱动（580 或更新）",
+        ),
+        (
+            "11040",
+            "'12.4'",
+            "is built for CUDA 12.4, and the driver supports only 11.4",
+            "install a driver for CUDA 12 (525 or newer), or a torch that is built for CUDA 11.4 or older (a cu114 wheel)",
+            "（cu114 的 wheel）",
+        ),
+        // The first driver of it is not known yet.
+        (
+            "13000",
+            "'14.1'",
+            "is built for CUDA 14.1, and the driver supports only 13.0",
+            "install a driver for CUDA 14, or a torch",
+            "请安装支持 CUDA 14 的驱动，",
+        ),
+        (
+            "12080",
+            "None",
+            "torch 2.9.0 is a CPU build, and GPUs are to be used",
+            "check which environment is meant with --python PATH or --conda-env NAME",
+            "请用 --python PATH 或 --conda-env NAME 确认所用环境",
+        ),
+    ] {
+        let version = format!("__version__ = '2.9.0'\ncuda: Optional[str] = {torch}\n");
+        let place = "/opt/env/lib/python3.11/site-packages/torch/version.py";
+        let node = playing(&[("CUDA", driver)]).file(place, &version);
+        let planned = node.json(&["--lang", "en", "--", "x.py"]);
+        assert_eq!(planned.code, 0, "a warning only: {torch}");
+        let warnings = planned.json["warnings"].as_array().expect("a list");
+        let found = warnings.iter().find(|warning| warning["id"] == "python.torch");
+        let text = |key: &str| found.map_or("", |found| found[key].as_str().expect("text"));
+        assert!(text("text").contains(en) && text("hint").contains(hint), "{driver}: {found:?}");
+        assert_eq!(found.is_some(), !en.is_empty(), "{driver} {torch}: {found:?}");
+        let chinese = node.plan(&["--lang", "zh", "--", "x.py"]).out.replace("\n", "");
+        let chinese: String = chinese.split_whitespace().collect();
+        let zh: String = zh.split_whitespace().collect();
+        assert!(chinese.contains(&zh), "{zh}: {chinese}");
+        // CUDA's forward compatibility brings a libcuda that is newer than the driver.
+        let compat = node
+            .file("/usr/local/cuda/compat/libcuda.so.1", "")
+            .env("LD_LIBRARY_PATH", "/usr/local/cuda/compat")
+            .json(&["--lang", "en", "--", "x.py"]);
+        let told = compat.warning_ids().iter().any(|id| id == "python.torch");
+        assert_eq!(told, torch == "None", "{driver} {torch}");
+    }
+}
+
 #[test]
 fn a_driver_that_lacks_the_newer_calls_leaves_facts_unknown() {
     let node = Node::of(Some(FakeNvml::of_old_driver(&[("GPUS", "2")])));

@@ -38,7 +38,7 @@ pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
     let accelerate = accelerate::config(host, settings);
     match search(host, settings) {
         Ok(found) => {
-            let install = Install::of(host, &found.interpreter);
+            let install = Install::of(host, &settings.env, &found.interpreter);
             let interpreter = &found.interpreter;
             let absent = modules::absent(host, settings, interpreter, &install);
             let elsewhere = match absent.as_slice() {
@@ -93,7 +93,7 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
             return Ok(Found { interpreter, by: variable.to_owned() });
         }
     }
-    path_search::search(host).ok_or_else(|| {
+    path_search::search(host, &settings.env).ok_or_else(|| {
         let path = path_search::path_variable(host);
         let problem = text!(
             "there is neither python3 nor python in PATH ({path})",

@@ -20,6 +20,7 @@
  *   FAKE_NVML_MEMORY    MiB of each GPU (81559)
  *   FAKE_NVML_USED      MiB used, one number per GPU, comma-separated (0)
  *   FAKE_NVML_DRIVER    driver version (570.86.15)
+ *   FAKE_NVML_CUDA      CUDA version of the driver as NVML writes it (12080)
  *   FAKE_NVML_SLOW_MS   how long slow takes (200)
  *   FAKE_NVML_MINORS    numbers of the device nodes by index, separated by commas
  *   FAKE_NVML_NAMES     product names by index, separated by semicolons
@@ -229,7 +230,7 @@ code_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
     if (!version)
         return INVALID_ARGUMENT;
-    *version = 12080;
+    *version = (int)strtoul(setting("FAKE_NVML_CUDA", "12080"), NULL, 10);
     return SUCCESS;
 }
 

@@ -10,6 +10,7 @@ use super::files;
 use super::path_search::path_variable;
 use crate::host::Host;
 use crate::observe::Torch;
+use crate::settings::EnvSetting;
 
 pub(super) struct Install {
     /// Folder above `bin`.
@@ -19,8 +20,20 @@ pub(super) struct Install {
     pub(super) version: Option<String>,
     /// `python3.11`, `python3.13t`: the folder below `lib`.
     library: Option<String>,
-    /// Where packages are looked for, in order.
+    /// Folders of PYTHONPATH, before all sites; their .pth files mean nothing.
+    given: Vec<PathBuf>,
+    /// Where packages are looked for after those, in order.
     sites: Vec<PathBuf>,
+}
+
+/// What the interpreter sees of a variable: what `--env` sets, else the launcher's own.
+fn variable(host: &Host, env: &[EnvSetting], name: &str) -> Option<String> {
+    let set = env.iter().rev().find(|setting| setting.name == name);
+    let value = match set {
+        Some(setting) => Some(setting.value.to_string_lossy().into_owned()),
+        None => host.variable(name),
+    };
+    value.filter(|value| !value.is_empty())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +44,7 @@ enum Kind {
 }
 
 impl Install {
-    pub(super) fn of(host: &Host, interpreter: &Path) -> Install {
+    pub(super) fn of(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
         // pyvenv.cfg is looked for beside the path as it was called, symlinks not followed.
         let bin = interpreter.parent().unwrap_or(Path::new("/"));
         let above = bin.parent().unwrap_or(Path::new("/"));
@@ -39,24 +52,29 @@ impl Install {
             Some((folder, files::read_small(host, &folder.join("pyvenv.cfg"))?))
         });
         let mut install = match venv {
-            Some((prefix, config)) => Install::venv(host, prefix, &config, interpreter),
-            None => Install::plain(host, interpreter),
+            Some((prefix, config)) => Install::venv(host, env, prefix, &config, interpreter),
+            None => Install::plain(host, env, interpreter),
         };
-        let python_path = host.variable("PYTHONPATH").unwrap_or_default();
+        let python_path = variable(host, env, "PYTHONPATH").unwrap_or_default();
         let given = python_path.split(':').filter(|folder| !folder.is_empty());
-        let given = given.map(|folder| files::absolute(host, Path::new(folder)));
-        install.sites.splice(0..0, given);
+        install.given = given.map(|folder| files::absolute(host, Path::new(folder))).collect();
         install
     }
 
-    fn venv(host: &Host, prefix: &Path, config: &str, interpreter: &Path) -> Install {
+    fn venv(
+        host: &Host,
+        env: &[EnvSetting],
+        prefix: &Path,
+        config: &str,
+        interpreter: &Path,
+    ) -> Install {
         let value = |name: &str| {
             config.lines().find_map(|line| {
                 let (key, value) = line.split_once('=')?;
                 key.trim().eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
             })
         };
-        let base = Install::plain(host, interpreter);
+        let base = Install::plain(host, env, interpreter);
         let version = value("version").or_else(|| value("version_info"));
         let named = version.as_deref().and_then(minor_version);
         let version = named.or_else(|| base.version.clone());
@@ -71,10 +89,11 @@ impl Install {
         if shared.is_some_and(|shared| shared.eq_ignore_ascii_case("true")) {
             sites.extend(base.sites);
         }
-        Install { prefix: prefix.to_owned(), kind: Kind::Venv, version, library, sites }
+        let prefix = prefix.to_owned();
+        Install { prefix, kind: Kind::Venv, version, library, given: Vec::new(), sites }
     }
 
-    fn plain(host: &Host, interpreter: &Path) -> Install {
+    fn plain(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
         let real = files::resolve(host, interpreter);
         let prefix = real.parent().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
         let conda = files::is_folder(host, &prefix.join("conda-meta"));
@@ -87,10 +106,8 @@ impl Install {
         let version = library.as_deref().and_then(version_of_library);
         let mut sites = Vec::new();
         if let Some(library) = &library {
-            let no_user_site =
-                host.variable("PYTHONNOUSERSITE").is_some_and(|value| !value.is_empty());
-            if !no_user_site {
-                sites.push(user_base(host).join("lib").join(library).join("site-packages"));
+            if variable(host, env, "PYTHONNOUSERSITE").is_none() {
+                sites.push(user_base(host, env).join("lib").join(library).join("site-packages"));
             }
             // Debian's Python keeps packages of pip below /usr/local, and its own apart.
             if prefix == Path::new("/usr") {
@@ -102,7 +119,7 @@ impl Install {
         }
         sites.extend(site_packages(&prefix, library.as_deref()));
         let kind = if conda { Kind::Conda } else { Kind::Plain };
-        Install { prefix, kind, version, library, sites }
+        Install { prefix, kind, version, library, given: Vec::new(), sites }
     }
 
     /// Whether a file or folder of a site, or of a folder that its .pth files name, is
@@ -113,13 +130,18 @@ impl Install {
             files::exists(host, &folder.join("__init__.py"))
                 || files::exists(host, &site.join(format!("{module}.py")))
         };
-        self.sites.iter().any(|site| in_site(site))
+        self.folders().any(|site| in_site(site))
             || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
+    }
+
+    /// In the order of the search path, without what .pth files add at its end.
+    fn folders(&self) -> impl Iterator<Item = &PathBuf> {
+        self.given.iter().chain(&self.sites)
     }
 
     /// torch's own version file; the first in the order of the search path.
     pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
-        let direct = self.sites.iter().find_map(|site| torch_in(host, site));
+        let direct = self.folders().find_map(|site| torch_in(host, site));
         direct.or_else(|| {
             // A torch built in its checkout is reached through a line of a .pth file.
             self.sites
@@ -174,8 +196,8 @@ fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
     variables.into_iter().flatten().filter_map(text).collect()
 }
 
-fn user_base(host: &Host) -> PathBuf {
-    let set = |name: &str| host.variable(name).filter(|value| !value.is_empty());
+fn user_base(host: &Host, env: &[EnvSetting]) -> PathBuf {
+    let set = |name: &str| variable(host, env, name);
     set("PYTHONUSERBASE").map(PathBuf::from).unwrap_or_else(|| {
         PathBuf::from(set("HOME").unwrap_or_else(|| "/root".to_owned())).join(".local")
     })
@@ -226,7 +248,8 @@ fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
         .filter_map(|name| files::read_small(host, &site.join(name)))
         .flat_map(|text| {
             text.lines()
-                .map(str::trim)
+                // A blank at the front is a part of the name (Lib/site.py, addpackage).
+                .map(str::trim_end)
                 .filter(|line| {
                     let code = line.starts_with("import ") || line.starts_with("import\t");
                     !line.is_empty() && !line.starts_with('#') && !code

@@ -92,7 +92,7 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<Pat
             seen.insert(files::resolve(host, interpreter)) || fresh
         })
         .filter(|interpreter| {
-            let install = Install::of(host, interpreter);
+            let install = Install::of(host, &settings.env, interpreter);
             wanted.iter().all(|module| install.has(host, module))
         })
         .take(SHOWN)

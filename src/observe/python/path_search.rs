@@ -6,6 +6,7 @@ use super::Found;
 use super::files;
 use super::install::Install;
 use crate::host::Host;
+use crate::settings::EnvSetting;
 
 /// What execvp searches when PATH is unset (confstr _CS_PATH), with the usual local folder.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -16,7 +17,7 @@ pub(super) fn path_variable(host: &Host) -> String {
 
 /// python3, else python, else the interpreter of the torchrun in PATH: the first that has
 /// torch, or the first at all. A plain `torchrun` would have run under the last of them.
-pub(super) fn search(host: &Host) -> Option<Found> {
+pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<Found> {
     let named_python = ["python3", "python"]
         .into_iter()
         .filter_map(|name| Some(("PATH".to_owned(), named(host, name)?)));
@@ -35,7 +36,7 @@ pub(super) fn search(host: &Host) -> Option<Found> {
         }
         seen.push(same);
         let found = Found { interpreter, by };
-        if Install::of(host, &found.interpreter).torch(host).is_some() {
+        if Install::of(host, env, &found.interpreter).torch(host).is_some() {
             return Some(found);
         }
         first.get_or_insert(found);
