@@ -88,7 +88,7 @@ fn the_kernel_would_kill_a_rank_before_its_watchers() {
         text.expect("it lives").trim().parse().expect("a number")
     };
     let all = running.processes();
-    let shim = all.iter().find(|process| process.command.contains("ranklaunch rank"));
+    let shim = all.iter().find(|process| process.command().contains("ranklaunch rank"));
     let shim = shim.expect("a shim is there").pid;
     let rank = wait_until("the rank", || {
         running.processes().into_iter().find(|process| process.parent == shim)

@@ -236,9 +236,12 @@ impl Layouts {
     }
 }
 
+type Layout =
+    (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], bool);
+
 /// What Python's own rules (Lib/site.py) make of each layout.
 #[rustfmt::skip]
-const LAYOUTS: &[(&str, &[(&str, &str)], &[&str], bool)] = &[
+const LAYOUTS: &[Layout] = &[
     // interpreter, files and their text, variables or `--env` of them, whether torch is found
     ("venv",   &[], &[], false),
     ("venv",   &[("venv/lib/LIB/site-packages/torch/__init__.py", "")], &[], true),

@@ -178,7 +178,7 @@ fn leftovers_are_told_from_earlier_children() {
         let words: Vec<&str> = ours.split(' ').collect();
         let ended = Launcher::of(shell, words).args(["sh", "-c", leave]).run().expect_code(0);
         let sleeps = |time: &str| {
-            common::faults::pids()
+            common::alive::pids()
                 .into_iter()
                 .filter(|pid| {
                     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -133,7 +133,7 @@ fn control_a_container_keeps_what_a_rank_left() {
     let mut job =
         Setup::new(Place::Namespace).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
     job.says("OVER", 1);
-    let of_shell = |seen: &common::faults::Seen| {
+    let of_shell = |seen: &common::Process| {
         matches!(seen.argv.first().map(String::as_str), Some("/bin/sh" | "sleep"))
     };
     let left = job.processes().iter().filter(|seen| !of_shell(seen)).count();

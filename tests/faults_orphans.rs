@@ -8,19 +8,12 @@ mod common;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::faults::{Job, Place, Role, Setup, pids, stat};
+use common::alive::zombies_of;
+use common::faults::{Job, Place, Role, Setup};
 use nix::sys::signal::Signal;
 
 const MANY: usize = 10_000;
 const SOON: Duration = Duration::from_secs(10);
-
-fn zombies_of(parent: i32) -> usize {
-    pids()
-        .into_iter()
-        .filter_map(stat)
-        .filter(|(state, of, _)| *state == 'Z' && *of == parent)
-        .count()
-}
 
 /// The time from the first zombie or the call until no child of `parent` is one.
 fn until_reaped(job: &mut Job, parent: i32) -> Duration {

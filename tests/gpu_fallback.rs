@@ -66,8 +66,9 @@ fn arguments(node: &Node, options: &[&str]) -> Vec<String> {
 
 #[test]
 fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
-    for (change, options, named) in ASKED {
-        let node = change(Node::without_gpus());
+    let both = ASKED.iter().flat_map(|row| [("en", row), ("zh", row)]);
+    for (lang, (change, options, named)) in both {
+        let node = change(Node::without_gpus()).env("RANKLAUNCH_LANG", lang);
         let args = arguments(&node, options);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let planned = node.json(&args);

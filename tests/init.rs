@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::alive::{stat, zombies_of};
 use common::pty::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
 use common::{Launcher, executable, kill, processes_of, wait_until};
 use nix::sys::signal::{SigSet, Signal};
@@ -142,13 +143,8 @@ fn a_stop_and_a_continue_reach_the_command() {
     }
 }
 
-fn stat(pid: i32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(stat.rsplit_once(") ")?.1.to_owned())
-}
-
 fn state(pid: i32) -> Option<char> {
-    stat(pid)?.chars().next()
+    stat(pid).map(|(state, _, _)| state)
 }
 
 #[test]
@@ -206,15 +202,6 @@ fn streams_and_folder_are_inherited() {
 
 const ORPHANS: &str = "i=0; while [ $i -lt 1000 ]; do (: &); i=$((i + 1)); done; echo MADE";
 
-fn zombies_of(pid: i32) -> usize {
-    std::fs::read_dir("/proc")
-        .expect("/proc is there")
-        .flatten()
-        .filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?))
-        .filter(|stat| stat.starts_with(&format!("Z {pid} ")))
-        .count()
-}
-
 #[test]
 fn a_thousand_orphans_are_reaped() {
     for launcher in both(&["sh", "-c", &format!("{ORPHANS}; exec sleep 300")]) {
@@ -248,6 +235,18 @@ fn leave(token: &str) -> String {
     )
 }
 
+/// The control of `expect_nothing_left`: neither its environment nor its command line tells.
+#[test]
+fn what_cleared_its_environment_is_seen_by_where_it_runs() {
+    let script = "setsid env -i /bin/sleep 304 & until [ $(wc -c </proc/$!/environ) -eq 0 ]; do sleep 0.02; done";
+    let ended = Launcher::of(Command::new("sh"), ["-c", script]).run().expect_code(0);
+    let left = ended.left();
+    left.iter().for_each(|process| kill(process.pid));
+    let commands: Vec<String> = left.iter().map(common::Process::command).collect();
+    assert_eq!(commands, ["/bin/sleep 304"]);
+    wait_until("its end", || ended.left().is_empty().then_some(()));
+}
+
 #[test]
 fn nothing_is_left_behind() {
     let token = format!("left-by-init-{}", std::process::id());
@@ -276,11 +275,11 @@ fn earlier_children_and_their_orphans_are_left_alone() {
     let launcher = Launcher::of(shell, [executable()]).env("STRANGERS", &token);
     launcher.run().expect_code(3);
     let mut left = processes_of(&token);
-    left.sort_by(|one, other| one.command.cmp(&other.command));
+    left.sort_by_key(common::Process::command);
     for process in &left {
         kill(process.pid);
     }
-    let commands: Vec<&str> = left.iter().map(|process| process.command.trim()).collect();
+    let commands: Vec<String> = left.iter().map(|process| process.command()).collect();
     assert_eq!(commands, ["sleep 301", "sleep 302"]);
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::pty::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
-use common::{executable, processes_of, python, run_args, wait_until};
+use common::{executable, python, run_args, wait_until};
 
 /// How the script is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl By {
 /// line itself, which needs the foreground back.
 struct Session {
     terminal: Terminal,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     token: String,
     modes: nix::sys::termios::Termios,
 }
@@ -64,10 +64,14 @@ fn session(by: By, script: &str) -> Session {
     }
     let terminal = Terminal::start(command);
     let modes = terminal.modes();
-    Session { terminal, _folder: folder, token, modes }
+    Session { terminal, folder, token, modes }
 }
 
 impl Session {
+    fn processes(&self) -> Vec<common::Process> {
+        common::alive(&self.token, Some(self.folder.path()))
+    }
+
     /// The script is over: its code, after everything else was found as before.
     #[track_caller]
     fn ends(mut self) -> (i32, String) {
@@ -80,7 +84,7 @@ impl Session {
         self.terminal.shows("read=hello");
         let shown = self.terminal.everything().to_owned();
         assert_eq!(self.terminal.ends(), 0);
-        let left = processes_of(&self.token);
+        let left = self.processes();
         assert!(left.is_empty(), "left behind: {left:#?}");
         (code, shown)
     }
@@ -220,12 +224,10 @@ fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
     for victim in ["run", "rank"] {
         let mut session = session(By::Direct, script);
         session.terminal.shows("READY");
-        let mut ours: Vec<_> = processes_of(&session.token)
+        let mut ours: Vec<_> = session.processes()
             .into_iter()
             .filter(|process| {
-                let mut words = process.command.split(' ');
-                words.next().is_some_and(|name| name.ends_with("/ranklaunch"))
-                    && words.next() == Some(victim)
+                matches!(&process.argv[..], [name, role, ..] if name.ends_with("/ranklaunch") && role == victim)
             })
             .collect();
         ours.sort_by_key(|process| process.pid);
@@ -235,7 +237,7 @@ fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
         assert_eq!(terminal.foreground(), terminal.pid(), "{victim}");
         assert_eq!(terminal.modes(), session.modes, "{victim}");
         wait_until("the end of all", || {
-            let left = processes_of(&session.token);
+            let left = session.processes();
             left.iter().all(|process| process.pid == terminal.pid()).then_some(())
         });
     }
@@ -306,7 +308,7 @@ fn closing_the_window_ends_everything() {
         session.terminal.hang_up();
         wait_until("the end of all", || {
             let gone = session.terminal.leader_is_gone();
-            (gone && processes_of(&session.token).is_empty()).then_some(())
+            (gone && session.processes().is_empty()).then_some(())
         });
     }
 }

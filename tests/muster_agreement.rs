@@ -89,7 +89,7 @@ fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
     let mut nodes = start(3, &[], "wait");
     nodes.iter_mut().for_each(|node| node.says("READY", 2));
     let victim = wait_until("a rank of node 1", || {
-        nodes[1].processes().into_iter().find(|process| process.command.starts_with("sleep 300"))
+        nodes[1].processes().into_iter().find(|process| process.command().starts_with("sleep 300"))
     });
     kill(victim.pid);
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();

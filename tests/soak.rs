@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use common::chance::Chance;
 use common::faults::{Job, Place, Role, Setup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,27 +22,6 @@ const DEADLINE: Duration = Duration::from_secs(15);
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
-/// splitmix64: enough to choose with, and the same everywhere.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).expect("below a usize")
-    }
-
-    fn of<T: Copy>(&mut self, choice: &[T]) -> T {
-        choice[self.below(choice.len())]
-    }
 }
 
 const PROGRAMS: &[&[&str]] = &[
@@ -74,13 +54,13 @@ fn start(engine: &str, nproc: u32, program: &[&str]) -> Job {
 
 /// One round; gives the role that was hit.
 fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
-    let mut chance = Chance(seed ^ round.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut chance = Chance::new(seed, round);
     let program = chance.of(PROGRAMS);
-    let nproc = 2 + u32::try_from(chance.below(2)).expect("0 or 1");
+    let nproc = 2 + chance.below(2);
     // By event, or by the clock: a direct job of these lives some 30 ms, torchrun starts in 2 s.
     let ready = chance.below(2) == 0;
     let span = if engine == "direct" { 120 } else { 4_000 };
-    let delay = Duration::from_millis(if ready { 10_000 } else { chance.below(span) as u64 });
+    let delay = Duration::from_millis(if ready { 10_000 } else { chance.below(span) });
     let pick = chance.next();
     let what = format!(
         "seed {seed} round {round}: {engine} {nproc} x {program:?}, {}{delay:?}, pick {pick}",

@@ -8,6 +8,7 @@ mod fake_nvml;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use common::chance::Chance;
 use fake_nvml::FakeNvml;
 use ranklaunch::observe::Gpu;
 use ranklaunch::observe::gpu::visible;
@@ -54,27 +55,6 @@ struct Torch {
     broken: bool,
 }
 
-/// splitmix64: a list can be made again from the seed.
-struct Dice(u64);
-
-impl Dice {
-    fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        usize::try_from(self.throw() % most as u64).expect("below a usize")
-    }
-
-    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
-    }
-}
-
 /// As the fake library numbers them: two alike up to the last digit of the first group.
 fn uuid(index: usize) -> String {
     format!("GPU-{:08x}-0000-4000-8000-00000000{index:04x}", 0xfa4e_0000_u32 + index as u32)
@@ -91,12 +71,12 @@ const ODD: &[&str] = &[
     "'0'", "\"1\"", "[0]", "0;1", "0:1", "gpu-", "GPU", "GPU-", "gpu-fa4e0000", "MIG", "MIG-", "Mig-1",
 ];
 
-fn element(dice: &mut Dice, gpus: usize) -> String {
+fn element(dice: &mut Chance, gpus: usize) -> String {
     match dice.below(12) {
         0..=3 => dice.below(gpus + 1).to_string(),
-        4 => format!("{}{}", dice.one_of(&["+", "-", " ", "0", "00"]), dice.below(gpus + 2)),
+        4 => format!("{}{}", dice.of(&["+", "-", " ", "0", "00"]), dice.below(gpus + 2)),
         5 => {
-            format!("{}{}", dice.below(gpus), dice.one_of(&[" ", "x", "\t", ".0", "gpu", "\u{a0}"]))
+            format!("{}{}", dice.below(gpus), dice.of(&[" ", "x", "\t", ".0", "gpu", "\u{a0}"]))
         }
         6 | 7 => uuid(dice.below(gpus + 1)),
         8 => {
@@ -114,14 +94,14 @@ fn element(dice: &mut Dice, gpus: usize) -> String {
         10 => match dice.below(3) {
             0 => format!("MIG-{}/{}/0", uuid(dice.below(gpus)), dice.below(7)),
             1 => format!("MIG-{:08x}-0000-4000-8000-000000000000", dice.below(3)),
-            _ => dice.one_of(&["MIG-", "mig-1", "MIG-GPU-"]).to_owned(),
+            _ => dice.of(&["MIG-", "mig-1", "MIG-GPU-"]).to_owned(),
         },
-        _ => dice.one_of(ODD).to_owned(),
+        _ => dice.of(ODD).to_owned(),
     }
 }
 
 /// A list of some kind, then perhaps a change to some character of it.
-fn list(dice: &mut Dice, gpus: usize) -> String {
+fn list(dice: &mut Chance, gpus: usize) -> String {
     let mut parts: Vec<String> = match dice.below(4) {
         // Of one kind, as people write them; else of all kinds.
         0 => (0..dice.below(gpus + 2)).map(|_| dice.below(gpus + 1).to_string()).collect(),
@@ -141,8 +121,8 @@ fn list(dice: &mut Dice, gpus: usize) -> String {
         let at = places[dice.below(places.len())];
         match dice.below(3) {
             0 => drop(text.remove(at)),
-            1 => text.insert_str(at, dice.one_of(ODD)),
-            _ => text.insert_str(at, dice.one_of(&[",", " ", "+", "-", "0", "9", "G", "M"])),
+            1 => text.insert_str(at, dice.of(ODD)),
+            _ => text.insert_str(at, dice.of(&[",", " ", "+", "-", "0", "9", "G", "M"])),
         }
     }
     text
@@ -165,7 +145,7 @@ fn thousands_of_lists_leave_what_torch_leaves() {
         return;
     }
     println!("VISIBLE_SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Chance::new(seed, 0);
     let mut lists: Vec<(usize, String)> = ODD.iter().map(|odd| (8, (*odd).to_owned())).collect();
     lists.extend(ODD.iter().map(|odd| (8, format!("0,{odd},1"))));
     lists.extend([4300, 4301].map(|digits| (8, format!("1,{}", "0".repeat(digits)))));

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::{PLATFORM, TOKEN, executable, skipped};
+use super::{PLATFORM, Process, TOKEN, alive, executable, skipped};
 
 /// Where the launcher runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub struct Setup {
 impl Setup {
     pub fn new(place: Place) -> Setup {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let token = format!("f{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let token = format!("f{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(targets()).unwrap();
         std::fs::hard_link(misbehave(), folder.path().join("misbehave")).unwrap();
@@ -304,14 +304,6 @@ pub struct Job {
     ended: bool,
 }
 
-/// One process, as the host sees it.
-#[derive(Debug, Clone)]
-pub struct Seen {
-    pub pid: i32,
-    pub parent: i32,
-    pub argv: Vec<String>,
-}
-
 /// What a process is in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -365,19 +357,22 @@ impl Job {
     }
 
     /// The living processes of the job, wrappers that are not of it left out.
-    pub fn processes(&self) -> Vec<Seen> {
-        let wrapper = |seen: &Seen| {
+    pub fn processes(&self) -> Vec<Process> {
+        let wrapper = |seen: &Process| {
             seen.argv.iter().any(|word| word == "subreaper" || word == "--mount-proc")
                 || seen.argv.first().is_some_and(|word| word == "docker")
         };
-        alive(&self.token, self.folder.path()).into_iter().filter(|seen| !wrapper(seen)).collect()
+        alive(&self.token, Some(self.folder.path()))
+            .into_iter()
+            .filter(|seen| !wrapper(seen))
+            .collect()
     }
 
     /// The processes with their roles.
-    pub fn roles(&self) -> Vec<(Role, Seen)> {
+    pub fn roles(&self) -> Vec<(Role, Process)> {
         let all = self.processes();
         let ours = self.program.to_string_lossy().into_owned();
-        let is = |seen: &Seen, role: &str| {
+        let is = |seen: &Process, role: &str| {
             seen.argv.first() == Some(&ours) && seen.argv.get(1).is_some_and(|word| word == role)
         };
         let run: Vec<i32> =
@@ -486,7 +481,7 @@ impl Drop for Job {
         }
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            let left = alive(&self.token, self.folder.path());
+            let left = alive(&self.token, Some(self.folder.path()));
             if left.is_empty() || Instant::now() > deadline {
                 break;
             }
@@ -508,7 +503,7 @@ pub struct Over {
     /// From the call of `ends_within`.
     pub elapsed: Duration,
     /// Alive right after the launcher's end.
-    pub left: Vec<Seen>,
+    pub left: Vec<Process>,
     pub job: Job,
 }
 
@@ -580,64 +575,4 @@ fn read(path: &Path) -> String {
 
 pub fn send(pid: i32, signal: Signal) {
     nix::sys::signal::kill(Pid::from_raw(pid), signal).unwrap();
-}
-
-/// State, parent and number of threads, from /proc/PID/stat.
-pub fn stat(pid: i32) -> Option<(char, i32, u32)> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let (_, fields) = text.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    Some((state, parent, fields.nth(15)?.parse().ok()?))
-}
-
-pub fn pids() -> Vec<i32> {
-    std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
-}
-
-/// The living processes that carry `token` or run a program of `folder`.
-fn alive(token: &str, folder: &Path) -> Vec<Seen> {
-    let me = i32::try_from(std::process::id()).unwrap();
-    let mut found = Vec::new();
-    for pid in pids() {
-        let Some((state, parent, threads)) = stat(pid) else { continue };
-        let zombie = matches!(state, 'Z' | 'X');
-        if pid == me || (zombie && threads <= 1) {
-            continue;
-        }
-        // A process whose first thread has ended shows itself through the others.
-        let tasks: Vec<PathBuf> = if zombie {
-            std::fs::read_dir(format!("/proc/{pid}/task"))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.path())
-                .collect()
-        } else {
-            vec![PathBuf::from(format!("/proc/{pid}"))]
-        };
-        let ours = tasks.iter().any(|task| {
-            let environ = std::fs::read(task.join("environ")).unwrap_or_default();
-            let wanted = format!("{TOKEN}={token}");
-            environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
-                || std::fs::read_link(task.join("exe")).is_ok_and(|exe| exe.starts_with(folder))
-                || std::fs::read_link(task.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
-        });
-        if ours {
-            let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let argv = argv
-                .split(|byte| *byte == 0)
-                .filter(|word| !word.is_empty())
-                .map(|word| String::from_utf8_lossy(word).chars().take(120).collect())
-                .collect();
-            found.push(Seen { pid, parent, argv });
-        }
-    }
-    found
 }

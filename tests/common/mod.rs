@@ -9,6 +9,8 @@
     reason = "each test file uses its own part of this module"
 )]
 
+pub mod alive;
+pub mod chance;
 pub mod docker;
 pub mod faults;
 pub mod inside;
@@ -16,7 +18,6 @@ pub mod pty;
 #[path = "../../src/skipped.rs"]
 mod skipped;
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::TcpListener;
@@ -27,6 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub use alive::{Process, alive};
 pub(crate) use skipped::skipped;
 
 /// How long anything here may take before the test fails.
@@ -270,7 +272,7 @@ impl Running {
 
     /// Living processes of this launch, with their command lines.
     pub fn processes(&self) -> Vec<Process> {
-        processes_of(&self.token)
+        alive(&self.token, Some(self.folder.path()))
     }
 
     /// The agent: the guard's only child.
@@ -331,9 +333,14 @@ impl Ended {
     /// launcher's end: there is no time in which something may still go away.
     #[track_caller]
     pub fn expect_nothing_left(self) -> Ended {
-        let left = processes_of(&self.token);
+        let left = self.left();
         assert!(left.is_empty(), "left behind: {left:#?}\n{}", self.err);
         self
+    }
+
+    /// The processes of the launch that are alive.
+    pub fn left(&self) -> Vec<Process> {
+        alive(&self.token, Some(self.folder.path()))
     }
 
     /// What marks the processes of the launch.
@@ -347,35 +354,9 @@ impl Ended {
     }
 }
 
-#[derive(Debug, Clone)]
-pub struct Process {
-    pub pid: i32,
-    pub parent: i32,
-    pub command: String,
-}
-
 /// Living processes whose environment or command line holds `token`.
 pub fn processes_of(token: &str) -> Vec<Process> {
-    let mine = BTreeSet::from([i32::try_from(std::process::id()).unwrap()]);
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
-        let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
-        let environ = String::from_utf8_lossy(&read("environ")).into_owned();
-        if mine.contains(&pid) || !(command.contains(token) || environ.contains(token)) {
-            continue;
-        }
-        let stat = String::from_utf8_lossy(&read("stat")).into_owned();
-        let Some((_, fields)) = stat.rsplit_once(')') else { continue };
-        let mut fields = fields.split_ascii_whitespace();
-        if matches!(fields.next(), Some("Z" | "X") | None) {
-            continue;
-        }
-        let parent = fields.next().unwrap().parse().unwrap();
-        found.push(Process { pid, parent, command });
-    }
-    found
+    alive(token, None)
 }
 
 pub fn kill(pid: i32) {

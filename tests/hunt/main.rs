@@ -12,7 +12,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod chance;
 mod invariants;
 mod round;
 
@@ -24,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use chance::Chance;
+use common::chance::Chance;
 use common::faults::Role;
 use invariants::Expected;
 use round::{Fault, Kind, Node, Round, Spec};

@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::chance::Chance;
 use crate::cluster::Cluster;
+use crate::common::chance::Chance;
 use crate::common::faults::{Job, Over, Place, Role, Setup, modules};
 use crate::common::{Ended, Running, free_port, run_args};
 use crate::invariants;
@@ -198,7 +198,7 @@ impl Spec {
         let fault = match kind {
             Kind::None => Fault::None,
             Kind::Kill => Fault::Kill { node, role },
-            Kind::Stop => Fault::Stop { node, role, millis: u64::from(20 + chance.below(1_500)) },
+            Kind::Stop => Fault::Stop { node, role, millis: 20 + chance.below(1_500) },
             Kind::Term => Fault::Term { node },
             Kind::DiskFull => Fault::DiskFull { kib: 64 + chance.below(512) },
             Kind::MuteConsole => Fault::MuteConsole,
@@ -219,7 +219,7 @@ impl Spec {
             20 => 1_000 + chance.below(3_000),
             _ => 200 + chance.below(1_000),
         };
-        let after = u64::from(chance.below(150));
+        let after = chance.below(150);
         Spec { engine, nodes, nproc, lines, pause, ends, fault, after }
     }
 
@@ -407,7 +407,7 @@ impl Round {
         for (rank, running) in (0..).zip(running) {
             let ended = running.wait();
             let folder = ended.folder.path().to_owned();
-            let left = crate::common::processes_of(ended.token());
+            let left = ended.left();
             round.nodes.push(Node {
                 code: ended.code,
                 run: run_json(&folder, rank),

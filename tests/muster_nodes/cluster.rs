@@ -221,7 +221,7 @@ fn mac_of(host: u32) -> String {
 /// SIGKILLs the rank of a launch whose command line begins with `command`.
 pub(crate) fn kill_rank(node: &Running, command: &str) {
     let victim = wait_until("the rank", || {
-        node.processes().into_iter().find(|process| process.command.starts_with(command))
+        node.processes().into_iter().find(|process| process.command().starts_with(command))
     });
     kill(victim.pid);
 }

@@ -14,6 +14,23 @@ use Reading::{
     HostPart, HostlistFirst, LeadingNumber, LocalIndex, PortOfJob, PositionInHostlist, Processes,
 };
 
+/// The rows that all of MPI's launchers have: processes are counted, and no variable of
+/// theirs names a master, so it is the user's or the first node of the allocation around.
+macro_rules! of_mpi {
+    ($(size: $size:literal,)? rank: $rank:literal $(, local: $local:literal)? $(; $($own:expr),+)?) => {
+        &[
+            $(as_(is(Nnodes, $size), Processes),)?
+            as_(is(NodeRank, $rank), Processes),
+            $(is(TasksPerNode, $local),)?
+            is(MasterAddr, "MASTER_ADDR"),
+            MASTER_OF_ALLOCATION,
+            MASTER_OF_OLD_ALLOCATION,
+            is(MasterPort, "MASTER_PORT"),
+            $($($own,)+)?
+        ]
+    };
+}
+
 pub(super) const LAUNCHERS: &[Platform] = &[
     Platform {
         id: "azure-ml",
@@ -38,32 +55,21 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             &[Set("OMPI_COMM_WORLD_SIZE"), Unset("AZ_BATCH_MASTER_NODE")],
             &[Set("OMPI_COMM_WORLD_RANK"), Unset("AZ_BATCH_MASTER_NODE")],
         ],
-        claims: &[
-            as_(is(Nnodes, "OMPI_COMM_WORLD_SIZE"), Processes),
-            as_(is(NodeRank, "OMPI_COMM_WORLD_RANK"), Processes),
-            is(TasksPerNode, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-            MASTER_OF_USER,
-            MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-            PORT_OF_PMIX,
-            is(JobId, "PMIX_NAMESPACE"),
-        ],
+        claims: of_mpi!(
+            size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
+            local: "OMPI_COMM_WORLD_LOCAL_SIZE";
+            PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")
+        ),
         default_port: None,
     },
     Platform {
         id: "mvapich",
         strength: Strength::Launcher,
         proofs: &[&[Set("MV2_COMM_WORLD_SIZE")], &[Set("MV2_COMM_WORLD_RANK")]],
-        claims: &[
-            as_(is(Nnodes, "MV2_COMM_WORLD_SIZE"), Processes),
-            as_(is(NodeRank, "MV2_COMM_WORLD_RANK"), Processes),
-            is(TasksPerNode, "MV2_COMM_WORLD_LOCAL_SIZE"),
-            MASTER_OF_USER,
-            MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-        ],
+        claims: of_mpi!(
+            size: "MV2_COMM_WORLD_SIZE", rank: "MV2_COMM_WORLD_RANK",
+            local: "MV2_COMM_WORLD_LOCAL_SIZE"
+        ),
         default_port: None,
     },
     Platform {
@@ -77,16 +83,10 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             &[Set("PMI_SIZE"), Unset("SLURM_STEP_NUM_NODES"), Unset("OMPI_COMM_WORLD_SIZE")],
             &[Set("PMI_RANK"), Unset("SLURM_STEP_NUM_NODES"), Unset("OMPI_COMM_WORLD_SIZE")],
         ],
-        claims: &[
-            as_(is(Nnodes, "PMI_SIZE"), Processes),
-            as_(is(NodeRank, "PMI_RANK"), Processes),
-            is(TasksPerNode, "MPI_LOCALNRANKS"),
-            or(TasksPerNode, "PMI_LOCAL_SIZE"),
-            MASTER_OF_USER,
-            MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-        ],
+        claims: of_mpi!(
+            size: "PMI_SIZE", rank: "PMI_RANK", local: "MPI_LOCALNRANKS";
+            or(TasksPerNode, "PMI_LOCAL_SIZE")
+        ),
         default_port: None,
     },
     Platform {
@@ -100,14 +100,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             Unset("SLURM_STEP_NUM_NODES"),
             Unset("PMI_SIZE"),
         ]],
-        claims: &[
-            as_(is(NodeRank, "PMIX_RANK"), Processes),
-            MASTER_OF_USER,
-            MASTER_OF_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-            PORT_OF_PMIX,
-            is(JobId, "PMIX_NAMESPACE"),
-        ],
+        claims: of_mpi!(rank: "PMIX_RANK"; PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")),
         default_port: None,
     },
     Platform {
@@ -192,7 +185,6 @@ const fn port_of_step(variable: &'static str) -> Row {
 }
 
 const PORT_OF_PMIX: Row = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
-const MASTER_OF_USER: Row = is(MasterAddr, "MASTER_ADDR");
 const MASTER_OF_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
 const MASTER_OF_OLD_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
 /// The components of a heterogeneous job have ids of their own and this one in common.

@@ -1,0 +1,86 @@
+//! Which processes of a test are alive, whatever they did to hide it.
+
+use std::path::{Path, PathBuf};
+
+/// One process, as the host sees it.
+#[derive(Debug, Clone)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub argv: Vec<String>,
+}
+
+impl Process {
+    pub fn command(&self) -> String {
+        self.argv.join(" ")
+    }
+}
+
+/// State, parent and number of threads, from /proc/PID/stat.
+pub fn stat(pid: i32) -> Option<(char, i32, u32)> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some((state, parent, fields.nth(15)?.parse().ok()?))
+}
+
+pub fn pids() -> Vec<i32> {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Children of `parent` that have ended and that nobody has waited for.
+pub fn zombies_of(parent: i32) -> usize {
+    let is_one = |(state, of, _): &(char, i32, u32)| *state == 'Z' && *of == parent;
+    pids().into_iter().filter_map(stat).filter(is_one).count()
+}
+
+/// The living processes that carry `token` in their environment or command line, or that run
+/// a program of `folder` or in it. One whose first thread has ended shows itself through the
+/// others.
+pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
+    let me = i32::try_from(std::process::id()).unwrap();
+    let mut found = Vec::new();
+    for pid in pids() {
+        let Some((state, parent, threads)) = stat(pid) else { continue };
+        let zombie = matches!(state, 'Z' | 'X');
+        if pid == me || (zombie && threads <= 1) {
+            continue;
+        }
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let tasks: Vec<PathBuf> = if zombie {
+            let tasks = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+            tasks.map(|entry| entry.path()).collect()
+        } else {
+            vec![process]
+        };
+        let argv = |task: &Path| words(&task.join("cmdline"));
+        let ours = tasks.iter().any(|task| {
+            let below = |link: &str| {
+                let target = std::fs::read_link(task.join(link));
+                folder.is_some_and(|folder| target.is_ok_and(|target| target.starts_with(folder)))
+            };
+            words(&task.join("environ")).iter().any(|entry| entry.contains(token))
+                || argv(task).iter().any(|word| word.contains(token))
+                || below("exe")
+                || below("cwd")
+        });
+        if ours {
+            let argv = tasks.first().map(|task| argv(task)).unwrap_or_default();
+            found.push(Process { pid, parent, argv });
+        }
+    }
+    found
+}
+
+fn words(file: &Path) -> Vec<String> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
