@@ -108,7 +108,7 @@ fn leftovers_end_where_handles_cannot_be_signalled() {
     for (errno, calls) in [("ENOSYS", "100000,424"), ("EPERM", "100000,424")] {
         let Some(_) = refused(errno, calls, &clean) else { return };
         let mut command = Command::new("unshare");
-        command.args(unshare).args(["sh", "-c", script, "sh"]).arg(refuse_calls());
+        command.args(unshare).args(["sh", "-c", script, "sh"]).arg(compiled("refuse_calls"));
         command.args([errno, calls]).arg(common::executable());
         let ended = Launcher::of(command, clean).run();
         assert!(ended.out.ends_with("clean 0\nleft 143\n"), "{errno}: {}{}", ended.out, ended.err);
