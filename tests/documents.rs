@@ -1,0 +1,245 @@
+//! What docs/ names is there: every path, every name of the source, every link; and the
+//! glossary has the same rows in both languages.
+//!
+//! Names stand in backticks: a path from the root of the repository, `room::function`, `Type::method`
+//! or `Type::Variant`. Commands, variables and paths of a node are no such names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Files whose names are looked for.
+const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
+/// What a path of the repository begins with.
+const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
+/// And where it has no folder.
+const ENDS: &[&str] = &[".rs", ".toml", ".md", "Makefile"];
+const KINDS: &[&str] =
+    &["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(below: &Path, found: &mut Vec<PathBuf>) {
+    if below.is_file() {
+        found.push(below.to_owned());
+    }
+    let Ok(entries) = std::fs::read_dir(below) else { return };
+    for entry in entries.flatten() {
+        // What builds and fuzzers leave is no source.
+        if entry.file_name() != "target" {
+            files(&entry.path(), found);
+        }
+    }
+}
+
+/// Every Rust file by its path in the repository.
+fn sources() -> BTreeMap<PathBuf, String> {
+    let mut found = Vec::new();
+    for part in SOURCES {
+        files(&root().join(part), &mut found);
+    }
+    let rust = found.into_iter().filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    let read = |file: PathBuf| {
+        let text = std::fs::read_to_string(&file).expect("UTF-8");
+        (file.strip_prefix(root()).expect("below the root").to_owned(), text)
+    };
+    rust.map(read).collect()
+}
+
+/// The documents by name.
+fn documents() -> BTreeMap<String, String> {
+    let mut found = Vec::new();
+    files(&root().join("docs"), &mut found);
+    let pages = found.into_iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
+    let name = |file: &Path| file.file_name().expect("a name").to_string_lossy().into_owned();
+    pages.map(|file| (name(&file), std::fs::read_to_string(&file).expect("UTF-8"))).collect()
+}
+
+/// What stands in backticks outside of fenced blocks.
+fn quoted(text: &str) -> Vec<&str> {
+    let outside = text.split("```").step_by(2);
+    outside.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
+}
+
+fn is_path(word: &str) -> bool {
+    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "./_-".contains(c));
+    let top = word.split('/').next().unwrap_or_default();
+    let inside = word.contains('/') && TOP.contains(&top);
+    plain && (inside || (!word.contains('/') && ENDS.iter().any(|end| word.ends_with(end))))
+}
+
+/// `a::b`, and nothing else.
+fn segments(word: &str) -> Option<Vec<&str>> {
+    let segments: Vec<&str> = word.split("::").collect();
+    let is_name = |name: &&str| {
+        name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    };
+    (segments.len() > 1 && segments.iter().all(is_name)).then_some(segments)
+}
+
+fn is_word_at(text: &str, at: usize, name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let before = text[..at].chars().next_back();
+    let after = text[at + name.len()..].chars().next();
+    !before.is_some_and(is_part) && !after.is_some_and(is_part)
+}
+
+fn has_word(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| is_word_at(text, at, name))
+}
+
+/// A function, a type, a constant, or a variant of an enum on a line of its own.
+fn defines(text: &str, name: &str) -> bool {
+    if !text.contains(name) {
+        return false;
+    }
+    let item = |kind: &&str| has_word(text, &format!("{kind}{name}"));
+    let variant = |line: &str| {
+        let rest = line.trim_start().strip_prefix(name);
+        line.starts_with(' ') && rest.is_some_and(|rest| rest.starts_with([',', ' ', '(', '{']))
+    };
+    // A line that begins with a function's name calls it.
+    let is_type = name.starts_with(|c: char| c.is_ascii_uppercase());
+    KINDS.iter().any(item) || (is_type && text.lines().any(variant))
+}
+
+/// Whether `file` is `room`, or belongs to it.
+fn belongs(file: &Path, room: &str) -> bool {
+    let own = file.file_stem().is_some_and(|stem| stem == room);
+    own || file.parent().is_some_and(|parents| parents.iter().any(|part| part == room))
+}
+
+fn speaks_of_type(text: &str, name: &str) -> bool {
+    if !text.contains(name) {
+        return false;
+    }
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let defined = kinds.iter().any(|kind| has_word(text, &format!("{kind}{name}")));
+    let implemented =
+        text.lines().any(|line| line.trim_start().starts_with("impl") && has_word(line, name));
+    defined || implemented
+}
+
+/// What of a text is not there.
+fn missing(text: &str, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let mut missing = Vec::new();
+    for word in quoted(text) {
+        if is_path(word) {
+            if !root().join(word).exists() {
+                missing.push(word.to_owned());
+            }
+        } else if let Some(segments) = segments(word) {
+            let [.., place, name] = segments[..] else { continue };
+            let is_type = place.starts_with(|c: char| c.is_ascii_uppercase());
+            let holds = |(file, text): (&PathBuf, &String)| {
+                let here = if is_type { speaks_of_type(text, place) } else { belongs(file, place) };
+                here && defines(text, name)
+            };
+            if !sources.iter().any(holds) {
+                missing.push(word.to_owned());
+            }
+        }
+    }
+    missing
+}
+
+#[test]
+fn what_the_documents_name_is_there() {
+    let sources = sources();
+    let documents = documents();
+    for (page, text) in &documents {
+        assert_eq!(missing(text, &sources), Vec::<String>::new(), "docs/{page}");
+    }
+    // A reading that finds no names would find none missing.
+    let names = quoted(&documents["architecture.md"]);
+    let paths = names.iter().filter(|word| is_path(word)).count();
+    let items = names.iter().filter(|word| segments(word).is_some()).count();
+    assert!(paths > 100 && items > 100, "{paths} paths, {items} names");
+}
+
+/// The control: each kind of mistake, beside the same thing written rightly.
+#[test]
+fn what_is_not_there_is_found() {
+    let sources = sources();
+    let text = "`src/decide.rs` `src/decided.rs` `decide::decide` `decide::nothing_of_the_kind` \
+                `Decided::plan` `Decided::nothing` `Nobody::plan` `Scope::Alone` `Scope::Together` \
+                `scope::plan` `packaging/` `packages/none.yaml` `packaging/none.yaml` `none.md` \
+                `deny.toml` `agent.jsonl` `/dev/shm` `<log-dir>/x.rs` `a::b c`";
+    let wrong = [
+        "src/decided.rs",
+        "decide::nothing_of_the_kind",
+        "Decided::nothing",
+        "Nobody::plan",
+        "Scope::Together",
+        "scope::plan",
+        "packaging/none.yaml",
+        "none.md",
+    ];
+    assert_eq!(missing(text, &sources), wrong);
+}
+
+/// Where the links of a page lead: (file, heading), either of which may be empty.
+fn links(text: &str) -> Vec<(&str, &str)> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.map(|target| target.split_once('#').unwrap_or((target, ""))).collect()
+}
+
+/// Headings as GitHub names them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let keep = |c: &char| c.is_alphanumeric() || *c == ' ' || *c == '-';
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.chars().filter(keep).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let documents = documents();
+    let mut seen = 0;
+    for (page, text) in &documents {
+        for (file, heading) in links(text) {
+            seen += 1;
+            assert!(root().join("docs").join(file).exists(), "docs/{page}: {file}");
+            let target = if file.is_empty() { Some(text) } else { documents.get(file) };
+            let known = target.is_none_or(|text| anchors(text).contains(heading));
+            assert!(heading.is_empty() || known, "docs/{page}: #{heading}");
+        }
+    }
+    assert!(seen > 10, "{seen} links");
+    assert_eq!(links("[a](b.md#c), [d](#e)"), [("b.md", "c"), ("", "e")]);
+    assert!(!anchors("# A glossary").contains("glossary"));
+}
+
+/// The cells of each row of a page's table.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let lines = text.lines().filter(|line| line.starts_with("| "));
+    lines.skip(1).map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn the_glossary_is_the_same_in_both_languages() {
+    let documents = documents();
+    // Term, the Chinese term, the name in the code.
+    let of = |page: &str, chinese: usize| -> Vec<(String, String, String)> {
+        let cell = |row: &[&str], at: usize| row[at].to_owned();
+        let rows = rows(&documents[page]);
+        assert!(rows.iter().all(|row| row.len() == 5 && row.iter().all(|cell| !cell.is_empty())));
+        rows.iter().map(|row| (cell(row, 0), cell(row, chinese), cell(row, 4))).collect()
+    };
+    let (english, chinese) = (of("glossary.md", 2), of("glossary.zh-CN.md", 1));
+    assert_eq!(english, chinese);
+    assert!(english.len() > 40, "{}", english.len());
+    let terms: BTreeSet<&String> = english.iter().map(|(term, ..)| term).collect();
+    assert_eq!(terms.len(), english.len(), "a term stands twice");
+    let sources = sources();
+    for (term, _, code) in &english {
+        for name in quoted(code) {
+            let known = sources.values().any(|text| has_word(text, name));
+            assert!(known, "{term}: {name} is no name of the source");
+        }
+    }
+}
