@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 /// Rows in aligned columns; the last column is not padded.
 pub(crate) fn table(out: &mut String, rows: Vec<Vec<String>>) {
     /// A longer cell does not widen its column.
@@ -30,21 +32,11 @@ pub(crate) fn table(out: &mut String, rows: Vec<Vec<String>>) {
 
 /// Terminal columns: Chinese characters and full-width marks take two.
 pub(crate) fn columns(text: &str) -> usize {
-    text.chars().map(letter_columns).sum()
+    text.width()
 }
 
-fn letter_columns(letter: char) -> usize {
-    match u32::from(letter) {
-        0x1100..=0x115F
-        | 0x2E80..=0xA4CF
-        | 0xAC00..=0xD7A3
-        | 0xF900..=0xFAFF
-        | 0xFE30..=0xFE4F
-        | 0xFF00..=0xFF60
-        | 0xFFE0..=0xFFE6
-        | 0x20000..=0x3FFFD => 2,
-        _ => 1,
-    }
+fn is_wide(letter: char) -> bool {
+    letter.width() == Some(2)
 }
 
 pub(crate) fn padded(text: &str, wide: usize) -> String {
@@ -67,7 +59,7 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
         let end = match first {
             ' ' => rest.find(|letter| letter != ' ').unwrap_or(rest.len()),
             // It stays with what it opens.
-            '（' | '「' | '《' => {
+            '（' | '「' | '《' | '[' => {
                 first.len_utf8() + word(rest.strip_prefix(first).unwrap_or(""))
             }
             _ => word(rest),
@@ -95,8 +87,8 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
 
 /// Bytes of the first word: one Chinese character, or all up to a blank or to the next one.
 fn word(text: &str) -> usize {
-    let first = text.chars().next().filter(|first| letter_columns(*first) == 2);
-    let end = |letter| letter == ' ' || letter_columns(letter) == 2;
+    let first = text.chars().next().filter(|first| is_wide(*first));
+    let end = |letter| letter == ' ' || is_wide(letter);
     first.map_or_else(|| text.find(end).unwrap_or(text.len()), char::len_utf8)
 }
 

@@ -120,11 +120,11 @@ pub fn counted(count: impl TryInto<u64> + std::fmt::Display, noun: &str) -> Stri
     format!("{shown} {noun}{many}")
 }
 
-/// A number of bytes as people say it: `64 MiB`, `1.5 GiB`.
+/// A number of bytes as people say it: `64 MiB`, `1.5 GiB`, `7 bytes`.
 pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
-    let mut unit = "B";
+    let mut unit = "bytes";
     for next in UNITS {
         unit = next;
         if value < 1024.0 || next == "TiB" {
@@ -165,6 +165,19 @@ mod tests {
         }
         let count = 1;
         assert_eq!(text!("{count} GPUs can be used", "{count} 个 GPU").en, "1 GPU can be used");
+    }
+
+    #[test]
+    fn sizes_are_said_for_people() {
+        for (count, said) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1536, "1.5 KiB"),
+            (212 << 10, "212 KiB"),
+            (5 << 40, "5 TiB"),
+        ] {
+            assert_eq!(bytes(count), said);
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod cli;
 mod columns;
 pub mod cpus;
 pub mod decide;
+mod endpoint;
 pub mod host;
 mod hostlist;
 mod in_time;

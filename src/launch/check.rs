@@ -287,8 +287,9 @@ fn all_reduce(host: &Host, facts: &Facts, plan: Option<&Plan>) -> Result<Text, T
     let problem = |error: std::io::Error| {
         text!("the all-reduce cannot be started: {error}", "无法启动 all-reduce：{error}")
     };
-    let scratch = Scratch::new().map_err(problem)?;
-    let at = |name: &str| scratch.0.join(name);
+    let named = tempfile::Builder::new().prefix("ranklaunch-check-").tempdir();
+    let scratch = named.map_err(problem)?;
+    let at = |name: &str| scratch.path().join(name);
     std::fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
     let mut command = Command::new(std::env::current_exe().map_err(problem)?);
     command
@@ -304,7 +305,7 @@ fn all_reduce(host: &Host, facts: &Facts, plan: Option<&Plan>) -> Result<Text, T
         .arg("--")
         .arg(at("allreduce.py"))
         .arg(backend)
-        .current_dir(&scratch.0)
+        .current_dir(scratch.path())
         .env_clear()
         .envs(host.environment())
         .stdin(Stdio::null())
@@ -392,23 +393,5 @@ fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
             return None;
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A folder of our own that is gone when it is no longer needed.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> std::io::Result<Scratch> {
-        let name = format!("ranklaunch-check-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path)?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

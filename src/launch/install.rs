@@ -3,9 +3,9 @@
 //! Its image is FROM scratch and so has no `cp`, and an init container is the one
 //! way into a pod that every Kubernetes knows.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::commands::{print, refuse};
@@ -57,18 +57,11 @@ pub(super) fn install(folder: &Path) -> i32 {
 /// A new file renamed over the old, since one that runs cannot be written to.
 fn copy_into(folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
-    let fresh = folder.join(format!(".ranklaunch-{}", std::process::id()));
     let file = folder.join("ranklaunch");
-    let copied = File::open("/proc/self/exe").and_then(|mut own| {
-        let mut copy =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(&fresh)?;
-        io::copy(&mut own, &mut copy)?;
-        // Whatever the umask took away.
-        copy.set_permissions(PermissionsExt::from_mode(MODE))?;
-        fs::rename(&fresh, &file)
-    });
-    if copied.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    copied.map(|()| file)
+    // Two that install into one shared folder write two files.
+    let mut fresh = tempfile::Builder::new().prefix(".ranklaunch-").tempfile_in(folder)?;
+    io::copy(&mut File::open("/proc/self/exe")?, &mut fresh)?;
+    fresh.as_file().set_permissions(PermissionsExt::from_mode(MODE))?;
+    fresh.persist(&file)?;
+    Ok(file)
 }

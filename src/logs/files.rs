@@ -14,9 +14,9 @@ use memchr::memchr;
 
 use super::capped::CappedFile;
 use super::held::LogFolder;
-use super::human_bytes;
 use super::patience::Patience;
 use super::reader::LAST_BYTES;
+use crate::lang::bytes as human_bytes;
 use crate::lang::{Lang, Text};
 use crate::logs::Console;
 use crate::text;

@@ -415,17 +415,3 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner);
     }
 }
-
-/// `212 KiB`: at most four digits, for people.
-fn human_bytes(bytes: u64) -> String {
-    let units = ["bytes", "KiB", "MiB", "GiB"];
-    let mut value = bytes;
-    let mut unit = units.iter();
-    let mut name = unit.next().copied().unwrap_or_default();
-    while value >= 1024 {
-        let Some(larger) = unit.next() else { break };
-        value /= 1024;
-        name = larger;
-    }
-    format!("{value} {name}")
-}

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::human_bytes;
 use super::patience::Patience;
 use super::write::write_lines;
 use crate::lang::Lang;
+use crate::lang::bytes as human_bytes;
 use crate::text;
 
 /// Bytes of finished lines that wait per stream.

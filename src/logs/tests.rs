@@ -343,12 +343,3 @@ fn all_files_of_a_node_stay_below_its_cap() {
         assert!(config.cap_owner() * u64::from(local_ranks + 1) <= cap_node);
     }
 }
-
-#[test]
-fn sizes_are_said_for_people() {
-    for (bytes, said) in
-        [(0, "0 bytes"), (1023, "1023 bytes"), (212 << 10, "212 KiB"), (5 << 40, "5120 GiB")]
-    {
-        assert_eq!(human_bytes(bytes), said);
-    }
-}

@@ -188,7 +188,7 @@ pub(super) async fn ask(peer: SocketAddr, node: u32) -> Found {
 /// None where the answer is no store's.
 async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<Found> {
     let mut nonce = [0u8; 16];
-    getrandom::fill(&mut nonce).ok()?;
+    crate::random::fill(&mut nonce).ok()?;
     stream.write_all(&compare_set(dialect, &nonce, b"")).await.ok()?;
     let value = value(stream).await?;
     if value != nonce {

@@ -9,6 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use data_encoding::BASE64URL;
+
 use crate::observe::AccelerateConfig;
 use crate::plan::Plan;
 use crate::settings::{Engine, Program, Rendezvous};
@@ -239,25 +241,8 @@ fn world_info(plan: &Plan) -> String {
             (format!("node-{node}"), devices)
         })
         .collect();
-    base64_url(serde_json::Value::Object(map).to_string().as_bytes())
-}
-
-/// RFC 4648 §5, padded.
-fn base64_url(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-        let word = at(0) << 16 | at(1) << 8 | at(2);
-        for position in 0..4 {
-            let digit = (word >> (18 - 6 * position)) & 63;
-            out.push(match ALPHABET.get(digit as usize) {
-                Some(letter) if position <= chunk.len() => char::from(*letter),
-                _ => '=',
-            });
-        }
-    }
-    out
+    // As DeepSpeed reads it: RFC 4648 §5, padded.
+    BASE64URL.encode(serde_json::Value::Object(map).to_string().as_bytes())
 }
 
 /// How an engine spells its flags.

@@ -14,5 +14,5 @@ mod write;
 pub use port::{check_port, free_port};
 pub use raise::raise_limits;
 pub use threads::{can_start_threads, has_room};
-pub use wait::{Reached, Wait, parse_endpoint, wait_for_master};
+pub use wait::{Reached, Wait, wait_for_master};
 pub use write::{WriteProblem, try_write};

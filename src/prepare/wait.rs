@@ -76,45 +76,6 @@ pub struct Reached {
     pub waited: Duration,
 }
 
-/// `host:port`, `10.0.0.1:port`, `[fd00::1]:port`.
-///
-/// # Errors
-/// [`Verdict::Usage`] with the value and what is allowed.
-pub fn parse_endpoint(endpoint: &str) -> Result<(String, u16), Refusal> {
-    let refuse = |en: &str, zh: &str| {
-        Refusal::new(
-            Verdict::Usage,
-            "endpoint.invalid",
-            text!("endpoint {endpoint:?} {en}", "端点 {endpoint:?} {zh}"),
-            text!(
-                "write HOST:PORT, for IPv6 [ADDRESS]:PORT, with a port from 1 to 65535",
-                "请写成 HOST:PORT，IPv6 写成 [ADDRESS]:PORT，端口范围为 1 到 65535"
-            ),
-        )
-    };
-    if endpoint.contains("://") {
-        return Err(refuse("is a URL", "是 URL"));
-    }
-    let Some((host, port)) = endpoint.rsplit_once(':') else {
-        return Err(refuse("has no port", "缺少端口"));
-    };
-    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    if bracketed.is_none() && host.contains(':') {
-        return Err(refuse(
-            "is an IPv6 address without brackets, or has no port",
-            "是未加方括号的 IPv6 地址，或缺少端口",
-        ));
-    }
-    let host = bracketed.unwrap_or(host);
-    if host.is_empty() || host.contains(['[', ']', '/']) || host.contains(char::is_whitespace) {
-        return Err(refuse("has no host", "缺少主机"));
-    }
-    match port.parse::<u16>() {
-        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
-        _ => Err(refuse("has no valid port", "的端口无效")),
-    }
-}
-
 /// What stood in the way last.
 #[derive(Debug, Clone)]
 enum Obstacle {

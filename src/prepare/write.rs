@@ -36,8 +36,9 @@ impl WriteProblem {
 /// What the kernel said; permissions, a read-only mount and a full disk are told apart.
 pub fn try_write(folder: &Path) -> Result<PathBuf, WriteProblem> {
     let existing = folder.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"));
-    let file = existing.join(format!(".ranklaunch-{}", std::process::id()));
-    match write(&file) {
+    // Nodes that share the folder may have one pid, so the name is of chance.
+    let file = crate::random::hex::<8>().map(|name| existing.join(format!(".ranklaunch-{name}")));
+    match file.and_then(|file| write(&file)) {
         Ok(()) => Ok(existing.to_owned()),
         Err(error) => Err(WriteProblem::of(existing, &error)),
     }

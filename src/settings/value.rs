@@ -3,6 +3,8 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use crate::endpoint;
+
 /// `true`, `1`, `yes`, `on` and their opposites.
 pub(super) fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
@@ -44,11 +46,8 @@ pub(super) fn host(text: &str) -> Option<String> {
 
 /// `HOST:PORT`, an IPv6 address in brackets.
 pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
-    let (name, number) = text.rsplit_once(':')?;
-    if name.contains(':') && !name.starts_with('[') {
-        return None;
-    }
-    Some((host(name)?, port(number)?))
+    let (name, number) = endpoint::split(text);
+    Some((host(name)?, port(number?)?))
 }
 
 /// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that

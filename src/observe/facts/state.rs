@@ -55,7 +55,7 @@ pub struct Script {
     pub from: PathBuf,
     /// Whether there is a file or a folder; what may not be looked at counts as there.
     pub exists: bool,
-    /// FNV-1a of the content, 16 hex digits; None for a folder or more than 16 MiB.
+    /// The first 16 hex digits of the content's BLAKE2s; None for a folder or more than 16 MiB.
     pub digest: Option<String>,
 }
 

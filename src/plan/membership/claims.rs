@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::endpoint;
 use crate::hostlist;
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
@@ -225,20 +226,6 @@ fn list(value: &str) -> Vec<String> {
     })
 }
 
-/// `host`, `host:port`, `[v6]:port`, bare v6 → host and port as written.
-pub(super) fn endpoint(value: &str) -> (&str, Option<&str>) {
-    let value = value.trim();
-    if let Some(inner) = value.strip_prefix('[')
-        && let Some((host, rest)) = inner.split_once(']')
-    {
-        return (host, rest.strip_prefix(':'));
-    }
-    match value.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => (host, Some(port)),
-        _ => (value, None),
-    }
-}
-
 /// How often, at least, the platform starts its command on this node; what cannot be read
 /// counts as once.
 pub(super) fn tasks(found: &Evidence) -> u32 {
@@ -255,12 +242,12 @@ pub(super) fn tasks(found: &Evidence) -> u32 {
 pub(super) fn host_text(found: &Evidence) -> String {
     let value = found.claim.value.trim();
     match found.reading {
-        Reading::HostPart => endpoint(value).0.to_owned(),
+        Reading::HostPart => endpoint::split(value).0.to_owned(),
         Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
         Reading::HostlistFirst => hostlist::expand(value).into_iter().next().unwrap_or_default(),
         Reading::Cluster => {
             let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
-            endpoint(&first).0.to_owned()
+            endpoint::split(&first).0.to_owned()
         }
         Reading::Loopback => "127.0.0.1".to_owned(),
         _ => value.to_owned(),
@@ -271,10 +258,10 @@ pub(super) fn host_text(found: &Evidence) -> String {
 pub(super) fn port_text(found: &Evidence) -> String {
     let value = found.claim.value.trim();
     match found.reading {
-        Reading::PortPart => endpoint(value).1.unwrap_or_default().to_owned(),
+        Reading::PortPart => endpoint::split(value).1.unwrap_or_default().to_owned(),
         Reading::Cluster => {
             let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
-            endpoint(&first).1.unwrap_or_default().to_owned()
+            endpoint::split(&first).1.unwrap_or_default().to_owned()
         }
         _ => value.to_owned(),
     }
@@ -282,7 +269,7 @@ pub(super) fn port_text(found: &Evidence) -> String {
 
 /// Whether `host`, as far as its text says, is another host than this one.
 pub(super) fn is_other_host(contract: &Contract, host: &str) -> bool {
-    let host = endpoint(host).0.trim_end_matches('.');
+    let host = endpoint::split(host).0.trim_end_matches('.');
     let address = host.parse::<IpAddr>().ok();
     let is_own = contract.own_names.iter().any(|own| match (address, own.parse::<IpAddr>()) {
         (Some(address), Ok(own)) => address == own,
@@ -310,7 +297,7 @@ pub(super) fn host_problem(host: &str) -> Option<Text> {
     if host.contains("$(") || host.contains("${") {
         return Some(text!("a variable in it was never replaced", "其中的变量没有被替换"));
     }
-    let (bare, port) = endpoint(host);
+    let (bare, port) = endpoint::split(host);
     if port.is_some() {
         return Some(text!(
             "it carries a port, which belongs in MASTER_PORT",
@@ -368,20 +355,6 @@ mod tests {
                 strength: Strength::Specific,
             };
             assert_eq!(rank(&found).ok(), expected, "{reading:?} {value} {beside:?}");
-        }
-    }
-
-    #[test]
-    fn endpoints_split_at_the_port_and_nowhere_else() {
-        let table = [
-            ("job-worker-0:23456", ("job-worker-0", Some("23456"))),
-            ("10.0.0.1", ("10.0.0.1", None)),
-            ("[fd00::1]:29400", ("fd00::1", Some("29400"))),
-            ("fd00::1", ("fd00::1", None)),
-            ("host:", ("host", Some(""))),
-        ];
-        for (value, expected) in table {
-            assert_eq!(endpoint(value), expected, "{value}");
         }
     }
 

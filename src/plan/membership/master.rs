@@ -3,6 +3,7 @@
 //! Takes settings, contract and the node count; gives a checked host and port.
 //! Whether the host resolves or answers is not asked here.
 
+use crate::endpoint;
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::Decision;
@@ -88,7 +89,7 @@ pub(super) fn rendezvous(
     hosts.extend(addresses(contract, true));
     let mut ports: Vec<Evidence> = endpoint
         .iter()
-        .filter(|found| claims::endpoint(&found.claim.value).1.is_some())
+        .filter(|found| endpoint::split(&found.claim.value).1.is_some())
         .map(part(Reading::PortPart))
         .collect();
     let default = if endpoint.is_empty() { STATIC_PORT } else { C10D_PORT };
@@ -327,7 +328,7 @@ fn bad_addr(claim: &Claim, problem: &Text) -> Refusal {
 
 /// `[fd00::1]` → `fd00::1`.
 fn bare(host: &str) -> String {
-    claims::endpoint(host).0.to_owned()
+    endpoint::split(host).0.to_owned()
 }
 
 #[cfg(test)]

@@ -31,38 +31,6 @@ fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
 }
 
 #[test]
-fn endpoints() {
-    for (text, expected) in [
-        ("master:29500", Some(("master", 29500))),
-        ("10.0.0.1:1", Some(("10.0.0.1", 1))),
-        ("[fd00::1]:29500", Some(("fd00::1", 29500))),
-        ("a-b.c.svc:65535", Some(("a-b.c.svc", 65535))),
-        ("master", None),
-        ("master:", None),
-        (":29500", None),
-        ("master:0", None),
-        ("master:65536", None),
-        ("master:-1", None),
-        ("fd00::1", None),
-        ("fd00::1:29500", None),
-        ("[fd00::1]", None),
-        ("[fd00::1:29500", None),
-        ("tcp://10.0.0.1:29500", None),
-        ("a b:1", None),
-        ("", None),
-    ] {
-        match (parse_endpoint(text), expected) {
-            (Ok((host, port)), Some(expected)) => assert_eq!((host.as_str(), port), expected),
-            (Err(refusal), None) => {
-                assert_eq!(refusal.verdict.code(), 64);
-                assert!(refusal.text.en.contains(&format!("{text:?}")), "{}", refusal.text.en);
-            }
-            (got, expected) => panic!("{text}: {got:?}, not {expected:?}"),
-        }
-    }
-}
-
-#[test]
 fn a_ready_master_costs_half_a_second() {
     let folder = tempfile::tempdir().expect("folder");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
