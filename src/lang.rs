@@ -6,6 +6,7 @@
 //! never translated.
 
 use std::borrow::Cow;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,14 @@ impl Lang {
         if locale.starts_with("zh") { Lang::Zh } else { Lang::En }
     }
 
-    /// The language of the environment: the first non-empty of LC_ALL, LC_MESSAGES, LANG.
+    /// The language of the environment: RANKLAUNCH_LANG, else the first non-empty of LC_ALL,
+    /// LC_MESSAGES, LANG.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Lang {
+        match variable("RANKLAUNCH_LANG").as_deref().map(str::trim) {
+            Some("en") => return Lang::En,
+            Some("zh") => return Lang::Zh,
+            _ => {}
+        }
         ["LC_ALL", "LC_MESSAGES", "LANG"]
             .into_iter()
             .filter_map(variable)
@@ -57,6 +64,39 @@ impl Text {
             Lang::En => &self.en,
             Lang::Zh => &self.zh,
         }
+    }
+}
+
+/// What the system says of a failure. The number stays, so that it can be looked up.
+pub fn cause(error: &io::Error) -> Text {
+    const KNOWN: &[(io::ErrorKind, &str)] = &[
+        (io::ErrorKind::NotFound, "文件或目录不存在"),
+        (io::ErrorKind::PermissionDenied, "权限不足"),
+        (io::ErrorKind::ConnectionRefused, "连接被拒绝"),
+        (io::ErrorKind::ConnectionReset, "连接被重置"),
+        (io::ErrorKind::ConnectionAborted, "连接已中止"),
+        (io::ErrorKind::HostUnreachable, "没有到该主机的路由"),
+        (io::ErrorKind::NetworkUnreachable, "网络不可达"),
+        (io::ErrorKind::TimedOut, "超时"),
+        (io::ErrorKind::AddrInUse, "地址已被占用"),
+        (io::ErrorKind::AddrNotAvailable, "本机没有该地址"),
+        (io::ErrorKind::BrokenPipe, "对方已关闭连接"),
+        (io::ErrorKind::UnexpectedEof, "数据提前结束"),
+        (io::ErrorKind::AlreadyExists, "文件已存在"),
+        (io::ErrorKind::NotADirectory, "不是目录"),
+        (io::ErrorKind::IsADirectory, "是目录"),
+        (io::ErrorKind::ReadOnlyFilesystem, "文件系统为只读"),
+        (io::ErrorKind::StorageFull, "磁盘空间已满"),
+        (io::ErrorKind::QuotaExceeded, "超出磁盘配额"),
+        (io::ErrorKind::StaleNetworkFileHandle, "网络文件句柄已失效"),
+        (io::ErrorKind::OutOfMemory, "内存不足"),
+    ];
+    let en = error.to_string();
+    let zh = KNOWN.iter().find(|(kind, _)| *kind == error.kind()).map(|(_, zh)| *zh);
+    match (zh, error.raw_os_error()) {
+        (Some(zh), Some(number)) => Text::new(en, format!("{zh}（os error {number}）")),
+        (Some(zh), None) => Text::new(en, zh),
+        (None, _) => Text::same(en),
     }
 }
 
@@ -148,6 +188,59 @@ mod tests {
         assert_eq!(of("LC_ALL", "zh_TW"), Lang::Zh);
         assert_eq!(of("LANG", "C.UTF-8"), Lang::En);
         assert_eq!(of("OTHER", "zh"), Lang::En);
+    }
+
+    #[test]
+    fn what_the_system_says_is_told_in_both_languages() {
+        let refused = cause(&io::Error::from_raw_os_error(111));
+        assert_eq!(refused.en, "Connection refused (os error 111)");
+        assert_eq!(refused.zh, "连接被拒绝（os error 111）");
+        let odd = cause(&io::Error::other("odd"));
+        assert_eq!((odd.en, odd.zh), ("odd".into(), "odd".into()));
+    }
+
+    /// Words that are shown in one language only: nothing prints past [`Text`], and no sentence of
+    /// English stands for both.
+    #[test]
+    fn every_sentence_has_two_languages() {
+        let mut folders =
+            vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+                let path = entry.path();
+                // The probe's answers are for programs; a skipped test speaks to developers.
+                if path.ends_with("node-probe") || path.ends_with("skipped.rs") {
+                    continue;
+                }
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let name = path.display().to_string();
+                if !name.ends_with(".rs") || name.contains("test") || name.contains("fuzz") {
+                    continue;
+                }
+                files += 1;
+                let source = std::fs::read_to_string(&path).expect("text");
+                let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                for (at, line) in source.lines().enumerate() {
+                    let line = line.trim_start();
+                    let place = format!("{name}:{}: {line}", at + 1);
+                    if line.starts_with("//") {
+                        continue;
+                    }
+                    assert!(!line.contains("println!("), "{place}");
+                    let Some((_, same)) = line.split_once("Text::same(") else { continue };
+                    let words = same.split([' ', '"', '(', ')']);
+                    let english = words.filter(|word| {
+                        word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_lowercase())
+                    });
+                    assert!(!same.contains('"') || english.count() < 3, "{place}");
+                }
+            }
+        }
+        assert!(files > 150, "{files} files");
     }
 
     #[test]

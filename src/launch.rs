@@ -39,7 +39,7 @@ use scratch::ScratchName;
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
 use crate::in_time::in_time;
-use crate::lang::Lang;
+use crate::lang::{self, Lang, Text};
 use crate::logs::Console;
 use crate::muster;
 use crate::observe::OomWatch;
@@ -124,11 +124,14 @@ fn run(options: &Options) -> i32 {
     Host::hide(muster::SECRET);
     let oom = OomWatch::begin(&Host::live());
     let scratch = ScratchName::new();
+    let lang = settings::language(options, &Host::live());
     let agent = |link: &AgentLink, dispositions| {
-        std::panic::set_hook(Box::new(|panic| {
-            eprintln!(
-                "ranklaunch: internal error: {panic}\n  hint: please report this; the job is being ended"
+        std::panic::set_hook(Box::new(move |panic| {
+            let text = text!(
+                "internal error: {panic}\n  hint: please report this; the job is being ended",
+                "内部错误：{panic}\n  提示：请报告该问题；任务正在结束"
             );
+            commands::say(&closing::line(&text, lang));
             crate::sys::exit_now(Verdict::Internal.code());
         }));
         agent(options, link, dispositions, scratch.clone())
@@ -138,7 +141,9 @@ fn run(options: &Options) -> i32 {
     // An agent that was killed has left it.
     scratch.sweep();
     ended.unwrap_or_else(|error| {
-        eprintln!("ranklaunch: cannot start the guard process: {error}");
+        let Text { en, zh } = lang::cause(&error);
+        let text = text!("cannot start the guard process: {en}", "无法启动守护进程：{zh}");
+        commands::say(&closing::line(&text, lang));
         Verdict::Internal.code()
     })
 }
@@ -193,7 +198,9 @@ fn agent(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("ranklaunch: cannot start the runtime: {error}");
+            let Text { en, zh } = lang::cause(&error);
+            let text = text!("cannot start the runtime: {en}", "无法启动运行时：{zh}");
+            commands::say(&closing::line(&text, settings::language(options, &Host::live())));
             return Verdict::Internal.code();
         }
     };
@@ -225,7 +232,7 @@ impl Scene {
         self.settings.lang
     }
 
-    pub(crate) fn say(&self, text: &crate::lang::Text) {
+    pub(crate) fn say(&self, text: &Text) {
         self.console.say(&closing::line(text, self.lang()));
     }
 
@@ -352,7 +359,11 @@ async fn conduct(
             if let Err(error) =
                 report::files::announce(None, &Host::live(), &ending, None, code, lang)
             {
-                eprintln!("ranklaunch: cannot write the termination message: {error}");
+                let Text { en, zh } = lang::cause(&error);
+                let text =
+                    text!("cannot write the termination message: {en}", "无法写入终止消息：{zh}");
+                console.say(&closing::line(&text, lang));
+                console.flush(LAST_WORDS);
             }
             return code;
         }

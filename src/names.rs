@@ -22,6 +22,8 @@ use hickory_resolver::proto::rr::Name;
 use tokio::time::{Instant, timeout_at};
 
 use crate::host::Host;
+use crate::lang::{Text, cause};
+use crate::text;
 
 /// The silence after which a question counts as unanswered.
 const QUESTION: Duration = Duration::from_secs(2);
@@ -48,17 +50,25 @@ pub struct NameError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// `/etc/hosts`, `master.ns.svc.cluster.local. of 10.96.0.10`.
-    pub asked: String,
-    pub answer: String,
+    pub asked: Text,
+    pub answer: Text,
 }
 
 impl fmt::Display for NameError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:?}", self.name)?;
+        out.write_str(&self.text().en)
+    }
+}
+
+impl NameError {
+    pub fn text(&self) -> Text {
+        let mut text = Text::same(format!("{:?}", self.name));
         for (at, Attempt { asked, answer }) in self.attempts.iter().enumerate() {
-            write!(out, "{} {asked}: {answer}", if at == 0 { ":" } else { ";" })?;
+            let marks = if at == 0 { (": ", "：") } else { ("; ", "；") };
+            let en = format!("{}{}{}: {}", text.en, marks.0, asked.en, answer.en);
+            text = Text::new(en, format!("{}{}{}：{}", text.zh, marks.1, asked.zh, answer.zh));
         }
-        Ok(())
+        text
     }
 }
 
@@ -79,7 +89,7 @@ pub async fn resolve(
         return Ok(vec![address]);
     }
     let mut error = NameError { name: name.to_owned(), attempts: Vec::new() };
-    let mut note = |asked: String, answer: String| error.attempts.push(Attempt { asked, answer });
+    let mut note = |asked: Text, answer: Text| error.attempts.push(Attempt { asked, answer });
 
     match file(host, "/etc/hosts", end).await {
         Ok(hosts) => {
@@ -87,9 +97,9 @@ pub async fn resolve(
             if !found.is_empty() {
                 return Ok(found);
             }
-            note("/etc/hosts".to_owned(), "not listed".to_owned());
+            note(Text::same("/etc/hosts"), text!("not listed", "没有该名称"));
         }
-        Err(cause) => note("/etc/hosts".to_owned(), cause.to_string()),
+        Err(error) => note(Text::same("/etc/hosts"), cause(&error)),
     }
     if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
@@ -97,8 +107,8 @@ pub async fn resolve(
 
     let configuration = match file(host, "/etc/resolv.conf", end).await {
         Ok(text) => Configuration::parse(&text),
-        Err(cause) => {
-            note("/etc/resolv.conf".to_owned(), cause.to_string());
+        Err(error) => {
+            note(Text::same("/etc/resolv.conf"), cause(&error));
             Configuration::parse("")
         }
     };
@@ -113,14 +123,14 @@ pub async fn resolve(
     if let Some(last_resort) = last_resort.filter(|_| !left.is_zero()) {
         let (last_resort, asked) = (Arc::clone(last_resort), name.to_owned());
         let answer = tokio::task::spawn_blocking(move || last_resort(&asked, left));
-        match timeout_at(end + KILL, answer).await.unwrap_or(Ok(Err("no answer".to_owned()))) {
-            Err(broken) => note("getaddrinfo".to_owned(), broken.to_string()),
-            Ok(answer) => match answer {
-                Ok(found) if !found.is_empty() => return Ok(distinct(found)),
-                Ok(_) => note("getaddrinfo".to_owned(), "no address".to_owned()),
-                Err(cause) => note("getaddrinfo".to_owned(), cause),
-            },
-        }
+        let said = match timeout_at(end + KILL, answer).await {
+            Err(_) => text!("no answer", "无应答"),
+            Ok(Err(broken)) => Text::same(broken.to_string()),
+            Ok(Ok(Ok(found))) if !found.is_empty() => return Ok(distinct(found)),
+            Ok(Ok(Ok(_))) => text!("no address", "没有地址"),
+            Ok(Ok(Err(words))) => Text::same(words),
+        };
+        note(Text::same("getaddrinfo"), said);
     }
     Err(error)
 }
@@ -263,17 +273,21 @@ async fn ask(
     let servers = servers.join(", ");
     // The resolver takes the numbers of its questions from it, and panics without.
     if let Err(error) = getrandom::fill(&mut [0]) {
-        let answer = format!("not asked, since getrandom(2) fails: {error}");
-        return Err(vec![Attempt { asked: servers, answer }]);
+        let answer = text!(
+            "not asked, since getrandom(2) fails: {error}",
+            "getrandom(2) 失败，未查询：{error}"
+        );
+        return Err(vec![Attempt { asked: Text::same(servers), answer }]);
     }
     let candidates = configuration.candidates(name);
     let resolver = match configuration.resolver() {
         Ok(resolver) => resolver,
         Err(cause) => {
-            return Err(vec![Attempt { asked: servers, answer: cause.to_string() }]);
+            let answer = Text::same(cause.to_string());
+            return Err(vec![Attempt { asked: Text::same(servers), answer }]);
         }
     };
-    let mut answers: Vec<Option<Result<Vec<IpAddr>, String>>> = vec![None; candidates.len()];
+    let mut answers: Vec<Option<Result<Vec<IpAddr>, Text>>> = vec![None; candidates.len()];
     let mut running = tokio::task::JoinSet::new();
     let mut waiting = candidates.iter().enumerate();
     loop {
@@ -296,7 +310,8 @@ async fn ask(
                 }
             }
             Ok(Some(Err(broken))) if broken.is_panic() => {
-                return Err(vec![Attempt { asked: servers, answer: broken.to_string() }]);
+                let answer = Text::same(broken.to_string());
+                return Err(vec![Attempt { asked: Text::same(servers), answer }]);
             }
             _ => {}
         }
@@ -312,32 +327,34 @@ async fn ask(
         .into_iter()
         .zip(answers)
         .map(|(candidate, answer)| Attempt {
-            asked: format!("{candidate} of {servers}"),
+            asked: text!("{candidate} of {servers}", "向 {servers} 查询 {candidate}"),
             answer: match answer {
                 Some(Err(cause)) => cause,
-                _ => "no answer before the deadline".to_owned(),
+                _ => text!("no answer before the deadline", "到截止时间仍无应答"),
             },
         })
         .collect())
 }
 
-async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, String> {
-    let name = Name::from_utf8(name).map_err(|cause| format!("not a host name: {cause}"))?;
+async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, Text> {
+    let name = Name::from_utf8(name)
+        .map_err(|cause| text!("not a host name: {cause}", "不是主机名：{cause}"))?;
     // hickory's own limit is per server and transport; this one is over all.
     let lookup = tokio::time::timeout(QUESTION, resolver.lookup_ip(name)).await;
     match lookup {
         Err(_) | Ok(Err(NetError::Timeout)) => {
-            Err(format!("no answer in {} s", QUESTION.as_secs()))
+            let seconds = QUESTION.as_secs();
+            Err(text!("no answer in {seconds} s", "{seconds} 秒内无应答"))
         }
         Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none)))) => {
-            Err(none.response_code.to_string())
+            Err(Text::same(none.response_code.to_string()))
         }
-        Ok(Err(cause)) => Err(cause.to_string()),
+        Ok(Err(cause)) => Err(Text::same(cause.to_string())),
         Ok(Ok(found)) => {
             // Answers rotate and mix families; launchers expect IPv4 where there is one.
             let mut found = distinct(found.iter().collect());
             found.sort_by_key(IpAddr::is_ipv6);
-            if found.is_empty() { Err("no address".to_owned()) } else { Ok(found) }
+            if found.is_empty() { Err(text!("no address", "没有地址")) } else { Ok(found) }
         }
     }
 }

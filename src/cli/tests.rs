@@ -105,6 +105,15 @@ fn a_bad_line_is_refused_with_one_hint() {
     }
 }
 
+/// It is a value, of which the setting says what it must be.
+#[test]
+fn a_negative_number_is_a_value_and_no_option() {
+    for line in ["--nnodes -1", "--nnodes=-1", "plan --nproc_per_node -2 -- t.py"] {
+        assert!(read(line).is_ok(), "{line}: {:?}", read(line));
+    }
+    assert!(refused("-1").text.en.contains("`-1`"));
+}
+
 /// What people of other launchers type is understood where it means the very same.
 #[test]
 fn options_of_other_launchers_mean_the_same_here() {

@@ -80,14 +80,28 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         if takes_value && matches!(known.get_action(), ArgAction::Set) {
             *counts.entry(known.get_long().unwrap_or_default().to_owned()).or_default() += 1;
         }
+        let next = match takes_value && given.value.is_none() {
+            true => rest.next().map(|(_, word)| word.clone()),
+            false => None,
+        };
+        // clap would take the value for an option.
+        let (value, next) = match next {
+            Some(word) if is_negative(&word) => (Some(word), None),
+            next => (None, next),
+        };
+        given.value = given.value.or(value);
         line.push(given.spelled());
-        if takes_value && given.value.is_none() {
-            line.extend(rest.next().map(|(_, word)| word.clone()));
-        }
+        line.extend(next);
     }
     line.extend(program.iter().cloned());
     let repeated = counts.into_iter().filter(|(_, times)| *times > 1).collect();
     Ok(Words { line, repeated })
+}
+
+/// `-1`, a number that some settings refuse and none takes for an option.
+fn is_negative(word: &OsStr) -> bool {
+    let digits = word.as_bytes().strip_prefix(b"-").unwrap_or_default();
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// `help`, `help plan` and `version`, as flags.

@@ -21,6 +21,7 @@ use crate::cli;
 use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::in_time::beside;
+use crate::lang;
 use crate::lang::Text;
 use crate::muster::Found;
 use crate::observe::{self, Facts};
@@ -244,7 +245,7 @@ async fn attempts(
                     tried.reach = Some(Ok(peer));
                     return tried;
                 }
-                Ok(Err(error)) => Text::same(error.to_string()),
+                Ok(Err(error)) => lang::cause(&error),
                 Err(_) => text!("no answer", "无应答"),
             };
             tried.reach.get_or_insert(Err(Reach { peer, cause }));

@@ -11,7 +11,7 @@ use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::decide::decide;
 use crate::host::Host;
-use crate::lang::{Lang, Text};
+use crate::lang::{Lang, Text, cause};
 use crate::lint;
 use crate::logs::printable;
 use crate::plan::{self, Scope};
@@ -329,7 +329,10 @@ pub(super) fn lint(asked: &cli::Lint) -> i32 {
             Err(error) => unopened.push(Refusal::new(
                 Verdict::Usage,
                 "lint.unreadable",
-                Text::same(format!("{name}: {error}")),
+                {
+                    let Text { en, zh } = cause(&error);
+                    text!("{name}: {en}", "{name}：{zh}")
+                },
                 text!(
                     "name a manifest, or - for standard input",
                     "请指定清单文件，或用 - 表示标准输入"
@@ -384,7 +387,8 @@ pub(super) fn man(lang: Lang) -> i32 {
             0
         }
         Err(error) => {
-            eprintln!("ranklaunch: cannot write the manual page: {error}");
+            let text = text!("cannot write the manual page: {error}", "无法输出手册页：{error}");
+            say(&closing::line(&text, lang));
             Verdict::Internal.code()
         }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::held::LogFolder;
 use crate::in_time::in_time;
 use crate::lang::Text;
+use crate::lang::cause;
 use crate::text;
 use crate::verdict::Warning;
 
@@ -77,7 +78,7 @@ impl From<rustix::io::Errno> for Unusable {
 impl Unusable {
     fn text(&self) -> Text {
         match self {
-            Unusable::Io(error) => Text::same(error.to_string()),
+            Unusable::Io(error) => cause(error),
             Unusable::NotOurs { owner, mode } => {
                 let own = rustix::process::geteuid().as_raw();
                 text!(

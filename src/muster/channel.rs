@@ -7,6 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::wire::{self, Frame, LONGEST, LONGEST_STRANGER, WireError};
+use crate::lang::{Text, cause};
+use crate::text;
 
 /// Bytes of the length before every frame.
 const HEADER: usize = 4;
@@ -23,6 +25,22 @@ pub(super) enum ChannelError {
     Wire(#[from] WireError),
     #[error("a frame cannot be deciphered")]
     Cipher,
+}
+
+impl ChannelError {
+    pub(super) fn text(&self) -> Text {
+        match self {
+            ChannelError::Closed => text!("the connection was closed", "连接已关闭"),
+            ChannelError::Io(error) => cause(error),
+            ChannelError::Wire(WireError::TooLong(bytes)) => {
+                text!("a frame of {bytes} bytes is longer than allowed", "{bytes} 字节的帧超过上限")
+            }
+            ChannelError::Wire(WireError::Unreadable(why)) => {
+                text!("a frame cannot be read: {why}", "无法读取帧：{why}")
+            }
+            ChannelError::Cipher => text!("a frame cannot be deciphered", "无法解密帧"),
+        }
+    }
 }
 
 /// What a connection runs over: a socket, or the tests' memory.

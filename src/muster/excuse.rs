@@ -17,7 +17,7 @@ use super::types::Config;
 use super::wire::{self, Frame};
 use super::words::declined;
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::names;
 use crate::text;
 use crate::verdict::Refusal;
@@ -105,11 +105,11 @@ pub enum Excused {
 /// Tells node 0, where it can be reached within a few seconds, that this node cannot
 /// take part.
 pub async fn excuse(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) -> Excused {
-    let mut obstacle = Excused::Absent(Text::same("no answer"));
+    let mut obstacle = Excused::Absent(text!("no answer", "无应答"));
     let tell = async {
         loop {
             match names::resolve(host, &config.master_addr, RESOLVE, None).await {
-                Err(error) => obstacle = Excused::Absent(Text::same(error.to_string())),
+                Err(error) => obstacle = Excused::Absent(error.text()),
                 Ok(addresses) => {
                     for address in addresses {
                         let peer = SocketAddr::new(address, config.port);
@@ -137,13 +137,10 @@ async fn excuse_to(
     refusal: &Refusal,
     peer: SocketAddr,
 ) -> Result<Excused, Excused> {
-    let untold = |why: String| Excused::Untold(Text::same(why));
-    let stream = connect(peer, CONNECT)
-        .await
-        .map_err(|error| Excused::Absent(Text::same(error.to_string())))?;
+    let stream = connect(peer, CONNECT).await.map_err(|error| Excused::Absent(cause(&error)))?;
     let dialed = handshake::dial(stream, config.secret.as_ref()).await;
     let mut channel = dialed.map_err(|stranger| match stranger {
-        Stranger::Unknown(why) => untold(why),
+        Stranger::Unknown(why) => Excused::Untold(why),
         Stranger::Silent => Excused::Untold(text!("it says nothing", "它没有应答")),
         known => Excused::Untold(shut_out(peer, &known).text),
     })?;
@@ -155,12 +152,12 @@ async fn excuse_to(
         }
         Ok::<Frame, super::channel::ChannelError>(answer)
     };
-    match said.await.map_err(|error| untold(error.to_string()))? {
+    match said.await.map_err(|error| Excused::Untold(error.text()))? {
         Frame::Welcome { .. } => {
             channel.close().await;
             Ok(Excused::Told)
         }
         Frame::Refuse(other) => Ok(Excused::EndsToo(other.text)),
-        _ => Err(untold("an answer that does not fit".to_owned())),
+        _ => Err(Excused::Untold(text!("an answer that does not fit", "应答不符合预期"))),
     }
 }

@@ -16,6 +16,8 @@ use super::holder;
 use super::secret::Secret;
 use super::store::{self, Client};
 use super::wire::{Frame, Hello};
+use crate::lang::{Text, cause};
+use crate::text;
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
@@ -64,12 +66,12 @@ pub(super) enum Stranger {
     /// It says nothing, or not enough in time.
     Silent,
     /// Something else: a port scan, a health check, a proxy.
-    Unknown(String),
+    Unknown(Text),
 }
 
 impl From<std::io::Error> for Stranger {
     fn from(error: std::io::Error) -> Stranger {
-        Stranger::Unknown(error.to_string())
+        Stranger::Unknown(cause(&error))
     }
 }
 
@@ -77,13 +79,13 @@ impl From<ChannelError> for Stranger {
     fn from(error: ChannelError) -> Stranger {
         match error {
             ChannelError::Cipher => Stranger::Secret,
-            other => Stranger::Unknown(other.to_string()),
+            other => Stranger::Unknown(other.text()),
         }
     }
 }
 
 fn state(secret: &Secret, prologue: &[u8], dialer: bool) -> Result<HandshakeState, Stranger> {
-    let unknown = |error: snow::Error| Stranger::Unknown(error.to_string());
+    let unknown = |error: snow::Error| Stranger::Unknown(Text::same(error.to_string()));
     let builder = Builder::new(NOISE.parse().map_err(unknown)?)
         .psk(0, secret.key())
         .map_err(unknown)?
@@ -142,7 +144,7 @@ async fn admitted<S: Stream>(
             channel.trust();
             Ok((channel, hello))
         }
-        _ => Err(Stranger::Unknown("no greeting".to_owned())),
+        _ => Err(Stranger::Unknown(text!("no greeting", "没有问候"))),
     }
 }
 
@@ -162,7 +164,10 @@ async fn dialed<S: Stream>(mut stream: S, secret: Option<&Secret>) -> Result<Cha
     stream.read_exact(&mut answer).await?;
     let [magic @ .., version, mode, status] = answer;
     if &magic != MAGIC {
-        return Err(Stranger::Unknown("the answer is not ranklaunch's".to_owned()));
+        return Err(Stranger::Unknown(text!(
+            "the answer is not ranklaunch's",
+            "应答不是 ranklaunch 的"
+        )));
     }
     if status == OTHER_VERSION || !(LOWEST..=HIGHEST).contains(&version) {
         return Err(Stranger::Version);
@@ -192,7 +197,7 @@ async fn dialed<S: Stream>(mut stream: S, secret: Option<&Secret>) -> Result<Cha
 
 /// Nine bytes, unless they are those of a store's client, which may then wait for an answer.
 async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Stranger> {
-    let unknown = || Stranger::Unknown("not ranklaunch".to_owned());
+    let unknown = || Stranger::Unknown(text!("not ranklaunch", "不是 ranklaunch"));
     let mut first = [0u8; store::FIRST];
     stream.read_exact(&mut first).await?;
     if !MAGIC.starts_with(&first) {
@@ -213,7 +218,7 @@ async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Strange
 async fn read_message(stream: &mut impl Stream) -> Result<Vec<u8>, Stranger> {
     let length = usize::from(stream.read_u16().await?);
     if length > NOISE_LONGEST {
-        return Err(Stranger::Unknown("a handshake that is too long".to_owned()));
+        return Err(Stranger::Unknown(text!("a handshake that is too long", "握手过长")));
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;

@@ -26,6 +26,7 @@ use super::wire::Frame;
 use super::words::OTHER_JOB;
 use crate::host::Host;
 use crate::lang::Text;
+use crate::lang::cause;
 use crate::names::{self, LastResort};
 use crate::pace::Lines;
 use crate::text;
@@ -137,7 +138,7 @@ impl Search<'_> {
             match names::resolve(host, &config.master_addr, left.min(RESOLVE), last_resort).await {
                 // A look-up that our own deadline cut short says nothing.
                 Err(_) if Instant::now() >= self.end => {}
-                Err(error) => self.seen.note(Obstacle::Name(error.to_string())),
+                Err(error) => self.seen.note(Obstacle::Name(error.text())),
                 Ok(addresses) => {
                     for address in addresses {
                         match self.once(SocketAddr::new(address, config.port)).await? {
@@ -170,7 +171,7 @@ impl Search<'_> {
         let stream = match connect(peer, CONNECT).await {
             Ok(stream) => stream,
             Err(error) => {
-                let obstacle = Obstacle::Connection(peer, error.kind(), error.to_string());
+                let obstacle = Obstacle::Connection(peer, error.kind(), cause(&error));
                 return Ok(self.retry(obstacle));
             }
         };
@@ -348,7 +349,7 @@ impl Search<'_> {
         }
         let (asked, asked_wall) = (now(), millis(std::time::SystemTime::now()));
         if let Err(error) = channel.send(&second::hello(config, &card.hostname)).await {
-            return Ok(self.retry(Obstacle::Odd(peer, error.to_string())));
+            return Ok(self.retry(Obstacle::Odd(peer, error.text())));
         }
         let mut offset = 0;
         let mut is_in = false;
@@ -403,11 +404,11 @@ impl Search<'_> {
                 }
                 _ = tick.tick() => channel.send(&Frame::Beat { memory: (config.memory)() }).await,
                 () = sleep_until(heard + config.peer_timeout * BEFORE_THE_START) => {
-                    break "it fell silent".to_owned();
+                    break text!("it fell silent", "不再应答");
                 }
             };
             if let Err(error) = sent {
-                break error.to_string();
+                break error.text();
             }
         };
         Ok(self.retry(if is_in { Obstacle::Left(peer, lost) } else { Obstacle::Odd(peer, lost) }))

@@ -16,6 +16,7 @@ use super::porch::Porch;
 use super::secret::Secret;
 use super::silence;
 use super::wire::{Frame, Hello};
+use crate::text;
 
 /// Connections that are let in before anybody else's turn.
 const AT_ONCE: Id = 1024;
@@ -125,7 +126,7 @@ async fn accept_all(
             let admitted = tokio::select! {
                 biased;
                 admitted = Box::pin(handshake::admit(stream, secret.as_ref().as_ref())) => admitted,
-                _ = goes => Err(Stranger::Unknown("it made room for others".to_owned())),
+                _ = goes => Err(Stranger::Unknown(text!("it made room for others", "已为其他连接让位"))),
             };
             match admitted {
                 Ok((channel, hello)) => {

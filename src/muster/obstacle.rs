@@ -20,13 +20,13 @@ use crate::verdict::{Refusal, Verdict};
 #[derive(Debug, Clone)]
 pub(super) enum Obstacle {
     Untried,
-    Name(String),
+    Name(Text),
     /// No connection came about.
-    Connection(SocketAddr, io::ErrorKind, String),
+    Connection(SocketAddr, io::ErrorKind, Text),
     /// It takes connections and says nothing.
     Mute(SocketAddr),
     /// It answers otherwise, or hangs up.
-    Odd(SocketAddr, String),
+    Odd(SocketAddr, Text),
     /// It says that it is another program.
     Program(SocketAddr, Text),
     /// torch's store of a running job.
@@ -38,7 +38,7 @@ pub(super) enum Obstacle {
     /// Node 0 is there and waits for others.
     Gathering(SocketAddr),
     /// Node 0 was there.
-    Left(SocketAddr, String),
+    Left(SocketAddr, Text),
 }
 
 /// To which job a store belongs.
@@ -75,19 +75,21 @@ impl Obstacle {
     fn words(&self) -> Text {
         match self {
             Obstacle::Untried => text!("nothing was tried yet", "尚未尝试"),
-            Obstacle::Name(cause) => Text::same(cause.clone()),
+            Obstacle::Name(cause) => cause.clone(),
             Obstacle::Connection(peer, io::ErrorKind::ConnectionRefused, _) => text!(
                 "{peer} refuses connections: that host is up and nothing listens there; node 0 has not started yet, or has another --master-port",
                 "{peer} 拒绝连接：该主机已启动，但没有进程监听此端口；节点 0 尚未启动，或使用了另一个 --master-port"
             ),
-            Obstacle::Connection(peer, _, cause) => text!("{peer}: {cause}", "{peer}：{cause}"),
+            Obstacle::Connection(peer, _, Text { en, zh }) => {
+                text!("{peer}: {en}", "{peer}：{zh}")
+            }
             Obstacle::Mute(peer) => text!(
                 "{peer} takes connections and says nothing: a proxy without node 0 behind it, a node 0 that hangs, or another program",
                 "{peer} 接受连接但没有任何应答：可能是后面没有节点 0 的代理、卡住的节点 0，或其他程序"
             ),
-            Obstacle::Odd(peer, cause) => text!(
-                "{peer} takes connections and does not answer as node 0: {cause}",
-                "{peer} 接受连接，但应答不符合节点 0：{cause}"
+            Obstacle::Odd(peer, Text { en, zh }) => text!(
+                "{peer} takes connections and does not answer as node 0: {en}",
+                "{peer} 接受连接，但应答不符合节点 0：{zh}"
             ),
             Obstacle::Program(peer, Text { en, zh }) => text!(
                 "{peer} is {en}: another program holds the master port there",
@@ -118,9 +120,9 @@ impl Obstacle {
                 "node 0 ({peer}) is there and waits for other nodes",
                 "节点 0（{peer}）已就绪，正在等待其他节点"
             ),
-            Obstacle::Left(peer, cause) => text!(
-                "node 0 ({peer}) was there and ended the connection: {cause}",
-                "节点 0（{peer}）曾经在线，随后断开了连接：{cause}"
+            Obstacle::Left(peer, Text { en, zh }) => text!(
+                "node 0 ({peer}) was there and ended the connection: {en}",
+                "节点 0（{peer}）曾经在线，随后断开了连接：{zh}"
             ),
         }
     }
@@ -325,10 +327,10 @@ mod tests {
     fn the_verdict_keeps_what_said_the_most() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29501));
         let refused = || {
-            let cause = "Connection refused".to_owned();
+            let cause = text!("Connection refused", "连接被拒绝");
             Obstacle::Connection(peer, io::ErrorKind::ConnectionRefused, cause)
         };
-        let name = || Obstacle::Name("no address".to_owned());
+        let name = || Obstacle::Name(text!("no address", "没有地址"));
         let rows = [
             (vec![name()], 85, "has no address after 20s: no address"),
             (vec![refused(), name()], 86, "another --master-port; at the end: no address"),

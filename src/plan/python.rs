@@ -144,10 +144,13 @@ fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut N
                 "请使用 --python {first}，其中已安装（另有 {rest}）；--severity python.torch=warn 可强制启动"
             )
         }
-        None => text!(
-            "install it with {path} -m pip install, or name another environment with --python PATH or --conda-env NAME; --severity python.torch=warn starts anyway",
-            "请用 {path} -m pip install 安装，或用 --python PATH、--conda-env NAME 指定其他环境；--severity python.torch=warn 可强制启动"
-        ),
+        None => {
+            let names = facts.python.absent.join(" ");
+            text!(
+                "install it with {path} -m pip install {names}, or name another environment with --python PATH or --conda-env NAME; --severity python.torch=warn starts anyway",
+                "请用 {path} -m pip install {names} 安装，或用 --python PATH、--conda-env NAME 指定其他环境；--severity python.torch=warn 可强制启动"
+            )
+        }
     };
     let text = text!(
         "{path} [{by}] has no {missing}, which the engine {engine} needs",

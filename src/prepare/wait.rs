@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::names::{self, LastResort};
 use crate::pace::{Lines, Pace, clock};
 use crate::text;
@@ -79,8 +79,8 @@ pub struct Reached {
 /// What stood in the way last.
 #[derive(Debug, Clone)]
 enum Obstacle {
-    Name(String),
-    Connection { peer: SocketAddr, cause: String, says: u8 },
+    Name(Text),
+    Connection { peer: SocketAddr, cause: Text, says: u8 },
 }
 
 impl Obstacle {
@@ -130,7 +130,7 @@ async fn search(host: &Host, wait: &Wait<'_>, tried: &Mutex<Tried>) -> Result<Re
     loop {
         let left = end.saturating_duration_since(Instant::now());
         match names::resolve(host, &wait.address, left.min(RESOLVE), wait.last_resort).await {
-            Err(error) => locked(tried).name(end, error.to_string()),
+            Err(error) => locked(tried).name(end, error.text()),
             Ok(addresses) => {
                 if !is_known {
                     // The name is there: from now on the master may answer at any moment.
@@ -170,12 +170,12 @@ struct Tried {
 }
 
 impl Tried {
-    fn name(&mut self, end: Instant, cause: String) {
+    fn name(&mut self, end: Instant, cause: Text) {
         self.lookups = self.lookups.saturating_add(1);
         self.note(end, Obstacle::Name(cause));
     }
 
-    fn connection(&mut self, end: Instant, peer: SocketAddr, says: u8, cause: String) {
+    fn connection(&mut self, end: Instant, peer: SocketAddr, says: u8, cause: Text) {
         self.connections = self.connections.saturating_add(1);
         self.note(end, Obstacle::Connection { peer, cause, says });
     }
@@ -200,45 +200,58 @@ impl Tried {
 /// # Errors
 /// Why not, after how much that says of the cause: nothing answered, somebody refused,
 /// somebody took the connection.
-async fn connect(peer: SocketAddr, end: Instant) -> Result<SocketAddr, (u8, String)> {
+async fn connect(peer: SocketAddr, end: Instant) -> Result<SocketAddr, (u8, Text)> {
     const NOTHING: u8 = 1;
     const REFUSED: u8 = 2;
     const TAKEN: u8 = 3;
     let limit = end.min(Instant::now() + CONNECT);
     let mut stream = match timeout_at(limit, TcpStream::connect(peer)).await {
-        Err(_) => return Err((NOTHING, "no answer to the connection attempt".to_owned())),
-        Ok(Err(cause)) => {
-            let refused = cause.kind() == io::ErrorKind::ConnectionRefused;
-            return Err((if refused { REFUSED } else { NOTHING }, reason(&cause)));
+        Err(_) => {
+            let silent = text!("no answer to the connection attempt", "连接请求没有应答");
+            return Err((NOTHING, silent));
+        }
+        Ok(Err(error)) => {
+            let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+            return Err((if refused { REFUSED } else { NOTHING }, reason(&error)));
         }
         Ok(Ok(stream)) => stream,
     };
-    let local = stream.local_addr().map_err(|cause| (NOTHING, reason(&cause)))?;
+    let local = stream.local_addr().map_err(|error| (NOTHING, reason(&error)))?;
     // Without a listener a connection from a port to itself can succeed
     // (simultaneous open), when the kernel picks the master port for our side.
     if local == peer {
-        return Err((REFUSED, "connection refused (only our own socket answered)".to_owned()));
+        let own = text!(
+            "connection refused (only our own socket answered)",
+            "连接被拒绝（应答的是本进程自己的套接字）"
+        );
+        return Err((REFUSED, own));
     }
     match timeout(HOLD, stream.read(&mut [0; 1])).await {
         Err(_) | Ok(Ok(1..)) => Ok(local),
         Ok(Ok(0)) => Err((
             TAKEN,
-            "accepted and closed at once, as a sidecar does when nothing listens behind it"
-                .to_owned(),
+            text!(
+                "accepted and closed at once, as a sidecar does when nothing listens behind it",
+                "接受连接后立即关闭，sidecar 后面没有进程监听时就会这样"
+            ),
         )),
-        Ok(Err(cause)) => Err((TAKEN, format!("accepted, then {}", reason(&cause)))),
+        Ok(Err(error)) => {
+            let Text { en, zh } = reason(&error);
+            Err((TAKEN, text!("accepted, then {en}", "接受连接之后：{zh}")))
+        }
     }
 }
 
-fn reason(cause: &io::Error) -> String {
-    match cause.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
-        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
-        io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
-        io::ErrorKind::TimedOut => "timed out".to_owned(),
-        _ => cause.to_string(),
-    }
+fn reason(error: &io::Error) -> Text {
+    let en = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset => "connection reset",
+        io::ErrorKind::HostUnreachable => "no route to host",
+        io::ErrorKind::NetworkUnreachable => "network unreachable",
+        io::ErrorKind::TimedOut => "timed out",
+        _ => return cause(error),
+    };
+    Text { en: en.into(), zh: cause(error).zh }
 }
 
 /// Between half and all of `pause`, so that the nodes of a job do not knock together.
@@ -260,9 +273,9 @@ fn progress(wait: &Wait<'_>, tried: &Tried, waited: Duration) -> Text {
 
 fn words(obstacle: Option<&Obstacle>) -> Text {
     match obstacle {
-        Some(Obstacle::Name(cause)) => text!("no address for {cause}", "无法解析 {cause}"),
-        Some(Obstacle::Connection { peer, cause, .. }) => {
-            text!("{peer}: {cause}", "{peer}：{cause}")
+        Some(Obstacle::Name(Text { en, zh })) => text!("no address for {en}", "无法解析 {zh}"),
+        Some(Obstacle::Connection { peer, cause: Text { en, zh }, .. }) => {
+            text!("{peer}: {en}", "{peer}：{zh}")
         }
         None => text!("nothing was tried", "尚未尝试"),
     }

@@ -156,7 +156,15 @@ impl<'a> Document<'a> {
 
     /// A whole number of 32 bits.
     pub(super) fn number_of(self, entry: Entry<'_>) -> Result<i64, Refusal> {
-        integer(entry.value).ok_or_else(|| self.wrong_type(entry, text!("a whole number", "整数")))
+        let is_quoted =
+            || entry.value.as_str().is_some_and(|text| text.trim().parse::<i64>().is_ok());
+        integer(entry.value).ok_or_else(|| {
+            let wanted = match is_quoted() {
+                true => text!("a whole number without quotes", "不带引号的整数"),
+                false => text!("a whole number", "整数"),
+            };
+            self.wrong_type(entry, wanted)
+        })
     }
 
     /// Text, or a whole number as text: for values that are texts in the end.

@@ -148,9 +148,7 @@ pub fn read_with(
 
 /// The language in which a refusal of [`read`], or of the command line, is to be told.
 pub fn language(options: &cli::Options, host: &Host) -> Lang {
-    let variable = || host.variable("RANKLAUNCH_LANG");
-    let flag = options.lang.as_ref().map(|lang| lang.to_string_lossy().into_owned());
-    match flag.or_else(variable).as_deref() {
+    match options.lang.as_ref().and_then(|lang| lang.to_str()) {
         Some("en") => Lang::En,
         Some("zh") => Lang::Zh,
         _ => Lang::from_environment(|name| host.variable(name)),

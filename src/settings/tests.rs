@@ -195,6 +195,8 @@ fn faults_of_a_profile_are_told_with_file_and_line() {
         ("[[select]]\ntotal_gpus = 8\n[[select]]\ntotal_gpus = 8", 3, &["8", ":2"]),
         ("[[select]]\ntotal_gpus = 8\nvalues.a = '1'\n[[select]]\ntotal_gpus = 4", 4, &["`a`"]),
         ("[[select]]\ntotal_gpus = 8\nvalues.nnodes = '1'", 3, &["`nnodes`", "placeholder"]),
+        ("[job]\nnnodes = '2'", 2, &["`nnodes`", "without quotes"]),
+        ("[job]\nnnodes = 'two'", 2, &["`two`", "a whole number"]),
         ("[[select]]\ntotal_gpus = '*'\n[[select]]\ntotal_gpus = '*'", 3, &["\"*\"", ":2"]),
         ("[[select]]\ntotal_gpus = 'all'", 2, &["`all`", "\"*\""]),
         ("[[select]]\ntotal_gpus = 0", 2, &["1 or more", "\"*\""]),

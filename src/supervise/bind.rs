@@ -81,13 +81,17 @@ impl Placement {
     }
 }
 
+/// Of a process that has read no settings.
+pub(super) fn language() -> Lang {
+    Lang::from_environment(|name| std::env::var(name).ok())
+}
+
 fn refusal(cpus: &CpuList) -> String {
     let text = text!(
         "ranklaunch: this rank cannot be bound to CPUs {cpus}: it runs on all that the container has\n  hint: --bind none does not try\n",
         "ranklaunch：无法将该 rank 绑定到 CPU {cpus}：将使用容器的全部 CPU\n  提示：--bind none 不进行绑定\n"
     );
-    let lang = Lang::from_environment(|name| std::env::var(name).ok());
-    text.get(lang).to_owned()
+    text.get(language()).to_owned()
 }
 
 #[cfg(test)]

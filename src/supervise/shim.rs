@@ -11,8 +11,8 @@
 //! signal the whole group while the rank may be writing a checkpoint.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -31,8 +31,10 @@ use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
+use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{self, Dispositions};
+use crate::text;
 use crate::verdict::Verdict;
 
 /// Milliseconds between two scans while something is being killed.
@@ -58,9 +60,10 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         _ => argv,
     };
     let Some((program, args)) = argv.split_first() else {
-        eprintln!(
-            "ranklaunch rank: no program given\nhint: this role is started by ranklaunch itself"
-        );
+        complain(&text!(
+            "no program given\n  hint: this role is started by ranklaunch itself",
+            "没有给出程序\n  提示：该角色由 ranklaunch 自己启动"
+        ));
         return 64;
     };
     let mut command = Command::new(program);
@@ -69,16 +72,27 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         let inherited = Dispositions::inherited();
         sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
         let error = command.exec();
-        eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
+        complain(&not_executed(program, &error));
         return exec_code(&error);
     };
     match Shim::start(agent, command, &program.to_string_lossy()) {
         Ok(mut shim) => shim.stay(),
         Err(error) => {
-            eprintln!("ranklaunch rank: cannot execute {}: {error}", program.display());
+            complain(&not_executed(program, &error));
             exec_code(&error)
         }
     }
+}
+
+fn not_executed(program: &OsStr, error: &io::Error) -> Text {
+    let (program, Text { en, zh }) = (program.display(), cause(error));
+    text!("cannot execute {program}: {en}", "无法执行 {program}：{zh}")
+}
+
+/// On standard error, which is all that a rank without its program has.
+fn complain(text: &Text) {
+    let words = text.get(bind::language());
+    let _ = io::stderr().lock().write_all(format!("ranklaunch rank: {words}\n").as_bytes());
 }
 
 struct Agent {
