@@ -3,7 +3,7 @@
 # make lint   formatting and clippy, warnings denied
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
-# make vm     control groups of version 2 and an older kernel, in an emulated machine (two minutes)
+# make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
 # make fuzz   what strangers may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
