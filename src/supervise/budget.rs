@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn where_nobody_waits_sigkill_has_its_five_seconds_if_the_grace_has_them() {
         for (grace, kill, works) in [
-            (2000, 1083, 567),
-            (8000, 5833, 1667),
+            (2000, 1083, 566),
+            (8000, 5833, 1666),
             (28_000, 21_600, 5000),
             (598_000, 583_000, 7500),
         ] {
