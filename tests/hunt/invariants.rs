@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::faults::Role;
-use crate::round::{Fault, Kind, Node, Round, Spec};
+use crate::round::{Node, Round};
+use crate::spec::{Fault, Kind, Spec};
 
 /// Everything that is wrong with this end.
 pub(crate) fn complaints(round: &Round) -> Vec<String> {

@@ -14,6 +14,7 @@ mod common;
 
 mod invariants;
 mod round;
+mod spec;
 
 #[path = "../muster_nodes/cluster.rs"]
 #[expect(dead_code, reason = "only cables are cut here")]
@@ -26,8 +27,9 @@ use std::time::{Duration, Instant};
 use common::chance::Chance;
 use common::faults::Role;
 use invariants::Expected;
-use round::{Fault, Kind, Node, Round, Spec};
+use round::{Node, Round};
 use serde_json::json;
+use spec::{Fault, Kind, Spec};
 
 /// Rounds that may fail before the hunt ends: each is said with its seed and number.
 const ENOUGH: usize = 5;
