@@ -146,6 +146,7 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
     let secret = Secret::read(&Host::replayed("/", environment)).expect("a secret");
     Config {
         purpose: Purpose::Run,
+        unit: muster::Unit::Node,
         node,
         nnodes,
         job: Some("bench".to_owned()),
@@ -185,6 +186,7 @@ fn card(node: u32, nnodes: u32) -> Card {
         rates: None,
         protocol: muster::PROTOCOL,
         station: None,
+        on: None,
     }
 }
 
@@ -273,6 +275,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
     let first = sessions.first().expect("a member");
     first.failed(Cause {
         node: 1,
+        on: None,
         hostname: "training-job-worker-1".to_owned(),
         rank: Some(8),
         id: "rank.exit".to_owned(),

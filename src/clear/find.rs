@@ -14,6 +14,7 @@ use super::{Fate, Found, Held, MARKER, Parent, Request, Rule};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, Kind::Anywhere};
+use crate::observe::Claim;
 use crate::procfs::{self, Process};
 use crate::text;
 
@@ -37,8 +38,39 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
     }
     let all = procfs::processes(host);
     let born = born(host, &own, &all);
-    let above = procfs::ancestors_in(&all, own.pid).iter().map(|one| one.pid).collect();
-    Search { host, request, own: &own, above, born, all: &all, seen: BTreeMap::new() }.run(doomed)
+    let above: BTreeSet<i32> =
+        procfs::ancestors_in(&all, own.pid).iter().map(|one| one.pid).collect();
+    let siblings = siblings(host, &request.siblings, &own, &above, &all);
+    let seen = BTreeMap::new();
+    Search { host, request, own: &own, above, siblings, born, all: &all, seen }.run(doomed)
+}
+
+/// The launchers that share the variables of this job, with all that is below them.
+fn siblings(
+    host: &Host,
+    shared: &[Claim],
+    own: &Process,
+    above: &BTreeSet<i32>,
+    all: &BTreeMap<i32, Process>,
+) -> BTreeSet<i32> {
+    if shared.is_empty() {
+        return BTreeSet::new();
+    }
+    let shares = |pid: i32| {
+        let Some(environ) = procfs::environ(host, pid) else { return false };
+        shared.iter().all(|claim| {
+            procfs::variable(&environ, &claim.variable) == Some(claim.value.as_bytes())
+        })
+    };
+    let launches = |process: &&Process| {
+        let argv = process.argv(host).unwrap_or_default();
+        let is_ours = argv.first().is_some_and(|first| procfs::basename(first) == b"ranklaunch");
+        let is_own = process.pid == own.pid || above.contains(&process.pid);
+        is_ours && !is_own && shares(process.pid)
+    };
+    let launchers: Vec<i32> = all.values().filter(launches).map(|process| process.pid).collect();
+    let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
+    below.chain(launchers.iter().copied()).collect()
 }
 
 /// When this launch began: with the topmost of the processes that are us. We may be
@@ -60,6 +92,8 @@ pub(super) struct Search<'a> {
     pub(super) own: &'a Process,
     /// What is above us.
     pub(super) above: BTreeSet<i32>,
+    /// Other tasks of this job.
+    siblings: BTreeSet<i32>,
     /// Clock ticks after boot; whoever began later is not of an earlier run.
     born: u64,
     pub(super) all: &'a BTreeMap<i32, Process>,
@@ -359,6 +393,12 @@ impl<'a> Search<'a> {
 
     /// Why a process is none of ours to end.
     pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
+        if self.siblings.contains(&pid) {
+            return Some(text!(
+                "it belongs to another task of this job",
+                "它属于本任务的另一个 task"
+            ));
+        }
         let uid = procfs::uid(self.host, pid);
         let ours = procfs::uid(self.host, self.own.pid);
         if uid.is_none() || uid != ours {

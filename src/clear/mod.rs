@@ -39,6 +39,7 @@ pub use kill::clear;
 pub use tell::shown_age;
 
 use crate::lang::Text;
+use crate::observe::Claim;
 use crate::settings::StaleMode;
 
 pub use crate::procfs::JOB_MARK as MARKER;
@@ -57,6 +58,9 @@ pub struct Request {
     pub gpu_users: Vec<i32>,
     /// The port that this node must bind; None on the other nodes.
     pub master_port: Option<u16>,
+    /// Of a platform that starts a launcher per rank: the variables that all of them share.
+    /// What runs below another of them is of this very job.
+    pub siblings: Vec<Claim>,
     pub mode: StaleMode,
     /// Only this process, with what is above and below it; the others wait.
     pub only: Option<i32>,
@@ -75,6 +79,7 @@ impl Request {
             gpu_minors: Vec::new(),
             gpu_users: Vec::new(),
             master_port: None,
+            siblings: Vec::new(),
             mode,
             only: None,
             term_wait: Duration::from_secs(10),

@@ -214,6 +214,48 @@ fn each_process_has_its_fate() {
     }
 }
 
+/// Where a platform starts a launcher per rank, several of them are at work for one job.
+#[test]
+fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
+    const JOB: &str = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4";
+    let sibling = Planted { environ: JOB, ..planted(60, "/bin/ranklaunch run -- train.py") };
+    let agent = Planted { ppid: 60, ..Planted { pid: 61, ..sibling.clone() } };
+    let rank = Planted {
+        ppid: 61,
+        environ: "RANKLAUNCH_JOB=a:61:100 LOCAL_RANK=1",
+        ..planted(62, "python -u train.py")
+    };
+    let loader = Planted { ppid: 62, ..planted(63, "python -u train.py") };
+    let fates = |sibling: &Planted, shares: bool| {
+        let folder = tempfile::tempdir().expect("folder");
+        let host =
+            host(folder.path(), &[sibling.clone(), agent.clone(), rank.clone(), loader.clone()]);
+        let mut request = Request { mode: StaleMode::Force, ..request() };
+        if shares {
+            let claims = JOB.split(' ').filter_map(|pair| pair.split_once('='));
+            request.siblings = claims
+                .map(|(variable, value)| Claim { variable: variable.into(), value: value.into() })
+                .collect();
+        }
+        let found = find(&host, &request);
+        let ended = found.iter().filter(|one| one.is_ended_by(StaleMode::Force));
+        ended.map(|one| one.pid).collect::<Vec<i32>>()
+    };
+    assert_eq!(fates(&sibling, true), [0; 0]);
+    // Not tasks, or another step of the job: `force` ends the launcher with all that it started.
+    assert_eq!(fates(&sibling, false), [60, 61, 62, 63]);
+    let other = Planted { environ: "SLURM_JOB_ID=7 SLURM_STEP_ID=1", ..sibling };
+    let agent = Planted { environ: other.environ, ..agent.clone() };
+    let ends = |other: &Planted| {
+        let folder = tempfile::tempdir().expect("folder");
+        let host = host(folder.path(), &[other.clone(), agent.clone(), rank.clone()]);
+        let claim = Claim { variable: "SLURM_STEP_ID".into(), value: "0".into() };
+        let request = Request { mode: StaleMode::Force, siblings: vec![claim], ..request() };
+        find(&host, &request).iter().any(|one| one.is_ended_by(StaleMode::Force))
+    };
+    assert!(ends(&other));
+}
+
 /// Whose orphan it is depends on who may have started it.
 #[test]
 fn an_adopter_is_told_from_a_parent() {

@@ -69,7 +69,7 @@ pub(super) async fn all(
     }
     let mut attempt = ready.attempt;
     // With several nodes only the muster can start all of them again.
-    let alone = Restarts::new(match ready.plan.membership.nnodes {
+    let alone = Restarts::new(match ready.plan.membership.members() {
         1 => scene.settings.max_restarts.value,
         _ => 0,
     });
@@ -153,9 +153,9 @@ async fn finish(scene: &Scene, rest: Option<Rest>) {
 async fn clear_stale(
     scene: &Scene,
     guard: Guard<'_>,
-    request: &crate::clear::Request,
+    request: &super::stale::Duty,
 ) -> Result<(), Ending> {
-    match super::until_stop(guard.ear, super::stale::clear(scene, request)).await {
+    match super::until_stop(guard.ear, request.carry_out(scene)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
         Err(signal) => Err(stopped(scene, signal)),
@@ -218,7 +218,7 @@ async fn once(
     let (folder, warnings) = logs::choose_folder(
         &ready.log_candidates,
         &identity.run_id,
-        plan.membership.node_rank,
+        &plan.membership.folder(),
         attempt,
     );
     for warning in &warnings {
@@ -393,6 +393,7 @@ fn shown_world(plan: &Plan) -> u32 {
 fn local_ranks(plan: &Plan) -> u32 {
     match plan.engine {
         Engine::Command => 1,
+        // Tasks share the room of their node.
         _ => plan.nproc_per_node,
     }
 }
@@ -408,6 +409,10 @@ fn planned_ranks(plan: &Plan) -> Planned {
             world: None,
         };
     }
+    if let Some(task) = &plan.membership.task {
+        let world = Some(task.world);
+        return Planned { what: Unit::Rank, first: task.rank, local: 1, world };
+    }
     let local = plan.nproc_per_node;
     let fixed = plan.membership.elastic.is_none();
     Planned {
@@ -415,6 +420,14 @@ fn planned_ranks(plan: &Plan) -> Planned {
         first: GlobalRank::first_of(node_rank, local),
         local,
         world: fixed.then_some(plan.world_size),
+    }
+}
+
+/// The ranks that are started from here, where no engine does it.
+fn ranks_here(plan: &Plan, planned: Planned) -> Vec<RankId> {
+    match &plan.membership.task {
+        Some(task) => vec![RankId { global: task.rank, local: task.local }],
+        None => (0..plan.nproc_per_node).map(|local| planned.rank(LocalRank(local))).collect(),
     }
 }
 
@@ -441,8 +454,8 @@ fn launch(
         Engine::Direct => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
-            ranks: (0..plan.nproc_per_node)
-                .map(|local| planned.rank(LocalRank(local)))
+            ranks: ranks_here(plan, planned)
+                .into_iter()
                 .map(|id| RankStart {
                     id,
                     env: rank_env(plan, id)

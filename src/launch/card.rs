@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::muster::{self, Card};
+use crate::muster::{self, Card, Seat};
 use crate::observe::{self, Facts, Interface};
 use crate::plan::{self, AskedNproc, Plan};
 use crate::settings::Settings;
@@ -13,10 +13,11 @@ const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_F
 
 /// What this node tells the others about itself.
 pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Card, Refusal> {
-    let asked = plan::asked_nproc(settings, &facts.contract)?;
-    let capacity = plan::node_capacity(settings, facts, &asked)?;
-    let offered = plan::offered_nproc(&facts.contract).filter(|_| asked == AskedNproc::Auto);
-    let most = offered.map_or(capacity.most, |(offered, _)| capacity.most.min(offered));
+    let (most, exact) = match plan.membership.task {
+        // What each starts is fixed by whoever started it.
+        Some(_) => (1, None),
+        None => capacity(settings, facts)?,
+    };
     let first_port = plan.network.hcas.first().and_then(|name| name.split(':').next());
     let link_layer = facts
         .hcas
@@ -25,15 +26,15 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         .and_then(|hca| hca.ports.first())
         .map(|port| port.link_layer.clone());
     Ok(Card {
-        node: plan.membership.node_rank,
-        nnodes: plan.membership.nnodes,
+        node: plan.membership.member(),
+        nnodes: plan.membership.members(),
         hostname: facts.hostname.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         engine: plan.engine,
         rule: plan.layout.rule,
         heads: plan.layout.heads,
         most,
-        exact: capacity.exact.map(|(exact, _)| exact),
+        exact,
         gpus: u32::try_from(facts.gpus.visible.len()).unwrap_or(u32::MAX),
         torch: plan.torch_version.clone(),
         driver: facts.gpus.driver_version.clone(),
@@ -46,7 +47,21 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         rates: rates(facts, plan),
         protocol: muster::PROTOCOL,
         station: None,
+        on: plan
+            .membership
+            .task
+            .as_ref()
+            .map(|_| Seat { node: plan.membership.node_rank, nnodes: plan.membership.nnodes }),
     })
+}
+
+/// The most processes that this node can carry, and the number that somebody fixed.
+fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Refusal> {
+    let asked = plan::asked_nproc(settings, &facts.contract)?;
+    let capacity = plan::node_capacity(settings, facts, &asked)?;
+    let offered = plan::offered_nproc(&facts.contract).filter(|_| asked == AskedNproc::Auto);
+    let most = offered.map_or(capacity.most, |(offered, _)| capacity.most.min(offered));
+    Ok((most, capacity.exact.map(|(exact, _)| exact)))
 }
 
 /// The interface that the ranks use.

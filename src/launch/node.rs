@@ -13,10 +13,9 @@ use super::excuse;
 use super::look::{last_resort, log_candidates, observe};
 use super::restart::Restarts;
 use super::shared::Together;
-use super::stale;
+use super::stale::{self, Duty};
 use super::together::{self, Met};
 use crate::check;
-use crate::clear::Request;
 use crate::decide::{Decided, Stage, decide};
 use crate::logs::Candidate;
 use crate::observe::{self, Contract, Facts};
@@ -47,7 +46,7 @@ pub(super) struct Ready {
     /// 0, unless this node takes part in a later attempt of the job.
     pub(super) attempt: u32,
     /// What is to be ended now that the nodes have agreed.
-    pub(super) stale: Option<Request>,
+    pub(super) stale: Option<Duty>,
 }
 
 /// What a further attempt of all nodes takes from the one before.
@@ -85,11 +84,11 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
             });
         }
         Met::Alone => {
-            if let Some(request) = &mut stale
-                && request.mode == StaleMode::Force
+            if let Some(duty) = &mut stale
+                && duty.request.mode == StaleMode::Force
             {
                 // The others go on by themselves, so nobody has agreed.
-                request.mode = StaleMode::Kill;
+                duty.request.mode = StaleMode::Kill;
             }
         }
     }
@@ -97,7 +96,7 @@ pub(super) async fn prepare(scene: &Scene, next: Option<&Next>) -> Result<Ready,
     let stage = if stale.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
     let planned_again =
         |facts: &Facts| decide(&scene.settings, facts, Scope::WithoutMuster).plan(stage);
-    if plan.membership.nnodes > 1 && scene.settings.muster.value != MusterMode::Off {
+    if plan.membership.members() > 1 && scene.settings.muster.value != MusterMode::Off {
         // Some choices are others, such as the id of a c10d rendezvous.
         let before = std::mem::take(&mut plan.warnings);
         plan = planned_again(&facts)?;
@@ -134,7 +133,7 @@ struct Alone {
     plan: Plan,
     interactive: bool,
     /// What is to be ended once the nodes have agreed.
-    stale: Option<Request>,
+    stale: Option<Duty>,
     /// Whoever holds this node's master port stays: the refusal, with who it is.
     port: Option<Refusal>,
 }
@@ -164,7 +163,11 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
         has_room(scene, &plan)?;
         return Ok(Alone { plan, interactive, stale: None, port: None });
     }
-    scene.console.say(&start::block(&without_log_folder(&plan, scene, facts), &scene.settings));
+    let shown = without_log_folder(&plan, scene, facts);
+    scene.console.say(&match plan.membership.acts_for_node() {
+        true => start::block(&shown, &scene.settings),
+        false => start::line(&shown, &scene.settings),
+    });
     if interactive {
         scene.say(&text!(
             "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
@@ -173,16 +176,20 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
     }
     let survey = stale::survey(&scene.host, &scene.settings, &plan, facts).await?;
     let port = survey.obstacle(&scene.host, &scene.settings);
-    survey.say(scene, port.as_ref());
+    if plan.membership.acts_for_node() {
+        survey.say(scene, port.as_ref());
+    }
     if !survey.frees_gpus()
         && let Some(refusal) = decided.refusal(Stage::BeforeStart)
     {
         return Err(survey.named(refusal));
     }
     has_room(scene, &plan)?;
-    if plan.membership.nnodes > 1 {
+    if plan.membership.members() > 1 {
         survey.free_port(scene).await?;
-        let stale = survey.ended().next().is_some().then(|| survey.request.clone());
+        let acts = plan.membership.acts_for_node();
+        let duty = || Duty { request: survey.request.clone(), acts };
+        let stale = survey.ended().next().is_some().then(duty);
         return Ok(Alone { plan, interactive, stale, port });
     }
     if stale::clear(scene, &survey.request).await? {
@@ -224,7 +231,7 @@ pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
 
 /// Files and threads for this many ranks, as far as they can be had at all.
 fn has_room(scene: &Scene, plan: &Plan) -> Result<(), Refusal> {
-    let ranks = if plan.engine == Engine::Command { 1 } else { plan.nproc_per_node };
+    let ranks = if plan.engine == Engine::Command { 1 } else { plan.ranks_here() };
     let Err(refusal) = prepare::has_room(ranks) else { return Ok(()) };
     match plan::severity(&scene.settings, &refusal.id, Severity::Fail) {
         Severity::Fail => return Err(refusal),
@@ -240,7 +247,7 @@ fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
     let nproc = match plan.engine {
         // One process per node, whatever it starts itself.
         Engine::Command => 1,
-        _ => plan.nproc_per_node,
+        _ => plan.ranks_here(),
     };
     if settings.interactive && nproc > 1 {
         let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
@@ -256,7 +263,7 @@ fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
             text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
         ));
     }
-    let alone = plan.membership.nnodes == 1 && plan.nproc_per_node == 1;
+    let alone = plan.membership.members() == 1 && plan.nproc_per_node == 1;
     Ok(settings.interactive || (alone && supervise::at_terminal()))
 }
 
@@ -322,7 +329,7 @@ async fn meet_master(
     taken: Option<Refusal>,
 ) -> Result<Option<SocketAddr>, Refusal> {
     let member = &plan.membership;
-    if member.nnodes == 1 || member.elastic.is_some() || !scene.host.is_live() {
+    if member.members() == 1 || member.elastic.is_some() || !scene.host.is_live() {
         return Ok(None);
     }
     if member.is_master() {

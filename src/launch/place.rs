@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::lang::Text;
-use crate::muster::Config;
+use crate::muster::{Config, Unit};
 use crate::observe::Facts;
 use crate::pace::clock;
 use crate::plan::Plan;
@@ -15,6 +15,19 @@ use crate::verdict::Warning;
 pub(super) fn begins(config: &Config) -> Text {
     let (port, patience) = (config.port, clock(config.patience));
     let last = config.nnodes.saturating_sub(1);
+    if config.unit == Unit::Task {
+        let address = &config.master_addr;
+        return match config.node {
+            0 => text!(
+                "waiting on port {port} for tasks 1 to {last}, at most {patience}",
+                "正在端口 {port} 上等待 task 1 到 {last}，最多 {patience}"
+            ),
+            _ => text!(
+                "looking for task 0 at {address}:{port}, at most {patience}",
+                "正在寻找 task 0（{address}:{port}），最多 {patience}"
+            ),
+        };
+    }
     match (config.node, last) {
         (0, 1) => text!(
             "waiting on port {port} for node 1, at most {patience}",
@@ -45,6 +58,19 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         words.join(", ")
     };
     let theirs = list(&route.addresses);
+    if member.task.is_some() && member.is_master() && !route.local {
+        return Some(Warning::new(
+            "master.elsewhere",
+            text!(
+                "task 0 is on this host, and the others look for it at {name} ({theirs}), which is no address of this host",
+                "task 0 位于本机，而其他 task 会到 {name}（{theirs}）寻找它，但这不是本机的地址"
+            ),
+            text!(
+                "set MASTER_ADDR to the host of task 0, or let the first node of the list have it",
+                "请将 MASTER_ADDR 设为 task 0 所在的主机，或让列表中的第一个节点运行 task 0"
+            ),
+        ));
+    }
     if member.is_master() && !route.local {
         let interfaces = facts.network.interfaces.iter().filter(|one| !one.loopback);
         let own = interfaces.flat_map(|one| one.addresses.clone());
@@ -68,7 +94,8 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
     }
     // The plan says it of names and addresses that mean this node everywhere.
     let said = plan.warnings.iter().any(|warning| warning.id == "master.localhost");
-    (!member.is_master() && route.local && !said).then(|| {
+    // Other tasks of node 0 meet at their own host.
+    (node > 0 && route.local && !said).then(|| {
         Warning::new(
             "master.localhost",
             text!(

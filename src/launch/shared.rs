@@ -39,6 +39,8 @@ const RETRYABLE: i32 = 143;
 pub(super) struct Together {
     session: Session,
     node: u32,
+    /// Of a task: the rank of its node.
+    on: Option<u32>,
     hostname: String,
     pub(super) attempt: u32,
     /// Node 0's; the others do not decide.
@@ -62,7 +64,7 @@ pub(super) struct Judged {
 impl Together {
     pub(super) fn new(
         session: Session,
-        node: u32,
+        (node, on): (u32, Option<u32>),
         hostname: String,
         attempt: u32,
         restarts: Restarts,
@@ -70,6 +72,7 @@ impl Together {
         Together {
             session,
             node,
+            on,
             hostname,
             attempt,
             restarts,
@@ -163,6 +166,7 @@ impl Together {
         let now = muster::now();
         let cause = Cause {
             node: self.node,
+            on: self.on,
             hostname: self.hostname.clone(),
             rank: ending.rank,
             id: ending.id.clone(),
@@ -218,6 +222,7 @@ impl Together {
     /// Some: it was stopped from outside meanwhile.
     async fn wait_for_others(&mut self, scene: &Scene, ear: &AgentEar) -> Option<Ending> {
         let mut next_line = Instant::now() + PROGRESS;
+        let node = self.node;
         while !self.all_done && self.verdict.is_none() {
             tokio::select! {
                 event = self.session.next_event() => self.note(event),
@@ -228,10 +233,16 @@ impl Together {
                 },
                 () = sleep_until(next_line) => {
                     next_line = Instant::now() + PROGRESS;
-                    scene.say(&text!(
-                        "this node is done; waiting for the ranks of the other nodes",
-                        "本节点已完成；正在等待其他节点的 rank 结束"
-                    ));
+                    scene.say(&match self.on {
+                        Some(_) => text!(
+                            "rank {node} is done; waiting for the others",
+                            "rank {node} 已完成；正在等待其他 rank 结束"
+                        ),
+                        None => text!(
+                            "this node is done; waiting for the ranks of the other nodes",
+                            "本节点已完成；正在等待其他节点的 rank 结束"
+                        ),
+                    });
                 }
             }
         }
@@ -266,9 +277,10 @@ fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) ->
         (false, true) => (RETRYABLE, Class::Launcher),
         (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
     };
-    let Cause { node, hostname, text: said, .. } = cause;
+    let Cause { hostname, text: said, .. } = cause;
+    let node = cause.on.unwrap_or(cause.node);
     let text =
-        if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, *node, hostname) };
+        if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, node, hostname) };
     let ending = if local.names_survivors() && local.id != cause.id {
         // Nobody else can say it, and the nodes had agreed before it was known.
         let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
@@ -280,7 +292,7 @@ fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) ->
             class,
             id: cause.id.clone(),
             rank: cause.rank,
-            node: Some(*node),
+            node: Some(node),
             text,
             hint: cause.hint.clone(),
         }
@@ -336,6 +348,7 @@ mod tests {
     fn cause(code: i32, class: Class, id: &str, text: &str) -> Cause {
         Cause {
             node: 2,
+            on: None,
             hostname: "h".to_owned(),
             rank: id.starts_with("rank.").then_some(5),
             id: id.to_owned(),

@@ -19,7 +19,7 @@ use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, PythonProgram, Target};
-use crate::observe::Facts;
+use crate::observe::{Claim, Facts, Field};
 use crate::plan::{self, Plan, Scope};
 use crate::prepare;
 use crate::report::closing;
@@ -64,10 +64,20 @@ pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Reques
         .into_iter()
         .collect();
     let member = &plan.membership;
+    if member.task.is_some() {
+        request.siblings = siblings(facts);
+    }
     // An elastic job's c10d decides by itself who holds the port.
     let binds = member.is_master() && !member.master_port_free && member.elastic.is_none();
     request.master_port = binds.then_some(member.master_port);
     request
+}
+
+/// Variables that all tasks of this job have in common.
+fn siblings(facts: &Facts) -> Vec<Claim> {
+    let shared = [Field::Tasks, Field::JobId, Field::MasterAddr, Field::MasterPort];
+    let evidence = facts.contract.evidence.iter().filter(|found| shared.contains(&found.field));
+    evidence.flat_map(|found| std::iter::once(&found.claim).chain(&found.beside)).cloned().collect()
 }
 
 /// The script or module that a command starts: of python, or of a launcher's ranks.
@@ -110,7 +120,7 @@ pub(super) async fn survey(
     let mut request = request(settings, plan, facts);
     let member = &plan.membership;
     let meets = together::is_wanted(settings, member)?;
-    if request.mode == StaleMode::Force && member.nnodes > 1 && !meets {
+    if request.mode == StaleMode::Force && member.members() > 1 && !meets {
         // Nobody says whether the other nodes come.
         request.mode = StaleMode::Kill;
     }
@@ -321,6 +331,38 @@ pub(super) async fn outlook(
         Err(other) => refusal = refusal.or(Some(other)),
     }
     Outlook { plan: Some(plan), refusal }
+}
+
+/// What is to be ended once all have agreed.
+#[derive(Debug)]
+pub(super) struct Duty {
+    pub(super) request: Request,
+    /// False for a task beside which another one ends it: it only waits until that is done,
+    /// since its rank needs the same GPUs.
+    pub(super) acts: bool,
+}
+
+impl Duty {
+    /// # Errors
+    /// As [`clear`].
+    pub(super) async fn carry_out(&self, scene: &Scene) -> Result<bool, Refusal> {
+        if self.acts {
+            return clear(scene, &self.request).await;
+        }
+        let Request { mode, term_wait, kill_wait, .. } = self.request;
+        // Whatever cannot be ended is told by the task that ends it, and stops all of them.
+        let deadline = tokio::time::Instant::now() + term_wait + kill_wait + DRAIN;
+        loop {
+            let (host, request) = (Arc::clone(&scene.host), self.request.clone());
+            let look = tokio::task::spawn_blocking(move || clear::find(&host, &request)).await;
+            let found = look.map_err(|error| Refusal::internal(&error.to_string()))?;
+            let over = tokio::time::Instant::now() >= deadline;
+            if over || !found.iter().any(|one| one.is_ended_by(mode)) {
+                return Ok(true);
+            }
+            tokio::time::sleep(DRAIN_PAUSE).await;
+        }
+    }
 }
 
 /// Ends what the mode ends and waits until the driver has given its memory back.

@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
     self, Accepted, Agreement, Assembly, Card, Config, Difference, JobKey, Joined, Mark, Memory,
-    Purpose, Secret, Session, Settled, Without,
+    Purpose, Secret, Session, Settled, Unit, Without,
 };
 use crate::observe::{self, Contract, Facts, Field};
 use crate::pace::Pace;
@@ -43,7 +43,7 @@ pub(super) enum Met {
 /// When it is required and cannot be.
 pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
     let mode = settings.muster.value;
-    if mode == MusterMode::Off || member.nnodes < 2 {
+    if mode == MusterMode::Off || member.members() < 2 {
         return Ok(false);
     }
     if member.elastic.is_none() {
@@ -82,8 +82,9 @@ const ONE_COMMAND: &[&str] = &[
 ];
 
 /// What a node without ranklaunch means; `first`: no attempt of the job went before.
-fn without(settings: &Settings, contract: &Contract, first: bool) -> Without {
-    let one = contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
+fn without(settings: &Settings, contract: &Contract, unit: Unit, first: bool) -> Without {
+    let one = unit == Unit::Task
+        || contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
     match settings.muster.value {
         // Whoever agreed on the attempt before has ranklaunch.
         _ if !first => Without::Wait,
@@ -113,10 +114,12 @@ pub(super) fn config(
     });
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
+    let unit = if member.task.is_some() { Unit::Task } else { Unit::Node };
     Ok(Config {
         purpose: Purpose::Run,
-        node: member.node_rank,
-        nnodes: member.nnodes,
+        unit,
+        node: member.member(),
+        nnodes: member.members(),
         job,
         master_addr: member.master_addr.clone(),
         port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
@@ -124,7 +127,7 @@ pub(super) fn config(
         pace: Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
         secret,
-        without: without(settings, contract, first),
+        without: without(settings, contract, unit, first),
         grace: settings.grace.value,
         is_world_size: count.is_some_and(|count| count.source.starts_with("WORLD_SIZE=")),
         memory: Arc::new(move || {
@@ -156,7 +159,8 @@ pub(super) async fn meet(
     let decisions = &plan.decisions;
     let config = config(&scene.host, settings, contract, member, decisions, next.is_none())?;
     let own = card(&scene.settings, facts, plan)?;
-    if config.secret.is_none() && next.is_none() {
+    let speaks = member.acts_for_node();
+    if config.secret.is_none() && next.is_none() && speaks {
         scene.say(&text!(
             "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",
             "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
@@ -165,7 +169,9 @@ pub(super) async fn meet(
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
         scene.console.say(&closing::warning(&warning, scene.lang()));
     }
-    scene.say(&begins(&config));
+    if speaks {
+        scene.say(&begins(&config));
+    }
     if member.is_master() {
         let own_ports = || {
             taken.map_or(Ok(()), |taken| Err(taken.clone()))?;
@@ -260,8 +266,8 @@ pub(super) fn plan_for_all(
 /// What of a plan holds for all nodes.
 pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agreement {
     Agreement {
-        nnodes: plan.membership.nnodes,
-        nproc: plan.nproc_per_node,
+        nnodes: plan.membership.members(),
+        nproc: plan.ranks_here(),
         world: plan.world_size,
         ulysses: plan.layout.ulysses_size,
         ring: plan.layout.ring_size,
@@ -330,7 +336,7 @@ pub(super) fn plan_as_agreed(
     agreement: &Agreement,
 ) -> Result<Plan, Refusal> {
     let fits = |plan: &Plan| {
-        plan.nproc_per_node == agreement.nproc
+        plan.ranks_here() == agreement.nproc
             && plan.world_size == agreement.world
             && plan.layout.ulysses_size == agreement.ulysses
             && plan.layout.ring_size == agreement.ring
@@ -341,7 +347,7 @@ pub(super) fn plan_as_agreed(
         return Ok(plan);
     }
     let Agreement { nproc, ulysses, ring, .. } = agreement;
-    let (mine, layout) = (plan.nproc_per_node, &plan.layout);
+    let (mine, layout) = (plan.ranks_here(), &plan.layout);
     let (my_ulysses, my_ring) = (layout.ulysses_size, layout.ring_size);
     Err(Refusal::new(
         Verdict::Layout,
@@ -367,10 +373,19 @@ fn agreed(
     restarts: Restarts,
 ) -> Met {
     let Agreement { nnodes, nproc, world, run_id, .. } = agreement;
-    scene.say(&text!(
-        "all {nnodes} nodes agree: {nproc} processes each, {world} in all, run {run_id}",
-        "全部 {nnodes} 个节点达成一致：每节点 {nproc} 个进程，共 {world} 个，运行 {run_id}"
-    ));
+    let agreed = match plan.membership.task {
+        Some(_) => text!(
+            "all {world} tasks agree: one rank each, run {run_id}",
+            "全部 {world} 个 task 达成一致：各启动一个 rank，运行 {run_id}"
+        ),
+        None => text!(
+            "all {nnodes} nodes agree: {nproc} processes each, {world} in all, run {run_id}",
+            "全部 {nnodes} 个节点达成一致：每节点 {nproc} 个进程，共 {world} 个，运行 {run_id}"
+        ),
+    };
+    if plan.membership.acts_for_node() {
+        scene.say(&agreed);
+    }
     for warning in differences.iter().map(Difference::warning) {
         scene.console.say(&closing::warning(&warning, scene.lang()));
         plan.warnings.push(warning);
@@ -380,6 +395,7 @@ fn agreed(
         timestamp: agreement.timestamp.clone(),
         master_port: agreement.master_port,
     };
-    let together = Together::new(session, own.node, own.hostname, agreement.attempt, restarts);
+    let who = (own.node, own.on.map(|seat| seat.node));
+    let together = Together::new(session, who, own.hostname, agreement.attempt, restarts);
     Met::Agreed { plan: Box::new(plan), identity, together: Box::new(together) }
 }

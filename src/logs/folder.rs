@@ -111,25 +111,26 @@ pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Ca
     candidates
 }
 
-/// The first of `candidates` that takes a file within 3 s.
+/// The first of `candidates` that takes a file within 3 s; `member` is the name of this
+/// launcher's folder, `node-0`.
 pub fn choose_folder(
     candidates: &[Candidate],
     run_id: &str,
-    node_rank: u32,
+    member: &str,
     attempt: u32,
 ) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
-    choose(candidates, run_id, node_rank, attempt, LogFolder::make)
+    choose(candidates, run_id, member, attempt, LogFolder::make)
 }
 
 fn choose(
     candidates: &[Candidate],
     run_id: &str,
-    node_rank: u32,
+    member: &str,
     attempt: u32,
     make: fn(&Candidate, &[String]) -> Result<LogFolder, Unusable>,
 ) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
     let run = one_name(run_id);
-    let below = [run.clone(), format!("node-{node_rank}"), format!("attempt-{attempt}")];
+    let below = [run.clone(), member.to_owned(), format!("attempt-{attempt}")];
     let mut refused: Vec<(PathBuf, Text)> = Vec::new();
     for candidate in candidates {
         match in_time(ANSWER, {
@@ -214,8 +215,12 @@ mod tests {
         let occupied = root.path().join("a-file");
         fs::write(&occupied, "").expect("written");
         let good = root.path().join("deep/logs");
-        let (folder, warnings) =
-            choose_folder(&[Candidate::chosen(occupied), Candidate::chosen(&good)], "job-1", 2, 0);
+        let (folder, warnings) = choose_folder(
+            &[Candidate::chosen(occupied), Candidate::chosen(&good)],
+            "job-1",
+            "node-2",
+            0,
+        );
         let folder = folder.expect("a folder");
         assert_eq!(folder.path(), good.join("job-1/node-2/attempt-0"));
         assert_eq!(folder.node_path(), good.join("job-1/node-2"));
@@ -229,7 +234,7 @@ mod tests {
     fn latest_points_at_the_newest_run_and_moves_with_the_folder() {
         let root = tempfile::tempdir().expect("a folder");
         for run in ["job-1", "job-2"] {
-            choose_folder(&[Candidate::chosen(root.path())], run, 0, 0);
+            choose_folder(&[Candidate::chosen(root.path())], run, "node-0", 0);
             let link = fs::read_link(root.path().join("latest")).expect("a link");
             assert_eq!(link, Path::new(run));
         }
@@ -240,7 +245,8 @@ mod tests {
     fn a_folder_called_latest_is_left_alone() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join("latest")).expect("made");
-        let (folder, warnings) = choose_folder(&[Candidate::chosen(root.path())], "job-1", 0, 0);
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen(root.path())], "job-1", "node-0", 0);
         assert!(folder.is_some() && warnings.is_empty());
         let names = fs::read_dir(root.path()).expect("read").count();
         assert_eq!(names, 2, "nothing else is left behind");
@@ -249,7 +255,7 @@ mod tests {
     #[test]
     fn no_folder_is_a_warning_and_memory() {
         let (folder, warnings) =
-            choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", 0, 0);
+            choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", "node-0", 0);
         assert!(folder.is_none());
         let ids: Vec<&str> = warnings.iter().map(|warning| warning.id.as_str()).collect();
         assert_eq!(ids, ["logs.folder", "logs.memory"]);
@@ -261,7 +267,7 @@ mod tests {
         let dead = Candidate::chosen("/dead-mount");
         let began = Instant::now();
         let (folder, warnings) =
-            choose(&[dead, Candidate::chosen(root.path())], "job-1", 0, 0, |base, below| {
+            choose(&[dead, Candidate::chosen(root.path())], "job-1", "node-0", 0, |base, below| {
                 while base.path.starts_with("/dead-mount") {
                     std::thread::park();
                 }
@@ -303,8 +309,9 @@ mod tests {
     fn in_a_shared_place_only_a_folder_of_ours_is_used() {
         let shared = tempfile::tempdir().expect("a folder");
         let ours = Candidate::temporary(shared.path());
-        let of =
-            |candidate: &Candidate| choose_folder(std::slice::from_ref(candidate), "job-1", 0, 0);
+        let of = |candidate: &Candidate| {
+            choose_folder(std::slice::from_ref(candidate), "job-1", "node-0", 0)
+        };
         assert!(of(&ours).0.is_some());
         let mode = fs::metadata(&ours.path).expect("made").permissions().mode();
         assert_eq!(mode & 0o7777, 0o700);
@@ -329,7 +336,7 @@ mod tests {
         let victim = root.path().join("victim");
         fs::write(&victim, "precious").expect("written");
         let logs = root.path().join("logs");
-        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", 0, 0);
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", "node-0", 0);
         let folder = folder.expect("a folder");
         let link = |at: &Path| {
             for name in [".run.json.new", "run.json", "agent.jsonl"] {
@@ -361,7 +368,7 @@ mod tests {
     fn a_folder_that_was_removed_is_made_again() {
         let root = tempfile::tempdir().expect("a folder");
         let logs = root.path().join("logs");
-        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", 0, 0);
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", "node-0", 0);
         let folder = folder.expect("a folder");
         fs::remove_dir_all(&logs).expect("removed");
         folder.append(Level::Attempt, "rank-00000.out").expect("made again");

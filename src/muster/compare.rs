@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::types::Card;
+use super::types::{Card, Unit};
 use super::wire::clean;
 use crate::lang::Text;
 use crate::text;
@@ -126,16 +126,47 @@ impl Difference {
 
 /// What must be alike, or no job can come of it.
 pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
-    let (node, host, first) = (other.node, &other.hostname, own.node);
+    let host = &other.hostname;
+    let Text { en: who, zh: who_zh } = Unit::of(other).named(other.node);
+    let Text { en: first, zh: first_zh } = Unit::of(own).named(own.node);
     let refuse =
         |id: &str, text: Text, hint: Text| Err(Refusal::new(Verdict::Muster, id, text, hint));
+    if Unit::of(own) != Unit::of(other) {
+        return refuse(
+            "muster.tasks",
+            text!(
+                "{who} ({host}) and {first} do not mean the same: one stands for a whole node, the other for one rank",
+                "{who_zh}（{host}）与 {first_zh} 的含义不一致：一个代表整个节点，另一个只代表一个 rank"
+            ),
+            text!(
+                "start the command once per node, or as many tasks on every node; srun also tells nodes of one task that others have more",
+                "请每节点只启动一次，或在每个节点上启动相同数量的 task；srun 会让只有一个 task 的节点得知其他节点有多个"
+            ),
+        );
+    }
+    if let (Some(ours), Some(theirs)) = (own.on, other.on)
+        && ours.nnodes != theirs.nnodes
+    {
+        let (ours, theirs) = (ours.nnodes, theirs.nnodes);
+        return refuse(
+            "muster.tasks",
+            text!(
+                "{who} ({host}) counts {theirs} nodes and {first} {ours}, each by the number of tasks on its own node",
+                "{who_zh}（{host}）认为共有 {theirs} 个节点，而{first_zh} 认为有 {ours} 个，两者都按各自节点上的 task 数推算"
+            ),
+            text!(
+                "start as many tasks on every node (--map-by ppr:N:node, -ppn N), or start them with srun, which numbers the nodes",
+                "请在每个节点上启动相同数量的 task（--map-by ppr:N:node、-ppn N），或改用会给出节点编号的 srun"
+            ),
+        );
+    }
     if own.engine != other.engine {
         let (ours, theirs) = (name(&own.engine), name(&other.engine));
         return refuse(
             "muster.engine",
             text!(
-                "node {node} ({host}) would start engine {theirs}, and node {first} {ours}",
-                "节点 {node}（{host}）使用引擎 {theirs}，而节点 {first} 使用 {ours}"
+                "{who} ({host}) would start engine {theirs}, and {first} {ours}",
+                "{who_zh}（{host}）使用引擎 {theirs}，而{first_zh} 使用 {ours}"
             ),
             text!(
                 "give all nodes the same --engine and profile",
@@ -148,8 +179,8 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         return refuse(
             "muster.rule",
             text!(
-                "node {node} ({host}) has layout rule {theirs}, and node {first} {ours}",
-                "节点 {node}（{host}）的布局规则为 {theirs}，而节点 {first} 为 {ours}"
+                "{who} ({host}) has layout rule {theirs}, and {first} {ours}",
+                "{who_zh}（{host}）的布局规则为 {theirs}，而{first_zh} 为 {ours}"
             ),
             text!(
                 "give all nodes the same --layout and profile",
@@ -163,8 +194,8 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         return refuse(
             "muster.heads",
             text!(
-                "node {node} ({host}) counts {theirs} attention heads, and node {first} {ours}",
-                "节点 {node}（{host}）的注意力头数为 {theirs}，而节点 {first} 为 {ours}"
+                "{who} ({host}) counts {theirs} attention heads, and {first} {ours}",
+                "{who_zh}（{host}）的注意力头数为 {theirs}，而{first_zh} 为 {ours}"
             ),
             text!(
                 "give all nodes the same checkpoint, --task and profile, or --heads N",
@@ -240,11 +271,13 @@ pub(super) fn differences(cards: &[Card]) -> Vec<Difference> {
         else {
             return;
         };
-        let odd: Vec<(u32, String)> = cards
+        let mut odd: Vec<(u32, String)> = cards
             .iter()
-            .map(|card| (card.node, value(card)))
+            .map(|card| (card.on.map_or(card.node, |seat| seat.node), value(card)))
             .filter(|(_, value)| value != common)
             .collect();
+        // The tasks of one node say the same.
+        odd.dedup();
         if !odd.is_empty() {
             let count = u32::try_from(odd.len()).unwrap_or(u32::MAX);
             let odd = odd.into_iter().take(LISTED).collect();
@@ -299,7 +332,7 @@ pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::types::card;
+    use crate::muster::types::{Seat, card};
     use crate::settings::{Engine, LayoutRule};
 
     #[test]
@@ -317,6 +350,31 @@ mod tests {
             assert_eq!((refusal.id.as_str(), refusal.verdict.code()), (id, 88));
             assert!(refusal.text.en.contains("node 2 (host-2)"), "{}", refusal.text.en);
         }
+    }
+
+    #[test]
+    fn tasks_that_count_other_nodes_are_refused() {
+        let task = |rank, node, nnodes| Card { on: Some(Seat { node, nnodes }), ..card(rank, 8) };
+        assert_eq!(check(&task(0, 0, 2), &task(5, 1, 2)), Ok(()));
+        for (other, said) in [
+            (task(5, 3, 4), "task 5 (host-5) counts 4 nodes and task 0 2"),
+            (card(5, 8), "node 5 (host-5) and task 0 do not mean the same"),
+        ] {
+            let refusal = check(&task(0, 0, 2), &other).expect_err("they do not fit");
+            assert_eq!(refusal.id, "muster.tasks");
+            assert!(refusal.text.en.starts_with(said), "{}", refusal.text.en);
+        }
+        // What the tasks of one node have in common is said once.
+        let torch = |card: Card, torch: &str| Card { torch: Some(torch.to_owned()), ..card };
+        let cards = [
+            torch(task(0, 0, 2), "2.5"),
+            torch(task(1, 0, 2), "2.5"),
+            torch(task(2, 0, 2), "2.5"),
+            torch(task(3, 1, 2), "2.4"),
+            torch(task(4, 1, 2), "2.4"),
+        ];
+        let text = differences(&cards)[0].warning().text.en;
+        assert_eq!(text, "torch is not the same on all nodes: node 1: 2.4; the others: 2.5");
     }
 
     #[test]

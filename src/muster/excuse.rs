@@ -42,7 +42,7 @@ pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> us
     };
     let Ok((door, mut ear)) = opened else { return 0 };
     let mut told = BTreeSet::new();
-    let refusal = declined(0, hostname, refusal);
+    let refusal = declined(config.unit, 0, hostname, refusal);
     tell_latecomers(config, &mut ear, &refusal, &mut told, patience).await;
     door.shut().await;
     let drained = async { while ear.recv().await.is_some() {} };

@@ -149,6 +149,7 @@ impl Gathered {
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Settled, Refusal> {
         let Gathered { mut hall, cards, differences } = self;
+        let who = hall.config.unit;
         if let Err(refusal) = compare::check_exact(&cards, agreement.nproc) {
             hall.broadcast(&Frame::Refuse(refusal.clone()));
             hall.leave().await;
@@ -167,9 +168,10 @@ impl Gathered {
                 Ok(Turn::Wait) => {}
                 Ok(Turn::Left(node)) => {
                     hall.leave().await;
+                    let Text { en, zh } = who.named(node);
                     return Ok(Settled::Lost(text!(
-                        "node {node} vanished during the agreement; gathering again",
-                        "节点 {node} 在协商过程中消失；重新集结"
+                        "{en} vanished during the agreement; gathering again",
+                        "{zh} 在协商过程中消失；重新集结"
                     )));
                 }
                 // A plain torchrun now is nobody whom we wait for.

@@ -14,7 +14,7 @@ use super::compare;
 use super::key::JobKey;
 use super::listen::{Door, Ear, Id, Outbox, Said};
 use super::strangers::Strangers;
-use super::types::{BEFORE_THE_START, Card, Config, Memory, millis, now};
+use super::types::{BEFORE_THE_START, Card, Config, Memory, Unit, millis, now};
 use super::wire::{self, Frame, Hello};
 use super::words::{
     declined, duplicate, ranges, spell, wrong_count, wrong_job, wrong_purpose, wrong_rank,
@@ -234,7 +234,7 @@ impl Hall {
         member.heard = Instant::now();
         self.seen.insert(node, (member.from, Instant::now()));
         if let Some((_, _, hello, from, out)) = self.challenges.remove(&node) {
-            let refusal = duplicate(node, member, &hello, from);
+            let refusal = duplicate(self.config.unit, member, &hello, from);
             let _ = out.send(wire::encode(&Frame::Refuse(refusal.clone())).into());
             return Err(refusal);
         }
@@ -249,7 +249,7 @@ impl Hall {
                 member.accepted = true;
             }
             Frame::Decline(refusal) => {
-                return Err(declined(node, &member.hostname, &refusal));
+                return Err(declined(self.config.unit, node, &member.hostname, &refusal));
             }
             Frame::Beat { memory } => member.memory = memory.or(member.memory),
             _ => {}
@@ -309,10 +309,16 @@ impl Hall {
         let (arrived, nnodes, port) = (self.arrived_count(), self.config.nnodes, self.config.port);
         let absent = ranges(&self.absent());
         let (waited, patience) = (clock(waited), clock(self.config.patience));
-        text!(
-            "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {patience})",
-            "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{patience}）"
-        )
+        match self.config.unit {
+            Unit::Node => text!(
+                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {patience})",
+                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{patience}）"
+            ),
+            Unit::Task => text!(
+                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for task {absent} ({waited} of {patience})",
+                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 task {absent}（{waited}/{patience}）"
+            ),
+        }
     }
 
     pub(super) fn missing(&self) -> Refusal {
@@ -345,10 +351,16 @@ impl Hall {
         Refusal::new(
             Verdict::Muster,
             MISSING,
-            text!(
-                "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
-                "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
-            ),
+            match self.config.unit {
+                Unit::Node => text!(
+                    "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
+                ),
+                Unit::Task => text!(
+                    "{arrived} of {nnodes} tasks arrived in {waited}; missing task {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 task {list}（{zh}）"
+                ),
+            },
             hint,
         )
     }

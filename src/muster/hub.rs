@@ -131,7 +131,8 @@ impl Hub {
             return;
         }
         let silence = self.config.peer_timeout;
-        let cause = Cause::lost(node, &member.hostname, loss, member.memory, silence, now());
+        let on = member.card.as_ref().and_then(|card| card.on).map(|seat| seat.node);
+        let cause = Cause::lost((node, on), &member.hostname, loss, member.memory, silence, now());
         self.failed(cause);
     }
 

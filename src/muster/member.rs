@@ -6,7 +6,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::channel::Channel;
 use super::session::{Command, Ends, Event};
-use super::types::{Cause, Config, Loss, Memory, now};
+use super::types::{Cause, Config, Loss, Memory, Unit, now};
 use super::wire::Frame;
 
 /// How long the end of a connection may take.
@@ -87,7 +87,8 @@ pub(super) async fn run(
         // What we know ourselves came first.
         let cause = own.unwrap_or_else(|| {
             let at = now().saturating_add(offset);
-            Cause::lost(0, &master, loss, masters, config.peer_timeout, at)
+            let on = (config.unit == Unit::Task).then_some(0);
+            Cause::lost((0, on), &master, loss, masters, config.peer_timeout, at)
         });
         let _ = events.send(Event::Verdict { cause: Box::new(cause), again: None });
     }

@@ -60,6 +60,6 @@ pub use session::{Event, Session};
 pub use store::{Mark, mark};
 pub use survey::{Found, Visit, Visited};
 pub use types::{
-    Again, Agreement, Card, Cause, Config, Decide, Loss, Memory, PEER_TIMEOUT, Purpose, Station,
-    Without, now,
+    Again, Agreement, Card, Cause, Config, Decide, Loss, Memory, PEER_TIMEOUT, Purpose, Seat,
+    Station, Unit, Without, now,
 };

@@ -26,6 +26,7 @@ fn port() -> u16 {
 pub(super) fn config(node: u32, nnodes: u32, port: u16) -> Config {
     Config {
         purpose: Purpose::Run,
+        unit: Unit::Node,
         node,
         nnodes,
         job: None,
@@ -122,6 +123,7 @@ async fn verdict(session: &mut Session) -> Event {
 fn failure(node: u32, at: i64, whole: bool) -> Cause {
     Cause {
         node,
+        on: None,
         hostname: format!("host-{node}"),
         rank: Some(node),
         id: "rank.exit".to_owned(),

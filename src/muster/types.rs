@@ -39,10 +39,42 @@ pub enum Without {
     Wait,
 }
 
+/// What the members of a muster are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Each counts as a node of the job.
+    Node,
+    /// Several are on one node: their platform starts a command once per rank.
+    Task,
+}
+
+impl Unit {
+    pub(super) fn of(card: &Card) -> Unit {
+        if card.on.is_some() { Unit::Task } else { Unit::Node }
+    }
+
+    /// `node 3`
+    pub(super) fn named(self, number: u32) -> Text {
+        match self {
+            Unit::Node => text!("node {number}", "节点 {number}"),
+            Unit::Task => text!("task {number}", "task {number}"),
+        }
+    }
+
+    /// `nodes`
+    pub(super) fn plural(self) -> Text {
+        match self {
+            Unit::Node => text!("nodes", "节点"),
+            Unit::Task => text!("tasks", " task "),
+        }
+    }
+}
+
 /// How one node takes part.
 #[derive(Clone)]
 pub struct Config {
     pub purpose: Purpose,
+    pub unit: Unit,
     pub node: u32,
     pub nnodes: u32,
     /// The platform's id of the job, where it has one; else port and node count tell jobs apart.
@@ -122,6 +154,16 @@ pub struct Card {
     /// Where the others can measure to. Only of [`Purpose::Check`].
     #[serde(default)]
     pub station: Option<Box<Station>>,
+    /// Of a task: where it is.
+    #[serde(default)]
+    pub on: Option<Seat>,
+}
+
+/// The node that a task is on, as the task counts nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    pub node: u32,
+    pub nnodes: u32,
 }
 
 /// A node as the others see it when links are measured.
@@ -212,6 +254,9 @@ impl Memory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     pub node: u32,
+    /// Of a task: the rank of its node.
+    #[serde(default)]
+    pub on: Option<u32>,
     pub hostname: String,
     /// Global rank.
     pub rank: Option<u32>,
@@ -246,7 +291,7 @@ pub enum Loss {
 impl Cause {
     /// The cause when a node is lost.
     pub(super) fn lost(
-        node: u32,
+        (node, on): (u32, Option<u32>),
         hostname: &str,
         loss: Loss,
         memory: Option<Memory>,
@@ -254,13 +299,15 @@ impl Cause {
         at: i64,
     ) -> Cause {
         let seconds = silence.as_secs();
+        let unit = if on.is_some() { Unit::Task } else { Unit::Node };
+        let Text { en: who, zh: who_zh } = unit.named(node);
         let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
             (Loss::Died, Some(percent)) => (
                 "node.died",
                 text!(
-                    "the agent of node {node} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
-                    "节点 {node}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
+                    "the agent of {who} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
+                    "{who_zh}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
                 ),
                 text!(
                     "raise that pod's memory limit, or use less host memory (data loader workers, pinned memory, checkpoints in RAM)",
@@ -270,8 +317,8 @@ impl Cause {
             (Loss::Died, None) => (
                 "node.died",
                 text!(
-                    "the agent of node {node} ({hostname}) died",
-                    "节点 {node}（{hostname}）的 agent 已死亡"
+                    "the agent of {who} ({hostname}) died",
+                    "{who_zh}（{hostname}）的 agent 已死亡"
                 ),
                 text!(
                     "look at that node: its pod may have been deleted, evicted or killed for memory (kubectl describe pod)",
@@ -281,8 +328,8 @@ impl Cause {
             (Loss::Silent, _) => (
                 "node.silent",
                 text!(
-                    "nothing was heard from node {node} ({hostname}) for {seconds} s",
-                    "已有 {seconds} 秒未收到节点 {node}（{hostname}）的任何消息"
+                    "nothing was heard from {who} ({hostname}) for {seconds} s",
+                    "已有 {seconds} 秒未收到 {who_zh}（{hostname}）的任何消息"
                 ),
                 text!(
                     "that node lost power or its network, or this node lost the network to it",
@@ -292,6 +339,7 @@ impl Cause {
         };
         Cause {
             node,
+            on,
             hostname: hostname.to_owned(),
             rank: None,
             id: id.to_owned(),
@@ -312,8 +360,8 @@ impl Cause {
         if self.id != "guard.killed" || !memory.is_some_and(Memory::is_short) {
             return self;
         }
-        let (node, at) = (self.node, self.at);
-        Cause::lost(node, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
+        let (who, at) = ((self.node, self.on), self.at);
+        Cause::lost(who, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
     }
 
     /// Sorts the first failure to the front. A dead agent is never a consequence of
@@ -397,6 +445,7 @@ pub(crate) fn card(node: u32, nnodes: u32) -> Card {
         rates: None,
         protocol: super::handshake::HIGHEST,
         station: None,
+        on: None,
     }
 }
 
@@ -419,7 +468,7 @@ mod tests {
     #[test]
     fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
         let said = |id: &str, used: Option<u64>| {
-            let lost = Cause::lost(1, "h", Loss::Died, None, Duration::ZERO, 7);
+            let lost = Cause::lost((1, None), "h", Loss::Died, None, Duration::ZERO, 7);
             let own = Cause { id: id.to_owned(), loss: None, ..lost };
             own.seen_with(used.map(|used| Memory { used, limit: 100 }))
         };

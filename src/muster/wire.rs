@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn frames() -> Vec<Frame> {
-        let cause = Cause::lost(3, "host-3", Loss::Died, None, Duration::ZERO, now());
+        let cause = Cause::lost((3, None), "host-3", Loss::Died, None, Duration::ZERO, now());
         let agreement = Agreement {
             nnodes: 2,
             nproc: 5,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::hall::Member;
 use super::key::JobKey;
-use super::types::{Config, Purpose};
+use super::types::{Config, Purpose, Unit};
 use super::wire::Hello;
 use crate::lang::Text;
 use crate::text;
@@ -17,8 +17,9 @@ pub(super) const DECLINED: &str = "muster.declined";
 
 /// What all nodes hear of the refusal of one. A port of node 0 that is taken ends each
 /// of them as it ends node 0.
-pub(super) fn declined(node: u32, host: &str, refusal: &Refusal) -> Refusal {
+pub(super) fn declined(unit: Unit, node: u32, host: &str, refusal: &Refusal) -> Refusal {
     let Text { en, zh } = &refusal.text;
+    let Text { en: who, zh: who_zh } = unit.named(node);
     let (verdict, id) = match refusal.verdict {
         Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id.as_str()),
         _ => (Verdict::Muster, DECLINED),
@@ -26,7 +27,7 @@ pub(super) fn declined(node: u32, host: &str, refusal: &Refusal) -> Refusal {
     Refusal::new(
         verdict,
         id,
-        text!("node {node} ({host}) cannot take part: {en}", "节点 {node}（{host}）无法参与：{zh}"),
+        text!("{who} ({host}) cannot take part: {en}", "{who_zh}（{host}）无法参与：{zh}"),
         refusal.hint.clone(),
     )
 }
@@ -68,15 +69,17 @@ pub(super) fn spell(duration: Duration) -> String {
     }
 }
 
-pub(super) fn duplicate(node: u32, earlier: &Member, later: &Hello, from: SocketAddr) -> Refusal {
+pub(super) fn duplicate(unit: Unit, earlier: &Member, later: &Hello, from: SocketAddr) -> Refusal {
+    let (Text { en: who, zh: who_zh }, all) = (unit.named(later.node), unit.plural());
+    let (all, all_zh) = (all.en, all.zh);
     let (first, first_from) = (&earlier.hostname, earlier.from);
     let second = &later.hostname;
     Refusal::new(
         Verdict::Muster,
         "muster.duplicate",
         text!(
-            "two nodes say that they are node {node}: {first} ({first_from}) and {second} ({from})",
-            "有两个节点自称为节点 {node}：{first}（{first_from}）和 {second}（{from}）"
+            "two {all} say that they are {who}: {first} ({first_from}) and {second} ({from})",
+            "有两个{all_zh}自称为{who_zh}：{first}（{first_from}）和 {second}（{from}）"
         ),
         text!(
             "give each node its own RANK or --node-rank",
@@ -114,12 +117,15 @@ pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
 pub(super) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     let Hello { node, nnodes: theirs, hostname, .. } = hello;
     let ours = config.nnodes;
+    let (Text { en: who, zh: who_zh }, all) = (config.unit.named(*node), config.unit.plural());
+    let Text { en: first, zh: first_zh } = config.unit.named(0);
+    let (all, all_zh) = (all.en, all.zh);
     Refusal::new(
         Verdict::Muster,
         "muster.nnodes",
         text!(
-            "node {node} ({hostname}) counts {theirs} nodes, and node 0 counts {ours}",
-            "节点 {node}（{hostname}）认为共有 {theirs} 个节点，而节点 0 认为有 {ours} 个"
+            "{who} ({hostname}) counts {theirs} {all}, and {first} counts {ours}",
+            "{who_zh}（{hostname}）认为共有 {theirs} 个{all_zh}，而{first_zh} 认为有 {ours} 个"
         ),
         text!(
             "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
@@ -130,13 +136,14 @@ pub(super) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
 
 /// What a node is told that cannot be one of this job.
 pub(super) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
-    let (nnodes, node, host) = (config.nnodes, hello.node, &hello.hostname);
+    let (nnodes, host) = (config.nnodes, &hello.hostname);
+    let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
     Refusal::new(
         Verdict::Muster,
         "muster.rank",
         text!(
-            "{host} ({from}) says that it is node {node} of {nnodes}",
-            "{host}（{from}）自称为共 {nnodes} 个节点中的节点 {node}"
+            "{host} ({from}) says that it is {who} of {nnodes}",
+            "{host}（{from}）自称为共 {nnodes} 个中的{who_zh}"
         ),
         text!("number the nodes from 0", "节点应从 0 开始编号"),
     )

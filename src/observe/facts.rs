@@ -125,6 +125,12 @@ pub enum Field {
     Standalone,
     /// How often the platform starts its command on this node.
     TasksPerNode,
+    /// How often it starts its command in all.
+    Tasks,
+    /// Which of all these this one is.
+    TaskRank,
+    /// Which of those of this node this one is.
+    TaskLocal,
     /// CPUs that the platform gives to this task, whether or not it binds to them.
     Cpus,
     JobId,
@@ -166,8 +172,10 @@ pub enum Reading {
     /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`:
     /// the number of its tasks, the place of this one, or the first one's host or port.
     Cluster,
-    /// Leading number of a Slurm task list, `8(x2)`.
-    LeadingNumber,
+    /// Slurm's numbers of tasks by node, `8(x2),4`; the one beside it is this node's index.
+    TaskList,
+    /// A number of one task, where several are started on a node.
+    PerTask,
     /// No port: one that both sides derive from the job's id, and the step beside it.
     PortOfJob,
     /// Being set says that this node is the main node, which the platform gives no address of its own.

@@ -21,7 +21,7 @@ pub mod rdma;
 mod script;
 pub mod state;
 
-pub use contract::{contract, known_variables};
+pub use contract::{contract, known_variables, variables_of};
 pub use facts::*;
 pub use init::deaf_shell;
 pub use nested::torchrun_above;

@@ -31,13 +31,21 @@ pub struct Bound {
     pub threads: Option<u32>,
 }
 
-/// The binding of `nproc` ranks, as far as one was asked for and is possible.
+/// The ranks of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Ranks {
+    pub nproc: u32,
+    /// The only one that is started from here, where a platform starts each.
+    pub own: Option<u32>,
+}
+
+/// The binding of the ranks, as far as one was asked for and is possible.
 pub fn choose(
     settings: &Settings,
     facts: &Facts,
     hardware: Hardware,
     gpus: &[PlannedGpu],
-    nproc: u32,
+    Ranks { nproc, own }: Ranks,
     notes: &mut Notes,
 ) -> Bound {
     let asked = &settings.bind;
@@ -78,13 +86,18 @@ pub fn choose(
         .map(|(node, cpus)| (*node, cpus.and(&facts.limits.allowed)))
         .filter(|(_, cpus)| !cpus.is_empty())
         .collect();
-    let cpus = match hardware {
+    let mut cpus: Vec<Option<CpuList>> = match hardware {
         Hardware::Gpus => {
             (0..nproc).map(|rank| usable.get(&node_of(rank, gpus, facts)?).cloned()).collect()
         }
         Hardware::Cpus => spread(&usable, nproc),
     };
-    unbound(facts, &cpus, notes);
+    let threads = threads(&cpus);
+    let ours = |rank: usize| own.is_none_or(|own| own as usize == rank);
+    let left = (0..).zip(&cpus).filter(|(rank, cpus)| cpus.is_none() && ours(*rank));
+    unbound(facts, &left.map(|(rank, _)| rank.to_string()).collect::<Vec<_>>(), notes);
+    // The others are bound by the launchers that start them.
+    (0..).zip(&mut cpus).filter(|(rank, _)| !ours(*rank)).for_each(|(_, cpus)| *cpus = None);
     if cpus.iter().all(Option::is_none) {
         return Bound::default();
     }
@@ -98,7 +111,7 @@ pub fn choose(
         }
     };
     notes.decide("bind", in_words(&cpus), because, &asked.source);
-    Bound { threads: threads(&cpus), cpus }
+    Bound { threads, cpus }
 }
 
 /// The NUMA node of the GPU that local rank `rank` uses.
@@ -122,9 +135,7 @@ fn spread(usable: &BTreeMap<u32, CpuList>, nproc: u32) -> Vec<Option<CpuList>> {
 }
 
 /// Says which ranks are left alone.
-fn unbound(facts: &Facts, cpus: &[Option<CpuList>], notes: &mut Notes) {
-    let left = cpus.iter().enumerate().filter(|(_, cpus)| cpus.is_none());
-    let left: Vec<String> = left.map(|(rank, _)| rank.to_string()).collect();
+fn unbound(facts: &Facts, left: &[String], notes: &mut Notes) {
     if left.is_empty() {
         return;
     }

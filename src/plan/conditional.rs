@@ -13,7 +13,7 @@ use crate::text;
 
 pub(crate) fn value(size: Size, nnodes: u32, sizes: Sizes) -> u32 {
     match size {
-        Size::WorldSize => nnodes.saturating_mul(sizes.nproc),
+        Size::WorldSize => sizes.world,
         Size::Nnodes => nnodes,
         Size::NprocPerNode => sizes.nproc,
         Size::UlyssesSize => sizes.ulysses,

@@ -7,12 +7,12 @@
 
 mod choose;
 
-pub use choose::{Chosen, choose};
+pub use choose::{Chosen, Wish, choose};
 
 use crate::lang::Text;
 use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
-use crate::plan::AskedNproc;
 use crate::plan::notes::{Notes, severity};
+use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
@@ -41,6 +41,7 @@ pub struct Capacity {
 pub fn capacity(
     settings: &Settings,
     facts: &Facts,
+    task: Option<&Task>,
     asked: &AskedNproc,
     notes: &mut Notes,
 ) -> Result<Capacity, Refusal> {
@@ -76,7 +77,27 @@ pub fn capacity(
         none_visible(settings, facts, asked, notes);
         return Ok(cpus(facts, asked));
     }
+    if let Some(task) = task.filter(|task| has_own_gpus(facts, task)) {
+        let (of, exact) = (task.of, Some((task.of, task.source.clone())));
+        let because = text!(
+            "this task sees GPUs of its own, as {of} tasks share the node",
+            "本 task 只可见分配给自己的 GPU，本节点共有 {of} 个 task"
+        );
+        notes.decide("device", "gpu", because, "detected");
+        return Ok(Capacity { hardware: Hardware::Gpus, most: of, exact });
+    }
     Ok(gpus(settings, &facts.gpus, asked, notes))
+}
+
+/// Whether each task of the node was given GPUs of its own (`srun --gpus-per-task`, a wrapper
+/// that sets CUDA_VISIBLE_DEVICES): it sees fewer than there are tasks, and there are more.
+pub(crate) fn has_own_gpus(facts: &Facts, task: &Task) -> bool {
+    let visible = facts.gpus.visible.len();
+    let counted = facts.contract.gpu_count.as_ref();
+    let counted = counted.and_then(|claim| claim.value.trim().parse::<usize>().ok()).unwrap_or(0);
+    visible > 0
+        && visible < task.of as usize
+        && (facts.gpus.gpus.len().max(counted) > visible || has_mig(&facts.gpus))
 }
 
 fn cpus(facts: &Facts, asked: &AskedNproc) -> Capacity {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::observe::{Facts, Field};
+use crate::observe::{Facts, Field, Reading};
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::{Variables, overrides};
@@ -77,19 +77,27 @@ pub(crate) fn added(
     };
     // Without it every rank starts a thread per CPU of the node, or one only under torchrun.
     let limit = facts.limits.cpus;
-    let given = given_cpus(facts).filter(|(count, _)| *count < limit);
-    let cpus = given.as_ref().map_or(limit, |(count, _)| *count);
-    let share = cpus.checked_div(decided.nproc).unwrap_or(1).max(1);
+    let given = given_cpus(facts);
+    // Of a task that is bound to its own, the limit is one task's as well.
+    let is_own = decided.membership.task.is_some()
+        && given.as_ref().is_some_and(|(_, _, reading)| *reading == Reading::PerTask);
+    let given = given.filter(|(count, ..)| *count < limit || is_own);
+    let cpus = match given {
+        Some((count, ..)) if limit > 0 => count.min(limit),
+        Some((count, ..)) => count,
+        None => limit,
+    };
+    let ranks = if is_own { 1 } else { decided.nproc };
+    let share = cpus.checked_div(ranks).unwrap_or(1).max(1);
     let bound = decided.threads.filter(|threads| *threads < share);
     let threads = bound.unwrap_or(share);
     if cpus > 0 && fill("OMP_NUM_THREADS", threads.to_string()) {
-        let nproc = decided.nproc;
         let because = if bound.is_some() {
             text!("the CPUs that a bound rank has to itself", "绑定后每个进程可独占的 CPU 数")
         } else {
-            text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程共用 {cpus} 个 CPU")
+            text!("{cpus} CPUs for {ranks} ranks", "{ranks} 个进程共用 {cpus} 个 CPU")
         };
-        let source = given.map_or_else(|| "detected".to_owned(), |(_, source)| source);
+        let source = given.map_or_else(|| "detected".to_owned(), |(_, source, _)| source);
         notes.decide("OMP_NUM_THREADS", threads, because, source);
     }
     // Last words of a dying rank must not stay in its buffer.
@@ -118,15 +126,16 @@ pub(crate) fn added(
     env
 }
 
-/// CPUs that the platform gave to this task where it does not bind to them, and the variable.
-fn given_cpus(facts: &Facts) -> Option<(u32, String)> {
+/// CPUs that the platform gave to this task where it does not bind to them, the variable, and
+/// whether it counts those of one task.
+fn given_cpus(facts: &Facts) -> Option<(u32, String, Reading)> {
     let contract = &facts.contract;
     let found = contract.evidence.iter().find(|found| {
         // What stands around a launcher is about the launcher.
         found.field == Field::Cpus && found.platform == contract.platform
     })?;
     let count = found.claim.value.trim().parse().ok().filter(|count| *count > 0)?;
-    Some((count, found.claim.to_string()))
+    Some((count, found.claim.to_string(), found.reading))
 }
 
 /// `--env` in any case, the profile's only where there is a gap.
@@ -199,7 +208,7 @@ pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
     let RankId { global: rank, local: local_rank } = rank;
     [
         ("RANK", rank.to_string()),
-        ("LOCAL_RANK", local_rank.to_string()),
+        ("LOCAL_RANK", plan.device_rank.unwrap_or(local_rank).to_string()),
         ("WORLD_SIZE", plan.world_size.to_string()),
         ("LOCAL_WORLD_SIZE", plan.nproc_per_node.to_string()),
         ("GROUP_RANK", node_rank.to_string()),

@@ -108,6 +108,7 @@ pub(crate) fn member(nnodes: u32, node_rank: u32) -> Membership {
         master_port: 29500,
         master_port_free: nnodes == 1,
         elastic: None,
+        task: None,
     }
 }
 

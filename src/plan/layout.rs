@@ -25,6 +25,8 @@ pub struct Literal {
 pub struct Problem {
     pub rule: LayoutRule,
     pub nnodes: u32,
+    /// A world that is given; nodes may then have other numbers of processes than this one.
+    pub world: Option<u32>,
     /// Most processes that the worst node can carry, 1 or more.
     pub most: u32,
     /// A fixed number of processes per node, and who fixed it.
@@ -38,6 +40,7 @@ pub struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     pub nproc: u32,
+    pub world: u32,
     pub ulysses: u32,
     pub ring: u32,
 }
@@ -71,7 +74,8 @@ fn candidates(problem: &Problem) -> Box<dyn Iterator<Item = u32>> {
 
 /// The sizes for `nproc` processes on every node; None when the rule cannot be met.
 fn sizes(problem: &Problem, nproc: u32) -> Option<Sizes> {
-    let world = problem.nnodes.checked_mul(nproc).filter(|world| *world > 0)?;
+    let even = || problem.nnodes.checked_mul(nproc);
+    let world = problem.world.or_else(even).filter(|world| *world > 0)?;
     let ulysses = problem.ulysses.as_ref().map(|literal| literal.value);
     let ring = problem.ring.as_ref().map(|literal| literal.value);
     let (ulysses, ring) = match problem.rule {
@@ -90,6 +94,7 @@ fn sizes(problem: &Problem, nproc: u32) -> Option<Sizes> {
     };
     is_legal(problem.rule, world, problem.heads, ulysses, ring).then_some(Sizes {
         nproc,
+        world,
         ulysses,
         ring,
     })
@@ -126,15 +131,16 @@ fn refuse(problem: &Problem) -> Refusal {
     {
         return refuse_literal(problem, literal);
     }
-    let free = Problem { exact: None, ..problem.clone() };
+    let free = Problem { exact: None, world: None, ..problem.clone() };
     if let Some((nproc, source)) = &problem.exact
         && (1..=problem.most).any(|nproc| sizes(&free, nproc).is_some())
     {
-        return refuse_nproc(&free, *nproc, source);
+        return refuse_nproc(problem, &free, *nproc, source);
     }
     if let Some(literal) = problem.ulysses.as_ref().or(problem.ring.as_ref())
         && (1..=problem.most).any(|nproc| {
-            sizes(&Problem { exact: None, ..without_literals.clone() }, nproc).is_some()
+            let free = Problem { exact: None, world: None, ..without_literals.clone() };
+            sizes(&free, nproc).is_some()
         })
     {
         return refuse_literal(&free, literal);
@@ -228,9 +234,9 @@ fn legal_literals(problem: &Problem, is_ulysses: bool) -> Vec<u32> {
 }
 
 /// A fixed number of processes per node breaks the rule.
-fn refuse_nproc(free: &Problem, nproc: u32, source: &str) -> Refusal {
+fn refuse_nproc(problem: &Problem, free: &Problem, nproc: u32, source: &str) -> Refusal {
     let nnodes = free.nnodes;
-    let world = nnodes.saturating_mul(nproc);
+    let world = problem.world.unwrap_or(nnodes.saturating_mul(nproc));
     let Text { en: rule_en, zh: rule_zh } = rule_in_words(free.rule);
     let legal = nearest(nproc, (1..=free.most).filter(|n| sizes(free, *n).is_some()).collect());
     let Text { en: legal_en, zh: legal_zh } = one_of(&legal);
@@ -251,10 +257,16 @@ fn refuse_nproc(free: &Problem, nproc: u32, source: &str) -> Refusal {
             "{source} {nproc} on {nnodes} nodes makes {world} ranks, {reason_en} (rule {rule_en})",
             "{source} 为 {nproc}，{nnodes} 个节点共 {world} 个进程，{reason_zh}（规则 {rule_zh}）"
         ),
-        text!(
-            "use --nproc-per-node {legal_en}, or auto; --layout none skips this check",
-            "请使用 --nproc-per-node {legal_zh} 或 auto；--layout none 可跳过该检查"
-        ),
+        match problem.world {
+            Some(_) => text!(
+                "start {legal_en} tasks per node; --layout none skips this check",
+                "请在每个节点启动 {legal_zh} 个 task；--layout none 可跳过该检查"
+            ),
+            None => text!(
+                "use --nproc-per-node {legal_en}, or auto; --layout none skips this check",
+                "请使用 --nproc-per-node {legal_zh} 或 auto；--layout none 可跳过该检查"
+            ),
+        },
     )
 }
 
@@ -265,7 +277,7 @@ fn refuse_nodes(problem: &Problem) -> Refusal {
     let heads = problem.heads.map_or_else(|| "?".to_owned(), |heads| heads.to_string());
     // More nodes than heads never divide them.
     let reach = problem.heads.unwrap_or(*nnodes).max(*nnodes).min(4096);
-    let free = Problem { exact: None, ulysses: None, ring: None, ..problem.clone() };
+    let free = Problem { exact: None, world: None, ulysses: None, ring: None, ..problem.clone() };
     let nodes = (1..=reach)
         .filter(|nodes| solve_exists(&Problem { nnodes: *nodes, ..free.clone() }))
         .collect();
@@ -301,7 +313,8 @@ mod tests {
     use super::*;
 
     fn problem(rule: LayoutRule, nnodes: u32, most: u32, heads: Option<u32>) -> Problem {
-        Problem { rule, nnodes, most, exact: None, heads, ulysses: None, ring: None }
+        let (exact, world) = (None, None);
+        Problem { rule, nnodes, world, most, exact, heads, ulysses: None, ring: None }
     }
 
     fn literal(argument: &str, value: u32) -> Option<Literal> {
@@ -331,7 +344,7 @@ mod tests {
         for (rule, nnodes, most, heads, (nproc, ulysses, ring)) in cases {
             assert_eq!(
                 solve(&problem(rule, nnodes, most, heads)),
-                Ok(Sizes { nproc, ulysses, ring }),
+                Ok(Sizes { nproc, world: nnodes * nproc, ulysses, ring }),
                 "{rule:?} {nnodes}×{most} heads {heads:?}"
             );
         }
@@ -453,7 +466,7 @@ mod tests {
                             exhaustive(rule, nnodes, most, heads),
                             "{label}"
                         );
-                        let Ok(Sizes { nproc, ulysses, ring }) = found else { continue };
+                        let Ok(Sizes { nproc, ulysses, ring, .. }) = found else { continue };
                         let world = nnodes * nproc;
                         match rule {
                             LayoutRule::None => {}

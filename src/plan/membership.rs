@@ -16,11 +16,14 @@ mod half_given;
 mod master;
 mod nodes;
 mod nproc;
+#[cfg(test)]
+mod once_per_rank;
 mod rank;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
-use crate::observe::{Contract, Field, GpuFacts, Reading, Strength};
+use crate::observe::{Contract, GpuFacts};
 use crate::plan::{Decision, Membership};
 use crate::settings::Settings;
 use crate::text;
@@ -64,14 +67,26 @@ pub fn membership(
     warnings: &mut Vec<Warning>,
 ) -> Result<Membership, Refusal> {
     refuse_nesting(settings, contract, warnings)?;
-    refuse_tasks(settings, contract)?;
-    if let Some(elastic) = elastic::elastic(settings, contract, decisions, warnings)? {
+    let task = tasks::task(settings, contract)?;
+    if task.is_none()
+        && let Some(elastic) = elastic::elastic(settings, contract, decisions, warnings)?
+    {
         return Ok(elastic);
     }
-    let nnodes = nodes::nnodes(settings, contract, gpus, decisions, warnings)?;
-    let node_rank = rank::node_rank(settings, contract, &nnodes, decisions, warnings)?;
-    let master = master::master(settings, contract, &nnodes, node_rank.value, decisions, warnings)?;
-    refuse_unknown_tasks(contract, &nnodes, &node_rank)?;
+    let (nnodes, node_rank) = match &task {
+        Some(task) => task.node(settings, contract, gpus, decisions, warnings)?,
+        None => {
+            let nnodes = nodes::nnodes(settings, contract, gpus, decisions, warnings)?;
+            let rank = rank::node_rank(settings, contract, &nnodes, decisions, warnings)?;
+            (nnodes, rank)
+        }
+    };
+    let members = task.as_ref().map_or(nnodes.value, |task| task.task.world);
+    let at = (node_rank.value, members);
+    let master = master::master(settings, contract, &nnodes, at, decisions, warnings)?;
+    if task.is_none() {
+        tasks::refuse_unknown(contract, &nnodes, &node_rank)?;
+    }
     let by_setting = nnodes.by == By::Setting && node_rank.by == By::Setting;
     Ok(Membership {
         platform: if by_setting { "flags".to_owned() } else { platform(contract) },
@@ -79,8 +94,9 @@ pub fn membership(
         node_rank: node_rank.value,
         master_addr: master.addr,
         master_port: master.port,
-        master_port_free: nnodes.value == 1,
+        master_port_free: members == 1,
         elastic: None,
+        task: task.map(|found| found.task),
     })
 }
 
@@ -124,68 +140,4 @@ fn refuse_nesting(
         ));
     }
     Ok(())
-}
-
-/// A platform that starts its command once per GPU would start us as often.
-fn refuse_tasks(settings: &Settings, contract: &Contract) -> Result<(), Refusal> {
-    if settings.nnodes.is_some() && settings.node_rank.is_some() {
-        return Ok(());
-    }
-    let found = claims::spoken(contract, Field::TasksPerNode).into_iter();
-    let most = found.map(|found| (claims::tasks(&found), found)).max_by_key(|(tasks, _)| *tasks);
-    let Some((tasks, found)) = most.filter(|(tasks, _)| *tasks > 1) else { return Ok(()) };
-    let claim = &found.claim;
-    let least_en = if found.reading == Reading::LocalIndex { "at least " } else { "" };
-    let least_zh = if found.reading == Reading::LocalIndex { "至少 " } else { " " };
-    let hint = if found.strength == Strength::Hint {
-        text!(
-            "ask for one process per node (processCount = number of nodes, --ntasks-per-node=1); if it is one already and LOCAL_RANK and LOCAL_WORLD_SIZE are left over, unset them or state --nnodes and --node-rank",
-            "请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1）；若已是如此，而 LOCAL_RANK 和 LOCAL_WORLD_SIZE 只是残留变量，请取消设置，或给出 --nnodes 和 --node-rank"
-        )
-    } else {
-        text!(
-            "ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node all the same, state --nnodes and --node-rank",
-            "请设为每节点一个任务（--ntasks-per-node=1、-npernode 1 或 -ppn 1）；若该命令在每节点上确实只启动一次，请给出 --nnodes 和 --node-rank"
-        )
-    };
-    Err(refuse(
-        "membership.tasks",
-        text!(
-            "{claim}: the platform starts this command {least_en}{tasks} times on the node, and ranklaunch must be started once",
-            "{claim}：平台会在本节点启动该命令{least_zh}{tasks} 次，而 ranklaunch 只应启动一次"
-        ),
-        hint,
-    ))
-}
-
-/// A launcher that counts processes and does not say how many of them this node has.
-fn refuse_unknown_tasks(
-    contract: &Contract,
-    nnodes: &Known,
-    node_rank: &Known,
-) -> Result<(), Refusal> {
-    let counts = [(Field::Nnodes, nnodes), (Field::NodeRank, node_rank)];
-    let used = counts.into_iter().find_map(|(field, known)| {
-        let claims = claims::spoken(contract, field).into_iter();
-        let mut claims = claims.filter(|found| found.reading == Reading::Processes);
-        claims.find(|found| {
-            found.claim.to_string() == known.source
-                && !claims::spoken(contract, Field::TasksPerNode)
-                    .iter()
-                    .any(|tasks| tasks.strength == found.strength)
-        })
-    });
-    let Some(found) = used.filter(|_| nnodes.value > 1) else { return Ok(()) };
-    let (claim, platform) = (&found.claim, &found.platform);
-    Err(refuse(
-        "membership.tasks",
-        text!(
-            "{claim} is about processes ({platform}), and no variable says how many of them this node has, so it is not known to be one per node",
-            "{claim} 表示的是进程（{platform}），但没有变量说明本节点有多少进程，无法确认每节点只有一个"
-        ),
-        text!(
-            "start one process per node and state --nnodes N and --node-rank K",
-            "请每节点只启动一个进程，并给出 --nnodes N 和 --node-rank K"
-        ),
-    ))
 }

@@ -31,6 +31,8 @@ mod solve;
 mod survey;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_tasks;
 mod types;
 pub mod variables;
 

@@ -11,7 +11,7 @@ use crate::text;
 /// Says before the launch that a wish for restarts comes to nothing.
 pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, notes: &mut Notes) {
     let most = &settings.max_restarts;
-    let (count, source, nnodes) = (most.value, &most.source, membership.nnodes);
+    let (count, source, nnodes) = (most.value, &most.source, membership.members());
     if count == 0 {
         return;
     }

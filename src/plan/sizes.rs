@@ -191,9 +191,8 @@ pub(crate) fn explain_sizes(
     words: &[OsString],
     notes: &mut Notes,
 ) {
-    let Sizes { nproc, ulysses, ring } = sizes;
+    let Sizes { nproc, world, ulysses, ring } = sizes;
     let Problem { nnodes, most, heads, .. } = problem;
-    let world = nnodes.saturating_mul(nproc);
     let fixed = problem.ulysses.as_ref().or(problem.ring.as_ref());
     let (because, source) = match (&problem.exact, fixed, heads) {
         (Some((_, source)), ..) => (text!("asked for", "按要求"), source.clone()),
@@ -213,13 +212,12 @@ pub(crate) fn explain_sizes(
         ),
         _ => (text!("all that this node can carry", "本节点可承载的全部"), "solved".to_owned()),
     };
-    notes.decide("nproc_per_node", nproc, because, source);
-    notes.decide(
-        "world_size",
-        world,
-        text!("{nnodes} nodes × {nproc} processes", "{nnodes} 个节点 × {nproc} 个进程"),
-        "solved",
-    );
+    if problem.world.is_none() {
+        notes.decide("nproc_per_node", nproc, because, source);
+        let product =
+            text!("{nnodes} nodes × {nproc} processes", "{nnodes} 个节点 × {nproc} 个进程");
+        notes.decide("world_size", world, product, "solved");
+    }
     if problem.rule == LayoutRule::None {
         return;
     }

@@ -18,8 +18,8 @@ use crate::plan::sizes::{
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
-    accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas, heads,
-    membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
+    Task, accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas,
+    heads, membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{
     Engine, LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
@@ -52,7 +52,10 @@ pub(super) fn plan_with(
     let contract = &facts.contract;
     let member =
         membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
-    let asked = asked_nproc(settings, contract)?;
+    let mut asked = asked_nproc(settings, contract)?;
+    if let Some(task) = &member.task {
+        asked = of_tasks(&asked, task)?;
+    }
     plan_for(settings, facts, member, &asked, scope, notes)
 }
 
@@ -69,9 +72,12 @@ pub(super) fn plan_for(
 ) -> Result<Plan, Refusal> {
     let program = settings.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
-    let mut capacity = devices::capacity(settings, facts, asked, notes)?;
+    let task = membership.task.as_ref();
+    let mut capacity = devices::capacity(settings, facts, task, asked, notes)?;
     let offered = offered_nproc(&facts.contract).filter(|_| *asked == AskedNproc::Auto);
-    for most in scope.most().into_iter().chain(offered.map(|(offered, _)| offered)) {
+    // Whoever starts each rank has decided how many a node has.
+    let left = scope.most().filter(|_| task.is_none());
+    for most in left.into_iter().chain(offered.map(|(offered, _)| offered)) {
         capacity.most = capacity.most.min(most).max(1);
     }
     let rule = effective_rule(settings, &membership, notes);
@@ -86,6 +92,7 @@ pub(super) fn plan_for(
     let problem = Problem {
         rule,
         nnodes: membership.nnodes.max(1),
+        world: task.map(|task| task.world),
         most: capacity.most,
         exact: capacity.exact.clone(),
         heads,
@@ -95,7 +102,7 @@ pub(super) fn plan_for(
     let (capacity, problem) = as_agreed(settings, facts, scope, capacity, problem, notes)?;
     let sizes = solve(&problem)?;
     let nproc = sizes.nproc;
-    let world = membership.nnodes.max(1).saturating_mul(nproc);
+    let world = sizes.world;
     check_least(settings, &problem, nproc)?;
     explain_sizes(settings, &problem, sizes, &words, notes);
     let program = conditional::apply(settings, program, problem.nnodes, sizes, notes);
@@ -103,9 +110,10 @@ pub(super) fn plan_for(
 
     let chosen = match capacity.hardware {
         Hardware::Gpus => {
-            devices::choose(settings, facts, nproc, capacity.exact.is_some(), rule, notes)
+            let wish = devices::Wish { nproc, exact: capacity.exact.is_some(), rule, task };
+            devices::choose(settings, facts, &wish, notes)
         }
-        Hardware::Cpus => Chosen { gpus: none_selected(facts), env: Vec::new() },
+        Hardware::Cpus => Chosen { gpus: none_selected(facts), ..Chosen::default() },
     };
     let layout = Layout { rule, heads, ulysses_size: sizes.ulysses, ring_size: sizes.ring };
     let mut arguments = program.args().to_vec();
@@ -146,7 +154,8 @@ pub(super) fn plan_for(
     let mut variables_chosen = chosen.env;
     variables_chosen.extend(socket.env);
     variables_chosen.extend(hcas.env);
-    let bound = binding::choose(settings, facts, capacity.hardware, &chosen.gpus, nproc, notes);
+    let ranks = binding::Ranks { nproc, own: task.map(|task| task.local.0) };
+    let bound = binding::choose(settings, facts, capacity.hardware, &chosen.gpus, ranks, notes);
     let decided = Decided {
         threads: bound.threads,
         membership: &membership,
@@ -185,6 +194,7 @@ pub(super) fn plan_for(
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
         rdzv_id: shared_id(settings, facts, &membership, scope),
         bindings: bound.cpus,
+        device_rank: chosen.device_rank,
         placeholders,
         membership,
     })
@@ -201,16 +211,37 @@ fn as_agreed(
     notes: &mut Notes,
 ) -> Result<(Capacity, Problem), Refusal> {
     let Scope::Agreed { nproc, .. } = scope else { return Ok((capacity, problem)) };
-    if solve(&problem)?.nproc == nproc {
+    // How many tasks a node has is not for them to agree on.
+    if problem.world.is_some() || solve(&problem)?.nproc == nproc {
         return Ok((capacity, problem));
     }
     let asked = AskedNproc::Count { n: nproc, source: Source::Agreement.to_string() };
     // What there is to say of the devices stands in the notes already.
     let mut again = Notes::default();
-    let capacity = devices::capacity(settings, facts, &asked, &mut again)?;
+    let capacity = devices::capacity(settings, facts, None, &asked, &mut again)?;
     notes.failures.extend(again.failures);
     let problem = Problem { most: capacity.most, exact: capacity.exact.clone(), ..problem };
     Ok((capacity, problem))
+}
+
+/// What a task was asked for: the number of its node's tasks, which nothing else may contradict.
+fn of_tasks(asked: &AskedNproc, task: &Task) -> Result<AskedNproc, Refusal> {
+    let (of, by) = (task.of, &task.source);
+    match asked {
+        AskedNproc::Count { n, source } if *n != of => Err(Refusal::new(
+            Verdict::Usage,
+            "nproc.tasks",
+            text!(
+                "{source} is {n}, and the platform starts this command {of} times on this node ({by}), each time for one rank",
+                "{source} 为 {n}，而平台在本节点启动该命令 {of} 次（{by}），每次对应一个 rank"
+            ),
+            text!(
+                "leave --nproc-per-node out, or start {n} tasks on every node",
+                "请去掉 --nproc-per-node，或在每个节点上启动 {n} 个 task"
+            ),
+        )),
+        _ => Ok(AskedNproc::Count { n: of, source: by.clone() }),
+    }
 }
 
 /// What people should see of how they asked.
@@ -382,5 +413,5 @@ pub fn node_capacity(
     facts: &Facts,
     asked: &AskedNproc,
 ) -> Result<Capacity, Refusal> {
-    devices::capacity(settings, facts, asked, &mut Notes::default())
+    devices::capacity(settings, facts, None, asked, &mut Notes::default())
 }

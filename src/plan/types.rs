@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::observe::AccelerateConfig;
+use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;
 
@@ -18,7 +19,7 @@ use crate::verdict::Warning;
 pub struct Plan {
     pub membership: Membership,
     pub nproc_per_node: u32,
-    /// nnodes × nproc_per_node.
+    /// nnodes × nproc_per_node, unless a platform that starts each rank says another number.
     pub world_size: u32,
     pub gpus: Vec<PlannedGpu>,
     pub layout: Layout,
@@ -54,6 +55,15 @@ pub struct Plan {
     pub rdzv_id: Option<String>,
     /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
     pub bindings: Vec<Option<CpuList>>,
+    /// LOCAL_RANK of a task, where it is not the task's place on its node.
+    pub device_rank: Option<LocalRank>,
+}
+
+impl Plan {
+    /// Ranks that are started from here, whoever starts them.
+    pub fn ranks_here(&self) -> u32 {
+        if self.membership.task.is_some() { 1 } else { self.nproc_per_node }
+    }
 }
 
 /// Who takes part and where they meet.
@@ -69,11 +79,51 @@ pub struct Membership {
     pub master_port_free: bool,
     /// min:max of an elastic job; the engine is then given c10d and this range.
     pub elastic: Option<(u32, u32)>,
+    /// Which rank this is, where the platform starts its command once per rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+}
+
+/// One of the starts of a command that a platform starts once per rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    pub rank: GlobalRank,
+    pub world: u32,
+    pub local: LocalRank,
+    /// Tasks of this node; other nodes may have other numbers.
+    pub of: u32,
+    /// Who says how many this node has.
+    pub source: String,
 }
 
 impl Membership {
+    /// How many launchers agree on one plan: one per node, or each task.
+    pub fn members(&self) -> u32 {
+        self.task.as_ref().map_or(self.nnodes, |task| task.world)
+    }
+
+    /// Which of them this one is.
+    pub fn member(&self) -> u32 {
+        self.task.as_ref().map_or(self.node_rank, |task| task.rank.0)
+    }
+
+    /// The member where the others meet: it has rank 0.
     pub fn is_master(&self) -> bool {
-        self.node_rank == 0
+        self.member() == 0
+    }
+
+    /// Whether this launcher acts for its node: ends what is left over there, and speaks of
+    /// what its tasks have in common.
+    pub fn acts_for_node(&self) -> bool {
+        self.task.as_ref().is_none_or(|task| task.local.0 == 0)
+    }
+
+    /// This launcher's name among folders.
+    pub fn folder(&self) -> String {
+        match &self.task {
+            Some(task) => format!("node-{}-task-{}", self.node_rank, task.local),
+            None => format!("node-{}", self.node_rank),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub fn sentence(plan: &Plan) -> Text {
     let used = plan.gpus.iter().filter(|gpu| gpu.selected).count();
     let (all, gpus) = (plan.gpus.len(), counted(plan.gpus.len(), "GPU"));
     let mut sentence = match used {
+        _ if plan.membership.task.is_some() => place(plan),
         0 => {
             let processes = if each == 1 { "process" } else { "processes" };
             text!(
@@ -54,6 +55,26 @@ pub fn sentence(plan: &Plan) -> Text {
     sentence
 }
 
+/// Which rank a task is, and where.
+pub(super) fn place(plan: &Plan) -> Text {
+    let Some(task) = &plan.membership.task else { return Text::same("") };
+    let (rank, local, of, world) = (task.rank, task.local, task.of, plan.world_size);
+    let (node, nodes) = (plan.membership.node_rank, plan.membership.nnodes);
+    text!(
+        "rank {rank} of {world}, local rank {local} of {of}, on node {node} of {nodes}",
+        "rank {rank}（共 {world} 个），本地 rank {local}（共 {of} 个），节点 {node}（共 {nodes} 个）"
+    )
+}
+
+/// `2 × 8 = 16`; of tasks those of this node, since another one may have another number.
+pub(super) fn ranks(plan: &Plan) -> Text {
+    let (nodes, each, world) = (plan.membership.nnodes, plan.nproc_per_node, plan.world_size);
+    match plan.membership.task {
+        Some(_) => text!("{each} of {world} on this node", "本节点 {each} 个，共 {world} 个"),
+        None => Text::same(format!("{nodes} × {each} = {world}")),
+    }
+}
+
 /// The plan for people: every value with its reason. `width` is the terminal's, where there is
 /// one; for other readers no line is broken.
 pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
@@ -75,10 +96,7 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
             vec![say("platform", "平台").into(), m.platform.clone()],
             vec![say("node", "节点").into(), format!("{} / {}", m.node_rank, m.nnodes)],
             vec![say("master", "主节点").into(), format!("{}:{port}", m.master_addr)],
-            vec![
-                say("ranks", "进程").into(),
-                format!("{} × {} = {}", m.nnodes, plan.nproc_per_node, plan.world_size),
-            ],
+            vec![say("ranks", "进程").into(), ranks(plan).get(lang).to_owned()],
         ],
     );
     section(&mut out, say("decisions", "决策"));

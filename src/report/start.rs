@@ -11,6 +11,7 @@ use crate::text;
 use crate::verdict::Warning;
 
 use super::closing;
+use super::plan_view;
 use crate::columns::table;
 
 /// The block, ending in a newline; warnings follow it.
@@ -45,6 +46,12 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
     out
 }
 
+/// One line in place of the block, for a task beside which another one shows what the tasks of
+/// the node have in common.
+pub fn line(plan: &Plan, settings: &Settings) -> String {
+    closing::line(&plan_view::place(plan), settings.lang)
+}
+
 /// `[source]` of a decision, without the word that says nothing.
 fn source(plan: &Plan, what: &str) -> String {
     plan.decision(what).map(|decision| format!("[{}]", decision.source)).unwrap_or_default()
@@ -72,9 +79,15 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
         all => format!("{used} / {all}"),
     };
     row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
-    let each = plan.nproc_per_node;
-    let processes = format!("{} × {each} = {}", member.nnodes, plan.world_size);
-    row(text!("processes", "总进程数"), processes, "nproc_per_node");
+    row(
+        text!("processes", "总进程数"),
+        plan_view::ranks(plan).get(lang).to_owned(),
+        "nproc_per_node",
+    );
+    if let Some(task) = &member.task {
+        row(text!("this rank", "当前 rank"), task.rank.to_string(), "rank");
+        row(text!("local rank", "本地 rank"), task.local.to_string(), "local_rank");
+    }
     if let Some(interface) = &plan.network.socket_ifname {
         row(text!("interface", "网络接口"), interface.clone(), "socket_ifname");
     }

@@ -16,6 +16,7 @@ const ROWS: &[&str] = &[
     "master-port",
     "world-size-counts",
     "nested",
+    "engine",
     "muster",
     "muster-port",
 ];

@@ -93,6 +93,7 @@ fn problem(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Op
     Some(Problem {
         rule: layout.rule.value,
         nnodes,
+        world: None,
         most: u32::try_from(gpus).ok()?,
         exact,
         heads: heads_in(known, place),

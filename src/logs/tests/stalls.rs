@@ -230,7 +230,7 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
     let (console, _out, err) = console();
     let said = collected(err);
     let candidate = Candidate { path: place.clone(), ..default_candidates(None, None)[0].clone() };
-    let (chosen, _) = choose_folder(&[candidate], "job-1", 0, 0);
+    let (chosen, _) = choose_folder(&[candidate], "job-1", "node-0", 0);
     let config = LogsConfig { folder: chosen, console: ConsoleMode::None, ..config(None) };
     let logs = Logs::start(config, console.clone());
     let mut quiet = attached(&logs, Owner::Rank(1), Kind::Out);

@@ -9,19 +9,25 @@ use crate::observe::{Field, Reading, Strength};
 
 use super::table::Test::{Set, Unset};
 use super::table::{Platform, Row, as_, beside, is, or};
-use Field::{Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TasksPerNode};
+use Field::{
+    Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
+    TasksPerNode,
+};
 use Reading::{
-    HostPart, HostlistFirst, LeadingNumber, LocalIndex, PortOfJob, PositionInHostlist, Processes,
+    HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist, Processes,
+    TaskList,
 };
 
 /// The rows that all of MPI's launchers have: processes are counted, and no variable of
 /// theirs names a master, so it is the user's or the first node of the allocation around.
 macro_rules! of_mpi {
-    ($(size: $size:literal,)? rank: $rank:literal $(, local: $local:literal)? $(; $($own:expr),+)?) => {
+    ($(size: $size:literal,)? rank: $rank:literal $(, place: $place:literal, local: $local:literal)? $(; $($own:expr),+)?) => {
         &[
             $(as_(is(Nnodes, $size), Processes),)?
             as_(is(NodeRank, $rank), Processes),
-            $(is(TasksPerNode, $local),)?
+            $(is(Tasks, $size),)?
+            is(TaskRank, $rank),
+            $(is(TaskLocal, $place), is(TasksPerNode, $local),)?
             is(MasterAddr, "MASTER_ADDR"),
             MASTER_OF_ALLOCATION,
             MASTER_OF_OLD_ALLOCATION,
@@ -39,6 +45,9 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         claims: &[
             as_(is(Nnodes, "OMPI_COMM_WORLD_SIZE"), Processes),
             as_(is(NodeRank, "OMPI_COMM_WORLD_RANK"), Processes),
+            is(Tasks, "OMPI_COMM_WORLD_SIZE"),
+            is(TaskRank, "OMPI_COMM_WORLD_RANK"),
+            is(TaskLocal, "OMPI_COMM_WORLD_LOCAL_RANK"),
             is(TasksPerNode, "OMPI_COMM_WORLD_LOCAL_SIZE"),
             is(MasterAddr, "MASTER_ADDR"),
             as_(or(MasterAddr, "AZ_BATCH_MASTER_NODE"), HostPart),
@@ -57,7 +66,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         ],
         claims: of_mpi!(
             size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
-            local: "OMPI_COMM_WORLD_LOCAL_SIZE";
+            place: "OMPI_COMM_WORLD_LOCAL_RANK", local: "OMPI_COMM_WORLD_LOCAL_SIZE";
             PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")
         ),
         default_port: None,
@@ -68,7 +77,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         proofs: &[&[Set("MV2_COMM_WORLD_SIZE")], &[Set("MV2_COMM_WORLD_RANK")]],
         claims: of_mpi!(
             size: "MV2_COMM_WORLD_SIZE", rank: "MV2_COMM_WORLD_RANK",
-            local: "MV2_COMM_WORLD_LOCAL_SIZE"
+            place: "MV2_COMM_WORLD_LOCAL_RANK", local: "MV2_COMM_WORLD_LOCAL_SIZE"
         ),
         default_port: None,
     },
@@ -84,8 +93,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             &[Set("PMI_RANK"), Unset("SLURM_STEP_NUM_NODES"), Unset("OMPI_COMM_WORLD_SIZE")],
         ],
         claims: of_mpi!(
-            size: "PMI_SIZE", rank: "PMI_RANK", local: "MPI_LOCALNRANKS";
-            or(TasksPerNode, "PMI_LOCAL_SIZE")
+            size: "PMI_SIZE", rank: "PMI_RANK", place: "MPI_LOCALRANKID", local: "MPI_LOCALNRANKS";
+            or(TaskLocal, "PMI_LOCAL_RANK"), or(TasksPerNode, "PMI_LOCAL_SIZE")
         ),
         default_port: None,
     },
@@ -122,9 +131,13 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             port_of_step("SLURM_HET_JOB_ID"),
             port_of_step("SLURM_PACK_JOB_ID"),
             port_of_step("SLURM_JOB_ID"),
-            as_(is(TasksPerNode, "SLURM_STEP_TASKS_PER_NODE"), LeadingNumber),
+            is(Tasks, "SLURM_STEP_NUM_TASKS"),
+            or(Tasks, "SLURM_NTASKS"),
+            is(TaskRank, "SLURM_PROCID"),
+            is(TaskLocal, "SLURM_LOCALID"),
+            beside(as_(is(TasksPerNode, "SLURM_STEP_TASKS_PER_NODE"), TaskList), "SLURM_NODEID"),
             is(GpuCount, "SLURM_GPUS_ON_NODE"),
-            is(Cpus, "SLURM_CPUS_PER_TASK"),
+            as_(is(Cpus, "SLURM_CPUS_PER_TASK"), PerTask),
             or(Cpus, "SLURM_CPUS_ON_NODE"),
             // Steps of one job may run beside each other.
             beside(JOB_OF_SLURM, "SLURM_STEP_ID"),
@@ -172,6 +185,9 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             ],
         ],
         claims: &[
+            is(Tasks, "WORLD_SIZE"),
+            is(TaskRank, "RANK"),
+            is(TaskLocal, "LOCAL_RANK"),
             is(TasksPerNode, "LOCAL_WORLD_SIZE"),
             as_(is(TasksPerNode, "LOCAL_RANK"), LocalIndex),
         ],

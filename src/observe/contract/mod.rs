@@ -114,6 +114,12 @@ pub fn known_variables() -> Vec<&'static str> {
     names
 }
 
+/// The variables in which a platform gives a field, whether or not they are set.
+pub fn variables_of(platform: &str, field: Field) -> Vec<&'static str> {
+    let rows = platforms().filter(|row| row.id == platform).flat_map(|row| row.claims);
+    rows.filter(|row| row.field == field).map(|row| row.variable).collect()
+}
+
 fn proves(host: &Host, platform: &Platform) -> bool {
     let holds = |test: &Test| match test {
         Test::Set(name) => host.variable(name).is_some(),

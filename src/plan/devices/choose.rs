@@ -6,14 +6,15 @@
 
 use std::ffi::OsString;
 
-use super::{count, gpu_of, has_mig};
+use super::{count, gpu_of, has_mig, has_own_gpus};
 use crate::lang::Text;
 use crate::observe::{Facts, Gpu, GpuFacts, gpu};
-use crate::plan::PlannedGpu;
 use crate::plan::distance::is_near;
 use crate::plan::notes::{Notes, severity};
 use crate::plan::rails::Rails;
+use crate::plan::{PlannedGpu, Task};
 use crate::probe::GpuProcess;
+use crate::rank::LocalRank;
 use crate::settings::{LayoutRule, Settings};
 use crate::text;
 use crate::verdict::Severity;
@@ -26,6 +27,19 @@ const IDLE: u64 = 1 << 30;
 pub struct Chosen {
     pub gpus: Vec<PlannedGpu>,
     pub env: Vec<(String, OsString)>,
+    /// LOCAL_RANK of a task that sees its own GPUs alone.
+    pub device_rank: Option<LocalRank>,
+}
+
+/// For how many ranks GPUs are chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    pub nproc: u32,
+    /// Somebody asked for this number.
+    pub exact: bool,
+    pub rule: LayoutRule,
+    /// The one rank that is started from here.
+    pub task: Option<&'a Task>,
 }
 
 /// Chooses `nproc` of the visible GPUs: idle ones, then one NUMA node, then those
@@ -33,17 +47,20 @@ pub struct Chosen {
 ///
 /// The order of the visible GPUs is never changed, since allocators that virtualise
 /// GPUs (HAMi) count limits by position.
-pub fn choose(
-    settings: &Settings,
-    facts: &Facts,
-    nproc: u32,
-    exact: bool,
-    rule: LayoutRule,
-    notes: &mut Notes,
-) -> Chosen {
+pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut Notes) -> Chosen {
+    let Wish { nproc, exact, rule, task } = *wish;
     let visible = &facts.gpus.visible;
-    let (selected, because) = select(facts, nproc as usize);
-    let mut next = 0;
+    let own = task.filter(|task| has_own_gpus(facts, task));
+    let (selected, because) = match task {
+        // Each task chooses for itself, and all must come to the same.
+        Some(_) => {
+            let used = if own.is_some() { 1 } else { nproc as usize };
+            let first = (0..visible.len()).take(used).collect();
+            (first, text!("in order", "按原有顺序"))
+        }
+        None => select(facts, nproc as usize),
+    };
+    let mut next = own.map_or(0, |task| task.local.0);
     let gpus = visible
         .iter()
         .enumerate()
@@ -69,7 +86,16 @@ pub fn choose(
     {
         busy(&facts.gpus, &selected, notes);
     }
-    let mut chosen = Chosen { gpus, env: Vec::new() };
+    let mut chosen = Chosen { gpus, ..Chosen::default() };
+    if let Some(task) = own {
+        chosen.device_rank = device_rank(facts, task, notes);
+        return chosen;
+    }
+    if task.is_some() && selected.len() < visible.len() {
+        // LOCAL_RANK is the index among those that are visible; nothing is to be narrowed.
+        unused(visible.len(), nproc, exact, rule, notes);
+        return chosen;
+    }
     if selected.len() == visible.len() || has_mig(&facts.gpus) {
         return chosen;
     }
@@ -95,6 +121,41 @@ pub fn choose(
         chosen.env.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".into()));
     }
     chosen
+}
+
+/// LOCAL_RANK selects the device in most scripts, and of its own GPUs a task uses the first: it
+/// gets 0, as with torchrun's `--virtual-local-rank`. One that somebody has set stays.
+fn device_rank(facts: &Facts, task: &Task, notes: &mut Notes) -> Option<LocalRank> {
+    let (local, of) = (task.local, task.of);
+    let visible = count(facts.gpus.visible.len());
+    if local.0 < visible {
+        return None;
+    }
+    let set = facts.environment.get("LOCAL_RANK").filter(|value| !value.trim().is_empty());
+    if let Some(set) = set {
+        notes.warn(
+            "gpu.local-rank",
+            text!(
+                "LOCAL_RANK={set} is no device of this task, which sees {visible} of the node's GPUs: torch.cuda.set_device(LOCAL_RANK) fails with \"invalid device ordinal\"",
+                "LOCAL_RANK={set} 不是本 task 可见的设备（它只可见本节点的 {visible} 个 GPU）：torch.cuda.set_device(LOCAL_RANK) 会因 \"invalid device ordinal\" 失败"
+            ),
+            text!(
+                "let every task see all GPUs of the node, unset LOCAL_RANK, or use LOCAL_RANK % torch.cuda.device_count() in the script",
+                "请让各 task 可见本节点的全部 GPU、取消设置 LOCAL_RANK，或在脚本中使用 LOCAL_RANK % torch.cuda.device_count()"
+            ),
+        );
+        return None;
+    }
+    notes.decide(
+        "LOCAL_RANK",
+        0,
+        text!(
+            "this task sees GPUs of its own alone, the first of which is device 0 (as torchrun --virtual-local-rank); its place among the {of} tasks of the node is {local}",
+            "本 task 只可见分配给自己的 GPU，其中第一个为设备 0（与 torchrun --virtual-local-rank 相同）；它在本节点 {of} 个 task 中的位置为 {local}"
+        ),
+        "detected",
+    );
+    Some(LocalRank(0))
 }
 
 /// Positions among the visible GPUs, rising, and why these.

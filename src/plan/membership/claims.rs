@@ -226,16 +226,42 @@ fn list(value: &str) -> Vec<String> {
     })
 }
 
-/// How often, at least, the platform starts its command on this node; what cannot be read
-/// counts as once.
+/// How often, at least, the platform starts its command on one node of the job; what cannot
+/// be read counts as once.
 pub(super) fn tasks(found: &Evidence) -> u32 {
-    let value = found.claim.value.trim();
-    let digits = value.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(value.len());
-    let number: Option<u32> = value.get(..digits).and_then(|digits| digits.parse().ok());
+    let number = || found.claim.value.trim().parse::<u32>().ok();
     match found.reading {
-        Reading::LocalIndex => number.map_or(1, |index| index.saturating_add(1)),
-        _ => number.unwrap_or(1),
+        Reading::LocalIndex => number().map_or(1, |index| index.saturating_add(1)),
+        Reading::TaskList => task_list(&found.claim.value).into_iter().max().unwrap_or(1),
+        _ => number().unwrap_or(1),
     }
+}
+
+/// How often it starts its command on this node.
+pub(super) fn tasks_here(found: &Evidence) -> Option<u32> {
+    let count = match found.reading {
+        Reading::LocalIndex => None,
+        Reading::TaskList => {
+            let node = found.beside.as_ref()?.value.trim().parse::<usize>().ok()?;
+            task_list(&found.claim.value).get(node).copied()
+        }
+        _ => found.claim.value.trim().parse().ok(),
+    };
+    count.filter(|count| *count > 0)
+}
+
+/// `8(x2),4` → 8, 8, 4; ends where it cannot be read.
+fn task_list(value: &str) -> Vec<u32> {
+    let mut all = Vec::new();
+    for part in value.trim().split(',') {
+        let (number, times) = match part.split_once("(x") {
+            Some((number, times)) => (number, times.trim_end_matches(')').parse::<usize>()),
+            None => (part, Ok(1)),
+        };
+        let (Ok(number), Ok(times)) = (number.trim().parse::<u32>(), times) else { break };
+        all.extend(std::iter::repeat_n(number, times.min(MOST_NODES as usize - all.len())));
+    }
+    all
 }
 
 /// The master's host as a claim gives it, unchecked.

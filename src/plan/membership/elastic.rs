@@ -77,6 +77,7 @@ pub(super) fn elastic(
         master_port: master.port,
         master_port_free: false,
         elastic: Some((least, most)),
+        task: None,
     }))
 }
 

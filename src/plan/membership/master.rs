@@ -24,12 +24,13 @@ pub(super) struct Master {
     pub(super) port: u16,
 }
 
-/// Host and port of a job whose node ranks are known.
+/// Host and port of a job whose node ranks are known: of this node's, and of how many
+/// launchers that have to meet.
 pub(super) fn master(
     settings: &Settings,
     contract: &Contract,
     nnodes: &Known,
-    node_rank: u32,
+    (node_rank, members): (u32, u32),
     decisions: &mut Vec<Decision>,
     warnings: &mut Vec<Warning>,
 ) -> Result<Master, Refusal> {
@@ -40,7 +41,7 @@ pub(super) fn master(
         Some(addr) => addr,
         None => {
             let claims = if alone { Vec::new() } else { addresses(contract, several) };
-            claimed_addr(&claims, nnodes, decisions, warnings)?
+            claimed_addr(&claims, nnodes, members, decisions, warnings)?
         }
     };
     if several && node_rank > 0 && claims::is_loopback(&addr) {
@@ -68,7 +69,7 @@ pub(super) fn master(
         Some(port) => port,
         None => {
             let default = contract.default_port.unwrap_or(STATIC_PORT);
-            claimed_port(&claims, several, default, decisions, warnings)?
+            claimed_port(&claims, members > 1, default, decisions, warnings)?
         }
     };
     Ok(Master { addr, port })
@@ -99,7 +100,7 @@ pub(super) fn rendezvous(
     let several = Known { value: 2, source: count.to_string(), by: By::Platform };
     let addr = match stated_addr(settings, decisions)? {
         Some(addr) => addr,
-        None => claimed_addr(&hosts, &several, decisions, warnings)?,
+        None => claimed_addr(&hosts, &several, several.value, decisions, warnings)?,
     };
     let port = match stated_port(settings, decisions)? {
         Some(port) => port,
@@ -147,6 +148,7 @@ fn stated() -> Text {
 fn claimed_addr(
     found: &[Evidence],
     nnodes: &Known,
+    members: u32,
     decisions: &mut Vec<Decision>,
     warnings: &mut Vec<Warning>,
 ) -> Result<String, Refusal> {
@@ -200,7 +202,10 @@ fn claimed_addr(
         ));
     }
     let blank = found.first().map_or("default".to_owned(), |found| found.claim.to_string());
-    let because = text!("one node meets nobody", "单节点无需会合");
+    let because = match members {
+        1 => text!("one node meets nobody", "单节点无需会合"),
+        _ => text!("all tasks are on this node", "全部 task 都在本节点上"),
+    };
     decisions.push(Decision::new("master_addr", "127.0.0.1", because, blank));
     Ok("127.0.0.1".to_owned())
 }

@@ -10,18 +10,28 @@ use super::claims::MOST_NODES;
 use super::*;
 use crate::host::Host;
 use crate::observe::{Claim, GpuFacts, VisibleGpu, contract};
+use crate::plan::Task;
 use crate::settings::fixtures::undecided;
-use crate::settings::{Nproc, Rendezvous, Source, Sourced, WorldSizeCounts};
+use crate::settings::{Engine, Nproc, Rendezvous, Source, Sourced, WorldSizeCounts};
 
 /// What came out: the membership with what was said on the way, or the refusal.
 pub(super) struct Told {
     pub(super) result: Result<Membership, Refusal>,
-    decisions: Vec<Decision>,
+    pub(super) decisions: Vec<Decision>,
     warnings: Vec<Warning>,
 }
 
 impl Told {
-    /// `platform nnodes rank addr:port [free] [min:max] [warning ids]`, or `refused id`.
+    pub(super) fn new(
+        result: Result<Membership, Refusal>,
+        decisions: Vec<Decision>,
+        warnings: Vec<Warning>,
+    ) -> Told {
+        Told { result, decisions, warnings }
+    }
+
+    /// `platform nnodes rank addr:port [free] [min:max] [task RANK/WORLD LOCAL/OF] [warning ids]`,
+    /// or `refused id`.
     pub(super) fn line(&self) -> String {
         match &self.result {
             Err(refusal) => format!("refused {}", refusal.id),
@@ -40,6 +50,10 @@ impl Told {
                 if let Some((least, most)) = member.elastic {
                     line = format!("{line} {least}..{most}");
                 }
+                if let Some(task) = &member.task {
+                    let Task { rank, world, local, of, .. } = task;
+                    line = format!("{line} task {rank}/{world} {local}/{of}");
+                }
                 for warning in &self.warnings {
                     line.push(' ');
                     line.push_str(&warning.id);
@@ -49,7 +63,7 @@ impl Told {
         }
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         self.result.as_ref().err().map(|refusal| refusal.text.en.to_string()).unwrap_or_default()
     }
 }
@@ -73,7 +87,7 @@ pub(super) fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
     let contract = contract(host, None);
     let result = membership(settings, &contract, gpus, &mut decisions, &mut warnings);
-    Told { result, decisions, warnings }
+    Told::new(result, decisions, warnings)
 }
 
 pub(super) fn of(pairs: &str) -> Told {
@@ -679,6 +693,7 @@ proptest! {
             WorldSizeCounts::Auto, WorldSizeCounts::Nodes, WorldSizeCounts::Processes,
         ]),
         nodes in prop::option::weighted(0.2, 0u32..5),
+        engine in prop::sample::select(vec![Engine::Torchrun, Engine::Direct]),
     ) {
         let environment = pairs
             .into_iter()
@@ -686,6 +701,7 @@ proptest! {
             .collect();
         let mut settings = undecided();
         settings.world_size_counts.value = counts;
+        settings.engine.value = engine;
         settings.nnodes = nodes.and_then(|nodes| flag("--nnodes", nodes));
         let told = tell(&settings, &Host::replayed("/nonexistent", environment), &gpus(visible));
         match told.result {
@@ -693,8 +709,13 @@ proptest! {
                 prop_assert!(member.node_rank < member.nnodes);
                 prop_assert!(member.nnodes <= MOST_NODES);
                 prop_assert!(member.master_port != 0);
+                if let Some(task) = &member.task {
+                    prop_assert!(engine == Engine::Direct);
+                    prop_assert!(task.rank.0 < task.world && task.local.0 < task.of);
+                    prop_assert!(task.of <= task.world);
+                }
                 prop_assert!(claims::host_problem(&member.master_addr).is_none());
-                prop_assert_eq!(member.master_port_free, member.nnodes == 1 && member.elastic.is_none());
+                prop_assert_eq!(member.master_port_free, member.members() == 1 && member.elastic.is_none());
                 for what in ["nnodes", "master_addr", "master_port"] {
                     let given = told.decisions.iter().filter(|one| one.what == what).count();
                     prop_assert_eq!(given, 1, "{}", what);

@@ -1,0 +1,300 @@
+//! Platforms that start their command once per rank.
+//!
+//! Takes settings and contract; gives the [`Task`] that this start is, a refusal where the
+//! engine starts ranks itself, or None where the command is started once per node. All
+//! numbers of a task come from one platform: a launcher inside of another one counts
+//! other things.
+
+use crate::lang::Text;
+use crate::observe::{self, Claim, Contract, Evidence, Field, GpuFacts, Reading, Strength};
+use crate::plan::{Decision, Task};
+use crate::rank::{GlobalRank, LocalRank};
+use crate::settings::{Engine, Settings};
+use crate::text;
+use crate::verdict::{Refusal, Warning};
+
+use super::claims::{self, MOST_NODES, refuse};
+use super::nodes::{self, half_given};
+use super::{By, Known, rank};
+
+/// Most tasks of a node.
+const MOST: u32 = 4096;
+/// What overrides a number of a task.
+const ONCE: &str = "--nnodes N and --node-rank K where it is started once per node";
+
+/// A task, and the variables that say so.
+pub(super) struct Found {
+    pub(super) task: Task,
+    rank: Claim,
+    world: Claim,
+    local: Claim,
+    platform: String,
+    strength: Strength,
+}
+
+/// The task that this start is, where the platform starts its command several times on a node.
+pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Found>, Refusal> {
+    if settings.nnodes.is_some() && settings.node_rank.is_some() {
+        return Ok(None);
+    }
+    let mut most: Option<(u32, Evidence)> = None;
+    for found in claims::spoken(contract, Field::TasksPerNode) {
+        let tasks = claims::tasks(&found);
+        // Of those that say the same the strongest.
+        if tasks > most.as_ref().map_or(1, |(most, _)| *most) {
+            most = Some((tasks, found));
+        }
+    }
+    let Some((tasks, found)) = most else { return Ok(None) };
+    match settings.engine.value {
+        Engine::Direct => read(contract, &found).map(Some),
+        _ => Err(refused(tasks, &found)),
+    }
+}
+
+/// The numbers of this task, all from the platform of `found`.
+fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
+    let platform = &found.platform;
+    let said = |field: Field| {
+        let said = claims::spoken(contract, field).into_iter();
+        said.filter(|one| one.platform == *platform)
+            .find(|one| field != Field::TasksPerNode || claims::tasks_here(one).is_some())
+    };
+    let fields = [Field::Tasks, Field::TaskRank, Field::TaskLocal, Field::TasksPerNode];
+    let [Some(world), Some(rank), Some(local), Some(of)] = fields.map(said) else {
+        let missing: Vec<&str> = fields
+            .into_iter()
+            .filter(|field| said(*field).is_none())
+            .filter_map(|field| match found.beside.as_ref() {
+                // The list is there, and this node's place in it is not.
+                None if found.reading == Reading::TaskList && field == found.field => {
+                    Some("SLURM_NODEID")
+                }
+                _ => observe::variables_of(platform, field).first().copied(),
+            })
+            .collect();
+        return Err(half_given(
+            contract,
+            {
+                let (claim, missing) = (&found.claim, missing.join(", "));
+                text!(
+                    "{claim}: this command is started once per rank, and a number of this task is not given: {missing}",
+                    "{claim}：该命令按 rank 逐个启动，但缺少本 task 的数值：{missing}"
+                )
+            },
+            text!(
+                "start it by a launcher that sets all of them (srun, mpirun); or once per node, with --nnodes N and --node-rank K",
+                "请使用会给出全部数值的启动器（srun、mpirun）；或每节点只启动一次，并给出 --nnodes N 和 --node-rank K"
+            ),
+        ));
+    };
+    let number = |found: &Evidence, least, most| {
+        claims::number(&found.claim, &found.claim.value, least, most, ONCE)
+    };
+    let count = number(&world, 1, MOST_NODES)?;
+    let here = claims::tasks_here(&of).unwrap_or(1);
+    let task = Task {
+        rank: GlobalRank(number(&rank, 0, MOST_NODES - 1)?),
+        world: count,
+        local: LocalRank(number(&local, 0, MOST - 1)?),
+        of: here,
+        source: of.claim.to_string(),
+    };
+    check(task.rank.0, &rank.claim, count, &world.claim)?;
+    check(task.local.0, &local.claim, here, &of.claim)?;
+    if here > count {
+        return Err(claims::contradiction(&of.claim, &world.claim, ONCE));
+    }
+    Ok(Found {
+        task,
+        rank: rank.claim,
+        world: world.claim,
+        local: local.claim,
+        platform: platform.clone(),
+        strength: found.strength,
+    })
+}
+
+/// An index against the count that it belongs to.
+fn check(index: u32, said: &Claim, count: u32, by: &Claim) -> Result<(), Refusal> {
+    if index < count {
+        return Ok(());
+    }
+    let last = count.saturating_sub(1);
+    Err(refuse(
+        "membership.rank",
+        text!(
+            "{said} is beyond the last of {count} tasks ({by}): they are numbered 0 to {last}",
+            "{said} 超出了 {count} 个 task（{by}）的范围：编号应为 0 到 {last}"
+        ),
+        text!(
+            "correct one of them, or state {ONCE}",
+            "请改正其中之一；若每节点只启动一次，请给出 --nnodes N 和 --node-rank K"
+        ),
+    ))
+}
+
+impl Found {
+    /// The number of nodes, and the one that this task is on.
+    pub(super) fn node(
+        &self,
+        settings: &Settings,
+        contract: &Contract,
+        gpus: &GpuFacts,
+        decisions: &mut Vec<Decision>,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<(Known, Known), Refusal> {
+        let contract = &self.about_nodes(contract);
+        let said = |field| {
+            let mut found = claims::spoken(contract, field).into_iter();
+            found.any(|found| found.strength > Strength::Hint)
+        };
+        let nnodes = if settings.nnodes.is_some() || said(Field::Nnodes) {
+            nodes::nnodes(settings, contract, gpus, decisions, warnings)?
+        } else {
+            let (count, because) = self.count()?;
+            let source = &self.task.source;
+            decisions.push(Decision::new("nnodes", count, because, source));
+            Known { value: count, source: source.clone(), by: By::Platform }
+        };
+        let node = if settings.node_rank.is_some() || nnodes.value == 1 || said(Field::NodeRank) {
+            rank::node_rank(settings, contract, &nnodes, decisions, warnings)?
+        } else {
+            let Task { rank, of, .. } = &self.task;
+            let value = rank.0.checked_div(*of).unwrap_or(0);
+            let source = self.rank.to_string();
+            let because =
+                text!("{of} tasks on every node, in order", "每节点 {of} 个 task，依次排列");
+            decisions.push(Decision::new("node_rank", value, because, &source));
+            Known { value, source, by: By::Platform }
+        };
+        if node.value >= nnodes.value {
+            return Err(claims::contradiction(&self.rank, &self.world, ONCE));
+        }
+        self.explain(decisions);
+        Ok((nnodes, node))
+    }
+
+    fn explain(&self, decisions: &mut Vec<Decision>) {
+        let Found { task, rank, world, local, platform, .. } = self;
+        let Task { of, source, .. } = task;
+        let once = text!(
+            "{platform} starts this command once per rank",
+            "{platform} 按 rank 逐个启动该命令"
+        );
+        let here = text!("the tasks of this node", "本节点的 task 数");
+        let place =
+            text!("its place among the {of} of this node", "它在本节点 {of} 个 task 中的位置");
+        let count = text!("the number of all tasks", "全部 task 数");
+        decisions.extend([
+            Decision::new("rank", task.rank, once, rank),
+            Decision::new("world_size", task.world, count, world),
+            Decision::new("local_rank", task.local, place, local),
+            Decision::new("nproc_per_node", of, here, source),
+        ]);
+    }
+
+    /// What of the contract is about nodes: nothing that counts processes, and beside a
+    /// launcher of MPI nothing of what it runs in.
+    fn about_nodes(&self, contract: &Contract) -> Contract {
+        let counts_nodes = |found: &&Evidence| match found.field {
+            Field::WorldSize | Field::Rank => false,
+            Field::Nnodes | Field::NodeRank => {
+                found.reading != Reading::Processes
+                    && (self.strength < Strength::Launcher || found.platform == self.platform)
+            }
+            _ => true,
+        };
+        let evidence = contract.evidence.iter().filter(counts_nodes).cloned().collect();
+        Contract { evidence, ..contract.clone() }
+    }
+
+    /// How many nodes there are where no variable counts them: every node has as many tasks
+    /// as this one, and they are numbered node by node.
+    fn count(&self) -> Result<(u32, Text), Refusal> {
+        let Task { rank, world, local, of, source } = &self.task;
+        if of == world {
+            return Ok((1, text!("all tasks are on this node", "全部 task 都在本节点上")));
+        }
+        let nodes = world.checked_div(*of).filter(|nodes| nodes.checked_mul(*of) == Some(*world));
+        let in_order = rank.0.checked_rem(*of) == Some(local.0);
+        match nodes.filter(|_| in_order) {
+            Some(nodes) => Ok((
+                nodes,
+                text!(
+                    "{world} tasks, and as many on every node as on this one",
+                    "共 {world} 个 task，各节点的 task 数与本节点相同"
+                ),
+            )),
+            None => Err(refuse(
+                "membership.tasks",
+                text!(
+                    "no variable says which node task {rank} of {world} is on: {source}, and the tasks are not numbered node by node with {of} on each",
+                    "没有变量说明 task {rank}（共 {world} 个）位于哪个节点：{source}，且 task 不是按节点依次编号、每节点 {of} 个"
+                ),
+                text!(
+                    "start as many tasks on every node, node by node (--map-by ppr:N:node, -ppn N); --nnodes N and --node-rank K where it is started once per node",
+                    "请在每个节点上启动相同数量的 task，并按节点依次编号（--map-by ppr:N:node、-ppn N）；若每节点只启动一次，请给出 --nnodes N 和 --node-rank K"
+                ),
+            )),
+        }
+    }
+}
+
+/// A platform that starts its command once per GPU would start us as often.
+fn refused(tasks: u32, found: &Evidence) -> Refusal {
+    let claim = &found.claim;
+    let least_en = if found.reading == Reading::LocalIndex { "at least " } else { "" };
+    let least_zh = if found.reading == Reading::LocalIndex { "至少 " } else { " " };
+    let hint = if found.strength == Strength::Hint {
+        text!(
+            "--engine direct makes each start one rank; else ask for one process per node (processCount = number of nodes, --ntasks-per-node=1); if it is one already and LOCAL_RANK and LOCAL_WORLD_SIZE are left over, unset them or state --nnodes and --node-rank",
+            "用 --engine direct 可使每次启动对应一个 rank；否则请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1）；若已是如此，而 LOCAL_RANK 和 LOCAL_WORLD_SIZE 只是残留变量，请取消设置，或给出 --nnodes 和 --node-rank"
+        )
+    } else {
+        text!(
+            "--engine direct makes each start one rank; else ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node all the same, state --nnodes and --node-rank",
+            "用 --engine direct 可使每次启动对应一个 rank；否则请设为每节点一个 task（--ntasks-per-node=1、-npernode 1 或 -ppn 1）；若该命令在每节点上确实只启动一次，请给出 --nnodes 和 --node-rank"
+        )
+    };
+    refuse(
+        "membership.tasks",
+        text!(
+            "{claim}: the platform starts this command {least_en}{tasks} times on a node, and this engine needs it started once",
+            "{claim}：平台会在一个节点上启动该命令{least_zh}{tasks} 次，而当前引擎要求只启动一次"
+        ),
+        hint,
+    )
+}
+
+/// A launcher that counts processes and does not say how many of them this node has.
+pub(super) fn refuse_unknown(
+    contract: &Contract,
+    nnodes: &Known,
+    node_rank: &Known,
+) -> Result<(), Refusal> {
+    let counts = [(Field::Nnodes, nnodes), (Field::NodeRank, node_rank)];
+    let used = counts.into_iter().find_map(|(field, known)| {
+        let claims = claims::spoken(contract, field).into_iter();
+        let mut claims = claims.filter(|found| found.reading == Reading::Processes);
+        claims.find(|found| {
+            found.claim.to_string() == known.source
+                && !claims::spoken(contract, Field::TasksPerNode)
+                    .iter()
+                    .any(|tasks| tasks.strength == found.strength)
+        })
+    });
+    let Some(found) = used.filter(|_| nnodes.value > 1) else { return Ok(()) };
+    let (claim, platform) = (&found.claim, &found.platform);
+    Err(refuse(
+        "membership.tasks",
+        text!(
+            "{claim} is about processes ({platform}), and no variable says how many of them this node has, so it is not known to be one per node",
+            "{claim} 表示的是进程（{platform}），但没有变量说明本节点有多少进程，无法确认每节点只有一个"
+        ),
+        text!(
+            "start one process per node and state --nnodes N and --node-rank K",
+            "请每节点只启动一个进程，并给出 --nnodes N 和 --node-rank K"
+        ),
+    ))
+}
