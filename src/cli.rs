@@ -285,7 +285,8 @@ pub struct Options {
     /// How torchrun's agents meet: static (ranks in node order) or c10d [default: static]
     #[arg(long, value_name = "BACKEND", help_heading = MEMBERSHIP)]
     pub rdzv: Option<OsString>,
-    /// Start although a torchrun already runs above this process
+    /// Start although a torchrun, or a like launcher, runs above this process: as a job of
+    /// its own on this node, whatever that one's variables say
     #[arg(long, help_heading = MEMBERSHIP)]
     pub nested: bool,
 

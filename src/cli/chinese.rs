@@ -59,7 +59,10 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "单独出现的 WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认: auto]",
     ),
     ("rdzv", "各节点 torchrun 的汇合方式：static（rank 按节点顺序排列）或 c10d [默认: static]"),
-    ("nested", "即使上层已有 torchrun 在运行，也照常启动"),
+    (
+        "nested",
+        "即使上层已有 torchrun 或类似的启动器在运行，也照常启动：作为本节点上的独立任务，不受其变量影响",
+    ),
     (
         "nproc_per_node",
         "每个节点的进程数：auto（在 GPU 数量和布局允许的范围内取最大值）或具体数字 [默认: auto]",

@@ -67,6 +67,13 @@ pub fn membership(
     warnings: &mut Vec<Warning>,
 ) -> Result<Membership, Refusal> {
     refuse_nesting(settings, contract, warnings)?;
+    let own;
+    let contract = if is_nested(settings, contract) {
+        own = of_its_own(contract);
+        &own
+    } else {
+        contract
+    };
     let task = tasks::task(settings, contract)?;
     if task.is_none()
         && let Some(elastic) = elastic::elastic(settings, contract, decisions, warnings)?
@@ -98,6 +105,23 @@ pub fn membership(
         elastic: None,
         task: task.map(|found| found.task),
     })
+}
+
+/// Whether this is meant to run inside of a rank of another launcher.
+fn is_nested(settings: &Settings, contract: &Contract) -> bool {
+    settings.nested && contract.inside_torchrun.is_some()
+}
+
+/// What a rank of another launcher finds in its environment describes that rank, the other
+/// nodes and the port of the outer job: nothing of it is about the job that it starts.
+fn of_its_own(contract: &Contract) -> Contract {
+    Contract {
+        platform: "nested".to_owned(),
+        evidence: Vec::new(),
+        default_port: None,
+        advice: None,
+        ..contract.clone()
+    }
 }
 
 fn platform(contract: &Contract) -> String {

@@ -75,7 +75,7 @@ pub struct Settings {
     pub master_addr: Option<Sourced<String>>,
     pub master_port: Option<Sourced<u16>>,
     pub world_size_counts: Sourced<WorldSizeCounts>,
-    /// Start although a torchrun already runs above us.
+    /// Start although a launcher of ranks runs above us: as a job of its own.
     pub nested: bool,
 
     pub nproc_per_node: Sourced<Nproc>,

@@ -19,7 +19,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // What torchrun gives its workers, here left over or with `--nested`.
+        // What torchrun gives its workers, here left over.
         id: "torchrun-worker",
         strength: Strength::Conventional,
         proofs: &[&[Set("TORCHELASTIC_RUN_ID"), Set("GROUP_WORLD_SIZE"), Set("GROUP_RANK")]],

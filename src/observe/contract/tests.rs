@@ -44,6 +44,21 @@ fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
     assert_eq!(found.stale_rank_variables, ["LOCAL_RANK"]);
 }
 
+/// A rank of ours is a rank like any other; the program of the engine `command` is none.
+#[test]
+fn a_rank_of_our_own_above_is_found_as_well() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    process(root, "self", 30, &["ranklaunch", "run"]);
+    process(root, "30", 20, &["python", "train.py"]);
+    process(root, "20", 1, &["/opt/ranklaunch", "rank", "--", "python", "train.py"]);
+    process(root, "1", 0, &["ranklaunch", "run", "--", "train.py"]);
+    let above = |pairs: &[(&str, &str)]| contract(&host(root, pairs)).inside_torchrun;
+    let line = "/opt/ranklaunch rank -- python train.py".to_owned();
+    assert_eq!(above(&[("RANK", "0"), ("LOCAL_RANK", "0")]), Some((20, line)));
+    assert_eq!(above(&[("NODE_RANK", "0"), ("NNODES", "1")]), None);
+}
+
 #[test]
 fn a_parent_chain_that_never_ends_is_left() {
     let root = tempfile::tempdir().expect("a folder");

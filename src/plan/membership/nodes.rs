@@ -44,13 +44,20 @@ pub(super) fn nnodes(
         known
     } else {
         refuse_lone_master(settings, contract)?;
-        decisions.push(Decision::new(
-            "nnodes",
-            1,
-            text!("nothing says that there are more", "没有任何信息表明有更多节点"),
-            "default",
-        ));
-        Known { value: 1, source: "default".to_owned(), by: By::Nobody }
+        let (because, source) = match &contract.inside_torchrun {
+            Some((pid, _)) => (
+                text!(
+                    "process {pid} above us starts ranks, and this is in one of them: what its variables count is not this job; --nnodes N, --node-rank K and --master-addr for more nodes",
+                    "上级进程 {pid} 会启动 rank，当前位于其中一个 rank 之内：其变量描述的不是本任务；需要更多节点时用 --nnodes N、--node-rank K 和 --master-addr"
+                ),
+                "--nested",
+            ),
+            None => {
+                (text!("nothing says that there are more", "没有任何信息表明有更多节点"), "default")
+            }
+        };
+        decisions.push(Decision::new("nnodes", 1, because, source));
+        Known { value: 1, source: source.to_owned(), by: By::Nobody }
     };
     // `--nnodes 1` takes this node out of the job that WORLD_SIZE is about.
     if matches!(known.by, By::Setting | By::Platform) && !known.is_apart() {

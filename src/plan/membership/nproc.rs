@@ -10,6 +10,7 @@ use crate::text;
 use crate::verdict::Refusal;
 
 use super::claims::{self, refuse};
+use super::is_nested;
 
 /// More processes than a node can have GPUs or cores for.
 const MOST: u32 = 4096;
@@ -30,6 +31,10 @@ pub enum AskedNproc {
 /// Flag, environment and profile before the platform's variable.
 pub fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
     let setting = &settings.nproc_per_node;
+    if is_nested(settings, contract) && setting.source == Source::Default {
+        // What the platform asks for is meant for the outer job.
+        return Ok(AskedNproc::Auto);
+    }
     match setting.value {
         Nproc::Count(n) => return Ok(AskedNproc::Count { n, source: setting.source.to_string() }),
         Nproc::Auto if setting.source != Source::Default => return Ok(AskedNproc::Auto),

@@ -3,6 +3,7 @@
 
 use super::tests::{Told, gpus, host, of, tell};
 use super::*;
+use crate::observe::contract;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Engine, Source, Sourced};
 
@@ -266,4 +267,42 @@ fn one_task_per_node_is_a_node() {
         assert_eq!(told.line(), of(pairs).line(), "{pairs}");
         assert!(told.result.expect("a membership").task.is_none(), "{pairs}");
     }
+}
+
+/// `--nested` in a rank of another launcher: what its environment counts is not this job.
+#[test]
+fn a_nested_job_is_one_of_its_own() {
+    let torchrun = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=2 \
+        TORCHELASTIC_RUN_ID=x MASTER_ADDR=n0 MASTER_PORT=29500";
+    let slurm = "SLURM_JOB_ID=7 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-2] \
+        SLURM_STEP_TASKS_PER_NODE=1(x2)";
+    let ours = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 NODE_RANK=0 MASTER_ADDR=n0 MASTER_PORT=1";
+    let line = |settings: &Settings, pairs: &str, above: bool| {
+        let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+        let above = above.then(|| (41, "python -m torch.distributed.run a.py".to_owned()));
+        let contract = contract(&host(pairs), above);
+        let result = membership(settings, &contract, &gpus(8), &mut decisions, &mut warnings);
+        Told::new(result, decisions, warnings)
+    };
+    let nested = |settings: Settings| Settings { nested: true, ..settings };
+    for pairs in [torchrun, slurm, ours, &format!("{slurm} {torchrun}")] {
+        for settings in [undecided(), direct()] {
+            let told = line(&nested(settings.clone()), pairs, true);
+            assert_eq!(told.line(), "nested 1 0 127.0.0.1:29500 free", "{pairs}");
+            let because = &told.decisions.first().expect("nnodes").because;
+            assert!(
+                because.en.contains("process 41") && because.en.contains("--nnodes"),
+                "{because:?}"
+            );
+            // Without a launcher above, the option changes nothing.
+            let alone = line(&nested(settings.clone()), pairs, false);
+            assert_eq!(alone.line(), line(&settings, pairs, false).line(), "{pairs}");
+        }
+    }
+    let mut two = nested(undecided());
+    two.nnodes = Some(Sourced::new(2, Source::Flag("--nnodes".into())));
+    two.node_rank = Some(Sourced::new(1, Source::Flag("--node-rank".into())));
+    assert_eq!(line(&two, torchrun, true).line(), "refused membership.master-addr");
+    two.master_addr = Some(Sourced::new("n3".into(), Source::Flag("--master-addr".into())));
+    assert_eq!(line(&two, torchrun, true).line(), "flags 2 1 n3:29500");
 }
