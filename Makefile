@@ -1,6 +1,7 @@
 # make demo   build, then launch a real two-node job on this machine
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
+# make docs   docs/ anew from the table of ids; `make test` fails where they differ
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
@@ -30,7 +31,7 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
-.PHONY: build demo gpu vm test lint bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu vm test lint docs bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -50,6 +51,9 @@ lint: linker
 	$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy || tests/packages.sh rust-clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+docs: linker
+	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test findings documents
 
 soak: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \

@@ -25,6 +25,9 @@ use crate::verdict::Refusal;
 /// How the embedded probe was built (its glibc floor), where the build says so.
 pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
 
+/// The argument of `explain`, by its name in the list of values for [`completions`].
+pub const EXPLAINED: &str = "ids";
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cli {
@@ -69,6 +72,11 @@ pub enum Command {
     /// something was found (what could not be read is said and does not count), 64 when a
     /// manifest is no YAML.
     Lint(Lint),
+    /// Say what an id or an exit code means, and what to do about it
+    ///
+    /// Every check, refusal, warning, cause of an end and rule of lint has an id, which stands in
+    /// brackets behind the exit code of a message. Without an argument all of them are listed.
+    Explain(Explain),
     /// List, show, begin or check profiles
     Profile {
         #[command(subcommand)]
@@ -213,6 +221,19 @@ pub struct Lint {
     /// Memory that a node can give to pods, such as 256Gi; pods that ask for more are found
     #[arg(long, value_name = "SIZE")]
     pub node_memory: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Explain {
+    /// Ids and exit codes, such as gpu.count or 86 [default: list all]
+    #[arg(value_name = "ID|CODE")]
+    pub ids: Vec<OsString>,
+    /// How it is printed: for people, or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
@@ -400,7 +421,7 @@ pub struct Options {
     max_term_width = 100,
     args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch profile list|show NAME|new|check FILE",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [ID|CODE…] [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag is \
         stronger than a variable, a variable stronger than the profile, and the profile stronger \
         than what the platform says.\n\n\

@@ -11,6 +11,7 @@ mod check_nodes;
 mod commands;
 mod end;
 mod excuse;
+mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod install;
@@ -105,6 +106,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Clean(clean) => apart(|| printing(lang(), || commands::clean(&clean))),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Lint(lint) => printing(lang(), || commands::lint(&lint)),
+        Command::Explain(asked) => printing(lang(), || explain::explain(&asked, lang())),
         Command::Profile { action } => printing(lang(), || profiles::profile(&action)),
         Command::Install { folder } => printing(lang(), || install::install(Path::new(&folder))),
         Command::Completions { shell } => printing(lang(), || commands::completions(shell)),

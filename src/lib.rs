@@ -12,7 +12,8 @@
 //! ([`settings::Settings`], [`observe::Facts`], [`plan::Plan`], [`muster::Found`]), which the
 //! rooms behind it take; of each other they call pure functions at most: `report` shows the
 //! command line that `plan` writes. [`lint`] stands beside the corridor: it reads manifests, asks
-//! `settings` and `plan` what they would say, and starts nothing.
+//! `settings` and `plan` what they would say, and starts nothing. [`findings`] explains what all
+//! of them say by id.
 
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod columns;
 pub mod cpus;
 pub mod decide;
 mod endpoint;
+pub mod findings;
 pub mod host;
 mod hostlist;
 mod in_time;

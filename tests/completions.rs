@@ -66,6 +66,7 @@ const CASES: &[(&str, &[&str], &[&str])] = &[
     ("ranklaunch --profile w", &["wan22", "wan-mine.toml"], &["taehv"]),
     ("ranklaunch plan --profile ", &["wan22", "taehv", "zimdb", "wan-mine.toml"], &[]),
     ("ranklaunch plan --format ", &["text", "json", "shell"], &[]),
+    ("ranklaunch explain gpu.c", &["gpu.count"], &["memlock", "wan-mine.toml"]),
     ("ranklaunch profile ", &["list", "show", "new", "check"], &[]),
     ("ranklaunch profile show z", &["zimdb"], &[]),
     ("ranklaunch pl", &["plan"], &["check"]),

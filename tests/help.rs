@@ -19,6 +19,7 @@ const COMMANDS: &[&str] = &[
     "wait",
     "init",
     "lint",
+    "explain",
     "profile",
     "profile list",
     "profile show",

@@ -1,7 +1,7 @@
 //! Is this node fit for the job: one verdict per check, by id.
 //!
 //! Takes the facts, what the planner found, and what was tried on the network;
-//! gives [`Check`]s in the order of the [table](table::TABLE), each with its
+//! gives [`Check`]s in the order of the [`TABLE`], each with its
 //! severity and a hint. Pure: what has to be tried, others try before. `run`
 //! refuses by the same checks that `check` shows.
 
@@ -29,7 +29,7 @@ use crate::plan::{Plan, Survey};
 use crate::prepare::WriteProblem;
 use crate::settings::Settings;
 use crate::verdict::{Refusal, Severity, Verdict, Warning};
-pub use table::is_advice;
+pub use table::{Row, TABLE, Usual, is_advice};
 
 /// What one check came to, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -187,9 +187,9 @@ impl Finding {
 /// Every check, in the order of the table. A check that is off is left out.
 pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
-    for row in table::TABLE {
+    for row in TABLE {
         let chosen = evidence.settings.severities.get(row.id).map(|chosen| chosen.value);
-        let severity = chosen.unwrap_or_else(|| (row.default)(evidence));
+        let severity = chosen.unwrap_or_else(|| row.usual.severity(evidence));
         for finding in (row.judge)(evidence) {
             let Some(level) = level(finding.kind, severity) else { continue };
             checks.push(Check {

@@ -5,62 +5,107 @@
 use super::{
     Evidence, Finding, gpu_health, gpus, limits, network, nodes, signals, software, storage,
 };
+use crate::lang::Text;
 use crate::settings::{MusterMode, Rdma};
+use crate::text;
 use crate::verdict::{Severity, Verdict};
 
-pub(super) struct Row {
-    pub(super) id: &'static str,
-    pub(super) verdict: Verdict,
-    /// Where neither the user nor a profile says.
-    pub(super) default: fn(&Evidence<'_>) -> Severity,
+/// One check.
+#[expect(missing_debug_implementations, reason = "a row with a function over private types")]
+pub struct Row {
+    pub id: &'static str,
+    pub verdict: Verdict,
+    pub usual: Usual,
     pub(super) judge: fn(&Evidence<'_>) -> Vec<Finding>,
 }
 
-fn fail(_: &Evidence<'_>) -> Severity {
-    Severity::Fail
+/// The severity of a check where neither the user nor a profile says.
+#[derive(Debug, Clone, Copy)]
+pub enum Usual {
+    Fail,
+    Warn,
+    /// It fails where this holds, and warns elsewhere; the same in words (English, Chinese).
+    FailWhere(fn(&Evidence<'_>) -> bool, &'static str, &'static str),
 }
 
-fn warn(_: &Evidence<'_>) -> Severity {
-    Severity::Warn
+impl Usual {
+    pub(super) fn severity(self, evidence: &Evidence<'_>) -> Severity {
+        match self {
+            Fail => Severity::Fail,
+            FailWhere(is_so, ..) if is_so(evidence) => Severity::Fail,
+            Warn | FailWhere(..) => Severity::Warn,
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fail => "fail",
+            Warn | FailWhere(..) => "warn",
+        }
+    }
+
+    /// Where it fails although it warns elsewhere.
+    pub fn fails_where(self) -> Option<Text> {
+        match self {
+            Fail | Warn => None,
+            FailWhere(_, en, zh) => Some(Text::new(en, zh)),
+        }
+    }
+
+    /// `fail`, `warn`, `warn; fail where …`.
+    pub fn words(self) -> Text {
+        let usual = self.as_str();
+        match self.fails_where() {
+            None => Text::same(usual),
+            Some(Text { en, zh }) => text!("{usual}; fail {en}", "{usual}；{zh}为 fail"),
+        }
+    }
 }
+
+use Usual::{Fail, FailWhere, Warn};
 
 /// Beside somebody else's work a job runs slowly; where nothing fits any more, not at all.
-fn fail_on_full_gpus(evidence: &Evidence<'_>) -> Severity {
-    if gpus::is_full(evidence) { Severity::Fail } else { Severity::Warn }
-}
+const FAIL_ON_FULL_GPUS: Usual =
+    FailWhere(gpus::is_full, "where no further process fits", "再容不下任何进程时");
 
 /// Without locked memory no buffer can be registered, so required RDMA is refused.
-fn fail_with_required_rdma(evidence: &Evidence<'_>) -> Severity {
-    let required = evidence.settings.rdma.value == Rdma::Required;
-    if required { Severity::Fail } else { Severity::Warn }
-}
+const FAIL_WITH_REQUIRED_RDMA: Usual = FailWhere(
+    |evidence| evidence.settings.rdma.value == Rdma::Required,
+    "with --rdma required",
+    "使用 --rdma required 时",
+);
 
 /// As a launch does it: what differs is said, and refused where a muster is required.
-fn fail_with_required_muster(evidence: &Evidence<'_>) -> Severity {
-    let required = evidence.settings.muster.value == MusterMode::Required;
-    if required { Severity::Fail } else { Severity::Warn }
-}
+const FAIL_WITH_REQUIRED_MUSTER: Usual = FailWhere(
+    |evidence| evidence.settings.muster.value == MusterMode::Required,
+    "with --muster required",
+    "使用 --muster required 时",
+);
 
+/// `row!(id, verdict, fail | warn | where it fails, judge)`
 macro_rules! row {
-    ($id:literal, $verdict:ident, $default:expr, $judge:expr) => {
-        Row { id: $id, verdict: Verdict::$verdict, default: $default, judge: $judge }
+    ($id:literal, $verdict:ident, $usual:ident, $judge:expr) => {
+        Row { id: $id, verdict: Verdict::$verdict, usual: row!(@ $usual), judge: $judge }
     };
+    (@ fail) => { Fail };
+    (@ warn) => { Warn };
+    (@ $place:ident) => { $place };
 }
 
 /// In the order of the report; the first failure decides the exit code.
-pub(super) const TABLE: &[Row] = &[
+pub const TABLE: &[Row] = &[
     // Before the count: GPUs are missing because of their fault.
     row!("gpu.fault", GpuFault, fail, gpus::faults),
     row!("gpu.fabric", GpuFabric, fail, gpus::fabric),
     row!("gpu.count", GpuCount, fail, gpus::count),
-    row!("gpu.busy", Stale, fail_on_full_gpus, gpus::busy),
+    row!("gpu.busy", Stale, FAIL_ON_FULL_GPUS, gpus::busy),
     row!("gpu.health", GpuFault, warn, gpu_health::health),
     row!("gpu.link", GpuFault, warn, gpu_health::links),
     row!("gpu.mode", GpuFault, warn, gpu_health::modes),
     row!("hami.limit", Limit, warn, gpus::hami),
     row!("shm.size", Limit, warn, limits::shm),
     row!("shm.leftovers", Limit, warn, storage::leftovers),
-    row!("memlock", Limit, fail_with_required_rdma, limits::memlock),
+    row!("memlock", Limit, FAIL_WITH_REQUIRED_RDMA, limits::memlock),
     row!("nofile", Limit, warn, limits::nofile),
     row!("pids.limit", Limit, warn, limits::pids),
     row!("stack.size", Limit, warn, limits::stack),
@@ -86,8 +131,8 @@ pub(super) const TABLE: &[Row] = &[
     row!("torch.allreduce", Python, fail, software::allreduce),
     row!("nodes.arrive", Muster, fail, nodes::arrive),
     row!("nodes.checks", Muster, fail, nodes::others),
-    row!("nodes.differ", Muster, fail_with_required_muster, nodes::differ),
-    row!("nodes.rails", Muster, fail_with_required_muster, nodes::rails),
+    row!("nodes.differ", Muster, FAIL_WITH_REQUIRED_MUSTER, nodes::differ),
+    row!("nodes.rails", Muster, FAIL_WITH_REQUIRED_MUSTER, nodes::rails),
     row!("link.reach", Muster, fail, nodes::reach),
     row!("link.latency", Muster, warn, nodes::latency),
     row!("link.bandwidth", Muster, warn, nodes::bandwidth),

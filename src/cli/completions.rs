@@ -20,7 +20,7 @@ pub(super) fn script(
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut line, "ranklaunch", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
-    with_files(shell, script, profiles).into_bytes()
+    with_files(shell, script, values, profiles).into_bytes()
 }
 
 /// The definition with values and short descriptions, also of all that is below it.
@@ -77,7 +77,12 @@ fn short(help: &str) -> String {
 }
 
 /// Profiles are completed to names and to files.
-fn with_files(shell: Shell, script: String, profiles: &[&str]) -> String {
+fn with_files(
+    shell: Shell,
+    script: String,
+    values: &[(&str, Vec<String>)],
+    profiles: &[&str],
+) -> String {
     let names = profiles.join(" ");
     match shell {
         Shell::Bash => script.replace(
@@ -109,8 +114,12 @@ fn with_files(shell: Shell, script: String, profiles: &[&str]) -> String {
             let script = script.replacen(&format!("{parse} 2>/dev/null\n"), &again, 1);
             // clap's generator for fish knows no words, only options.
             let below = "complete -c ranklaunch -n \"__fish_ranklaunch_using_subcommand";
+            let ids = values.iter().find(|(name, _)| *name == super::EXPLAINED);
+            let ids = ids.map_or_else(String::new, |(_, ids)| ids.join(" "));
+            let ids = format!("{below} explain\" -f -a \"{ids}\"");
             let words = [
                 format!("{below} profile; and __fish_seen_subcommand_from show check\" -a \"{names}\""),
+                ids,
                 format!("{below} completions\" -f -a \"bash elvish fish powershell zsh\""),
             ];
             script

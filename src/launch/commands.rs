@@ -10,6 +10,7 @@ use super::{open, remap};
 use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::decide::decide;
+use crate::findings::{ExitCode, Id};
 use crate::host::Host;
 use crate::lang::{Lang, Text, cause};
 use crate::lint;
@@ -70,7 +71,7 @@ pub(super) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
 }
 
 /// Columns of the terminal on standard output, if one is there.
-fn terminal_width() -> Option<usize> {
+pub(super) fn terminal_width() -> Option<usize> {
     let out = std::io::stdout();
     if !out.is_terminal() {
         return None;
@@ -375,6 +376,9 @@ pub(super) fn completions(shell: clap_complete::Shell) -> i32 {
         settings::choices().into_iter().map(|(name, values)| (name, text(values))).collect();
     values.push(("severity", ids.collect()));
     values.push(("nproc-per-node", text(vec!["auto"])));
+    let codes = ExitCode::all().into_iter().map(|code| code.number().to_string());
+    let ids = Id::ALL.iter().map(ToString::to_string).chain(codes);
+    values.push((cli::EXPLAINED, ids.collect()));
     let profiles: Vec<&str> = settings::EMBEDDED.iter().map(|(name, _)| *name).collect();
     print(cli::completions(shell, &values, &profiles));
     0

@@ -8,6 +8,7 @@ pub mod check_view;
 pub mod closing;
 pub mod ending;
 pub mod engine_log;
+pub mod explain_view;
 pub mod files;
 pub mod journal;
 pub mod memory;

@@ -14,6 +14,7 @@ mod entries;
 mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
+mod forms;
 mod meeting;
 mod places;
 mod profile;
@@ -43,6 +44,7 @@ pub use assumed::Assumed;
 pub use condition::{Condition, Size};
 pub use config_files::config_files;
 pub use entries::CHECK_IDS;
+pub use forms::{Form, forms};
 pub use meeting::read_meeting;
 pub use places::{EMBEDDED, Known, known, text_of};
 use profile::Profile;

@@ -1,0 +1,125 @@
+//! The explanations, as they stand in the files of the families.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::{Family, Id};
+use crate::lang::Text;
+use crate::settings;
+
+/// What a person needs to know of an id or of an exit code.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Explanation {
+    /// What it means, in one line.
+    pub what: Text,
+    /// Why it matters: what becomes of the job otherwise.
+    pub why: Text,
+    /// How it is mended.
+    pub mend: Text,
+    /// How it is overridden, or why it cannot be.
+    #[serde(default = "nothing")]
+    pub off: Text,
+}
+
+fn nothing() -> Text {
+    Text::same("")
+}
+
+/// The files, by their names.
+const FILES: &[(&str, &str)] = &[
+    ("gpu.toml", include_str!("text/gpu.toml")),
+    ("limits.toml", include_str!("text/limits.toml")),
+    ("network.toml", include_str!("text/network.toml")),
+    ("program.toml", include_str!("text/program.toml")),
+    ("membership.toml", include_str!("text/membership.toml")),
+    ("layout.toml", include_str!("text/layout.toml")),
+    ("muster.toml", include_str!("text/muster.toml")),
+    ("settings.toml", include_str!("text/settings.toml")),
+    ("end.toml", include_str!("text/end.toml")),
+    ("lint.toml", include_str!("text/lint.toml")),
+    ("codes.toml", include_str!("text/codes.toml")),
+];
+
+/// What holds where an entry has no `off` of its own.
+const OVERRIDES: &str = include_str!("text/overrides.toml");
+
+/// For every setting whose value is simply not one that it takes.
+const ANY_SETTING: &str = "settings.*";
+
+static ENTRIES: LazyLock<BTreeMap<String, Explanation>> = LazyLock::new(|| {
+    type Entries = BTreeMap<String, Explanation>;
+    FILES.iter().flat_map(|(_, text)| toml::from_str::<Entries>(text).unwrap_or_default()).collect()
+});
+
+static OFF: LazyLock<BTreeMap<String, Text>> =
+    LazyLock::new(|| toml::from_str(OVERRIDES).unwrap_or_default());
+
+/// The files as they stand, for tests.
+pub fn sources() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FILES.iter().copied().chain([("overrides.toml", OVERRIDES)])
+}
+
+/// The first of these keys that has an entry.
+pub(super) fn entry(keys: &[&str]) -> Explanation {
+    keys.iter().find_map(|key| ENTRIES.get(*key)).cloned().unwrap_or_else(empty)
+}
+
+/// Only what has no entry, which a test forbids.
+fn empty() -> Explanation {
+    Explanation { what: nothing(), why: nothing(), mend: nothing(), off: nothing() }
+}
+
+impl Id {
+    pub fn explanation(self) -> Explanation {
+        let own = ENTRIES.get(self.as_str()).cloned();
+        let mut found = own.or_else(|| self.of_setting()).unwrap_or_else(empty);
+        if found.off.en.is_empty() {
+            found.off = self.usual_off();
+        }
+        found
+    }
+
+    /// A setting that was given a value which it does not take: by the table of settings.
+    fn of_setting(self) -> Option<Explanation> {
+        let form = settings::forms().find(|form| form.id == self.as_str())?;
+        let Explanation { what, why, mend, off } = ENTRIES.get(ANY_SETTING)?;
+        let ways: Vec<&str> = [&form.flag, &form.variable, &form.key]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        let ways = ways.join(", ");
+        let fill = |text: &Text| {
+            let one = |text: &str, allowed: &str| {
+                text.replace("{name}", &form.name)
+                    .replace("{allowed}", allowed)
+                    .replace("{ways}", &ways)
+            };
+            Text::new(one(&text.en, &form.allowed.en), one(&text.zh, &form.allowed.zh))
+        };
+        Some(Explanation { what: fill(what), why: fill(why), mend: fill(mend), off: fill(off) })
+    }
+
+    /// The override that everything of a kind has. What refuses a launch has one of its own.
+    fn usual_off(self) -> Text {
+        let kind = self.kinds().first().map_or("", |kind| kind.as_str());
+        let check = self.check().map_or(self.as_str(), |row| row.id);
+        usual_off(kind, "{check}", check)
+    }
+}
+
+/// The override that everything of a kind has, with `name` filled in; empty where there is none.
+pub(super) fn usual_off(kind: &str, name: &str, value: &str) -> Text {
+    let Some(text) = OFF.get(kind) else { return nothing() };
+    Text::new(text.en.replace(name, value), text.zh.replace(name, value))
+}
+
+impl Family {
+    /// Its ids, in the order of the table.
+    pub fn ids(self) -> impl Iterator<Item = Id> {
+        Id::ALL.iter().copied().filter(move |id| id.family() == self)
+    }
+}

@@ -1,0 +1,41 @@
+//! Where each setting is given and what it takes, in words for people who ask about its id.
+
+use super::table::{TABLE, Toml};
+use crate::lang::Text;
+
+/// Where a setting is given and what it takes, for people.
+#[derive(Debug)]
+pub struct Form {
+    /// Of the refusal of another value: `settings.nnodes`.
+    pub id: String,
+    /// The strongest way to give it, by which it is called: `--nnodes`.
+    pub name: String,
+    pub allowed: Text,
+    /// `--nnodes 2`
+    pub flag: Option<String>,
+    /// `RANKLAUNCH_NNODES=2`
+    pub variable: Option<String>,
+    /// `[job] nnodes = 2`, as it stands in a profile.
+    pub key: Option<String>,
+}
+
+/// The form of every setting.
+pub fn forms() -> impl Iterator<Item = Form> {
+    TABLE.iter().map(|row| {
+        let (name, example, key) = (row.name, row.example, row.key());
+        let value = match row.toml {
+            Toml::Number | Toml::Boolean => example.to_owned(),
+            Toml::Text | Toml::TextOrNumber => format!("\"{example}\""),
+        };
+        let is_switch = row.toml == Toml::Boolean;
+        let flag = if is_switch { format!("--{name}") } else { format!("--{name} {example}") };
+        Form {
+            id: row.id(),
+            name: if row.flag.is_some() { format!("--{name}") } else { key.clone() },
+            allowed: row.allowed.text(),
+            flag: row.flag.map(|_| flag),
+            variable: row.variable().map(|variable| format!("{variable}={example}")),
+            key: row.table.map(|table| format!("[{table}] {key} = {value}")),
+        }
+    })
+}
