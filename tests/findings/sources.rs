@@ -238,23 +238,30 @@ fn unused(sources: &[Source]) -> Vec<Id> {
     Id::ALL.iter().copied().filter(|id| !used.contains(id.as_str())).collect()
 }
 
+/// The verdict that stands before an id, by its name.
+fn verdict_of(one: &Said) -> Option<String> {
+    match one.call {
+        "refuse(" => Some("Membership".to_owned()),
+        "usage(" => Some("Usage".to_owned()),
+        _ => {
+            let rest = one.before.trim().strip_prefix("Verdict::")?;
+            Some(rest.chars().take_while(|c| c.is_alphanumeric()).collect())
+        }
+    }
+}
+
 /// Refusals and warnings that the table holds otherwise: with another verdict, or not as such.
 fn otherwise(sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for Said { id, place, call, before } in said(sources) {
-        let Ok(known) = id.parse::<Id>() else { continue };
-        let verdict = before
-            .trim()
-            .strip_prefix("Verdict::")
-            .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>());
-        let verdict = match call {
-            "refuse(" => Some("Membership".to_owned()),
-            "usage(" => Some("Usage".to_owned()),
-            _ => verdict,
-        };
-        let is_held = match (call, verdict) {
-            // Ends as a shell would: its refusal is shown, and its code is 126 or 127.
-            _ if known == Id::InitExec => true,
+    let mut refused: BTreeMap<Id, BTreeSet<String>> = BTreeMap::new();
+    for one in said(sources) {
+        let Ok(known) = one.id.parse::<Id>() else { continue };
+        // Ends as a shell would: its refusal is shown, and its code is 126 or 127.
+        if known == Id::InitExec {
+            continue;
+        }
+        let verdict = verdict_of(&one);
+        let is_held = match (one.call, &verdict) {
             ("Warning::new(" | ".warn(", _) => {
                 known.check().is_some() || known.uses().contains(&Use::Warns)
             }
@@ -265,7 +272,20 @@ fn otherwise(sources: &[Source]) -> Vec<String> {
             _ => true,
         };
         if !is_held {
-            wrong.push(format!("{place}: {id} ({call}{})", before.trim()));
+            wrong.push(format!("{}: {} ({}{})", one.place, one.id, one.call, one.before.trim()));
+        }
+        if let (Some(verdict), "Refusal::new(" | "refuse(" | "usage(") = (verdict, one.call) {
+            refused.entry(known).or_default().insert(verdict);
+        }
+    }
+    // What is refused with a verdict that a variable holds cannot be read here.
+    for (id, verdicts) in refused {
+        for one in id.uses() {
+            if let Use::Refuses(verdict) = one
+                && !verdicts.contains(&format!("{verdict:?}"))
+            {
+                wrong.push(format!("{id} is never refused with {verdict:?}"));
+            }
         }
     }
     wrong
@@ -310,9 +330,12 @@ fn an_id_that_lacks_is_found() {
         assert_eq!(unknown(&with(text)), Vec::<String>::new(), "{text}");
     }
     let other = with("Refusal::new(Verdict::Layout, \"settings.chdir\", text, hint)");
-    assert_eq!(otherwise(&other).len(), 1, "another verdict");
+    let found = otherwise(&other);
+    assert_eq!(found.len(), 2, "one verdict too many and one too few: {found:?}");
     let other = with("notes.warn(\"settings.chdir\", text, hint)");
     assert_eq!(otherwise(&other).len(), 1, "a warning in place of a refusal");
+    let other = with("Refusal::new(Verdict::PortInUse, \"muster.job\", text, hint)");
+    assert_eq!(otherwise(&other), ["muster.job is never refused with Muster"]);
 }
 
 #[test]
