@@ -95,6 +95,7 @@ ids! {
         HamiLimit = "hami.limit": [],
         GpuNone = "gpu.none": [Warns],
         GpuUnused = "gpu.unused": [Warns],
+        GpuLocalRank = "gpu.local-rank": [Warns],
         GpuMig = "gpu.mig": [Warns],
         BindCommand = "bind.command": [Warns],
         BindUnknown = "bind.unknown": [Warns],
@@ -127,7 +128,6 @@ ids! {
         MasterElsewhere = "master.elsewhere": [Warns],
         MasterLocalhost = "master.localhost": [Warns],
         MasterPort = "master.port": [Warns],
-        EndpointInvalid = "endpoint.invalid": [Refuses(Usage)],
         NetInterface = "net.interface": [Warns],
         RdmaPorts = "rdma.ports": [Refuses(Rdma)],
         RdmaGpudirect = "rdma.gpudirect": [],
@@ -177,6 +177,7 @@ ids! {
         LayoutUnreadable = "layout.unreadable": [Warns],
         SelectNoMatch = "select.no-match": [Refuses(Layout)],
         NprocRange = "nproc.range": [Refuses(Usage)],
+        NprocTasks = "nproc.tasks": [Refuses(Usage)],
     }
     Muster {
         MusterMissing = "muster.missing": [Refuses(Muster)],
@@ -196,6 +197,7 @@ ids! {
         MusterRule = "muster.rule": [Refuses(Muster)],
         MusterHeads = "muster.heads": [Refuses(Muster)],
         MusterLayout = "muster.layout": [Refuses(Layout)],
+        MusterTasks = "muster.tasks": [Refuses(Muster)],
         MusterVersion = "muster.version": [Warns, Refuses(Muster)],
         MusterScript = "muster.script": [Warns, Refuses(Muster)],
         MusterTorch = "muster.torch": [Warns, Refuses(Muster)],
