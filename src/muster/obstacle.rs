@@ -1,6 +1,7 @@
 //! What stands between a node and node 0: what was seen, in words, and what of it
 //! the verdict names when the wait is over.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -192,12 +193,12 @@ impl Seen {
     }
 }
 
-fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text) {
+fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, Text) {
     let port = config.port;
     match obstacle {
         Obstacle::Untried | Obstacle::Name(_) => (
             Verdict::MasterName,
-            "master.resolve",
+            "master.resolve".into(),
             text!(
                 "check MASTER_ADDR, the headless Service and the DNS of the cluster",
                 "请检查 MASTER_ADDR、headless Service 以及集群 DNS"
@@ -205,7 +206,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
         ),
         Obstacle::Connection(_, io::ErrorKind::ConnectionRefused, _) => (
             Verdict::MasterReach,
-            "master.reach",
+            "master.reach".into(),
             text!(
                 "look at node 0's log: it says on which port it waits; give all nodes one --master-port (here {port})",
                 "请查看节点 0 的日志中它等待的端口；所有节点应使用同一个 --master-port（本节点为 {port}）"
@@ -213,7 +214,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
         ),
         Obstacle::Connection(..) => (
             Verdict::MasterReach,
-            "master.reach",
+            "master.reach".into(),
             text!(
                 "check that node 0's host is up and that no firewall or NetworkPolicy closes port {port}",
                 "请检查节点 0 的主机是否在线，以及防火墙或 NetworkPolicy 是否放行端口 {port}"
@@ -221,7 +222,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
         ),
         Obstacle::Mute(_) | Obstacle::Odd(..) | Obstacle::Left(..) | Obstacle::Gathering(_) => (
             Verdict::MasterReach,
-            "master.reach",
+            "master.reach".into(),
             text!(
                 "look at node 0's log; a mesh sidecar must leave port {port} alone, and another program must not hold it",
                 "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
@@ -231,7 +232,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
             let second = second(port);
             (
                 Verdict::MasterReach,
-                "master.reach",
+                "master.reach".into(),
                 text!(
                     "end that program on node 0, or give all nodes another --master-port; a node 0 whose port is taken tells the others on port {second}, where nothing was heard",
                     "请结束节点 0 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 0 会在端口 {second} 上告知其他节点，但那里没有任何应答"
@@ -240,7 +241,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
         }
         Obstacle::Store(_, Whose::Ours) => (
             Verdict::Muster,
-            "muster.attempt",
+            "muster.attempt".into(),
             text!(
                 "the job went on without this node: look at node 0; --max-restarts lets a replaced node join",
                 "任务在没有本节点的情况下继续运行：请查看节点 0；--max-restarts 允许替换的节点加入"
@@ -248,24 +249,27 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, &'static str, Text)
         ),
         Obstacle::Store(..) => (
             Verdict::Muster,
-            "muster.store",
+            "muster.store".into(),
             text!(
                 "start node 0 with ranklaunch as well, or this node with --muster off; give each job its own --master-port",
                 "请在节点 0 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
             ),
         ),
-        Obstacle::Stranger(_, stranger) => (Verdict::Muster, id(stranger), like(stranger)),
-        Obstacle::Refused(refusal) => (refusal.verdict, "muster.job", refusal.hint.clone()),
+        Obstacle::Stranger(peer, stranger) => {
+            let Refusal { verdict, id, hint, .. } = shut_out(*peer, stranger);
+            (verdict, id.into(), hint)
+        }
+        Obstacle::Refused(refusal) => (refusal.verdict, "muster.job".into(), refusal.hint.clone()),
     }
 }
 
 /// Node 0 is there and of another kind: nothing that waits would change it.
 pub(super) fn shut_out(peer: SocketAddr, stranger: &Stranger) -> Refusal {
-    Refusal::new(Verdict::Muster, id(stranger), unlike(peer, stranger), like(stranger))
-}
-
-fn id(stranger: &Stranger) -> &'static str {
-    if *stranger == Stranger::Version { "muster.version" } else { "muster.secret" }
+    let (text, hint) = (unlike(peer, stranger), like(stranger));
+    match stranger {
+        Stranger::Version => Refusal::new(Verdict::Muster, "muster.version", text, hint),
+        _ => Refusal::new(Verdict::Muster, "muster.secret", text, hint),
+    }
 }
 
 /// The port of node 0 belongs to another job.
