@@ -5,6 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
+use common::inside::{self, READY};
 use common::{Ended, Launcher, Running, free_port, program, python, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -205,9 +206,20 @@ fn all_tasks_start_again_together() {
 /// taken for such a thing, not by `force` either.
 #[test]
 fn leftovers_are_ended_by_one_task_and_siblings_by_none() {
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    inside::run(unshare, "inside_leftovers");
+}
+
+#[test]
+#[ignore = "runs inside a namespace"]
+fn inside_leftovers() {
+    assert_eq!(std::process::id(), 1, "this half runs in a namespace of its own");
+    println!("{READY}");
     let job = Job::even();
     let script = job.logs.path().join("train.py");
     let text = "import os, sys, time\n\
+        open(sys.argv[1] + '.up', 'w').close()\n\
         print('READY', flush=True)\n\
         while not os.path.exists(sys.argv[1]): time.sleep(0.02)\n";
     std::fs::write(&script, text).expect("written");
@@ -232,10 +244,7 @@ fn leftovers_are_ended_by_one_task_and_siblings_by_none() {
         std::fs::read_to_string(&pid_file).expect("a pid").trim().parse().expect("number");
     let leftover = Leftover(pid);
     let is_there = || std::fs::exists(format!("/proc/{pid}/exe")).is_ok_and(|there| there);
-    wait_until("the leftover's script", || {
-        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.contains("train.py").then_some(())
-    });
+    wait_until("the leftover", || job.logs.path().join("left.up").exists().then_some(()));
 
     let over_text = over.to_str().expect("text").to_owned();
     let mut tasks = job.start(&["--stale", "force"], &[script, &over_text]);

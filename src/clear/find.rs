@@ -37,24 +37,26 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
         return Vec::new();
     }
     let all = procfs::processes(host);
-    let born = born(host, &own, &all);
     let above: BTreeSet<i32> =
         procfs::ancestors_in(&all, own.pid).iter().map(|one| one.pid).collect();
-    let siblings = siblings(host, &request.siblings, &own, &above, &all);
+    let (siblings, first) = siblings(host, &request.siblings, &own, &above, &all);
+    // All tasks of the job come to the same: one ends what the others wait for.
+    let born = first.into_iter().fold(born(host, &own, &all), u64::min);
     let seen = BTreeMap::new();
     Search { host, request, own: &own, above, siblings, born, all: &all, seen }.run(doomed)
 }
 
-/// The launchers that share the variables of this job, with all that is below them.
+/// The launchers that share the variables of this job, with all that is below them, and when
+/// the first of them began.
 fn siblings(
     host: &Host,
     shared: &[Claim],
     own: &Process,
     above: &BTreeSet<i32>,
     all: &BTreeMap<i32, Process>,
-) -> BTreeSet<i32> {
+) -> (BTreeSet<i32>, Option<u64>) {
     if shared.is_empty() {
-        return BTreeSet::new();
+        return (BTreeSet::new(), None);
     }
     let shares = |pid: i32| {
         let Some(environ) = procfs::environ(host, pid) else { return false };
@@ -68,9 +70,11 @@ fn siblings(
         let is_own = process.pid == own.pid || above.contains(&process.pid);
         is_ours && !is_own && shares(process.pid)
     };
-    let launchers: Vec<i32> = all.values().filter(launches).map(|process| process.pid).collect();
+    let launchers: Vec<&Process> = all.values().filter(launches).collect();
+    let first = launchers.iter().map(|process| process.start_ticks).min();
+    let launchers: Vec<i32> = launchers.into_iter().map(|process| process.pid).collect();
     let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
-    below.chain(launchers.iter().copied()).collect()
+    (below.chain(launchers.iter().copied()).collect(), first)
 }
 
 /// When this launch began: with the topmost of the processes that are us. We may be

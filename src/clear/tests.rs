@@ -226,10 +226,14 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
         ..planted(62, "python -u train.py")
     };
     let loader = Planted { ppid: 62, ..planted(63, "python -u train.py") };
+    // Left over since then: only the later of the tasks could take it for older than the job.
+    let since = Planted { start: 300, environ: "RANKLAUNCH_JOB=b:77:90", ..planted(70, "worker") };
     let fates = |sibling: &Planted, shares: bool| {
         let folder = tempfile::tempdir().expect("folder");
-        let host =
-            host(folder.path(), &[sibling.clone(), agent.clone(), rank.clone(), loader.clone()]);
+        let host = host(
+            folder.path(),
+            &[sibling.clone(), agent.clone(), rank.clone(), loader.clone(), since.clone()],
+        );
         let mut request = Request { mode: StaleMode::Force, ..request() };
         if shares {
             let claims = JOB.split(' ').filter_map(|pair| pair.split_once('='));
@@ -243,7 +247,7 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
     };
     assert_eq!(fates(&sibling, true), [0; 0]);
     // Not tasks, or another step of the job: `force` ends the launcher with all that it started.
-    assert_eq!(fates(&sibling, false), [60, 61, 62, 63]);
+    assert_eq!(fates(&sibling, false), [60, 61, 62, 63, 70]);
     let other = Planted { environ: "SLURM_JOB_ID=7 SLURM_STEP_ID=1", ..sibling };
     let agent = Planted { environ: other.environ, ..agent.clone() };
     let ends = |other: &Planted| {
