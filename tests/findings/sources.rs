@@ -254,13 +254,20 @@ fn verdict_of(one: &Said) -> Option<String> {
 fn otherwise(sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut refused: BTreeMap<Id, BTreeSet<String>> = BTreeMap::new();
-    for one in said(sources) {
+    let all = said(sources);
+    // An id that also stands elsewhere may be refused there, by way of a variable.
+    let count = |id: &str| {
+        let literals = sources.iter().flat_map(|source| literals(&source.text));
+        literals.filter(|(_, literal)| *literal == id).count()
+    };
+    let direct = |id: &str| all.iter().filter(|one| one.id == id).count() >= count(id);
+    for one in &all {
         let Ok(known) = one.id.parse::<Id>() else { continue };
         // Ends as a shell would: its refusal is shown, and its code is 126 or 127.
         if known == Id::InitExec {
             continue;
         }
-        let verdict = verdict_of(&one);
+        let verdict = verdict_of(one);
         let is_held = match (one.call, &verdict) {
             ("Warning::new(" | ".warn(", _) => {
                 known.check().is_some() || known.uses().contains(&Use::Warns)
@@ -278,8 +285,7 @@ fn otherwise(sources: &[Source]) -> Vec<String> {
             refused.entry(known).or_default().insert(verdict);
         }
     }
-    // What is refused with a verdict that a variable holds cannot be read here.
-    for (id, verdicts) in refused {
+    for (id, verdicts) in refused.into_iter().filter(|(id, _)| direct(id.as_str())) {
         for one in id.uses() {
             if let Use::Refuses(verdict) = one
                 && !verdicts.contains(&format!("{verdict:?}"))
