@@ -74,6 +74,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         let flag = cli::language_of(&arguments);
         settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
     };
+    if let Err(refusal) = crate::prepare::has_randomness() {
+        return commands::refuse(&refusal, lang());
+    }
     let cli = match cli::parse(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(cli::Stop::Shown(text)) => {

@@ -17,6 +17,15 @@ pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
     })
 }
 
+/// Whether there are any to be had: maps of the standard library ask for some, and end the
+/// program where there are none.
+///
+/// # Errors
+/// As [`fill`].
+pub(crate) fn check() -> io::Result<()> {
+    fill(&mut [0u8; 1])
+}
+
 /// As many random bytes as asked for, in hexadecimal.
 ///
 /// # Errors

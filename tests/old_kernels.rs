@@ -125,6 +125,32 @@ fn a_runtime_that_refuses_clone3_is_named() {
     }
 }
 
+/// Maps of the standard library ask for random bytes and end the program where there are none:
+/// before 3.17 in a root without /dev.
+#[test]
+fn a_kernel_without_random_bytes_is_named() {
+    let empty = ["--mount", "sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"];
+    let allowed = Command::new("unshare").args(empty).arg("true").status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return skipped("no mount namespace can be made here");
+    }
+    // getrandom
+    for (refused, code) in [("318", 84), ("100000", 0)] {
+        let mut command = Command::new("unshare");
+        command
+            .args(empty)
+            .arg(compiled("refuse_calls"))
+            .args(["ENOSYS", &format!("100000,{refused}")]);
+        let plan = ["plan", "--engine", "command", "--device", "cpu", "--", "true"];
+        let ended = Launcher::of(command, [common::executable().into_os_string()])
+            .args(plan)
+            .run()
+            .expect_code(code);
+        assert!(!ended.err.contains("panicked"), "{}", ended.err);
+        assert_eq!(ended.err.contains("random.none"), code != 0, "{}", ended.err);
+    }
+}
+
 /// DNS wants getrandom(2), which Linux has since 3.17: without it names are asked of the
 /// C library's resolver, and nothing crashes.
 #[test]

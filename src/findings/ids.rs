@@ -106,6 +106,7 @@ ids! {
         Memlock = "memlock": [],
         Nofile = "nofile": [Refuses(Limit)],
         PidsLimit = "pids.limit": [Refuses(Limit)],
+        RandomNone = "random.none": [Refuses(Limit)],
         StackSize = "stack.size": [],
         MemoryLimit = "memory.limit": [],
         CpuLimit = "cpu.limit": [],

@@ -637,11 +637,11 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
             };
             match rank.map(|rank| rank.global) {
                 Some(rank) => text!(
-                    "rank {rank} ended with code 0 and left {count} processes in the background: {names}; they get {en} (a job must not end before its work: use wait, or no &)",
+                    "rank {rank} ended with code 0 and left processes in the background ({count}): {names}; ending with {en} (a job must not end before its work: use wait, or no &)",
                     "rank {rank} 以 0 结束，但在后台留下了 {count} 个进程：{names}；将对其发送 {zh}（任务不应先于其工作结束：请使用 wait，或去掉 &）"
                 ),
                 None => text!(
-                    "{count} processes are left after the ranks: {names}; they get {en}",
+                    "left running after the ranks ({count}): {names}; ending with {en}",
                     "各 rank 结束后仍有 {count} 个进程：{names}；将对其发送 {zh}"
                 ),
             }

@@ -7,12 +7,14 @@
 
 mod port;
 mod raise;
+mod randomness;
 mod threads;
 mod wait;
 mod write;
 
 pub use port::{check_port, free_port};
 pub use raise::raise_limits;
+pub use randomness::has_randomness;
 pub use threads::{can_start_threads, has_room};
 pub use wait::{Reached, Wait, wait_for_master};
 pub use write::{WriteProblem, try_write};
