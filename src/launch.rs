@@ -260,7 +260,7 @@ impl Scene {
         if let Err(error) = announced {
             self.say(&text!(
                 "cannot write the termination message: {error}",
-                "无法写入终止信息：{error}"
+                "无法写入终止消息：{error}"
             ));
         }
         // The guard could not say it to a console that takes nothing either.

@@ -426,7 +426,10 @@ fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
     };
     let (enough, too_little) = (alone("2s", "30"), alone("5m", "1"));
     tell(&["stop", enough.name(), too_little.name()]);
-    enough.wait().code(143).says(&["the grace is over: SIGKILL", "(stopped.signal)"]);
+    enough
+        .wait()
+        .code(143)
+        .says(&["the grace period is over: sending SIGKILL", "(stopped.signal)"]);
     // Docker's KILL took all of it at once: there is no last word.
     let too_little = too_little.wait().code(137).says(&["the ranks have 300 s"]);
     assert!(!too_little.err.contains("exit code"), "{}", too_little.err);

@@ -47,7 +47,11 @@ fn three_nodes_run_one_plan() {
             "{}",
             ended.err
         );
-        assert!(ended.err.contains("the channel between the nodes is open"), "{}", ended.err);
+        assert!(
+            ended.err.contains("the connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
         let run = run_json(&ended, node);
         assert_eq!(run["plan"]["world_size"], 6);
         ids.insert(run["run_id"].as_str().expect("an id").to_owned());
@@ -157,7 +161,7 @@ fn a_stop_from_outside_of_one_node_stops_all() {
 #[test]
 fn term_during_the_gathering_ends_at_once() {
     let running = node(0, 2, free_port(), &[], "succeed").start();
-    wait_until("the gathering", || running.err().contains("channel between").then_some(()));
+    wait_until("the gathering", || running.err().contains("connections between").then_some(()));
     // It would wait for half an hour.
     running.signal(Signal::SIGTERM);
     running.wait().expect_code(143).expect_nothing_left();
@@ -185,7 +189,7 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
     let nodes = [node(0, 2, port, &more, "succeed"), node(1, 3, port, &[], "succeed")];
     let [zero, one] = nodes.map(Launcher::start).map(|node| node.wait().expect_code(88));
     assert!(one.err.contains("counts 3 nodes, and node 0 counts 2"), "{}", one.err);
-    let words = format!(") belongs to the job of 3 nodes on port {port}: not let in");
+    let words = format!(") belongs to the job of 3 nodes on port {port}: rejected");
     assert!(zero.err.contains(&words), "{}", zero.err);
     let (_, verdict) = zero.err.split_once("refused: ").expect("a refusal");
     assert!(verdict.contains(&words) && verdict.contains("--nnodes"), "{verdict}");
@@ -230,7 +234,11 @@ fn a_secret_seals_the_channel_and_stays_with_us() {
         // Shim, agent and guard at least, each with an environment that can be read.
         assert!(ended.out.matches("ancestor").count() >= 3, "{}", ended.out);
         assert!(!ended.out.contains("shows it"), "{}", ended.out);
-        assert!(!ended.err.contains("channel between the nodes is open"), "{}", ended.err);
+        assert!(
+            !ended.err.contains("connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
         assert!(!ended.err.contains(secret), "{}", ended.err);
     }
     let [zero, one] =
@@ -267,7 +275,11 @@ fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_o
     for ended in [node(1).run(), zero.wait()] {
         let ended = ended.expect_code(0).expect_nothing_left();
         assert!(ended.out.contains(&format!("port={port} none none")), "{}", ended.out);
-        assert!(!ended.err.contains("channel between the nodes is open"), "{}", ended.err);
+        assert!(
+            !ended.err.contains("connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
     }
     let empty = node(1).env("RANKLAUNCH_SECRET", "").run().expect_code(64);
     assert!(empty.err.contains("RANKLAUNCH_SECRET is set and empty"), "{}", empty.err);

@@ -255,7 +255,7 @@ fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
     // Who has none is told, and ends. Who has one believes nothing that it does not prove.
     let ended = node(1, 2, port, None).start().wait().expect_code(88);
     assert!(ended.err.contains("has a secret, and this node has none"), "{}", ended.err);
-    let words = "has no secret (RANKLAUNCH_SECRET), and this node has one: not let in";
+    let words = "has no secret (RANKLAUNCH_SECRET), and this node has one: rejected";
     wait_until("node 0 says so", || zero.err().contains(words).then_some(()));
     let wait = |one: Launcher| one.env("RANKLAUNCH_WAIT_TIMEOUT", "4s").start().wait();
     let ended = wait(node(1, 2, port, Some("another secret altogether"))).expect_code(88);
@@ -323,7 +323,7 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
         let words = frame(&again);
         words.contains("muster.duplicate").then_some(words)
     };
-    wait_until("node 1 is there", || one.err().contains("channel between").then_some(()));
+    wait_until("node 1 is there", || one.err().contains("connections between").then_some(()));
     let words = wait_until("the ghost is refused", seen);
     assert!(words.contains("and ghost ("), "{words}");
     for ended in [zero.wait(), one.wait()] {
@@ -404,7 +404,7 @@ fn a_recorded_session_is_worth_nothing_with_a_secret() {
     }
     assert!(!zero.err().contains("agree"), "{}", zero.err());
     let zero = runs(zero, port, Some(SECRET));
-    assert!(zero.err.contains("has another secret: not let in"), "{}", zero.err);
+    assert!(zero.err.contains("has another secret: rejected"), "{}", zero.err);
     assert_eq!(counted(&zero), 4, "{}", zero.err);
 }
 

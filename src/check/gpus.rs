@@ -225,7 +225,7 @@ pub(super) fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
             ),
             text!(
                 "request whole GPUs without gpumem and gpucores for training",
-                "训练任务请申请整卡，不要设置 gpumem 与 gpucores"
+                "训练任务请申请整个 GPU，不要设置 gpumem 与 gpucores"
             ),
         ));
     }

@@ -85,7 +85,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认: kill]",
     ),
     ("muster", "启动前与其他节点协商一致：auto、off 或 required [默认: auto]"),
-    ("muster_port", "与其他节点协商时使用节点 0 的该端口 [默认: 主端口，即 --master-port]"),
+    ("muster_port", "与其他节点协商时使用节点 0 的该端口 [默认: Master 端口，即 --master-port]"),
     ("wait_timeout", "等待节点 0 和其他节点的最长时间：90s、30m、1h30m [默认: 30m]"),
     ("rdma", "RDMA：auto（可用则用）、required（不可用则拒绝启动）或 off [默认: auto]"),
     ("probe", "通过什么方式向驱动查询 GPU：auto、file、memfd、nvidia-smi 或 off [默认: auto]"),

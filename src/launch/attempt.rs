@@ -650,7 +650,9 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
             "the output of rank {global} cannot be read: no more files may be open (ulimit -n)",
             "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
         ),
-        Notice::Killing => text!("the grace is over: SIGKILL", "宽限期已过：发送 SIGKILL"),
+        Notice::Killing => {
+            text!("the grace period is over: sending SIGKILL", "宽限期已过：发送 SIGKILL")
+        }
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);
             text!("the engine was killed by {name}", "引擎被 {name} 杀死")

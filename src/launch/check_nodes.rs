@@ -62,8 +62,8 @@ async fn try_to_meet(
     let mut say = |line: Text| super::commands::say(&closing::line(&line, lang));
     if config.secret.is_none() {
         say(text!(
-            "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",
-            "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
+            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
+            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
         ));
     }
     let (target, address) = target(plan).await?;

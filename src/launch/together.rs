@@ -162,8 +162,8 @@ pub(super) async fn meet(
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && speaks {
         scene.say(&text!(
-            "the channel between the nodes is open: RANKLAUNCH_SECRET would seal it",
-            "节点间通道未加密：设置 RANKLAUNCH_SECRET 可加密"
+            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
+            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
         ));
     }
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {

@@ -181,7 +181,7 @@ impl Hall {
             let host = &hello.hostname;
             let Text { en, zh } = theirs.words();
             let line = text!(
-                "{host} ({from}) belongs to {en}: not let in",
+                "{host} ({from}) belongs to {en}: rejected",
                 "{host}（{from}）属于{zh}：拒绝其加入"
             );
             self.strangers.name(from, line, refusal.hint, say);

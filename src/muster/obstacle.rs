@@ -94,7 +94,7 @@ impl Obstacle {
             ),
             Obstacle::Program(peer, Text { en, zh }) => text!(
                 "{peer} is {en}: another program holds the master port there",
-                "{peer} 是 {zh}：该主端口被其他程序占用"
+                "{peer} 是 {zh}：该 Master 端口被其他程序占用"
             ),
             Obstacle::Store(peer, Whose::Ours) => text!(
                 "{peer} is the store of this job's running attempt: this node joins the next one",
@@ -282,7 +282,7 @@ pub(super) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
         "muster.job",
         text!(
             "the master port of node 0 ({peer}) is in use: {en}; this node belongs to {own_en}",
-            "节点 0 的主端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"
+            "节点 0 的 Master 端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"
         ),
         text!(
             "end the other job, or give each job its own --master-port, the same on all of its nodes",

@@ -91,27 +91,27 @@ impl Strangers {
             Stranger::PlainTorchrun => return self.plain(from, say),
             Stranger::Version => (
                 text!(
-                    "{from} runs a ranklaunch whose version does not fit this one: not let in",
+                    "{from} runs a ranklaunch whose version does not fit this one: rejected",
                     "{from} 运行的 ranklaunch 版本与本节点不兼容：拒绝其加入"
                 ),
                 text!("use one image on all nodes", "请在所有节点使用同一镜像"),
             ),
             Stranger::Mode { theirs: true } => (
                 text!(
-                    "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: not let in",
+                    "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: rejected",
                     "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
                 ),
                 secret(),
             ),
             Stranger::Mode { theirs: false } => (
                 text!(
-                    "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: not let in",
+                    "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: rejected",
                     "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
                 ),
                 secret(),
             ),
             Stranger::Secret => (
-                text!("{from} has another secret: not let in", "{from} 的密钥不一致：拒绝其加入"),
+                text!("{from} has another secret: rejected", "{from} 的密钥不一致：拒绝其加入"),
                 secret(),
             ),
             // Counted only: ten thousand lines would help nobody.

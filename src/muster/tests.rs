@@ -403,7 +403,7 @@ async fn without_the_secret_nobody_gets_in() {
         let (zero, (one, took)) = tokio::join!(node_0(zero, card(0, 2)), one);
         let zero = zero.expect_err("nobody came");
         assert_eq!(zero.id, "muster.missing");
-        assert!(zero.text.en.contains(": not let in"), "{zero:?}");
+        assert!(zero.text.en.contains(": rejected"), "{zero:?}");
         assert!(zero.hint.en.contains("RANKLAUNCH_SECRET"), "{zero:?}");
         assert_eq!(one.expect_err("shut out").id, "muster.secret");
         // Nothing that the secret does not prove ends a node that has one.

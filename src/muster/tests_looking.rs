@@ -138,7 +138,7 @@ async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
     let taken = Refusal::new(
         crate::verdict::Verdict::PortInUse,
         "port.free",
-        crate::text!("master port {port} is in use", "主端口 {port} 已被占用"),
+        crate::text!("master port {port} is in use", "Master 端口 {port} 已被占用"),
         crate::lang::Text::same(""),
     );
     for words in [None, Some("0123456789abcdef")] {

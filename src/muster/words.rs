@@ -108,7 +108,7 @@ pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
         ),
         text!(
             "end the earlier job, or give the jobs different master ports",
-            "请结束之前的任务，或为各任务指定不同的主端口"
+            "请结束之前的任务，或为各任务指定不同的 Master 端口"
         ),
     )
 }
@@ -129,7 +129,7 @@ pub(super) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
         ),
         text!(
             "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
-            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的主端口"
+            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的 Master 端口"
         ),
     )
 }

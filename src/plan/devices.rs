@@ -130,7 +130,7 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
             ),
             text!(
                 "request whole GPUs for a job of several ranks",
-                "多进程任务请申请整卡"
+                "多进程任务请申请整个 GPU"
             ),
         );
     }

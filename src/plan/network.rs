@@ -84,7 +84,7 @@ pub fn choose(
     }
     let guess = |name: &String| !is_one_of(name, SKIPPED);
     let (interface, because) = if let Some(interface) = route {
-        (interface, text!("on the kernel's route to the master", "内核到主节点的路由所经网卡"))
+        (interface, text!("on the kernel's route to the master", "内核到 Master 的路由所经网卡"))
     } else if let Some(interface) = facts.default_interface.clone().filter(guess) {
         (interface, text!("carries the default route", "默认路由所在网卡"))
     } else if let Some(interface) = facts
@@ -105,7 +105,7 @@ pub fn choose(
             "net.interface",
             text!(
                 "no interface leads to the master, so NCCL chooses by itself",
-                "没有找到通往主节点的网卡，由 NCCL 自行选择"
+                "没有找到通往 Master 的网卡，由 NCCL 自行选择"
             ),
             text!(
                 "name one with --env NCCL_SOCKET_IFNAME==eth0",
@@ -184,7 +184,7 @@ fn check_whole_names(
             ),
             text!(
                 "remove it: the interface on the route to the master is then used",
-                "请删除该变量，届时将使用通往主节点的网卡"
+                "请删除该变量，届时将使用通往 Master 的网卡"
             ),
         );
     }
@@ -216,7 +216,7 @@ fn check_existing(
     let hint = || {
         text!(
             "remove it: the interface on the route to the master is then used",
-            "请删除该变量，届时将使用通往主节点的网卡"
+            "请删除该变量，届时将使用通往 Master 的网卡"
         )
     };
     if taken.is_none() {
@@ -243,7 +243,7 @@ fn check_existing(
         raise(
             text!(
                 "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken}, but the route to the master is through {route}",
-                "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到主节点的路由经过 {route}"
+                "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到 Master 的路由经过 {route}"
             ),
             hint(),
         );
@@ -270,7 +270,7 @@ fn check_existing(
         raise(
             text!(
                 "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken} before {route}, which leads to the master",
-                "NCCL_SOCKET_IFNAME={value}（{source}）在通往主节点的 {route} 之前先选中 {taken}"
+                "NCCL_SOCKET_IFNAME={value}（{source}）在通往 Master 的 {route} 之前先选中 {taken}"
             ),
             text!(
                 "write =NAME for this one interface, or remove it",

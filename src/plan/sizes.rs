@@ -152,7 +152,7 @@ pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Re
         ),
         text!(
             "leave them out on one GPU, or use two or more; --layout none skips this check",
-            "单卡时请去掉它们，或使用两个以上的 GPU；--layout none 可跳过该检查"
+            "只用一个 GPU 时请去掉它们，或使用两个以上的 GPU；--layout none 可跳过该检查"
         ),
     ))
 }

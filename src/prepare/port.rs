@@ -32,7 +32,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
             "port.forbidden",
             text!(
                 "master port {port} may not be bound by this user: {cause}",
-                "当前用户无权绑定主端口 {port}：{cause}"
+                "当前用户无权绑定 Master 端口 {port}：{cause}"
             ),
             text!(
                 "choose a port above 1023 with --master-port, the same on every node",
@@ -57,7 +57,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
         "port.free",
         text!(
             "master port {port} is in use on this node, {en}",
-            "本节点的主端口 {port} 已被占用，{zh}"
+            "本节点的 Master 端口 {port} 已被占用，{zh}"
         ),
         text!(
             "end that process, or choose another port with --master-port, the same on every node",

@@ -80,7 +80,7 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
                 "{ranks} 个 rank 需要启动器打开 {needed} 个文件，但只能再打开 {got} 个：{error}"
             ),
             text!(
-                "raise the hard limit of open files (docker run --ulimit nofile=1048576, LimitNOFILE, ulimit -Hn), or start fewer ranks with --nproc-per-node; --severity nofile=warn starts all the same",
+                "raise the hard limit of open files (docker run --ulimit nofile=1048576, LimitNOFILE, ulimit -Hn), or start fewer ranks with --nproc-per-node; --severity nofile=warn starts anyway",
                 "请提高打开文件数的硬限制（docker run --ulimit nofile=1048576、LimitNOFILE、ulimit -Hn），或用 --nproc-per-node 减少 rank 数；--severity nofile=warn 可照常启动"
             ),
         ));
@@ -97,7 +97,7 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
             "{ranks} 个 rank 需要启动器的 {needed} 个进程和线程，但只能再创建 {got} 个：{error}"
         ),
         text!(
-            "{en}; --severity pids.limit=warn starts all the same",
+            "{en}; --severity pids.limit=warn starts anyway",
             "{zh}；--severity pids.limit=warn 可照常启动"
         ),
     ))

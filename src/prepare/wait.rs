@@ -267,7 +267,7 @@ fn progress(wait: &Wait<'_>, tried: &Tried, waited: Duration) -> Text {
     let last = words(tried.last.as_ref());
     Text::new(
         format!("waiting for master {address}:{port} ({waited} of {timeout}): {}", last.en),
-        format!("正在等待主节点 {address}:{port}（{waited}/{timeout}）：{}", last.zh),
+        format!("正在等待 Master {address}:{port}（{waited}/{timeout}）：{}", last.zh),
     )
 }
 
@@ -295,11 +295,11 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
                     "the master's name did not resolve in {seconds} s ({lookups} attempts): {}",
                     best.en
                 ),
-                format!("主节点名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", best.zh),
+                format!("Master 名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{}", best.zh),
             ),
             text!(
                 "check that the master's pod and its headless service {address:?} exist in this namespace, or pass --master-addr; --wait-timeout waits longer",
-                "请检查主节点的 Pod 及其 headless service {address:?} 是否存在于当前命名空间，或指定 --master-addr；--wait-timeout 可延长等待"
+                "请检查 Master 的 Pod 及其 headless service {address:?} 是否存在于当前命名空间，或指定 --master-addr；--wait-timeout 可延长等待"
             ),
         );
     }
@@ -312,7 +312,7 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
     let hint = if own {
         text!(
             "{addresses} is this node itself: a worker's MASTER_ADDR must be the address of node 0 as other nodes reach it; set --master-addr, or --node-rank 0 if this is the master",
-            "{addresses} 就是本节点自己：worker 的 MASTER_ADDR 必须是其他节点可达的 0 号节点地址；请设置 --master-addr，若本节点就是主节点则设置 --node-rank 0"
+            "{addresses} 就是本节点自己：worker 的 MASTER_ADDR 必须是其他节点可达的节点 0 地址；请设置 --master-addr，若本节点就是 Master 则设置 --node-rank 0"
         )
     } else {
         text!(
@@ -329,7 +329,7 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
                 best.en
             ),
             format!(
-                "主节点 {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）：{}",
+                "Master {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）：{}",
                 best.zh
             ),
         ),

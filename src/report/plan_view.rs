@@ -95,7 +95,7 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
         vec![
             vec![say("platform", "平台").into(), m.platform.clone()],
             vec![say("node", "节点").into(), format!("{} / {}", m.node_rank, m.nnodes)],
-            vec![say("master", "主节点").into(), format!("{}:{port}", m.master_addr)],
+            vec![say("master", "Master").into(), format!("{}:{port}", m.master_addr)],
             vec![say("ranks", "进程").into(), ranks(plan).get(lang).to_owned()],
         ],
     );

@@ -87,7 +87,7 @@ fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
     wait_until("it gathers", || zero.err().contains(&waits).then_some(()));
     lonely_node_is_refused(&cluster);
     second_job_is_refused(&cluster);
-    assert!(zero.err().contains("belongs to job 8.0: not let in"), "{}", zero.err());
+    assert!(zero.err().contains("belongs to job 8.0: rejected"), "{}", zero.err());
     // It runs.
     let mut one = slurm(&cluster, "7", 1, &first).start();
     zero.says("READY", 1);

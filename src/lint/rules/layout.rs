@@ -210,7 +210,7 @@ pub(super) fn alone(scene: &Scene<'_, '_>, findings: &mut Findings) {
             Launcher::Ranklaunch => refusal.hint,
             _ => text!(
                 "leave them out on one GPU, or start two or more processes",
-                "单卡时请去掉它们，或启动两个以上的进程"
+                "只用一个 GPU 时请去掉它们，或启动两个以上的进程"
             ),
         };
         findings.error(at.map_or(launch.line, |word| word.line), refusal.text, hint);

@@ -48,7 +48,7 @@ pub(super) fn gpu_memory(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 "{NAME} is {text}: HAMi takes it as the GPU memory of each device, in MiB and without a unit",
                 "{NAME} 为 {text}：HAMi 把它当作每个设备的显存上限，单位为 MiB，不带后缀"
             ),
-            text!("remove it to use whole GPUs, or state MiB: 81920", "使用整卡请删除；否则请写 MiB 数，例如 81920"),
+            text!("remove it to use whole GPUs, or state MiB: 81920", "使用整个 GPU 请删除；否则请写 MiB 数，例如 81920"),
         );
     }
 }

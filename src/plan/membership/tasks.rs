@@ -253,7 +253,7 @@ fn refused(tasks: u32, found: &Evidence) -> Refusal {
         )
     } else {
         text!(
-            "--engine direct makes each start one rank; else ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node all the same, state --nnodes and --node-rank",
+            "--engine direct makes each start one rank; else ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node anyway, state --nnodes and --node-rank",
             "用 --engine direct 可使每次启动对应一个 rank；否则请设为每节点一个 task（--ntasks-per-node=1、-npernode 1 或 -ppn 1）；若该命令在每节点上确实只启动一次，请给出 --nnodes 和 --node-rank"
         )
     };

@@ -61,7 +61,7 @@ fn a_name_and_a_port_that_come_late_are_awaited() {
     }));
     assert_eq!(reached.expect("answers").peer.port(), port);
     assert!(listener.is_some() && lines.len() >= 2, "{lines:?}");
-    assert!(lines.iter().all(|line| line.zh.contains("正在等待主节点")), "{lines:?}");
+    assert!(lines.iter().all(|line| line.zh.contains("正在等待 Master")), "{lines:?}");
 }
 
 #[test]
