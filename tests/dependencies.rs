@@ -40,14 +40,17 @@ fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
 /// Everything that deny.toml forbids of these packages.
 fn forbidden(metadata: &Value, deny: &toml::Value) -> Vec<String> {
     let allowed: BTreeSet<String> = words(&deny["licenses"]["allow"]).into_iter().collect();
-    let mut found = Vec::new();
+    let (mut found, mut registry) = (Vec::new(), None);
     for package in list(metadata, "packages") {
         let (name, licence) = (text(package, "name"), text(package, "license"));
         if !is_allowed(licence, &allowed) {
             found.push(format!("{name}: licence {licence:?}"));
         }
         let source = &package["source"];
-        if !(source.is_null() || source.as_str().is_some_and(|from| from.contains("crates.io"))) {
+        // A package of ours has none; git and a second registry are sources as well.
+        if let Some(from) = source.as_str()
+            && !(from.starts_with("registry+") && *registry.get_or_insert(from) == from)
+        {
             found.push(format!("{name}: source {source}"));
         }
         for dependency in list(package, "dependencies") {
