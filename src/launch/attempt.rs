@@ -156,7 +156,7 @@ async fn clear_stale(
     request: &super::stale::Duty,
 ) -> Result<(), Ending> {
     match super::until_stop(guard.ear, request.carry_out(scene)).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(())) => Ok(()),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
         Err(signal) => Err(stopped(scene, signal)),
     }

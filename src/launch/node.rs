@@ -192,9 +192,9 @@ async fn plan_alone(scene: &Scene, facts: &mut Facts, first: bool) -> Result<Alo
         let stale = survey.ended().next().is_some().then(duty);
         return Ok(Alone { plan, interactive, stale, port });
     }
-    if stale::clear(scene, &survey.request).await? {
-        *facts = observe(&scene.host, &scene.settings).await;
-        plan = decide(&scene.settings, facts, Scope::Alone).plan(Stage::BeforeStart)?;
+    if let Some((now, decided)) = stale::clear(scene, &survey.request).await? {
+        *facts = now;
+        plan = decided.plan(Stage::BeforeStart)?;
     }
     Ok(Alone { plan, interactive, stale: None, port: None })
 }

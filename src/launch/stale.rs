@@ -129,11 +129,15 @@ pub(super) async fn survey(
     let found = if request.mode == StaleMode::Off || !host.is_live() {
         Vec::new()
     } else {
-        let (host, request) = (Arc::clone(host), request.clone());
-        let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
-        look.await.map_err(|error| Refusal::internal(&error.to_string()))?
+        find(host, &request).await?
     };
     Ok(Survey { request, found, meets_on_port })
+}
+
+async fn find(host: &Arc<Host>, request: &Request) -> Result<Vec<Found>, Refusal> {
+    let (host, request) = (Arc::clone(host), request.clone());
+    let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
+    look.await.map_err(|error| Refusal::internal(&error.to_string()))
 }
 
 /// What becomes of the master port on node 0.
@@ -345,20 +349,18 @@ pub(super) struct Duty {
 impl Duty {
     /// # Errors
     /// As [`clear`].
-    pub(super) async fn carry_out(&self, scene: &Scene) -> Result<bool, Refusal> {
+    pub(super) async fn carry_out(&self, scene: &Scene) -> Result<(), Refusal> {
         if self.acts {
-            return clear(scene, &self.request).await;
+            return clear(scene, &self.request).await.map(drop);
         }
         let Request { mode, term_wait, kill_wait, .. } = self.request;
         // Whatever cannot be ended is told by the task that ends it, and stops all of them.
         let deadline = tokio::time::Instant::now() + term_wait + kill_wait + DRAIN;
         loop {
-            let (host, request) = (Arc::clone(&scene.host), self.request.clone());
-            let look = tokio::task::spawn_blocking(move || clear::find(&host, &request)).await;
-            let found = look.map_err(|error| Refusal::internal(&error.to_string()))?;
+            let found = find(&scene.host, &self.request).await?;
             let over = tokio::time::Instant::now() >= deadline;
             if over || !found.iter().any(|one| one.is_ended_by(mode)) {
-                return Ok(true);
+                return Ok(());
             }
             tokio::time::sleep(DRAIN_PAUSE).await;
         }
@@ -366,23 +368,27 @@ impl Duty {
 }
 
 /// Ends what the mode ends and waits until the driver has given its memory back.
-/// True when something was ended.
+/// The node as it is after that; None where nothing was ended.
 ///
 /// # Errors
 /// When something cannot be ended, or when the chosen GPUs' memory is still in use and the
 /// check `gpu.busy` fails a launch.
 #[tracing::instrument(name = "stale.end", skip_all)]
-pub(super) async fn clear(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
+pub(super) async fn clear(
+    scene: &Scene,
+    request: &Request,
+) -> Result<Option<(Facts, Decided)>, Refusal> {
     if !end(scene, request).await? {
-        return Ok(false);
+        return Ok(None);
     }
     let deadline = tokio::time::Instant::now() + DRAIN;
     loop {
         let facts = observe(&scene.host, &scene.settings).await;
-        let (busy, refusal) = decide(&scene.settings, &facts, Scope::Alone).memory_in_use();
+        let decided = decide(&scene.settings, &facts, Scope::Alone);
+        let (busy, refusal) = decided.memory_in_use();
         let late = tokio::time::Instant::now() >= deadline;
         if !busy || late {
-            return refusal.map_or(Ok(true), Err);
+            return refusal.map_or(Ok(Some((facts, decided))), Err);
         }
         tokio::time::sleep(DRAIN_PAUSE).await;
     }
