@@ -4,6 +4,7 @@
 //! parts of the planner once, in a fixed order, which is also the order of the
 //! decisions that people read. Owns the glue and no rule of its own.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
@@ -99,8 +100,7 @@ pub(super) fn plan_for(
         ulysses: literal(settings, Axis::Ulysses, rule, &words, notes),
         ring: literal(settings, Axis::Ring, rule, &words, notes),
     };
-    let (capacity, problem) = as_agreed(settings, facts, scope, capacity, problem, notes)?;
-    let sizes = solve(&problem)?;
+    let (capacity, problem, sizes) = solved(settings, facts, scope, capacity, problem, notes)?;
     let nproc = sizes.nproc;
     let world = sizes.world;
     check_least(settings, &problem, nproc)?;
@@ -125,7 +125,7 @@ pub(super) fn plan_for(
     let names = placeholders.keys().map(String::as_str);
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));
     let program = placeholders::replace_in_program(&program, &placeholders);
-    let settings = &with_values(settings, &placeholders);
+    let settings = &*with_values(settings, &placeholders);
     let variables = Variables::new(settings, facts);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
@@ -200,28 +200,30 @@ pub(super) fn plan_for(
     })
 }
 
-/// Where this node would come to another number of processes than the nodes agreed on, the
-/// agreement binds it as a number that was asked for does.
-fn as_agreed(
+/// The sizes, and what they were solved for. Where this node would come to another number of
+/// processes than the nodes agreed on, the agreement binds it as a number that was asked for does.
+fn solved(
     settings: &Settings,
     facts: &Facts,
     scope: Scope,
     capacity: Capacity,
     problem: Problem,
     notes: &mut Notes,
-) -> Result<(Capacity, Problem), Refusal> {
-    let Scope::Agreed { nproc, .. } = scope else { return Ok((capacity, problem)) };
-    // How many tasks a node has is not for them to agree on.
-    if problem.world.is_some() || solve(&problem)?.nproc == nproc {
-        return Ok((capacity, problem));
-    }
+) -> Result<(Capacity, Problem, Sizes), Refusal> {
+    let sizes = solve(&problem)?;
+    let nproc = match scope {
+        // How many tasks a node has is not for them to agree on.
+        Scope::Agreed { nproc, .. } if problem.world.is_none() && sizes.nproc != nproc => nproc,
+        _ => return Ok((capacity, problem, sizes)),
+    };
     let asked = AskedNproc::Count { n: nproc, source: Source::Agreement.to_string() };
     // What there is to say of the devices stands in the notes already.
     let mut again = Notes::default();
     let capacity = devices::capacity(settings, facts, None, &asked, &mut again)?;
     notes.failures.extend(again.failures);
     let problem = Problem { most: capacity.most, exact: capacity.exact.clone(), ..problem };
-    Ok((capacity, problem))
+    let sizes = solve(&problem)?;
+    Ok((capacity, problem, sizes))
 }
 
 /// What a task was asked for: the number of its node's tasks, which nothing else may contradict.
@@ -295,10 +297,12 @@ fn values(
 }
 
 /// The settings with the placeholders of their variables replaced.
-fn with_values(settings: &Settings, values: &BTreeMap<String, String>) -> Settings {
-    let mut settings = settings.clone();
-    for setting in &mut settings.env {
-        setting.value = placeholders::replace(&setting.value, values);
+fn with_values<'a>(settings: &'a Settings, values: &BTreeMap<String, String>) -> Cow<'a, Settings> {
+    let mut settings = Cow::Borrowed(settings);
+    if !settings.env.is_empty() {
+        for setting in &mut settings.to_mut().env {
+            setting.value = placeholders::replace(&setting.value, values);
+        }
     }
     settings
 }

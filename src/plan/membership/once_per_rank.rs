@@ -234,13 +234,8 @@ fn a_number_that_is_missing_is_named() {
 #[test]
 fn every_number_of_a_task_has_its_source() {
     let told = direct_of(&table()[0].0);
-    let found: Vec<(&str, &str, &str)> = told
-        .decisions
-        .iter()
-        .map(|one| (one.what.as_str(), one.value.as_str(), one.source.as_str()))
-        .collect();
     assert_eq!(
-        found,
+        told.sources(),
         [
             ("nnodes", "2", "SLURM_STEP_NUM_NODES=2"),
             ("node_rank", "1", "SLURM_NODEID=1"),

@@ -22,6 +22,12 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// What was decided, as which value, and who said so.
+    pub(super) fn sources(&self) -> Vec<(&str, &str, &str)> {
+        let decisions = self.decisions.iter();
+        decisions.map(|one| (&*one.what, &*one.value, &*one.source)).collect()
+    }
+
     pub(super) fn new(
         result: Result<Membership, Refusal>,
         decisions: Vec<Decision>,
@@ -553,13 +559,8 @@ fn world_size_counts_processes_when_told_so() {
 fn every_value_has_a_reason() {
     let told =
         of("PET_NNODES=2 PET_NODE_RANK=1 WORLD_SIZE=16 RANK=1 MASTER_ADDR=a MASTER_PORT=23456");
-    let found: Vec<(&str, &str, &str)> = told
-        .decisions
-        .iter()
-        .map(|one| (one.what.as_str(), one.value.as_str(), one.source.as_str()))
-        .collect();
     assert_eq!(
-        found,
+        told.sources(),
         [
             ("nnodes", "2", "PET_NNODES=2"),
             ("world_size_counts", "processes", "WORLD_SIZE=16"),
