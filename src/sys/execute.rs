@@ -31,6 +31,19 @@ impl CArray {
         Ok(CArray { _strings: strings, pointers })
     }
 
+    /// `NAME=value` of each.
+    ///
+    /// # Errors
+    /// A NUL byte.
+    pub(super) fn of_environment<'a>(
+        pairs: impl IntoIterator<Item = (&'a OsString, &'a OsString)>,
+    ) -> io::Result<CArray> {
+        let joined = |(name, value): (&OsString, &OsString)| {
+            [name.as_bytes(), b"=", value.as_bytes()].concat()
+        };
+        CArray::of(pairs.into_iter().map(joined))
+    }
+
     pub(super) fn as_ptr(&self) -> *const *const libc::c_char {
         self.pointers.as_ptr()
     }
@@ -56,9 +69,8 @@ pub fn execute_descriptor(
     environment: &[(OsString, OsString)],
 ) -> io::Result<()> {
     let arguments = CArray::of(arguments.iter().map(|argument| argument.as_bytes()))?;
-    let pairs =
-        environment.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-    let environment = CArray::of(pairs)?;
+    let pairs = environment.iter().map(|(name, value)| (name, value));
+    let environment = CArray::of_environment(pairs)?;
     let hook = move || {
         let descriptor = program.as_raw_fd();
         let attempt = || {

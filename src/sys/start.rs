@@ -43,9 +43,7 @@ pub fn start(
 ) -> io::Result<Begun> {
     let program = argv.first().ok_or(io::ErrorKind::InvalidInput)?;
     let places = places(program, environment.get(OsStr::new("PATH")))?;
-    let pairs =
-        environment.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-    let environment = CArray::of(pairs)?;
+    let environment = CArray::of_environment(environment)?;
     let arguments = CArray::of(argv.iter().map(|word| word.as_bytes()))?;
     // For a file without a first line that names its interpreter, as execvp(3) has it.
     let shell = argv.iter().skip(1).map(|word| word.as_bytes());
