@@ -1,8 +1,8 @@
 //! One decision: what this node would do, and all that stands in its way.
 //!
-//! Takes settings and facts; gives what was [`Decided`], the only way to a plan that may start. `run`,
-//! `plan`, `check` and the muster come here, once for each [`Scope`] and each look at the node.
-//! Pure: no file, no socket, no clock.
+//! Takes settings and facts; gives what was [`Decided`], the only way to a plan that may start.
+//! `run`, `plan`, `check` and the muster come here, once for each [`Scope`] and each look at the
+//! node. Pure: no file, no socket, no clock.
 
 use crate::check::{self, Check, Evidence, Level, Tried};
 use crate::observe::Facts;

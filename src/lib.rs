@@ -4,7 +4,7 @@
 //! The modules are rooms along a corridor that [`launch`] walks, in this order:
 //!
 //! ```text
-//! settings → observe → (muster: gather) → plan → check → clear → (muster: agree)
+//! settings → observe → (muster: gather) → decide (plan, check) → clear → (muster: agree)
 //!          → prepare → supervise + logs → report
 //! ```
 //!
