@@ -12,7 +12,7 @@ use crate::in_time::in_time;
 use crate::lang::Text;
 use crate::muster::{self, Config, Excused, Purpose};
 use crate::observe::{self, Contract, Facts, GpuFacts};
-use crate::plan;
+use crate::plan::{self, Notes};
 use crate::settings::{self, Settings};
 use crate::text;
 use crate::verdict::Refusal;
@@ -50,7 +50,7 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
 pub(super) async fn planned(scene: &Scene, facts: &Facts, refusal: &Refusal) {
     let Facts { contract, gpus, hostname, .. } = facts;
     let (host, settings) = (&scene.host, &scene.settings);
-    let told = tell(Purpose::Run, host, settings, contract, gpus, hostname, refusal).await;
+    let told = tell(Purpose::Run, host, settings, contract, Some(gpus), hostname, refusal).await;
     if let Some(line) = told {
         scene.say(&line);
     }
@@ -65,7 +65,7 @@ pub(super) async fn examined(
 ) {
     let Facts { contract, gpus, hostname, .. } = facts;
     // The report says what is wrong here; who heard of it is nothing that it checks.
-    let _ = tell(Purpose::Check, host, settings, contract, gpus, hostname, refusal).await;
+    let _ = tell(Purpose::Check, host, settings, contract, Some(gpus), hostname, refusal).await;
 }
 
 /// After a refusal of the settings; the line to say of it.
@@ -82,8 +82,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         return None;
     }
     let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    let gpus = GpuFacts::default();
-    tell(Purpose::Run, &host, &settings, &contract, &gpus, &hostname, refusal).await
+    tell(Purpose::Run, &host, &settings, &contract, None, &hostname, refusal).await
 }
 
 /// None where no variable speaks of other nodes.
@@ -96,23 +95,26 @@ fn nobody_told(contract: &Contract) -> Option<Text> {
     ))
 }
 
-/// None: there is nobody to tell.
+/// `gpus`: None before they are counted; the result is None where there is no other node.
 async fn tell(
     purpose: Purpose,
     host: &Arc<Host>,
     settings: &Settings,
     contract: &Contract,
-    gpus: &GpuFacts,
+    gpus: Option<&GpuFacts>,
     hostname: &str,
     refusal: &Refusal,
 ) -> Option<Text> {
-    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-    let member = plan::membership(settings, contract, gpus, &mut decisions, &mut warnings);
+    let mut notes = Notes::default();
+    let member = match gpus {
+        Some(gpus) => plan::membership(settings, contract, gpus, &mut notes),
+        None => plan::identity(settings, contract, &mut notes),
+    };
     let Ok(member) = member else { return nobody_told(contract) };
     if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
         return None;
     }
-    let config = match config(host, settings, contract, &member, &decisions, true) {
+    let config = match config(host, settings, contract, &member, &notes.decisions, true) {
         Ok(config) => Config { purpose, ..config },
         Err(Refusal { text: Text { en, zh }, .. }) => {
             return Some(text!("the other nodes are not told: {en}", "无法通知其他节点：{zh}"));

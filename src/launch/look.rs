@@ -13,10 +13,9 @@ use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, GpuFacts, Late, Limits, NodeState, PythonFacts,
-    UsedFolder,
+    self, Contract, Facts, Field, Folder, Late, Limits, NodeState, PythonFacts, UsedFolder,
 };
-use crate::plan;
+use crate::plan::{self, Notes};
 use crate::probe::{self, Answer};
 use crate::settings::{Device, ProbeMode, Settings, Sourced};
 use crate::text;
@@ -297,13 +296,11 @@ pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Cand
 
 /// The master's name, where there is another node to talk to.
 ///
-/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the
-/// membership reads it. GPUs, not counted yet, only matter where WORLD_SIZE
-/// counts processes; then the claim's own text has to do.
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the planner reads it.
+/// Where it cannot say how many nodes there are before GPUs are counted, the claim's own text
+/// has to do.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
-    let unknown = GpuFacts::default();
-    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-    match plan::membership(settings, contract, &unknown, &mut decisions, &mut warnings) {
+    match plan::identity(settings, contract, &mut Notes::default()) {
         Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
         Err(_) => {
             // Only what is a name as it stands; nobody resolves a node list.

@@ -24,13 +24,14 @@ mod tasks;
 mod tests;
 
 use crate::observe::{Contract, GpuFacts};
-use crate::plan::{Decision, Membership};
+use crate::plan::{Membership, Notes};
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use claims::refuse;
 pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
+use nproc::{Processes, processes, stated_processes};
 
 /// A number and who says so.
 #[derive(Debug, Clone)]
@@ -58,15 +59,37 @@ impl Known {
         self.value == 1 && matches!(self.by, By::Setting | By::Standalone)
     }
 }
-/// Node count, node rank and master of this job, as this node is told.
+/// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
+///
+/// # Errors
+/// Also where WORLD_SIZE counts processes, and only the GPUs say how many a node has.
+pub fn identity(
+    settings: &Settings,
+    contract: &Contract,
+    notes: &mut Notes,
+) -> Result<Membership, Refusal> {
+    read(settings, contract, stated_processes(settings, contract), notes)
+}
+
+/// The same on a node whose GPUs are counted.
 pub fn membership(
     settings: &Settings,
     contract: &Contract,
     gpus: &GpuFacts,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<Membership, Refusal> {
-    refuse_nesting(settings, contract, warnings)?;
+    read(settings, contract, processes(settings, contract, gpus), notes)
+}
+
+/// `each`: how many processes a node has, for a WORLD_SIZE that counts processes.
+fn read(
+    settings: &Settings,
+    contract: &Contract,
+    each: Option<Processes>,
+    notes: &mut Notes,
+) -> Result<Membership, Refusal> {
+    let each = each.as_ref();
+    refuse_nesting(settings, contract, notes)?;
     let own;
     let contract = if is_nested(settings, contract) {
         own = of_its_own(contract);
@@ -76,21 +99,21 @@ pub fn membership(
     };
     let task = tasks::task(settings, contract)?;
     if task.is_none()
-        && let Some(elastic) = elastic::elastic(settings, contract, decisions, warnings)?
+        && let Some(elastic) = elastic::elastic(settings, contract, notes)?
     {
         return Ok(elastic);
     }
     let (nnodes, node_rank) = match &task {
-        Some(task) => task.node(settings, contract, gpus, decisions, warnings)?,
+        Some(task) => task.node(settings, contract, each, notes)?,
         None => {
-            let nnodes = nodes::nnodes(settings, contract, gpus, decisions, warnings)?;
-            let rank = rank::node_rank(settings, contract, &nnodes, decisions, warnings)?;
+            let nnodes = nodes::nnodes(settings, contract, each, notes)?;
+            let rank = rank::node_rank(settings, contract, &nnodes, notes)?;
             (nnodes, rank)
         }
     };
     let members = task.as_ref().map_or(nnodes.value, |task| task.task.world);
     let at = (node_rank.value, members);
-    let master = master::master(settings, contract, &nnodes, at, decisions, warnings)?;
+    let master = master::master(settings, contract, &nnodes, at, notes)?;
     if task.is_none() {
         tasks::refuse_unknown(contract, &nnodes, &node_rank)?;
     }
@@ -131,7 +154,7 @@ fn platform(contract: &Contract) -> String {
 fn refuse_nesting(
     settings: &Settings,
     contract: &Contract,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<(), Refusal> {
     if let Some((pid, line)) = &contract.inside_torchrun
         && !settings.nested
@@ -151,7 +174,7 @@ fn refuse_nesting(
     }
     if !contract.stale_rank_variables.is_empty() {
         let names = contract.stale_rank_variables.join(", ");
-        warnings.push(Warning::new(
+        notes.warn(
             "env.stale-rank",
             text!(
                 "{names} are set although no torchrun is above us; they are left over and do not reach the ranks",
@@ -161,7 +184,7 @@ fn refuse_nesting(
                 "unset them where the container or the shell is started",
                 "请在启动容器或 shell 的地方取消这些变量"
             ),
-        ));
+        );
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub mod variables;
 
 pub use command::{EngineOptions, argv, exec_argv, rank_argv};
 pub use environment::rank_env;
-pub use membership::{AskedNproc, asked_nproc, membership, offered_nproc};
+pub use membership::{AskedNproc, asked_nproc, identity, membership, offered_nproc};
 pub use notes::{Notes, severity};
 pub use scope::Scope;
 pub use solve::node_capacity;

@@ -51,8 +51,7 @@ pub(super) fn plan_with(
         );
     }
     let contract = &facts.contract;
-    let member =
-        membership(settings, contract, &facts.gpus, &mut notes.decisions, &mut notes.warnings)?;
+    let member = membership(settings, contract, &facts.gpus, notes)?;
     let mut asked = asked_nproc(settings, contract)?;
     if let Some(task) = &member.task {
         asked = of_tasks(&asked, task)?;

@@ -4,10 +4,10 @@
 //! c10d, or None for the ordinary kind with fixed ranks.
 
 use crate::observe::{Contract, Evidence, Field, Reading, Strength};
-use crate::plan::{Decision, Membership};
+use crate::plan::{Membership, Notes};
 use crate::settings::{Rendezvous, Settings, Source};
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use super::claims::{self, Count, contradiction, refuse, strongest};
 use super::{master, platform};
@@ -16,8 +16,7 @@ use super::{master, platform};
 pub(super) fn elastic(
     settings: &Settings,
     contract: &Contract,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<Option<Membership>, Refusal> {
     if settings.nnodes.is_some() {
         return Ok(None);
@@ -58,9 +57,9 @@ pub(super) fn elastic(
             ),
         ));
     }
-    let master = master::rendezvous(settings, contract, claim, decisions, warnings)?;
+    let master = master::rendezvous(settings, contract, claim, notes)?;
     let range = if least == most { least.to_string() } else { format!("{least}:{most}") };
-    decisions.push(Decision::new(
+    notes.decide(
         "nnodes",
         range,
         text!(
@@ -68,7 +67,7 @@ pub(super) fn elastic(
             "弹性任务：各节点通过 c10d 会合，并由它分配编号"
         ),
         claim,
-    ));
+    );
     Ok(Some(Membership {
         platform: platform(contract),
         nnodes: most,

@@ -85,8 +85,8 @@ fn a_master_that_is_this_node_needs_no_count() {
     let alone = |names: &[&str], pairs: &str| {
         let mut contract = contract(&host(pairs), None);
         contract.own_names = names.iter().map(|name| (*name).to_owned()).collect();
-        let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-        membership(&undecided(), &contract, &gpus(8), &mut decisions, &mut warnings).is_ok()
+        let mut notes = Notes::default();
+        membership(&undecided(), &contract, &gpus(8), &mut notes).is_ok()
     };
     let own = ["job-0", "10.0.0.7", "fd00::7"];
     for (pairs, is_alone) in [

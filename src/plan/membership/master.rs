@@ -6,10 +6,10 @@
 use crate::endpoint;
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::plan::Decision;
+use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use super::claims::{self, refuse};
 use super::{By, Known};
@@ -31,21 +31,20 @@ pub(super) fn master(
     contract: &Contract,
     nnodes: &Known,
     (node_rank, members): (u32, u32),
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<Master, Refusal> {
     let several = nnodes.value > 1;
     // `--nnodes 1` in a job of many pods: the platform's master is another node.
     let alone = nnodes.is_apart();
-    let addr = match stated_addr(settings, decisions)? {
+    let addr = match stated_addr(settings, notes)? {
         Some(addr) => addr,
         None => {
             let claims = if alone { Vec::new() } else { addresses(contract, several) };
-            claimed_addr(&claims, nnodes, members, decisions, warnings)?
+            claimed_addr(&claims, nnodes, members, notes)?
         }
     };
     if several && node_rank > 0 && claims::is_loopback(&addr) {
-        warnings.push(Warning::new(
+        notes.warn(
             "master.localhost",
             text!(
                 "node {node_rank} is to meet node 0 at {addr}, which is this node itself",
@@ -55,7 +54,7 @@ pub(super) fn master(
                 "give the name or address of node 0: --master-addr, or MASTER_ADDR",
                 "请给出节点 0 的名称或地址：--master-addr 或 MASTER_ADDR"
             ),
-        ));
+        );
     }
     let mut claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
     // An id around the launcher that counts, or beside nodes that somebody numbers by hand,
@@ -65,11 +64,11 @@ pub(super) fn master(
             || (found.platform == contract.platform && nnodes.by != By::Setting)
     };
     claims.retain(derives);
-    let port = match stated_port(settings, decisions)? {
+    let port = match stated_port(settings, notes)? {
         Some(port) => port,
         None => {
             let default = contract.default_port.unwrap_or(STATIC_PORT);
-            claimed_port(&claims, members > 1, default, decisions, warnings)?
+            claimed_port(&claims, members > 1, default, notes)?
         }
     };
     Ok(Master { addr, port })
@@ -80,8 +79,7 @@ pub(super) fn rendezvous(
     settings: &Settings,
     contract: &Contract,
     count: &Claim,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<Master, Refusal> {
     let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
     let part = |reading| move |found: &Evidence| Evidence { reading, ..found.clone() };
@@ -98,13 +96,13 @@ pub(super) fn rendezvous(
         ports = claims::of(contract, Field::MasterPort);
     }
     let several = Known { value: 2, source: count.to_string(), by: By::Platform };
-    let addr = match stated_addr(settings, decisions)? {
+    let addr = match stated_addr(settings, notes)? {
         Some(addr) => addr,
-        None => claimed_addr(&hosts, &several, several.value, decisions, warnings)?,
+        None => claimed_addr(&hosts, &several, several.value, notes)?,
     };
-    let port = match stated_port(settings, decisions)? {
+    let port = match stated_port(settings, notes)? {
         Some(port) => port,
-        None => claimed_port(&ports, true, default, decisions, warnings)?,
+        None => claimed_port(&ports, true, default, notes)?,
     };
     Ok(Master { addr, port })
 }
@@ -118,10 +116,7 @@ fn addresses(contract: &Contract, several: bool) -> Vec<Evidence> {
     found
 }
 
-fn stated_addr(
-    settings: &Settings,
-    decisions: &mut Vec<Decision>,
-) -> Result<Option<String>, Refusal> {
+fn stated_addr(settings: &Settings, notes: &mut Notes) -> Result<Option<String>, Refusal> {
     let Some(setting) = &settings.master_addr else { return Ok(None) };
     let host = setting.value.trim();
     let said = Claim { variable: setting.source.to_string(), value: setting.value.clone() };
@@ -129,15 +124,15 @@ fn stated_addr(
         return Err(bad_addr(&said, &problem));
     }
     let host = bare(host);
-    decisions.push(Decision::new("master_addr", &host, stated(), &setting.source));
+    notes.decide("master_addr", &host, stated(), &setting.source);
     Ok(Some(host))
 }
 
-fn stated_port(settings: &Settings, decisions: &mut Vec<Decision>) -> Result<Option<u16>, Refusal> {
+fn stated_port(settings: &Settings, notes: &mut Notes) -> Result<Option<u16>, Refusal> {
     let Some(setting) = &settings.master_port else { return Ok(None) };
     let said = Claim { variable: setting.source.to_string(), value: setting.value.to_string() };
     let port = port(&said, &said.value)?;
-    decisions.push(Decision::new("master_port", port, stated(), &setting.source));
+    notes.decide("master_port", port, stated(), &setting.source);
     Ok(Some(port))
 }
 
@@ -149,8 +144,7 @@ fn claimed_addr(
     found: &[Evidence],
     nnodes: &Known,
     members: u32,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<String, Refusal> {
     let (nodes, source, several) = (nnodes.value, &nnodes.source, nnodes.value > 1);
     if let Some(found) = found.iter().find(|found| !found.claim.is_blank()) {
@@ -159,16 +153,16 @@ fn claimed_addr(
         match claims::host_problem(&host) {
             None => {
                 let host = bare(&host);
-                decisions.push(Decision::new(
+                notes.decide(
                     "master_addr",
                     &host,
                     text!("{platform} names node 0 by it", "{platform} 用它给出节点 0"),
                     claim,
-                ));
+                );
                 return Ok(host);
             }
             Some(problem) if several => return Err(bad_addr(claim, &problem)),
-            Some(Text { en, zh }) => warnings.push(Warning::new(
+            Some(Text { en, zh }) => notes.warn(
                 "master.addr",
                 text!(
                     "{claim} is not used: {en}; one node needs no other",
@@ -178,7 +172,7 @@ fn claimed_addr(
                     "correct it in the job's definition, or state --master-addr",
                     "请在任务定义中改正，或给出 --master-addr"
                 ),
-            )),
+            ),
         }
     } else if several {
         let blank = found.first().map(|found| found.claim.to_string());
@@ -206,7 +200,7 @@ fn claimed_addr(
         1 => text!("one node meets nobody", "单节点无需会合"),
         _ => text!("all tasks are on this node", "全部 task 都在本节点上"),
     };
-    decisions.push(Decision::new("master_addr", "127.0.0.1", because, blank));
+    notes.decide("master_addr", "127.0.0.1", because, blank);
     Ok("127.0.0.1".to_owned())
 }
 
@@ -214,8 +208,7 @@ fn claimed_port(
     found: &[Evidence],
     several: bool,
     default: u16,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<u16, Refusal> {
     let said = |found: &&Evidence| {
         // An endpoint without a port says nothing about one.
@@ -230,7 +223,7 @@ fn claimed_port(
                 "no variable gives a port: derived from the job's id ({FIRST_OF_JOBS} to {LAST_OF_JOBS}), so that two jobs on one node do not meet",
                 "没有变量给出端口：由任务 ID 推导（{FIRST_OF_JOBS} 到 {LAST_OF_JOBS}），使同一节点上的两个任务互不相遇"
             );
-            decisions.push(Decision::new("master_port", port, because, claim));
+            notes.decide("master_port", port, because, claim);
             return Ok(port);
         }
         if several || !is_service_link(&claim.value) {
@@ -243,25 +236,25 @@ fn claimed_port(
                     "由 {platform} 给出；单节点时若被占用则另取空闲端口"
                 )
             };
-            decisions.push(Decision::new("master_port", port, because, claim));
+            notes.decide("master_port", port, because, claim);
             return Ok(port);
         }
         let Text { en, zh } = service_link();
-        warnings.push(Warning::new(
+        notes.warn(
             "master.port",
             text!("{claim} is not used: {en}", "不采用 {claim}：{zh}"),
             text!(
                 "enableServiceLinks: false in the pod keeps such variables away",
                 "在 Pod 中设置 enableServiceLinks: false 可避免此类变量"
             ),
-        ));
+        );
     }
     let because = if several {
         text!("the default, as no variable gives a port", "没有变量给出端口，取默认值")
     } else {
         text!("one node takes any free port", "单节点可取任意空闲端口")
     };
-    decisions.push(Decision::new("master_port", default, because, "default"));
+    notes.decide("master_port", default, because, "default");
     Ok(default)
 }
 

@@ -1,26 +1,25 @@
 //! How many nodes take part.
 //!
-//! Takes settings, contract and, where WORLD_SIZE counts processes, the GPUs;
+//! Takes settings, contract and, where WORLD_SIZE counts processes, how many a node has;
 //! gives the count and who says so.
 
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Evidence, Field, GpuFacts, Reading, Strength};
-use crate::plan::Decision;
+use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
+use crate::plan::Notes;
 use crate::settings::{Settings, Source, WorldSizeCounts};
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
 use super::elastic::standalone;
-use super::nproc::{AskedNproc, asked_nproc, offered_nproc};
+use super::nproc::Processes;
 use super::{By, Known};
 
 pub(super) fn nnodes(
     settings: &Settings,
     contract: &Contract,
-    gpus: &GpuFacts,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    each: Option<&Processes>,
+    notes: &mut Notes,
 ) -> Result<Known, Refusal> {
     let known = if let Some(setting) = &settings.nnodes {
         let (value, source) = (setting.value, &setting.source);
@@ -34,13 +33,13 @@ pub(super) fn nnodes(
                 text!("state the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
             ));
         }
-        refuse_other_count(settings, contract, gpus, value)?;
+        refuse_other_count(settings, contract, each, value)?;
         let because = text!("stated", "已指定");
-        decisions.push(Decision::new("nnodes", value, because, source));
+        notes.decide("nnodes", value, because, source);
         Known { value, source: source.to_string(), by: By::Setting }
-    } else if let Some(known) = counted(contract, decisions)? {
+    } else if let Some(known) = counted(contract, notes)? {
         known
-    } else if let Some(known) = world_size(settings, contract, gpus, decisions)? {
+    } else if let Some(known) = world_size(settings, contract, each, notes)? {
         known
     } else {
         refuse_lone_master(settings, contract)?;
@@ -56,12 +55,12 @@ pub(super) fn nnodes(
                 (text!("nothing says that there are more", "没有任何信息表明有更多节点"), "default")
             }
         };
-        decisions.push(Decision::new("nnodes", 1, because, source));
+        notes.decide("nnodes", 1, because, source);
         Known { value: 1, source: source.to_owned(), by: By::Nobody }
     };
     // `--nnodes 1` takes this node out of the job that WORLD_SIZE is about.
     if matches!(known.by, By::Setting | By::Platform) && !known.is_apart() {
-        note_world_size(contract, &known, decisions, warnings);
+        note_world_size(contract, &known, notes);
     }
     Ok(known)
 }
@@ -71,7 +70,7 @@ pub(super) fn nnodes(
 fn refuse_other_count(
     settings: &Settings,
     contract: &Contract,
-    gpus: &GpuFacts,
+    each: Option<&Processes>,
     stated: u32,
 ) -> Result<(), Refusal> {
     let Some(source) = settings.nnodes.as_ref().map(|setting| &setting.source) else {
@@ -80,10 +79,10 @@ fn refuse_other_count(
     if !matches!(source, Source::Profile { .. }) {
         return Ok(());
     }
-    let mut unsaid = Vec::new();
+    let mut unsaid = Notes::default();
     let platform = match counted(contract, &mut unsaid)? {
         Some(known) => Some(known),
-        None => world_size(settings, contract, gpus, &mut unsaid)?,
+        None => world_size(settings, contract, each, &mut unsaid)?,
     };
     let Some(Known { value, source: said, by }) = platform.filter(|known| known.value != stated)
     else {
@@ -167,7 +166,7 @@ pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal
 }
 
 /// The node count of variables that count nodes; equal ones must agree.
-fn counted(contract: &Contract, decisions: &mut Vec<Decision>) -> Result<Option<Known>, Refusal> {
+fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refusal> {
     let mut first: Option<(Evidence, u32)> = None;
     for found in strongest(contract, Field::Nnodes) {
         let value = match claims::count(&found)? {
@@ -189,19 +188,19 @@ fn counted(contract: &Contract, decisions: &mut Vec<Decision>) -> Result<Option<
     {
         let claim = standalone.claim;
         let because = text!("each node is a job of its own", "每个节点各自为一个任务");
-        decisions.push(Decision::new("nnodes", 1, because, &claim));
+        notes.decide("nnodes", 1, because, &claim);
         return Ok(Some(Known { value, source: claim.to_string(), by: By::Standalone }));
     }
-    if let Some(known) = worker_only_count(contract, &found, value, decisions) {
+    if let Some(known) = worker_only_count(contract, &found, value, notes) {
         return Ok(Some(known));
     }
     let platform = &found.platform;
-    decisions.push(Decision::new(
+    notes.decide(
         "nnodes",
         value,
         text!("{platform} counts nodes in it", "{platform} 用它表示节点数"),
         &found.claim,
-    ));
+    );
     Ok(Some(Known { value, source: found.claim.to_string(), by: By::Platform }))
 }
 
@@ -211,7 +210,7 @@ fn worker_only_count(
     contract: &Contract,
     found: &Evidence,
     value: u32,
-    decisions: &mut Vec<Decision>,
+    notes: &mut Notes,
 ) -> Option<Known> {
     let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
     let rank = claims::spoken(contract, Field::Rank);
@@ -229,7 +228,7 @@ fn worker_only_count(
         return None;
     }
     let workers = &found.claim;
-    decisions.push(Decision::new(
+    notes.decide(
         "nnodes",
         replicas,
         text!(
@@ -237,7 +236,7 @@ fn worker_only_count(
             "{workers} 未计入弹性任务的 master，{world} 计入了"
         ),
         &world,
-    ));
+    );
     Some(Known { value: replicas, source: world.to_string(), by: By::Platform })
 }
 
@@ -245,8 +244,8 @@ fn worker_only_count(
 fn world_size(
     settings: &Settings,
     contract: &Contract,
-    gpus: &GpuFacts,
-    decisions: &mut Vec<Decision>,
+    each: Option<&Processes>,
+    notes: &mut Notes,
 ) -> Result<Option<Known>, Refusal> {
     let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else {
         return Ok(None);
@@ -256,21 +255,22 @@ fn world_size(
     let known = |value| Known { value, source: claim.to_string(), by: By::WorldSize };
     let because = match settings.world_size_counts.value {
         WorldSizeCounts::Processes => {
-            let (nproc, by) = processes_per_node(settings, contract, gpus).ok_or_else(|| {
-                refuse(
-                    "membership.processes",
-                    text!(
-                        "{claim} is to count processes, and nothing says how many a node has",
-                        "{claim} 被指定为进程数，但没有信息说明每节点有多少进程"
-                    ),
-                    text!(
-                        "state --nproc-per-node N or --nnodes N",
-                        "请给出 --nproc-per-node N 或 --nnodes N"
-                    ),
-                )
-            })?;
-            let value = size.checked_div(nproc).unwrap_or(0);
-            if value == 0 || value.checked_mul(nproc) != Some(size) {
+            let Processes { count: nproc, source: by } =
+                each.filter(|each| each.count > 0).ok_or_else(|| {
+                    refuse(
+                        "membership.processes",
+                        text!(
+                            "{claim} is to count processes, and nothing says how many a node has",
+                            "{claim} 被指定为进程数，但没有信息说明每节点有多少进程"
+                        ),
+                        text!(
+                            "state --nproc-per-node N or --nnodes N",
+                            "请给出 --nproc-per-node N 或 --nnodes N"
+                        ),
+                    )
+                })?;
+            let value = size.checked_div(*nproc).unwrap_or(0);
+            if value == 0 || value.checked_mul(*nproc) != Some(size) {
                 return Err(refuse(
                     "membership.processes",
                     text!(
@@ -287,7 +287,7 @@ fn world_size(
                 "it counts processes, as stated, and a node has {nproc} ({by})",
                 "按指定，它表示进程数；每节点 {nproc} 个（{by}）"
             );
-            decisions.push(Decision::new("nnodes", value, because, claim));
+            notes.decide("nnodes", value, because, claim);
             return Ok(Some(known(value)));
         }
         WorldSizeCounts::Nodes => text!("it counts nodes, as stated", "按指定，它表示节点数"),
@@ -297,31 +297,12 @@ fn world_size(
             "按节点数理解；若它表示进程数，请加 --world-size-counts processes"
         ),
     };
-    decisions.push(Decision::new("nnodes", size, because, claim));
+    notes.decide("nnodes", size, because, claim);
     Ok(Some(known(size)))
 }
 
-fn processes_per_node(
-    settings: &Settings,
-    contract: &Contract,
-    gpus: &GpuFacts,
-) -> Option<(u32, String)> {
-    if let Ok(AskedNproc::Count { n, source }) = asked_nproc(settings, contract) {
-        return (n > 0).then_some((n, source));
-    }
-    offered_nproc(contract).or_else(|| {
-        let visible = u32::try_from(gpus.visible.len()).ok().filter(|count| *count > 0)?;
-        Some((visible, "GPU".to_owned()))
-    })
-}
-
 /// What WORLD_SIZE means once the number of nodes is known without it.
-fn note_world_size(
-    contract: &Contract,
-    nnodes: &Known,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
-) {
+fn note_world_size(contract: &Contract, nnodes: &Known, notes: &mut Notes) {
     let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else { return };
     let (claim, source, nodes) = (&found.claim, &nnodes.source, nnodes.value);
     let size = claim.value.trim().parse::<u32>().ok();
@@ -334,7 +315,7 @@ fn note_world_size(
         })
         .filter(|per_node| *per_node > 0);
     match per_node {
-        Some(per_node) => decisions.push(Decision::new(
+        Some(per_node) => notes.decide(
             "world_size_counts",
             "processes",
             text!(
@@ -342,8 +323,8 @@ fn note_world_size(
                 "{claim} 是 {source} 的 {nodes} 个节点的 {per_node} 倍"
             ),
             claim,
-        )),
-        None => warnings.push(Warning::new(
+        ),
+        None => notes.warn(
             "membership.world-size",
             text!(
                 "{claim} is neither the {nodes} nodes of {source} nor a multiple of them; it is not used",
@@ -353,6 +334,6 @@ fn note_world_size(
                 "correct the one that is wrong; --nnodes overrides both",
                 "请改正错误的一方；--nnodes 可覆盖二者"
             ),
-        )),
+        ),
     }
 }

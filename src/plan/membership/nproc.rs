@@ -4,7 +4,7 @@
 //! refuses. A number that a platform sets by itself (PROC_PER_NODE of KubeBrain)
 //! says what a node has, not what the user wants, and is only an upper bound.
 
-use crate::observe::{Contract, Evidence, Field};
+use crate::observe::{Contract, Evidence, Field, GpuFacts};
 use crate::settings::{Nproc, Settings, Source};
 use crate::text;
 use crate::verdict::Refusal;
@@ -76,5 +76,33 @@ pub fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
     claims::spoken(contract, Field::Offered).iter().find_map(|found| {
         let n = found.claim.value.trim().parse::<u32>().ok()?;
         (1..=MOST).contains(&n).then(|| (n, found.claim.to_string()))
+    })
+}
+
+/// How many processes a node has, and who says so.
+#[derive(Debug, Clone)]
+pub(super) struct Processes {
+    pub(super) count: u32,
+    pub(super) source: String,
+}
+
+/// As settings and platform say it.
+pub(super) fn stated_processes(settings: &Settings, contract: &Contract) -> Option<Processes> {
+    let (count, source) = match asked_nproc(settings, contract) {
+        Ok(AskedNproc::Count { n, source }) => (n, source),
+        _ => offered_nproc(contract)?,
+    };
+    Some(Processes { count, source })
+}
+
+/// As settings and platform say it, else one for each visible GPU.
+pub(super) fn processes(
+    settings: &Settings,
+    contract: &Contract,
+    gpus: &GpuFacts,
+) -> Option<Processes> {
+    stated_processes(settings, contract).or_else(|| {
+        let count = u32::try_from(gpus.visible.len()).ok().filter(|count| *count > 0)?;
+        Some(Processes { count, source: "GPU".to_owned() })
     })
 }

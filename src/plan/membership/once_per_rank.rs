@@ -273,18 +273,18 @@ fn a_nested_job_is_one_of_its_own() {
         SLURM_STEP_TASKS_PER_NODE=1(x2)";
     let ours = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 NODE_RANK=0 MASTER_ADDR=n0 MASTER_PORT=1";
     let line = |settings: &Settings, pairs: &str, above: bool| {
-        let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+        let mut notes = Notes::default();
         let above = above.then(|| (41, "python -m torch.distributed.run a.py".to_owned()));
         let contract = contract(&host(pairs), above);
-        let result = membership(settings, &contract, &gpus(8), &mut decisions, &mut warnings);
-        Told::new(result, decisions, warnings)
+        let result = membership(settings, &contract, &gpus(8), &mut notes);
+        Told { result, notes }
     };
     let nested = |settings: Settings| Settings { nested: true, ..settings };
     for pairs in [torchrun, slurm, ours, &format!("{slurm} {torchrun}")] {
         for settings in [undecided(), direct()] {
             let told = line(&nested(settings.clone()), pairs, true);
             assert_eq!(told.line(), "nested 1 0 127.0.0.1:29500 free", "{pairs}");
-            let because = &told.decisions.first().expect("nnodes").because;
+            let because = &told.notes.decisions.first().expect("nnodes").because;
             assert!(
                 because.en.contains("process 41") && because.en.contains("--nnodes"),
                 "{because:?}"

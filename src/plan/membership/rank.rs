@@ -5,10 +5,10 @@
 
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Strength};
-use crate::plan::Decision;
+use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use super::claims::{self, contradiction, refuse, strongest};
 use super::nodes::{half_given, how_many};
@@ -18,8 +18,7 @@ pub(super) fn node_rank(
     settings: &Settings,
     contract: &Contract,
     nnodes: &Known,
-    decisions: &mut Vec<Decision>,
-    warnings: &mut Vec<Warning>,
+    notes: &mut Notes,
 ) -> Result<Known, Refusal> {
     let nodes = nnodes.value;
     let stated = text!("stated", "已指定");
@@ -52,9 +51,9 @@ pub(super) fn node_rank(
     };
     check_rank(contract, nnodes, &known)?;
     if known.by == By::Platform {
-        warn_of_other_rank(contract, nodes, &known, warnings);
+        warn_of_other_rank(contract, nodes, &known, notes);
     }
-    decisions.push(Decision::new("node_rank", known.value, because, &known.source));
+    notes.decide("node_rank", known.value, because, &known.source);
     Ok(known)
 }
 
@@ -86,7 +85,7 @@ fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refu
 }
 
 /// RANK beside a stronger variable: where WORLD_SIZE counts the same nodes, it should agree.
-fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, warnings: &mut Vec<Warning>) {
+fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, notes: &mut Notes) {
     let first = |field| claims::spoken(contract, field).into_iter().next().map(|found| found.claim);
     let number = |claim: &Claim| claim.value.trim().parse::<u32>().ok();
     let (Some(size), Some(rank)) = (first(Field::WorldSize), first(Field::Rank)) else { return };
@@ -94,14 +93,14 @@ fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, warnings: 
         return;
     }
     let source = &known.source;
-    warnings.push(Warning::new(
+    notes.warn(
         "membership.rank",
         text!(
             "{rank} is not the node rank of {source}, which is used",
             "{rank} 与 {source} 的节点编号不同；采用后者"
         ),
         text!("--node-rank overrides both", "--node-rank 可覆盖二者"),
-    ));
+    );
 }
 
 fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), Refusal> {

@@ -6,15 +6,16 @@
 //! other things.
 
 use crate::lang::Text;
-use crate::observe::{self, Claim, Contract, Evidence, Field, GpuFacts, Reading, Strength};
-use crate::plan::{Decision, Task};
+use crate::observe::{self, Claim, Contract, Evidence, Field, Reading, Strength};
+use crate::plan::{Decision, Notes, Task};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::{Engine, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::Refusal;
 
 use super::claims::{self, MOST_NODES, refuse};
 use super::nodes::{self, half_given};
+use super::nproc::Processes;
 use super::{By, Known, rank};
 
 /// Most tasks of a node.
@@ -140,9 +141,8 @@ impl Found {
         &self,
         settings: &Settings,
         contract: &Contract,
-        gpus: &GpuFacts,
-        decisions: &mut Vec<Decision>,
-        warnings: &mut Vec<Warning>,
+        each: Option<&Processes>,
+        notes: &mut Notes,
     ) -> Result<(Known, Known), Refusal> {
         let contract = &self.about_nodes(contract);
         let said = |field| {
@@ -150,32 +150,32 @@ impl Found {
             found.any(|found| found.strength > Strength::Hint)
         };
         let nnodes = if settings.nnodes.is_some() || said(Field::Nnodes) {
-            nodes::nnodes(settings, contract, gpus, decisions, warnings)?
+            nodes::nnodes(settings, contract, each, notes)?
         } else {
             let (count, because) = self.count()?;
             let source = &self.task.source;
-            decisions.push(Decision::new("nnodes", count, because, source));
+            notes.decide("nnodes", count, because, source);
             Known { value: count, source: source.clone(), by: By::Platform }
         };
         let node = if settings.node_rank.is_some() || nnodes.value == 1 || said(Field::NodeRank) {
-            rank::node_rank(settings, contract, &nnodes, decisions, warnings)?
+            rank::node_rank(settings, contract, &nnodes, notes)?
         } else {
             let Task { rank, of, .. } = &self.task;
             let value = rank.0.checked_div(*of).unwrap_or(0);
             let source = self.rank.to_string();
             let because =
                 text!("{of} tasks on every node, in order", "每节点 {of} 个 task，依次排列");
-            decisions.push(Decision::new("node_rank", value, because, &source));
+            notes.decide("node_rank", value, because, &source);
             Known { value, source, by: By::Platform }
         };
         if node.value >= nnodes.value {
             return Err(claims::contradiction(&self.rank, &self.world, ONCE));
         }
-        self.explain(decisions);
+        self.explain(notes);
         Ok((nnodes, node))
     }
 
-    fn explain(&self, decisions: &mut Vec<Decision>) {
+    fn explain(&self, notes: &mut Notes) {
         let Found { task, rank, world, local, platform, .. } = self;
         let Task { of, source, .. } = task;
         let once = text!(
@@ -186,7 +186,7 @@ impl Found {
         let place =
             text!("its place among the {of} of this node", "它在本节点 {of} 个 task 中的位置");
         let count = text!("the number of all tasks", "全部 task 数");
-        decisions.extend([
+        notes.decisions.extend([
             Decision::new("rank", task.rank, once, rank),
             Decision::new("world_size", task.world, count, world),
             Decision::new("local_rank", task.local, place, local),

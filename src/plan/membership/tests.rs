@@ -17,23 +17,14 @@ use crate::settings::{Engine, Nproc, Rendezvous, Source, Sourced, WorldSizeCount
 /// What came out: the membership with what was said on the way, or the refusal.
 pub(super) struct Told {
     pub(super) result: Result<Membership, Refusal>,
-    pub(super) decisions: Vec<Decision>,
-    warnings: Vec<Warning>,
+    pub(super) notes: Notes,
 }
 
 impl Told {
     /// What was decided, as which value, and who said so.
     pub(super) fn sources(&self) -> Vec<(&str, &str, &str)> {
-        let decisions = self.decisions.iter();
+        let decisions = self.notes.decisions.iter();
         decisions.map(|one| (&*one.what, &*one.value, &*one.source)).collect()
-    }
-
-    pub(super) fn new(
-        result: Result<Membership, Refusal>,
-        decisions: Vec<Decision>,
-        warnings: Vec<Warning>,
-    ) -> Told {
-        Told { result, decisions, warnings }
     }
 
     /// `platform nnodes rank addr:port [free] [min:max] [task RANK/WORLD LOCAL/OF] [warning ids]`,
@@ -60,7 +51,7 @@ impl Told {
                     let Task { rank, world, local, of, .. } = task;
                     line = format!("{line} task {rank}/{world} {local}/{of}");
                 }
-                for warning in &self.warnings {
+                for warning in &self.notes.warnings {
                     line.push(' ');
                     line.push_str(&warning.id);
                 }
@@ -90,10 +81,10 @@ pub(super) fn gpus(count: usize) -> GpuFacts {
 }
 
 pub(super) fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
-    let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
+    let mut notes = Notes::default();
     let contract = contract(host, None);
-    let result = membership(settings, &contract, gpus, &mut decisions, &mut warnings);
-    Told::new(result, decisions, warnings)
+    let result = membership(settings, &contract, gpus, &mut notes);
+    Told { result, notes }
 }
 
 pub(super) fn of(pairs: &str) -> Told {
@@ -570,9 +561,46 @@ fn every_value_has_a_reason() {
         ]
     );
     let plain = of("WORLD_SIZE=8 RANK=0 MASTER_ADDR=a");
-    let because = &plain.decisions.first().expect("nnodes is decided").because;
+    let because = &plain.notes.decisions.first().expect("nnodes is decided").because;
     assert!(because.en.contains("--world-size-counts processes"), "{}", because.en);
     assert!(because.zh.contains("--world-size-counts processes"), "{}", because.zh);
+}
+
+/// Only a WORLD_SIZE that counts processes waits for the GPUs, and only where nothing else says
+/// how many a node has.
+#[test]
+fn a_node_is_known_before_its_gpus_are_counted() {
+    let processes = |count| {
+        let mut settings = undecided();
+        settings.world_size_counts = Sourced::new(WorldSizeCounts::Processes, Source::Default);
+        settings.nproc_per_node = match count {
+            Some(n) => Sourced::new(Nproc::Count(n), Source::Flag("--nproc-per-node".to_owned())),
+            None => settings.nproc_per_node,
+        };
+        settings
+    };
+    let job = "WORLD_SIZE=16 RANK=1 MASTER_ADDR=a";
+    for (settings, pairs, before, after) in [
+        (undecided(), job, Ok(16), Ok(16)),
+        (undecided(), "", Ok(1), Ok(1)),
+        (processes(None), job, Err("membership.processes"), Ok(2)),
+        (processes(Some(4)), job, Ok(4), Ok(4)),
+        (processes(None), &format!("{job} NPROC_PER_NODE=2"), Ok(8), Ok(8)),
+    ] {
+        let contract = contract(&host(pairs), None);
+        let nodes = |member: Result<Membership, Refusal>| match member {
+            Ok(member) => Ok(member.nnodes),
+            Err(refusal) => Err(refusal.id),
+        };
+        let (mut early, mut late) = (Notes::default(), Notes::default());
+        let known = nodes(identity(&settings, &contract, &mut early));
+        assert_eq!(known, before.map_err(str::to_owned), "{pairs}");
+        let counted = nodes(membership(&settings, &contract, &gpus(8), &mut late));
+        assert_eq!(counted, after.map_err(str::to_owned), "{pairs}");
+        if known.is_ok() {
+            assert_eq!(early.decisions, late.decisions, "{pairs}");
+        }
+    }
 }
 
 #[test]
@@ -580,8 +608,8 @@ fn inside_torchrun_is_refused_and_leftovers_are_not() {
     let mut contract = contract(&host(""), None);
     contract.inside_torchrun = Some((41, "python -m torch.distributed.run a.py".to_owned()));
     let run = |settings: &Settings, contract: &Contract| {
-        let (mut decisions, mut warnings) = (Vec::new(), Vec::new());
-        membership(settings, contract, &gpus(0), &mut decisions, &mut warnings)
+        let mut notes = Notes::default();
+        membership(settings, contract, &gpus(0), &mut notes)
     };
     let refusal = run(&undecided(), &contract).expect_err("nested");
     assert_eq!(refusal.id, "nested");
@@ -718,7 +746,7 @@ proptest! {
                 prop_assert!(claims::host_problem(&member.master_addr).is_none());
                 prop_assert_eq!(member.master_port_free, member.members() == 1 && member.elastic.is_none());
                 for what in ["nnodes", "master_addr", "master_port"] {
-                    let given = told.decisions.iter().filter(|one| one.what == what).count();
+                    let given = told.notes.decisions.iter().filter(|one| one.what == what).count();
                     prop_assert_eq!(given, 1, "{}", what);
                 }
             }
