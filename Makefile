@@ -2,6 +2,7 @@
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
 # make docs   docs/ anew from the table of ids; `make test` fails where they differ
+# make house  how the source is divided: lines, files and circles of imports of each room
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
@@ -31,7 +32,7 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
-.PHONY: build demo gpu vm test lint docs bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu vm test lint docs house bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -54,6 +55,9 @@ lint: linker
 
 docs: linker
 	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test findings documents
+
+house: linker
+	$(CARGO) test --locked --quiet --test house -- --include-ignored --nocapture
 
 soak: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
