@@ -31,8 +31,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use scratch::ScratchName;
@@ -51,7 +49,7 @@ use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
 use crate::supervise::guard::{self, HowLost, Lost};
 use crate::supervise::{AgentEar, AgentLink, EndStep, GuardWord, shim};
-use crate::sys::Dispositions;
+use crate::sys::{Dispositions, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -120,7 +118,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
 /// A command whose work is what it writes: a limit on the size of files (`ulimit -f`) does
 /// not end it, but fails its write, and what did not get out is said.
 fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
-    crate::sys::ignore(&[Signal::SIGXFSZ]);
+    crate::sys::ignore(&[Signal::XFSZ]);
     commands::complete(command(), lang)
 }
 
@@ -183,7 +181,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
     // One thread, and no time to lose: a console that takes nothing now gets nothing.
     let console = std::io::stderr();
     let mut ready = [PollFd::new(&console, PollFlags::OUT)];
-    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+    if poll(&mut ready, Some(Duration::ZERO)).is_ok_and(|count| count > 0) {
         commands::say(&words);
     }
     let path = will.termination_log.as_deref();

@@ -18,8 +18,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 pub use answer::{
     Answer, CallError, GpuProcess, Health, Instances, MigDevice, NamesAnswer, NvLinks, NvmlAnswer,
@@ -28,6 +27,7 @@ pub use answer::{
 
 use crate::lang::Text;
 use crate::settings::ProbeMode;
+use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
 
 /// The probe's glibc floor, for `--version`.
@@ -260,7 +260,7 @@ fn wait(
             None => left.min(Duration::from_millis(1)),
         };
         // An interrupted or failed poll only means another look.
-        let _ = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
+        let _ = poll(&mut polled, Some(left));
         answer.take(&mut started.answer);
         noise.take(&mut started.noise);
     }
@@ -294,7 +294,7 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
             }
             None => left.min(Duration::from_millis(1)),
         };
-        let _ = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
+        let _ = poll(&mut polled, Some(left));
     }
 }
 

@@ -8,9 +8,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::procfs;
+use crate::sys::{Pid, Signal};
 
 /// A handle of the process; None where there are none to be had: ENOSYS before Linux 5.3,
 /// EPERM under older seccomp profiles and in gVisor, EMFILE when files are used up.
@@ -37,7 +38,7 @@ pub(crate) fn send(
     signal: Signal,
 ) -> Result<(), Errno> {
     let same = || {
-        let now = procfs::process(proc, pid.as_raw_nonzero().get());
+        let now = procfs::process(proc, pid.as_raw_pid());
         now.filter(|now| now.start_ticks == start_ticks).ok_or(Errno::SRCH)
     };
     same()?;

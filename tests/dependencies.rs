@@ -200,3 +200,77 @@ fn what_is_forbidden_or_unused_is_found() {
         assert_eq!(names(source, "time"), expected, "{source}");
     }
 }
+
+/// What rustix cannot do, and where it is called; the reasons are in the head of `src/sys/mod.rs`.
+const NIX: &[(&str, &[&str])] = &[
+    ("src/sys/", &["nix::libc", "nix::sys::signal", "nix::sys::socket", "nix::unistd"]),
+    ("src/observe/network.rs", &["nix::ifaddrs", "nix::net::if_"]),
+    ("src/supervise/terminal.rs", &["nix::sys::termios"]),
+    // getrusage
+    ("src/logs/tests/throughput.rs", &["nix::sys::resource", "nix::sys::time"]),
+];
+
+/// Uses in one source of what it has to take from `src/sys/` or rustix.
+fn system_calls_past_sys(file: &str, source: &str) -> Vec<String> {
+    let allowed = NIX.iter().filter(|(place, _)| file.starts_with(place));
+    let allowed: Vec<&str> = allowed.flat_map(|(_, paths)| *paths).copied().collect();
+    let inside = |letter: char| letter.is_alphanumeric() || "_:".contains(letter);
+    let mut found = Vec::new();
+    for (at, _) in source.match_indices("nix::") {
+        let rest = &source[at..];
+        let path = &rest[..rest.find(|letter| !inside(letter)).unwrap_or(rest.len())];
+        let is_whole = !source[..at].ends_with(inside);
+        if is_whole && !allowed.iter().any(|one| path.starts_with(one)) {
+            found.push(format!("{file}: {path}"));
+        }
+    }
+    if !file.starts_with("src/sys/") {
+        let words = |name: &str| {
+            source.split(';').any(|item| {
+                let item = item.trim_start();
+                let (path, name) = name.rsplit_once("::").expect("a path");
+                item.contains(&format!("{path}::{name}"))
+                    || (item.starts_with(&format!("use {path}::{{"))
+                        && item.split(|letter| !inside(letter)).any(|word| word == name))
+            })
+        };
+        let ours = ["rustix::process::Pid", "rustix::process::Signal", "rustix::event::poll"];
+        found.extend(ours.iter().filter(|name| words(name)).map(|name| format!("{file}: {name}")));
+    }
+    found
+}
+
+#[test]
+fn one_library_makes_a_system_call() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut open = vec![root.join("src")];
+    let (mut found, mut used) = (Vec::new(), BTreeSet::new());
+    while let Some(path) = open.pop() {
+        let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
+        open.extend(below.map(|entry| entry.path()).filter(|path| !path.ends_with("node-probe")));
+        let file = path.strip_prefix(root).expect("below it").display().to_string();
+        let mut source = String::new();
+        if path.is_file() {
+            read(&path, &mut source);
+        }
+        found.extend(system_calls_past_sys(&file, &source));
+        for (place, paths) in NIX.iter().filter(|(place, _)| file.starts_with(place)) {
+            let seen = paths.iter().filter(|path| source.contains(**path));
+            used.extend(seen.map(|path| (*place, *path)));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new(), "see src/sys/mod.rs");
+    let listed = NIX.iter().flat_map(|(place, paths)| paths.iter().map(|path| (*place, *path)));
+    assert_eq!(listed.collect::<BTreeSet<_>>(), used, "a path that is not used any more");
+    for (source, expected) in [
+        ("use std::os::unix::fs; rustix::io::read(&fd)", 0),
+        ("let _ = nix::unistd::getppid();", 1),
+        ("use nix::sys::termios::tcgetattr;", 1),
+        ("use rustix::process::{WaitOptions, Signal};", 1),
+        ("use rustix::process::{PidfdFlags, pidfd_send_signal};", 0),
+        ("rustix::process::Pid::from_raw(1)", 1),
+        ("use rustix::event::{PollFd, poll};", 1),
+    ] {
+        assert_eq!(system_calls_past_sys("src/cli.rs", source).len(), expected, "{source}");
+    }
+}

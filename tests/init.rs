@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use common::alive::{stat, zombies_of};
 use common::pty::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
 use common::{Launcher, executable, kill, processes_of, wait_until};
-use nix::sys::signal::{SigSet, Signal};
-use ranklaunch::sys::{self, Dispositions};
+use nix::sys::signal::Signal;
+use ranklaunch::sys::{self, Dispositions, SignalSet};
 
 fn ours<I: AsRef<OsStr>>(options: &[&str], command: impl IntoIterator<Item = I>) -> Launcher {
     let mut words: Vec<_> = ["init"].iter().chain(options).map(|&word| word.into()).collect();
@@ -149,18 +149,18 @@ fn state(pid: i32) -> Option<char> {
 
 #[test]
 fn the_command_gets_the_signal_state_that_init_was_given() {
-    use Signal::{SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGTSTP, SIGTTOU, SIGUSR1};
+    use sys::Signal;
     let sets: [(&[Signal], &[Signal]); 4] = [
         (&[], &[]),
-        (&[SIGUSR1, SIGTERM], &[]),
-        (&[], &[SIGHUP, SIGPIPE, SIGTSTP, SIGTTOU]),
-        (&[SIGPIPE], &[SIGINT, SIGPIPE]),
+        (&[Signal::USR1, Signal::TERM], &[]),
+        (&[], &[Signal::HUP, Signal::PIPE, Signal::TSTP, Signal::TTOU]),
+        (&[Signal::PIPE], &[Signal::INT, Signal::PIPE]),
     ];
     for (blocked, ignored) in sets {
         let start = Dispositions {
             ignored_real_time: 0,
-            mask: blocked.iter().copied().collect::<SigSet>(),
-            ignored: ignored.iter().copied().collect::<SigSet>(),
+            mask: SignalSet::of(blocked),
+            ignored: SignalSet::of(ignored),
         };
         let below = |mut command: Command, words: &[&str]| {
             sys::in_child(&mut command, move || sys::restore_in_child(&start));

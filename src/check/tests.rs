@@ -306,7 +306,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "disk.logs",
         |node| {
             let problem = |code| WriteProblem { folder: "/logs".into(), code, user: 1000 };
-            node.tried.write = Some(Err(problem(nix::libc::ENOSPC)));
+            node.tried.write = Some(Err(problem(rustix::io::Errno::NOSPC.raw_os_error())));
         },
         Level::Warn,
         "No space left",
@@ -518,11 +518,11 @@ fn sizes_are_read_and_shown() {
 #[test]
 fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
     for (code, hint) in [
-        (nix::libc::EROFS, "read-only"),
-        (nix::libc::ENOSPC, "delete old runs"),
-        (nix::libc::EDQUOT, "quota"),
-        (nix::libc::EACCES, "user 1000"),
-        (nix::libc::EIO, "--log-dir"),
+        (rustix::io::Errno::ROFS.raw_os_error(), "read-only"),
+        (rustix::io::Errno::NOSPC.raw_os_error(), "delete old runs"),
+        (rustix::io::Errno::DQUOT.raw_os_error(), "quota"),
+        (rustix::io::Errno::ACCESS.raw_os_error(), "user 1000"),
+        (rustix::io::Errno::IO.raw_os_error(), "--log-dir"),
     ] {
         let mut node = Node::new(8);
         node.tried.write = Some(Err(WriteProblem { folder: "/logs".into(), code, user: 1000 }));

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
 
 use super::find::{Sessions, find_among};
 use super::{ClearReport, Found, Request};
@@ -18,6 +16,7 @@ use crate::lang::Text;
 use crate::procfs;
 use crate::settings::StaleMode;
 use crate::signal;
+use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -191,12 +190,8 @@ impl Targets {
                 .map(|handle| PollFd::new(handle, PollFlags::IN))
                 .collect();
             let blind = handles.len() < living.len();
-            let pause = if blind { left.min(Duration::from_millis(20)) } else { left.min(ROUND) };
-            let pause = Timespec {
-                tv_sec: 0,
-                tv_nsec: i64::from(pause.min(Duration::from_millis(999)).subsec_nanos()),
-            };
-            let _ = poll(&mut handles, Some(&pause));
+            let pause = if blind { Duration::from_millis(20) } else { ROUND };
+            let _ = poll(&mut handles, Some(left.min(pause)));
         }
     }
 }

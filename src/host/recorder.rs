@@ -209,7 +209,7 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
             each(&|words| words.iter().map(|word| masked_variable(word)).collect())
         }
         _ if path == Path::new("/etc/passwd") => {
-            let mine = nix::unistd::getuid().to_string();
+            let mine = rustix::process::getuid().as_raw().to_string();
             let own =
                 |line: &&[u8]| line.split(|byte| *byte == b':').nth(2) == Some(mine.as_bytes());
             bytes
@@ -296,7 +296,7 @@ mod tests {
         ] {
             assert_eq!(masked(Path::new(path), text.as_bytes()), kept.as_bytes(), "{path}");
         }
-        let uid = nix::unistd::getuid();
+        let uid = rustix::process::getuid();
         let me = format!("me:x:{uid}:0::/home/me:/bin/sh\n");
         let all = format!("other:x:4242424:0::/home/other:/bin/sh\n{me}");
         assert_eq!(masked(Path::new("/etc/passwd"), all.as_bytes()), me.as_bytes());

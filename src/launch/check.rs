@@ -29,6 +29,7 @@ use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
+use crate::sys::{self, Signal};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -373,8 +374,7 @@ fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
         return Some(code);
     }
     if let Ok(pid) = i32::try_from(child.id()) {
-        let pid = nix::unistd::Pid::from_raw(pid);
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        sys::send(pid, Signal::TERM.as_raw());
     }
     if ended_within(child, STOP).is_none() {
         let _ = child.kill();

@@ -81,7 +81,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     if settings.host_root.is_some() {
         return None;
     }
-    let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let hostname = crate::sys::hostname();
     tell(Purpose::Run, &host, &settings, &contract, None, &hostname, refusal).await
 }
 

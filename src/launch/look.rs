@@ -282,7 +282,7 @@ async fn resolved(
 }
 
 fn hostname(host: &Host) -> String {
-    let own = || nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let own = || crate::sys::hostname();
     let file = || host.read("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     host.answer("hostname", own).unwrap_or_else(file)
 }

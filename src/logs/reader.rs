@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Kind;
@@ -19,6 +18,7 @@ use super::files::FilePort;
 use super::lines::LineFormatter;
 use super::sink::Lane;
 use super::tail::Tail;
+use crate::sys::{PollFd, PollFlags, poll};
 
 /// A quiet stream reads into this much…
 const FIRST_READ: usize = 8 * 1024;
@@ -127,12 +127,10 @@ impl Reader {
         .into_iter()
         .flatten()
         .min();
-        // A clock that cannot be expressed means no deadline.
-        let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let stop = self.stop.as_fd();
         let mut fds =
             [PollFd::new(&self.pipe, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
+        match poll(&mut fds, pause) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 
 use memchr::{memchr_iter, memrchr};
-use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::sys::{PollFd, PollFlags, poll};
 
 /// Bytes per write: what may stand between our own text and its turn.
 const PIECE: usize = 128 * 1024;

@@ -94,7 +94,7 @@ mod tests {
         // the option is not known.
         let refused = sys::cap_retransmission(&stream, Duration::from_millis(1));
         let errno = refused.expect_err("1 ms is too short").raw_os_error();
-        let unknown = errno == Some(nix::libc::ENOPROTOOPT);
+        let unknown = errno == Some(rustix::io::Errno::NOPROTOOPT.raw_os_error());
         assert_eq!(is_capped(), !unknown, "{errno:?}");
     }
 }

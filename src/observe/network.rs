@@ -328,7 +328,7 @@ fn home(host: &Host) -> Option<String> {
 
 fn of_user(host: &Host) -> Option<String> {
     let passwd = host.read("/etc/passwd").ok()?;
-    let uid = nix::unistd::getuid().to_string();
+    let uid = rustix::process::getuid().as_raw().to_string();
     // name:password:uid:gid:comment:home:shell
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();

@@ -19,7 +19,7 @@ pub struct WriteProblem {
 
 impl WriteProblem {
     pub fn of(folder: &Path, error: &io::Error) -> WriteProblem {
-        let user = nix::unistd::geteuid().as_raw();
+        let user = rustix::process::geteuid().as_raw();
         WriteProblem { folder: folder.to_owned(), code: error.raw_os_error().unwrap_or(0), user }
     }
 

@@ -2,12 +2,12 @@
 
 use std::io::IsTerminal;
 
-use nix::libc::SIGINT;
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
 use crate::rank::GlobalRank;
 use crate::supervise::{End, OtherWorld, Outcome, Planned, StopReason, Unit};
+use crate::sys::{self, Signal};
 use crate::text;
 use crate::verdict::{Class, Refusal, Verdict};
 
@@ -128,7 +128,7 @@ fn other_node() -> Ending {
 pub fn stopped(signal: i32) -> Ending {
     let name = signal_name(signal);
     // Whoever sits at the terminal pressed Ctrl-C and knows it.
-    let hint = if signal == SIGINT && std::io::stderr().is_terminal() {
+    let hint = if signal == Signal::INT.as_raw() && std::io::stderr().is_terminal() {
         Text::same("")
     } else {
         text!(
@@ -490,8 +490,7 @@ pub fn describe(end: End) -> Text {
 }
 
 pub fn signal_name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal)
-        .map_or_else(|_| format!("signal {signal}"), |name| name.as_str().to_owned())
+    sys::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]

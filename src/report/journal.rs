@@ -226,7 +226,7 @@ mod tests {
     /// the middle of a line, and has room again later.
     #[test]
     fn a_full_disk_tears_no_line_and_the_loss_is_counted() {
-        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         if std::env::var_os("JOURNAL_CHILD").is_none() {
             // In a process of its own: the limit is of the whole process.
             let name = "report::journal::tests::a_full_disk_tears_no_line_and_the_loss_is_counted";
@@ -238,11 +238,12 @@ mod tests {
             assert!(status.is_ok_and(|status| status.success()));
             return;
         }
-        crate::sys::ignore(&[nix::sys::signal::Signal::SIGXFSZ]);
+        crate::sys::ignore(&[crate::sys::Signal::XFSZ]);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
-        let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("the limit");
-        setrlimit(Resource::RLIMIT_FSIZE, 250, hard).expect("limited");
+        let hard = getrlimit(Resource::Fsize).maximum;
+        let limit = |current| setrlimit(Resource::Fsize, Rlimit { current, maximum: hard });
+        limit(Some(250)).expect("limited");
         let mut lines = {
             let journal = journal(&path);
             let lines = journal.lines.clone();
@@ -257,7 +258,7 @@ mod tests {
                 std::thread::yield_now();
             }
             assert_eq!(read(&path).len(), 2, "what is there is whole");
-            setrlimit(Resource::RLIMIT_FSIZE, hard, hard).expect("room again");
+            limit(hard).expect("room again");
             say(5);
             journal.close(SOON);
             read(&path)

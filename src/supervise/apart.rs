@@ -10,11 +10,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::unistd::Pid;
-use rustix::process::{Signal, WaitOptions, WaitStatus};
+use rustix::process::{WaitOptions, WaitStatus};
 
 use super::outcome::End;
-use crate::sys::{self, Fork};
+use crate::sys::{self, Fork, Pid, Signal};
 use crate::verdict::Verdict;
 
 /// How long a child that has said its verdict may take to be gone.
@@ -70,14 +69,14 @@ pub fn let_go() {
     // A pipe that ends nowhere, since a bare root has no /dev/null.
     let Ok((nothing, nowhere)) = io::pipe() else { return };
     sys::replace_copies(&[io::stdout().as_fd(), io::stderr().as_fd()], nowhere.as_fd());
-    let _ = nix::unistd::dup2_stdin(nothing.as_fd());
-    let _ = nix::unistd::dup2_stdout(nowhere.as_fd());
-    let _ = nix::unistd::dup2_stderr(nowhere.as_fd());
+    let _ = rustix::stdio::dup2_stdin(nothing.as_fd());
+    let _ = rustix::stdio::dup2_stdout(nowhere.as_fd());
+    let _ = rustix::stdio::dup2_stderr(nowhere.as_fd());
 }
 
 /// How the child ended; None when it has not by the deadline.
-fn ended(child: Pid, deadline: Option<Instant>) -> Option<WaitStatus> {
-    let pid = rustix::process::Pid::from_raw(child.as_raw());
+fn ended(child: i32, deadline: Option<Instant>) -> Option<WaitStatus> {
+    let pid = Pid::from_raw(child);
     let mut options = WaitOptions::empty();
     options.set(WaitOptions::NOHANG, deadline.is_some());
     loop {

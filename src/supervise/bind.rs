@@ -69,7 +69,7 @@ impl Placement {
             && rustix::thread::sched_setaffinity(None, cpus).is_err()
         {
             // Standard error is the rank's by now.
-            let _ = nix::unistd::write(io::stderr(), refusal.as_bytes());
+            let _ = rustix::io::write(io::stderr(), refusal.as_bytes());
         }
         // Raising one's own score needs no privilege; where /proc is read-only the
         // rank starts all the same.

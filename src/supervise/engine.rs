@@ -7,8 +7,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::unistd::Pid;
-
 use super::bind;
 use super::message::{AGENT_SOCKET, JOB_MARK, SLOT, TERMINAL};
 use super::outcome::Planned;
@@ -83,7 +81,7 @@ pub(super) fn start(
     let nowhere = |error| (PathBuf::new(), error);
     let (out, out_write) = io::pipe().map_err(nowhere)?;
     let (err, err_write) = io::pipe().map_err(nowhere)?;
-    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let me = sys::own_pid();
     let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
     let mut agent_socket = format!("{socket} {token} {}", launch.grace.as_millis());
     if launch.interactive {
@@ -111,11 +109,7 @@ pub(super) fn start(
                 OwnedFd::from(err_write.try_clone()?),
             ];
             sys::start(argv, &env, streams, || {
-                if own_session {
-                    nix::unistd::setsid()?;
-                } else {
-                    nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-                }
+                if own_session { sys::new_session() } else { sys::new_group() }?;
                 sys::restore_in_child(&launch.dispositions)
             })
         };

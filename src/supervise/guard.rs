@@ -5,24 +5,21 @@
 //! agent left. It decides nothing about the job.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-use nix::sys::socket::{MsgFlags, recv, send};
-use nix::unistd::{Pid, getpgrp, setpgid};
-use rustix::process::Signal as Send;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::apart;
 use super::budget::{EndBudget, EndStep};
-use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number};
+use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
 use super::outcome::End;
 use super::relay::apart_from_strangers;
 use super::terminal::Terminal;
 use super::tree;
-use crate::sys::{self, Dispositions, Fork};
+use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
 
 /// Until the agent has said its own, the stop budget that the guard allows it.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
@@ -37,19 +34,19 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// meaning of their own: by default they would end the guard, and the ranks with it at
 /// once, so they are stops like TERM.
 const WATCHED: [Signal; 13] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCONT,
-    Signal::SIGWINCH,
-    Signal::SIGALRM,
-    Signal::SIGVTALRM,
-    Signal::SIGPROF,
-    Signal::SIGIO,
-    Signal::SIGPWR,
+    Signal::TERM,
+    Signal::INT,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::CONT,
+    Signal::WINCH,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
 ];
 
 /// An agent that was lost before it had said how the job ended.
@@ -78,14 +75,14 @@ pub fn guarded(
     lost: impl Fn(&Lost) -> i32,
 ) -> io::Result<i32> {
     // The agent ends the job when its guard is gone.
-    if let Some(code) = apart_from_strangers(Send::KILL)? {
+    if let Some(code) = apart_from_strangers(Signal::KILL)? {
         return Ok(code);
     }
-    let watch = Watch::begin(sys::and_real_time(&WATCHED))?;
+    let watch = Watch::begin(SignalSet::and_real_time(&WATCHED))?;
     // `ulimit -f` would end the agent with its first long log file. Ignored, the write
     // fails with EFBIG, as on a full disk; the ranks get it back as it was.
-    sys::ignore(&[Signal::SIGXFSZ]);
-    let terminal = Terminal::of(io::stdin().as_fd(), getpgrp());
+    sys::ignore(&[Signal::XFSZ]);
+    let terminal = Terminal::of(io::stdin().as_fd(), sys::own_group());
     let (ours, theirs) = link::pair()?;
 
     let child = match sys::fork_single_threaded()? {
@@ -94,9 +91,9 @@ pub fn guarded(
             let inherited = watch.inherited;
             drop(watch);
             // Own group: a Ctrl-C at the terminal reaches the guard alone, which counts it.
-            let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            let _ = sys::new_group();
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-            sys::unblock_in_this_thread(Signal::SIGCHLD);
+            sys::unblock_in_this_thread(Signal::CHILD);
             let link = AgentLink::new(theirs);
             let code = agent(&link, inherited);
             // A thread of ours that is stuck in a dead mount keeps this process from
@@ -109,7 +106,7 @@ pub fn guarded(
             link.announce_verdict(code);
             sys::exit_now(code)
         }
-        Fork::Parent { child } => child.as_raw(),
+        Fork::Parent { child } => child,
     };
     drop(theirs);
     // The agent marks its processes with its own pid.
@@ -182,10 +179,10 @@ impl Guard {
                 // The agent had its whole budget and more: it hangs, and is swept
                 // with all it has started.
                 Event::Deadline => {
-                    let stopped_by = self.stop.map_or(Signal::SIGINT as i32, |(signal, _)| signal);
+                    let stopped_by = self.stop.map_or(Signal::INT.as_raw(), |(signal, _)| signal);
                     return Over::Lost(HowLost::Hung { stopped_by });
                 }
-                Event::Signal(info) => self.signalled(number(&info)),
+                Event::Signal(taken) => self.signalled(taken.number),
                 // An end of file stays readable: the agent's SIGCHLD follows it
                 // within the kernel's exit path.
                 Event::Readable => self.hear_agent(),
@@ -197,7 +194,7 @@ impl Guard {
 
     fn hear_agent(&mut self) {
         let mut packet = [0u8; link::LONGEST];
-        while let Ok(length) = recv(self.link.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+        while let Ok((length, _)) = recv(&self.link, &mut packet, RecvFlags::DONTWAIT) {
             match AgentWord::decode(packet.get(..length).unwrap_or_default()) {
                 Some(AgentWord::Grace(grace)) => self.grace = grace,
                 Some(AgentWord::Interactive) => self.interactive = true,
@@ -213,21 +210,21 @@ impl Guard {
     }
 
     fn signalled(&mut self, number: i32) {
-        match Signal::try_from(number) {
-            Ok(Signal::SIGUSR1 | Signal::SIGUSR2) => self.tell(GuardWord::Pass(number)),
+        match Signal::from_named_raw(number) {
+            Some(Signal::USR1 | Signal::USR2) => self.tell(GuardWord::Pass(number)),
             // As under plain python these are the rank's own. The agent knows
             // whether there is a rank to take them.
-            Ok(Signal::SIGINT | Signal::SIGWINCH | Signal::SIGCONT) if self.interactive => {
+            Some(Signal::INT | Signal::WINCH | Signal::CONT) if self.interactive => {
                 self.tell(GuardWord::Pass(number));
             }
-            Ok(Signal::SIGWINCH | Signal::SIGCONT) => {}
-            Ok(Signal::SIGINT) if self.keeper.interrupted_again() => {
+            Some(Signal::WINCH | Signal::CONT) => {}
+            Some(Signal::INT) if self.keeper.interrupted_again() => {
                 self.kill_by.get_or_insert(Instant::now() + KILL_PATIENCE);
                 self.tell(GuardWord::KillNow);
             }
             // Real-time: a program's own, whatever it means by it.
-            Err(_) => self.tell(GuardWord::Pass(number)),
-            Ok(_) => self.stop_by(number),
+            None => self.tell(GuardWord::Pass(number)),
+            Some(_) => self.stop_by(number),
         }
     }
 
@@ -240,8 +237,8 @@ impl Guard {
     }
 
     fn tell(&self, word: GuardWord) {
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        let _ = send(self.link.as_raw_fd(), &link::encode(word), flags);
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = send(&self.link, &link::encode(word), flags);
     }
 
     fn after_agent(mut self, over: Over, lost: impl Fn(&Lost) -> i32) -> i32 {

@@ -13,17 +13,12 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::libc::{SI_KERNEL, signalfd_siginfo};
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::unistd::{Pid, getpgrp, setpgid};
-use rustix::process::Signal as Send;
-
-use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch, number, own_pid};
+use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch};
 use super::outcome::End;
 use super::relay::apart_from_strangers;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
-use crate::sys;
+use crate::sys::{self, Signal, SignalSet, Taken, own_pid};
 
 /// Marks the command and what descends from it: `<our pid>:<our start ticks>`. Set
 /// only where orphans of others come to us too.
@@ -44,11 +39,11 @@ enum Place {
 /// executed. Call before any thread exists.
 pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    if let Some(code) = apart_from_strangers(Send::TERM)? {
+    if let Some(code) = apart_from_strangers(Signal::TERM)? {
         return Ok(code);
     }
-    let watch = Watch::begin(forwarded())?;
-    let place = match Terminal::of(io::stdin().as_fd(), getpgrp()) {
+    let watch = Watch::begin(SignalSet::all_but(&NOT_FORWARDED))?;
+    let place = match Terminal::of(io::stdin().as_fd(), sys::own_group()) {
         None => Place::Apart,
         Some(_) if shares_group() => Place::Together,
         Some(terminal) => Place::Foreground(terminal),
@@ -63,8 +58,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     }
     match &place {
         Place::Apart => {
-            let alone = || Ok(setpgid(Pid::from_raw(0), Pid::from_raw(0))?);
-            sys::in_child(&mut command, alone);
+            sys::in_child(&mut command, sys::new_group);
         }
         Place::Foreground(terminal) => {
             sys::in_child(&mut command, terminal.lend_in_child()?);
@@ -83,32 +77,19 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
             return Err(error);
         }
     };
-    let init = Init {
-        keeper: watch.keep(child, mark),
-        place,
-        group: Pid::from_raw(child),
-        told_to_stop: false,
-    };
+    let init = Init { keeper: watch.keep(child, mark), place, group: child, told_to_stop: false };
     Ok(init.watch(grace))
 }
 
-/// Everything but what cannot be caught, what only wakes us, and what a terminal
-/// says to the background.
-fn forwarded() -> SigSet {
-    let mut signals = SigSet::all();
-    for kept in
-        [Signal::SIGKILL, Signal::SIGSTOP, Signal::SIGCHLD, Signal::SIGTTIN, Signal::SIGTTOU]
-    {
-        signals.remove(kept);
-    }
-    signals
-}
+/// What cannot be caught, what only wakes us, and what a terminal says to the background.
+const NOT_FORWARDED: [Signal; 5] =
+    [Signal::KILL, Signal::STOP, Signal::CHILD, Signal::TTIN, Signal::TTOU];
 
 struct Init {
     keeper: Keeper,
     place: Place,
     /// The command's, unless it is [`Place::Together`] with us.
-    group: Pid,
+    group: i32,
     /// A stop was sent to us and passed on: whoever sent it will end it.
     told_to_stop: bool,
 }
@@ -119,7 +100,7 @@ impl Init {
             match self.keeper.next(None, None) {
                 Event::Ended(end) => break end,
                 Event::Stopped(signal) => self.stopped(signal),
-                Event::Signal(info) => self.signalled(&info),
+                Event::Signal(taken) => self.signalled(taken),
                 Event::Deadline | Event::Readable => {}
             }
         };
@@ -137,23 +118,22 @@ impl Init {
         end.shell_code()
     }
 
-    fn signalled(&mut self, info: &signalfd_siginfo) {
-        let signal = number(info);
+    fn signalled(&mut self, taken: Taken) {
         // What the terminal sends to our group, the command has had already.
-        if matches!(self.place, Place::Together) && info.ssi_code == SI_KERNEL {
+        if matches!(self.place, Place::Together) && taken.by_kernel {
             return;
         }
-        if signal == Signal::SIGINT as i32 && self.keeper.interrupted_again() {
-            return sys::send(self.keeper.child(), Signal::SIGKILL as i32);
+        if taken.is(Signal::INT) && self.keeper.interrupted_again() {
+            return sys::send(self.keeper.child(), Signal::KILL.as_raw());
         }
         match &self.place {
-            Place::Foreground(terminal) if signal == Signal::SIGCONT as i32 => {
+            Place::Foreground(terminal) if taken.is(Signal::CONT) => {
                 self.told_to_stop = false;
                 terminal.go_on(self.group);
             }
             _ => {
-                self.told_to_stop |= signal == Signal::SIGTSTP as i32;
-                sys::send(self.keeper.child(), signal);
+                self.told_to_stop |= taken.is(Signal::TSTP);
+                sys::send(self.keeper.child(), taken.number);
             }
         }
     }
@@ -168,8 +148,8 @@ impl Init {
         };
         if then == Then::StopOwner {
             // Blocked, since it is one to pass on: pending until it is taken here.
-            let _ = killpg(getpgrp(), Signal::SIGTSTP);
-            sys::stop_by(Signal::SIGTSTP);
+            let _ = sys::signal_group(sys::own_group(), Some(Signal::TSTP));
+            sys::stop_by(Signal::TSTP);
         }
     }
 }

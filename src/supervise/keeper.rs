@@ -8,18 +8,16 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use nix::libc::signalfd_siginfo;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::process::{Signal as Send, WaitOptions};
+use rustix::process::WaitOptions;
 
 use super::outcome::{End, Survivor};
 use super::tree::{self, Process};
-use crate::sys::{self, Dispositions};
+use crate::sys::{
+    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
+};
 use crate::verdict::Verdict;
 
 /// After SIGKILL, how long to wait for processes to go before they are given up,
@@ -36,28 +34,21 @@ const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 pub(super) struct Watch {
     /// As the program was started; the child gets it back.
     pub(super) inherited: Dispositions,
-    signals: SignalFd,
+    signals: SignalQueue,
     strangers: HashSet<i32>,
 }
 
 impl Watch {
     /// Becomes a subreaper and from now on takes `wanted` (and SIGCHLD) through a
     /// descriptor. What was ignored when we were started (nohup) stays ignored.
-    pub(super) fn begin(wanted: SigSet) -> io::Result<Watch> {
+    pub(super) fn begin(wanted: SignalSet) -> io::Result<Watch> {
         let inherited = Dispositions::inherited();
         // Children that an exec'ing shell left us are not the job's.
         let strangers = children_of_self();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         // We write to terminals, and hand them over, from the background.
-        sys::ignore(&[Signal::SIGTTIN, Signal::SIGTTOU]);
-        let mut watched = wanted;
-        for signal in &inherited.ignored {
-            watched.remove(signal);
-        }
-        watched.add(Signal::SIGCHLD);
-        watched.thread_block()?;
-        let signals =
-            SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        sys::ignore(&[Signal::TTIN, Signal::TTOU]);
+        let signals = SignalQueue::begin(wanted.without(&inherited.ignored))?;
         Ok(Watch { inherited, signals, strangers })
     }
 
@@ -109,7 +100,7 @@ pub(super) enum Event {
     Ended(End),
     /// The child was stopped by this signal.
     Stopped(i32),
-    Signal(signalfd_siginfo),
+    Signal(Taken),
     /// The deadline has passed.
     Deadline,
     /// The other descriptor can be read.
@@ -126,7 +117,7 @@ pub(super) struct Keeper {
     /// The child has done its work and cannot end; nobody waits for it.
     given_up: bool,
     mark: Mark,
-    signals: SignalFd,
+    signals: SignalQueue,
     interrupted: Option<Instant>,
 }
 
@@ -162,10 +153,10 @@ impl Keeper {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Event::Deadline;
             }
-            match self.signals.read_signal() {
+            match self.signals.take() {
                 // Read after the last reaping, so it may tell of a newer end.
-                Ok(Some(info)) if number(&info) == Signal::SIGCHLD as i32 => {}
-                Ok(Some(info)) => return Event::Signal(info),
+                Some(taken) if taken.is(Signal::CHILD) => {}
+                Some(taken) => return Event::Signal(taken),
                 _ if self.sleep(deadline, other) => return Event::Readable,
                 _ => {}
             }
@@ -186,14 +177,11 @@ impl Keeper {
 
     /// True when `other` can be read; a signal and the deadline wake as well.
     fn sleep(&self, deadline: Option<Instant>, other: Option<BorrowedFd<'_>>) -> bool {
-        let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
-            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
-            PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
-        });
-        let mut waits = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        waits.extend(other.map(|other| PollFd::new(other, PollFlags::POLLIN)));
-        let _ = poll(&mut waits, timeout);
-        waits.get(1).is_some_and(|wait| wait.any() == Some(true))
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        waits.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
+        let _ = poll(&mut waits, left);
+        waits.get(1).is_some_and(|wait| !wait.revents().is_empty())
     }
 
     /// Reaps whatever is to be reaped; only the child's status matters. False
@@ -202,7 +190,7 @@ impl Keeper {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
-                    let pid = pid.as_raw_nonzero().get();
+                    let pid = pid.as_raw_pid();
                     match End::from_wait(status) {
                         Some(end) if pid == self.child => self.end = Some(end),
                         Some(_) => {
@@ -249,11 +237,11 @@ impl Keeper {
             }
             for process in left {
                 if killing {
-                    tree::signal(process, Send::KILL);
+                    tree::signal(process, Signal::KILL);
                 } else if asked.insert((process.pid, process.start_ticks)) {
-                    tree::signal(process, Send::TERM);
+                    tree::signal(process, Signal::TERM);
                     // One that a shell had stopped cannot end before it goes on.
-                    tree::signal(process, Send::CONT);
+                    tree::signal(process, Signal::CONT);
                 }
             }
             if killing && !self.adopts_outsiders {
@@ -261,8 +249,8 @@ impl Keeper {
             }
             let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
             self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
-            while let Ok(Some(info)) = self.signals.read_signal() {
-                if number(&info) == Signal::SIGINT as i32 && self.interrupted_again() {
+            while let Some(taken) = self.signals.take() {
+                if taken.is(Signal::INT) && self.interrupted_again() {
                     kill = kill.min(Instant::now());
                 }
             }
@@ -283,14 +271,14 @@ impl Keeper {
             // Children that were there before the child have older pids.
             for pid in tree::children_without_proc(self.child) {
                 if killing {
-                    sys::send(pid, Signal::SIGKILL as i32);
+                    sys::send(pid, Signal::KILL.as_raw());
                 } else if asked.insert(pid) {
-                    sys::send(pid, Signal::SIGTERM as i32);
+                    sys::send(pid, Signal::TERM.as_raw());
                 }
             }
             let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
             self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
-            while let Ok(Some(_)) = self.signals.read_signal() {}
+            while self.signals.take().is_some() {}
         }
     }
 
@@ -316,15 +304,6 @@ impl Keeper {
         self.mark.is_on(child.pid)
             || tree::descendants(all, child.pid).iter().any(|below| self.mark.is_on(below.pid))
     }
-}
-
-/// The signal's number, or 0.
-pub(super) fn number(info: &signalfd_siginfo) -> i32 {
-    i32::try_from(info.ssi_signo).unwrap_or(0)
-}
-
-pub(super) fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 /// Nobody else is left who could say it.

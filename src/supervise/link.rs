@@ -3,10 +3,12 @@
 //! re-parenting, so they cannot serve.)
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use tokio::io::unix::AsyncFd;
 
 /// Guard → agent.
@@ -83,7 +85,7 @@ impl AgentWord {
 
 /// A pair of connected packet sockets: the guard's end, the agent's end.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 pub(super) fn encode(word: GuardWord) -> [u8; 2] {
@@ -154,7 +156,7 @@ impl AgentLink {
 
     fn say(&self, word: AgentWord) {
         // A guard that is gone is noticed by the end of file.
-        let _ = send(self.fd.as_raw_fd(), &word.encode(), MsgFlags::MSG_NOSIGNAL);
+        let _ = send(&self.fd, &word.encode(), SendFlags::NOSIGNAL);
     }
 
     /// Turns the socket into a stream of words. Call within the runtime.
@@ -177,11 +179,10 @@ impl AgentEar {
         let mut packet = [0u8; 16];
         loop {
             let Ok(mut ready) = self.fd.readable().await else { return GuardWord::Gone };
-            let read = ready.try_io(|fd| {
-                recv(fd.as_raw_fd(), &mut packet, MsgFlags::empty()).map_err(io::Error::from)
-            });
+            let read = ready
+                .try_io(|fd| recv(fd, &mut packet, RecvFlags::empty()).map_err(io::Error::from));
             match read {
-                Ok(Ok(length)) => {
+                Ok(Ok((length, _))) => {
                     if let Some(word) = decode(packet.get(..length).unwrap_or_default()) {
                         return word;
                     }

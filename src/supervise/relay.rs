@@ -8,17 +8,14 @@
 //! kernel ends all that it leaves.
 
 use std::io;
-use std::os::fd::AsFd;
 
-use nix::libc::{SI_KERNEL, signalfd_siginfo};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::process::{Signal as Send, WaitOptions};
+use rustix::process::WaitOptions;
 
-use super::keeper::{children_of_self, number, own_pid};
+use super::keeper::children_of_self;
 use super::outcome::End;
-use crate::sys::{self, Fork};
+use crate::sys::{
+    self, Fork, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
+};
 use crate::verdict::Verdict;
 
 /// Goes on in a child where this process has children of others; gives the exit code in
@@ -26,7 +23,7 @@ use crate::verdict::Verdict;
 ///
 /// `orphaned` is what the child gets should this process be killed. Call before any
 /// thread exists and before anything of the signal state was changed.
-pub(super) fn apart_from_strangers(orphaned: Send) -> io::Result<Option<i32>> {
+pub(super) fn apart_from_strangers(orphaned: Signal) -> io::Result<Option<i32>> {
     if own_pid() == 1 || children_of_self().is_empty() {
         return Ok(None);
     }
@@ -39,31 +36,26 @@ pub(super) fn apart_from_strangers(orphaned: Send) -> io::Result<Option<i32>> {
             }
             Ok(None)
         }
-        Fork::Parent { child } => Ok(Some(relay(child.as_raw())?)),
+        Fork::Parent { child } => Ok(Some(relay(child)?)),
     }
 }
 
 fn relay(child: i32) -> io::Result<i32> {
-    let mut watched = SigSet::all();
-    for kept in [Signal::SIGKILL, Signal::SIGSTOP, Signal::SIGTTIN, Signal::SIGTTOU] {
-        watched.remove(kept);
-    }
-    watched.thread_block()?;
-    let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let kept = [Signal::KILL, Signal::STOP, Signal::TTIN, Signal::TTOU];
+    let signals = SignalQueue::begin(SignalSet::all_but(&kept))?;
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == child => {
+            Ok(Some((pid, status))) if pid.as_raw_pid() == child => {
                 if let Some(end) = End::from_wait(status) {
                     return Ok(end.shell_code());
                 }
             }
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Err(_no_child) => return Ok(Verdict::Internal.code()),
-            Ok(None) => match signals.read_signal() {
-                Ok(Some(info)) => pass_on(&info, child),
-                _ => {
-                    let mut waits = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-                    let _ = poll(&mut waits, PollTimeout::NONE);
+            Ok(None) => match signals.take() {
+                Some(taken) => pass_on(taken, child),
+                None => {
+                    let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
                 }
             },
         }
@@ -71,16 +63,14 @@ fn relay(child: i32) -> io::Result<i32> {
 }
 
 /// The child is in our process group: what the terminal sends, it has had already.
-fn pass_on(info: &signalfd_siginfo, child: i32) {
-    let signal = number(info);
-    if signal == Signal::SIGCHLD as i32 || info.ssi_code == SI_KERNEL {
+fn pass_on(taken: Taken, child: i32) {
+    if taken.is(Signal::CHILD) || taken.by_kernel {
         return;
     }
-    let from_child = i32::try_from(info.ssi_pid).is_ok_and(|sender| sender == child);
-    if !from_child {
-        sys::send(child, signal);
-    } else if signal == Signal::SIGTSTP as i32 {
+    if taken.sender != child {
+        sys::send(child, taken.number);
+    } else if taken.is(Signal::TSTP) {
         // Its command was stopped, and a shell waits for us to stop as well.
-        sys::send(own_pid(), Signal::SIGSTOP as i32);
+        sys::send(own_pid(), Signal::STOP.as_raw());
     }
 }

@@ -14,9 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nix::unistd::Pid;
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::WaitOptions;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -28,6 +27,7 @@ use super::socket::{Connection, Listener};
 use super::terminal;
 use super::tree;
 use crate::rank::{GlobalRank, RankId};
+use crate::sys::{self, Signal, own_pid};
 use crate::verdict::Verdict;
 use launching::Launching;
 use stop::{Leftovers, Stopping, kill_all_descendants};
@@ -260,8 +260,7 @@ impl Supervisor<'_> {
                     None => planned.rank(local_rank),
                 };
                 // The kernel says who it is, not the packet.
-                let peer = Some(Pid::from_raw(shim.connection.peer()));
-                let session = nix::unistd::getsid(peer).map_or(0, Pid::as_raw);
+                let session = sys::session_of(shim.connection.peer()).unwrap_or(0);
                 shim.phase = Phase::Rank(Identity { rank, session });
                 if self.interactive {
                     give_terminal(&shim.connection);
@@ -321,7 +320,7 @@ impl Supervisor<'_> {
         // share a session (deepspeed's is the launcher's own, and a rank that has
         // the terminal is in the user's) it must not be hit.
         let engines = self.has_engine && self.children.contains_key(&session);
-        let users = nix::unistd::getsid(None).is_ok_and(|own| own.as_raw() == session);
+        let users = sys::own_session() == Some(session);
         let shared = self
             .shims
             .values()
@@ -396,7 +395,7 @@ impl Supervisor<'_> {
                 }
             };
             let Some(end) = End::from_wait(status) else { continue };
-            let pid = pid.as_raw_nonzero().get();
+            let pid = pid.as_raw_pid();
             match self.children.remove(&pid) {
                 Some(None) => self.engine_ended(end),
                 Some(Some(rank)) => self.mute.push((pid, rank, end)),
@@ -463,8 +462,4 @@ fn give_terminal(connection: &Connection) {
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     let owner = terminal::guards_group().unwrap_or(0);
     let _ = connection.send(&ToRank::Terminal { owner }, &streams);
-}
-
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
 }

@@ -18,12 +18,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
 use rustix::io::Errno;
-use rustix::process::{Signal as Send, WaitOptions};
+use rustix::process::WaitOptions;
 
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
@@ -33,14 +29,16 @@ use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
-use crate::sys::{self, Dispositions};
+use crate::sys::{
+    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
+};
 use crate::text;
 use crate::verdict::Verdict;
 
-/// Milliseconds between two scans while something is being killed.
-const KILL_PAUSE: u8 = 10;
-/// Milliseconds between two looks while leftovers may end by themselves.
-const LEFTOVER_PAUSE: u8 = 100;
+/// Between two scans while something is being killed.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks while leftovers may end by themselves.
+const LEFTOVER_PAUSE: Duration = Duration::from_millis(100);
 
 /// Characters of a program's path that fit into a packet in any case.
 const NAMED: usize = 1000;
@@ -144,7 +142,6 @@ fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Len
     let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(streams) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let owner = Pid::from_raw(owner);
     // An engine that gave the rank a session has cut it off from job control: it
     // reads the terminal all the same, and the guard passes a Ctrl-C on.
     let terminal = Terminal::of(stdin.as_fd(), owner);
@@ -155,16 +152,16 @@ fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Len
 impl Lent {
     /// The launcher's group stops as well: its shell waits for that. It is told
     /// by SIGCONT when the rank may go on.
-    fn stopped(&self, rank: Pid, signal: i32) {
+    fn stopped(&self, rank: i32, signal: i32) {
         if self.terminal.stopped(rank, signal, false) == Then::StopOwner {
-            let _ = killpg(self.owner, Signal::SIGTSTP);
+            let _ = sys::signal_group(self.owner, Some(Signal::TSTP));
         }
     }
 }
 
 struct Shim {
     agent: Option<OwnedFd>,
-    signals: SignalFd,
+    signals: SignalQueue,
     /// The user's process.
     child: i32,
     /// The user's process was reaped: its pid may be another's.
@@ -179,7 +176,7 @@ struct Shim {
 struct Lent {
     terminal: Terminal,
     /// The launcher's group, which a shell above it waits for.
-    owner: Pid,
+    owner: i32,
 }
 
 impl Shim {
@@ -188,11 +185,7 @@ impl Shim {
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
         sys::ignore_all();
-        let mut watched = SigSet::empty();
-        watched.add(Signal::SIGCHLD);
-        watched.thread_block()?;
-        let signals =
-            SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let signals = SignalQueue::begin(SignalSet::of(&[]))?;
 
         let Agent { socket: agent, token, grace, interactive } = agent;
         let (rank, local_rank) = slot();
@@ -260,13 +253,13 @@ impl Shim {
             }
             if self.agent.is_none() {
                 // Once may not be enough: the rank may be forking.
-                self.signal_descendants(Send::KILL);
+                self.signal_descendants(Signal::KILL);
                 tree::kill_children(&HashSet::new());
             }
-            self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { PollTimeout::NONE });
+            self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { None });
         };
         if let Some(lent) = &self.terminal {
-            lent.terminal.take_back(Pid::from_raw(self.child));
+            lent.terminal.take_back(self.child);
             if matches!(end, End::Signal(_)) {
                 lent.terminal.restore_modes();
             }
@@ -287,11 +280,11 @@ impl Shim {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
-                    if pid.as_raw_nonzero().get() == self.child {
+                    if pid.as_raw_pid() == self.child {
                         found = End::from_wait(status);
                         self.reaped |= found.is_some();
                         if let (Some(by), Some(lent)) = (status.stopping_signal(), &self.terminal) {
-                            lent.stopped(Pid::from_raw(self.child), by);
+                            lent.stopped(self.child, by);
                         }
                     }
                 }
@@ -306,14 +299,12 @@ impl Shim {
     }
 
     /// Sleeps until a child ended, the agent spoke, or the time is over.
-    fn wait(&mut self, timeout: PollTimeout) {
-        let mut waits = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        if let Some(agent) = &self.agent {
-            waits.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
-        }
+    fn wait(&mut self, timeout: Option<Duration>) {
+        let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        waits.extend(self.agent.as_ref().map(|agent| PollFd::new(agent, PollFlags::IN)));
         let _ = poll(&mut waits, timeout);
-        let agent_spoke = waits.get(1).is_some_and(|wait| wait.any() == Some(true));
-        while let Ok(Some(_)) = self.signals.read_signal() {}
+        let agent_spoke = waits.get(1).is_some_and(|wait| !wait.revents().is_empty());
+        while self.signals.take().is_some() {}
         if agent_spoke {
             self.hear_agent();
         }
@@ -324,10 +315,10 @@ impl Shim {
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {
                 // A shell continued the launcher's group.
-                if let (Ok(Signal::SIGCONT), Some(lent)) =
-                    (Signal::try_from(number), &self.terminal)
+                if let (Some(Signal::CONT), Some(lent)) =
+                    (Signal::from_named_raw(number), &self.terminal)
                 {
-                    return lent.terminal.go_on(Pid::from_raw(self.child));
+                    return lent.terminal.go_on(self.child);
                 }
                 // It is our child and keeps its pid until we reap it: nothing has to be
                 // looked up, and under hidepid it may not be shown to us at all.
@@ -359,7 +350,7 @@ impl Shim {
             }
             let kill = Instant::now() >= deadline || self.agent.is_none();
             if !kill && begun.elapsed() < SETTLE {
-                self.wait(PollTimeout::from(KILL_PAUSE));
+                self.wait(Some(KILL_PAUSE));
                 continue;
             }
             if end.success() && !told {
@@ -367,14 +358,14 @@ impl Shim {
                 self.tell_of_leftovers();
             }
             if kill {
-                self.signal_descendants(Send::KILL);
+                self.signal_descendants(Signal::KILL);
                 tree::kill_children(&HashSet::new());
             } else if !signalled {
                 signalled = true;
-                self.signal_descendants(Send::TERM);
+                self.signal_descendants(Signal::TERM);
             }
             let pause = if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
-            self.wait(PollTimeout::from(pause));
+            self.wait(Some(pause));
         }
     }
 
@@ -382,7 +373,7 @@ impl Shim {
     /// may be the work itself (`train.py & exit 0`).
     fn tell_of_leftovers(&self) {
         let all = tree::snapshot();
-        let left = tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get());
+        let left = tree::descendants(&all, own_pid());
         if let (Some(agent), false) = (&self.agent, left.is_empty()) {
             let said =
                 FromRank::Leftovers { names: tree::names(&left, Notice::NAMED), count: left.len() };
@@ -390,9 +381,9 @@ impl Shim {
         }
     }
 
-    fn signal_descendants(&self, signal: Send) {
+    fn signal_descendants(&self, signal: Signal) {
         let all = tree::snapshot();
-        for process in tree::descendants(&all, rustix::process::getpid().as_raw_nonzero().get()) {
+        for process in tree::descendants(&all, own_pid()) {
             tree::signal(process, signal);
         }
     }

@@ -7,31 +7,36 @@
 //! supervisor that its first packet holds the token that only our children were given.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
-use crate::random;
+use crate::{random, sys};
 
 /// Longest packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
+/// Most descriptors of one packet: a rank's three standard streams, and one to spare.
+const MOST: usize = 4;
+/// How a connection is taken.
+const TAKEN: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 fn packet_socket() -> io::Result<OwnedFd> {
-    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?)
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// The pid of a peer that is one of ours.
 fn same_user(fd: &impl AsFd) -> io::Result<i32> {
-    let peer = getsockopt(fd, sockopt::PeerCredentials)?;
-    if peer.uid() == rustix::process::geteuid().as_raw() {
-        Ok(peer.pid())
+    let peer = sys::peer(fd)?;
+    if peer.uid == rustix::process::geteuid().as_raw() {
+        Ok(peer.pid)
     } else {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
     }
@@ -50,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connects to the agent's socket. Blocking; for the shim.
 pub(super) fn dial(name: &str) -> io::Result<OwnedFd> {
     let fd = packet_socket()?;
-    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     same_user(&fd)?;
     Ok(fd)
 }
@@ -62,39 +67,27 @@ pub(super) fn send(
     pass: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
-    let raw: Vec<RawFd> = pass.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
-    sendmsg::<()>(
-        fd.as_fd().as_raw_fd(),
-        &[IoSlice::new(&bytes)],
-        control,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !pass.is_empty() && !control.push(SendAncillaryMessage::ScmRights(pass)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(fd, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// One packet and its descriptors; None at the end of file.
 pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = [0u8; PACKET];
-    let mut control = nix::cmsg_space!([RawFd; 4]);
-    let mut descriptors = Vec::new();
-    let length = {
-        let mut slices = [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg::<()>(
-            fd.as_fd().as_raw_fd(),
-            &mut slices,
-            Some(&mut control),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        )?;
-        for message in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = message {
-                descriptors.extend(raw.into_iter().map(crate::sys::own_received));
-            }
-        }
-        received.bytes
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let length = recvmsg(fd, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let rights = |message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
     };
+    let descriptors = control.drain().filter_map(rights).flatten().collect();
     if length == 0 {
         return Ok(None);
     }
@@ -115,10 +108,10 @@ impl Listener {
     pub(super) fn bind() -> io::Result<Listener> {
         let name = format!("ranklaunch-{}", random::hex::<12>()?);
         let fd = packet_socket()?;
-        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
-        listen(&fd, Backlog::new(1024)?)?;
+        bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        listen(&fd, 1024)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Listener { fd: crate::sys::watch(fd)?, name, token: random::hex::<12>()? })
+        Ok(Listener { fd: sys::watch(fd)?, name, token: random::hex::<12>()? })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -132,25 +125,20 @@ impl Listener {
 
     /// A shim that waits in the queue already.
     pub(super) fn accept_waiting(&self) -> Option<Connection> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = crate::sys::own_received(accept4(self.fd.as_raw_fd(), flags).ok()?);
+        let fd = accept_with(&self.fd, TAKEN).ok()?;
         let peer = own_process(&fd).ok()?;
-        Some(Connection { fd: crate::sys::watch(fd).ok()?, peer })
+        Some(Connection { fd: sys::watch(fd).ok()?, peer })
     }
 
     /// The next shim. Cancel-safe.
     pub(super) async fn accept(&self) -> io::Result<Connection> {
         loop {
             let mut ready = self.fd.readable().await?;
-            let accepted = ready.try_io(|fd| {
-                let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-                Ok(crate::sys::own_received(accept4(fd.as_raw_fd(), flags)?))
-            });
-            match accepted {
+            match ready.try_io(|fd| Ok(accept_with(fd, TAKEN)?)) {
                 Ok(Ok(fd)) => {
                     // A stranger's connection is dropped.
                     if let Ok(peer) = own_process(&fd) {
-                        return Ok(Connection { fd: crate::sys::watch(fd)?, peer });
+                        return Ok(Connection { fd: sys::watch(fd)?, peer });
                     }
                 }
                 Ok(Err(error)) => {
@@ -192,8 +180,7 @@ impl Connection {
 
     /// Whether a packet, or the end, waits to be received.
     pub(super) fn has_words(&self) -> bool {
-        let mut asked = [PollFd::new(self.fd.get_ref().as_fd(), PollFlags::POLLIN)];
-        poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        sys::is_readable(&self.fd)
     }
 
     /// A packet is small and the peer reads: a full buffer means a peer that is stopped.

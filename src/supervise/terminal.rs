@@ -11,17 +11,20 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use nix::sys::signal::{Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
-use nix::unistd::{Pid, getpgid, getpid, getsid, setpgid, tcgetpgrp, tcsetpgrp};
+use rustix::io::Errno;
 
 use super::tree;
+use crate::sys::{
+    Signal, foreground, group_of, new_group, own_group, own_pid, own_session, session_of,
+    set_foreground, signal_group,
+};
 
 /// A terminal that our session controls.
 pub(super) struct Terminal {
     fd: OwnedFd,
     /// The group whose foreground it is to lend: the job that a shell started.
-    owner: Pid,
+    owner: i32,
     /// As it was when we were started.
     modes: Option<Termios>,
 }
@@ -36,8 +39,8 @@ pub(super) enum Then {
 
 impl Terminal {
     /// The terminal behind `fd`, if it is the one that controls our session.
-    pub(super) fn of(fd: BorrowedFd<'_>, owner: Pid) -> Option<Terminal> {
-        tcgetpgrp(fd).ok()?;
+    pub(super) fn of(fd: BorrowedFd<'_>, owner: i32) -> Option<Terminal> {
+        foreground(fd)?;
         let fd = fd.try_clone_to_owned().ok()?;
         let modes = tcgetattr(&fd).ok();
         Some(Terminal { fd, owner, modes })
@@ -49,10 +52,10 @@ impl Terminal {
         let fd = self.fd.try_clone()?;
         let owner = self.owner;
         Ok(move || {
-            setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-            if tcgetpgrp(&fd) == Ok(owner) {
+            new_group()?;
+            if foreground(&fd) == Some(owner) {
                 // One that hung up meanwhile is the program's to notice.
-                let _ = tcsetpgrp(&fd, getpid());
+                set_foreground(&fd, own_pid());
             }
             Ok(())
         })
@@ -60,8 +63,8 @@ impl Terminal {
 
     /// The borrower's leader was stopped by `signal`; `told` when that was sent to
     /// us and passed on, so that somebody will also end it.
-    pub(super) fn stopped(&self, borrower: Pid, signal: i32, told: bool) -> Then {
-        let asked = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal);
+    pub(super) fn stopped(&self, borrower: i32, signal: i32, told: bool) -> Then {
+        let asked = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
         // Before the look at the foreground, since it takes its time.
         let can_be_continued = can_be_continued(self.owner);
         if asked && self.is_owners() {
@@ -73,7 +76,7 @@ impl Terminal {
         if can_be_continued {
             return Then::StopOwner;
         }
-        if signal == Signal::SIGTSTP as i32 && !told {
+        if signal == Signal::TSTP.as_raw() && !told {
             // No shell is there that could ever continue it (PID 1 of a container).
             self.go_on(borrower);
         }
@@ -81,31 +84,31 @@ impl Terminal {
     }
 
     /// Continues the borrower, in the foreground if the owner is there now.
-    pub(super) fn go_on(&self, borrower: Pid) {
+    pub(super) fn go_on(&self, borrower: i32) {
         if self.is_owners() {
-            let _ = tcsetpgrp(&self.fd, borrower);
+            set_foreground(&self.fd, borrower);
         }
-        let _ = killpg(borrower, Signal::SIGCONT);
+        let _ = signal_group(borrower, Some(Signal::CONT));
     }
 
     fn is_owners(&self) -> bool {
-        tcgetpgrp(&self.fd) == Ok(self.owner)
+        foreground(&self.fd) == Some(self.owner)
     }
 
     /// After the borrower's end or stop. A foreground that a shell has given to
     /// somebody else meanwhile stays.
-    pub(super) fn take_back(&self, borrower: Pid) {
-        if tcgetpgrp(&self.fd) == Ok(borrower) {
-            let _ = tcsetpgrp(&self.fd, self.owner);
+    pub(super) fn take_back(&self, borrower: i32) {
+        if foreground(&self.fd) == Some(borrower) {
+            set_foreground(&self.fd, self.owner);
         }
     }
 
     /// As [`take_back`](Self::take_back), from a group that has no process left.
     pub(super) fn take_back_from_the_dead(&self) {
-        if let Ok(group) = tcgetpgrp(&self.fd)
-            && killpg(group, None) == Err(nix::errno::Errno::ESRCH)
+        if let Some(group) = foreground(&self.fd)
+            && signal_group(group, None) == Err(Errno::SRCH)
         {
-            let _ = tcsetpgrp(&self.fd, self.owner);
+            set_foreground(&self.fd, self.owner);
             self.restore_modes();
         }
     }
@@ -121,39 +124,34 @@ impl Terminal {
 
 /// Whether a shell stands above `group`: in its session, in another group. What
 /// POSIX calls an orphaned group has none, and a stop would be for ever.
-fn can_be_continued(group: Pid) -> bool {
-    let Ok(session) = getsid(None) else { return false };
+fn can_be_continued(group: i32) -> bool {
+    let Some(session) = own_session() else { return false };
     tree::snapshot().values().any(|process| {
-        let parent = Pid::from_raw(process.ppid);
-        getpgid(Some(Pid::from_raw(process.pid))) == Ok(group)
+        group_of(process.pid) == Some(group)
             && process.ppid > 0
-            && getsid(Some(parent)) == Ok(session)
-            && getpgid(Some(parent)).is_ok_and(|other| other != group)
+            && session_of(process.ppid) == Some(session)
+            && group_of(process.ppid).is_some_and(|other| other != group)
     })
 }
 
 /// Whether `group` has other members than this process: the rest of a pipeline,
 /// or the script that started us.
 pub(super) fn shares_group() -> bool {
-    let (me, group) = (getpid(), getpgid(None));
-    tree::snapshot().values().any(|process| {
-        process.pid != me.as_raw() && getpgid(Some(Pid::from_raw(process.pid))) == group
-    })
+    let (me, group) = (own_pid(), own_group());
+    tree::snapshot()
+        .values()
+        .any(|process| process.pid != me && group_of(process.pid) == Some(group))
 }
 
 /// Whether a person at a terminal started this job in its foreground and sees its
 /// output there. For the agent, whose parent's group that is.
 pub fn at_terminal() -> bool {
     use std::io::IsTerminal;
-    let group = getpgid(Some(Pid::from_raw(parent_pid())));
-    io::stdout().is_terminal() && group.is_ok() && tcgetpgrp(io::stdin()) == group
+    let group = guards_group();
+    io::stdout().is_terminal() && group.is_some() && foreground(io::stdin()) == group
 }
 
 /// The guard's process group, as the agent sees it: the terminal's owner.
 pub(super) fn guards_group() -> Option<i32> {
-    getpgid(Some(Pid::from_raw(parent_pid()))).ok().map(Pid::as_raw)
-}
-
-fn parent_pid() -> i32 {
-    nix::unistd::getppid().as_raw()
+    group_of(rustix::process::getppid()?.as_raw_pid())
 }

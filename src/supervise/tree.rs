@@ -10,13 +10,14 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid,
+    WaitId, WaitIdOptions, WaitOptions, kill_process, test_kill_process, waitid, waitpid,
 };
 
 use super::outcome::Survivor;
 use crate::procfs;
 pub(super) use crate::procfs::Process;
-use crate::{signal, sys};
+use crate::signal;
+use crate::sys::{self, Pid, Signal};
 
 /// Never a replayed one: only real processes can be ended.
 const PROC: &str = "/proc";
@@ -106,7 +107,7 @@ pub(super) fn living_below() -> Vec<i32> {
     if !has_children() {
         return Vec::new();
     }
-    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let own = sys::own_pid();
     descendants(&snapshot(), own).iter().map(|process| process.pid).collect()
 }
 
@@ -132,8 +133,8 @@ pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
     let last = match sys::fork_single_threaded() {
         Ok(sys::Fork::Child) => sys::exit_now(0),
         Ok(sys::Fork::Parent { child }) => {
-            let _ = nix::sys::wait::waitpid(child, None);
-            child.as_raw()
+            let _ = waitpid(Pid::from_raw(child), WaitOptions::empty());
+            child
         }
         Err(_) => LAST_PID,
     };

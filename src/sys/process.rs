@@ -4,12 +4,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::unistd::{ForkResult, Pid};
+use nix::unistd::ForkResult;
+use rustix::process::getpid;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
 pub enum Fork {
-    Parent { child: Pid },
+    Parent { child: i32 },
     Child,
 }
 
@@ -30,7 +31,7 @@ pub fn fork_single_threaded() -> io::Result<Fork> {
     // SAFETY: with a single thread no lock can be held by a thread that does
     // not exist in the child, so the child is an ordinary copy of the parent.
     match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(Fork::Parent { child }),
+        ForkResult::Parent { child } => Ok(Fork::Parent { child: child.as_raw() }),
         ForkResult::Child => Ok(Fork::Child),
     }
 }
@@ -54,13 +55,14 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { nix::libc::_exit(code) }
 }
 
-/// Takes ownership of a descriptor that the kernel has just made for us
-/// (accept, SCM_RIGHTS) and that nix hands over as a plain number.
-pub fn own_received(raw: std::os::fd::RawFd) -> std::os::fd::OwnedFd {
-    use std::os::fd::FromRawFd;
-    // SAFETY: callers pass a number that a system call returned a moment ago and
-    // that nothing else knows, so there is no other owner.
-    unsafe { std::os::fd::OwnedFd::from_raw_fd(raw) }
+/// Our pid, as it stands in data.
+pub fn own_pid() -> i32 {
+    getpid().as_raw_pid()
+}
+
+/// uname(2): the host's name, or the container's.
+pub fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Puts a descriptor under tokio's watch.

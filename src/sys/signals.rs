@@ -4,14 +4,20 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction,
+};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use super::Signal;
+use super::signal_queue::{SignalSet, named};
 
 /// The mask and the ignored signals that this process was started with, to be
 /// given to every child unchanged (nohup's ignored HUP stays ignored).
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
-    pub mask: SigSet,
-    pub ignored: SigSet,
+    pub mask: SignalSet,
+    pub ignored: SignalSet,
     /// The ignored real-time signals, which have no names in nix: bit n is signal n.
     pub ignored_real_time: u128,
 }
@@ -21,14 +27,14 @@ impl Dispositions {
     pub fn inherited() -> Dispositions {
         let mut ignored = ignored_signals();
         if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
-            ignored.add(Signal::SIGPIPE);
+            ignored.add(Named::SIGPIPE);
         }
         if CHILD_WAS_IGNORED.load(Ordering::Relaxed) {
-            ignored.add(Signal::SIGCHLD);
+            ignored.add(Named::SIGCHLD);
         }
         Dispositions {
-            mask: SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()),
-            ignored,
+            mask: SignalSet(SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty())),
+            ignored: SignalSet(ignored),
             ignored_real_time: real_time()
                 .filter(|signal| is_ignored(*signal))
                 .fold(0, |set, signal| set | (1 << signal)),
@@ -64,8 +70,8 @@ static LOOK_BEFORE_MAIN: extern "C" fn() = look_before_main;
 /// The catchable signals whose disposition is "ignore", SIGPIPE left out.
 fn ignored_signals() -> SigSet {
     let mut ignored = SigSet::empty();
-    for signal in Signal::iterator() {
-        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGPIPE) {
+    for signal in Named::iterator() {
+        if matches!(signal, Named::SIGKILL | Named::SIGSTOP | Named::SIGPIPE) {
             continue;
         }
         if is_ignored(signal as libc::c_int) {
@@ -80,15 +86,6 @@ fn real_time() -> std::ops::RangeInclusive<libc::c_int> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// `named`, and every real-time signal.
-pub fn and_real_time(named: &[Signal]) -> SigSet {
-    let mut set = SigSet::all();
-    for signal in Signal::iterator().filter(|signal| !named.contains(signal)) {
-        set.remove(signal);
-    }
-    set
-}
-
 fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: an all-zero sigaction is a valid value to be overwritten.
     let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -101,9 +98,9 @@ fn is_ignored(signal: libc::c_int) -> bool {
 /// Ignores these signals.
 pub fn ignore(signals: &[Signal]) {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in signals {
+    for signal in named(signals) {
         // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
-        let _ = unsafe { sigaction(*signal, &ignore) };
+        let _ = unsafe { sigaction(signal, &ignore) };
     }
 }
 
@@ -117,8 +114,7 @@ pub fn send(pid: i32, signal: i32) {
 /// Takes the default action of `signal` now, if it is pending and blocked in
 /// this thread; returns when the process was continued.
 pub fn stop_by(signal: Signal) {
-    let mut set = SigSet::empty();
-    set.add(signal);
+    let SignalSet(set) = SignalSet::of(&[signal]);
     let _ = set.thread_unblock();
     let _ = set.thread_block();
 }
@@ -127,18 +123,18 @@ pub fn stop_by(signal: Signal) {
 /// make the kernel throw exit statuses away.
 pub fn ignore_all() {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in Signal::iterator() {
+    for signal in Named::iterator() {
         // The synchronous ones stay fatal: a fault that is ignored would loop.
         if matches!(
             signal,
-            Signal::SIGKILL
-                | Signal::SIGSTOP
-                | Signal::SIGCHLD
-                | Signal::SIGSEGV
-                | Signal::SIGBUS
-                | Signal::SIGILL
-                | Signal::SIGFPE
-                | Signal::SIGABRT
+            Named::SIGKILL
+                | Named::SIGSTOP
+                | Named::SIGCHLD
+                | Named::SIGSEGV
+                | Named::SIGBUS
+                | Named::SIGILL
+                | Named::SIGFPE
+                | Named::SIGABRT
         ) {
             continue;
         }
@@ -156,11 +152,11 @@ pub fn ignore_all() {
 pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in Signal::iterator() {
-        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+    for signal in Named::iterator() {
+        if matches!(signal, Named::SIGKILL | Named::SIGSTOP) {
             continue;
         }
-        let action = if as_before.ignored.contains(signal) { &ignore } else { &default };
+        let action = if as_before.ignored.0.contains(signal) { &ignore } else { &default };
         // SAFETY: SIG_DFL and SIG_IGN install no handler.
         let _ = unsafe { sigaction(signal, action) };
     }
@@ -170,21 +166,20 @@ pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
         // SAFETY: neither installs a handler.
         unsafe { libc::signal(signal, action) };
     }
-    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&as_before.mask), None)?;
+    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&as_before.mask.0), None)?;
     Ok(())
 }
 
 /// Lets this thread receive `signal` again.
 pub fn unblock_in_this_thread(signal: Signal) {
-    let mut set = SigSet::empty();
-    set.add(signal);
+    let SignalSet(set) = SignalSet::of(&[signal]);
     let _ = set.thread_unblock();
 }
 
 /// Ends this process by `signal` as the child that it stands for ended, without
 /// a core file of our own; returns only if the signal does not kill.
 pub fn die_by(signal: i32) {
-    let _ = nix::sys::prctl::set_dumpable(false);
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     // SAFETY: plain system calls with valid pointers; the default action of
     // `signal` is wanted. Raw numbers, since real-time signals have no name in nix.
     unsafe {
@@ -195,4 +190,9 @@ pub fn die_by(signal: i32) {
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::kill(libc::getpid(), signal);
     }
+}
+
+/// `SIGTERM`; None for real-time signals, which have no name.
+pub fn signal_name(signal: i32) -> Option<&'static str> {
+    Named::try_from(signal).ok().map(Named::as_str)
 }

@@ -1,10 +1,25 @@
-//! Options of sockets that no library names yet.
+//! Options of sockets that rustix does not have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use nix::libc;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+/// Who is at the other end of a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    pub uid: u32,
+    /// 0: a process of another PID namespace.
+    pub pid: i32,
+}
+
+/// `SO_PEERCRED`. rustix has it with a pid that cannot be 0.
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let peer = getsockopt(&socket, PeerCredentials)?;
+    Ok(Peer { uid: peer.uid(), pid: peer.pid() })
+}
 
 /// `TCP_RTO_MAX_MS` of include/uapi/linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;

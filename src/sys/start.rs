@@ -158,6 +158,8 @@ fn errno() -> i32 {
 mod tests {
     use std::io::Read;
 
+    use rustix::process::WaitOptions;
+
     use super::*;
 
     /// What the program wrote, or the error with which it was not executed.
@@ -177,8 +179,8 @@ mod tests {
         std::fs::File::from(begun.report).read_to_end(&mut number).expect("an answer");
         let mut said = String::new();
         out.read_to_string(&mut said).expect("an end");
-        let pid = nix::unistd::Pid::from_raw(begun.pid);
-        nix::sys::wait::waitpid(pid, None).expect("ours");
+        let pid = crate::sys::Pid::from_raw(begun.pid);
+        rustix::process::waitpid(pid, WaitOptions::empty()).expect("ours");
         match number.as_slice() {
             [] => Ok(said),
             number => Err(number.try_into().ok().map(i32::from_ne_bytes)),

@@ -148,13 +148,12 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
     let writer = endless(to, Arc::clone(&stop), Arc::clone(&written));
     let so_far = || written.load(Ordering::Relaxed);
     for _ in 0..3 {
-        use rustix::event::{PollFd, PollFlags, poll};
+        use crate::sys::{PollFd, PollFlags, poll};
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
         let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("opened");
         wait_until("a write", || {
             let mut fds = [PollFd::new(&reader, PollFlags::IN)];
-            let none = rustix::event::Timespec::default();
-            poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
+            poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
         });
         let before = so_far();
         wait_until("more than any queue holds", || so_far() > before + 12_000_000);
@@ -271,11 +270,11 @@ fn a_file_as_console_that_fails_is_tried_again() {
     let file = tempfile::tempfile().expect("a file");
     let (from, to) = pipe().expect("a pipe");
     let pipe = File::from(OwnedFd::from(to));
-    for errno in [nix::libc::EIO, nix::libc::EINVAL] {
+    for errno in [rustix::io::Errno::IO.raw_os_error(), rustix::io::Errno::INVAL.raw_os_error()] {
         assert!(!failure(errno).is_final(&file) && failure(errno).is_final(&pipe));
     }
-    assert!(failure(nix::libc::EPIPE).is_final(&pipe));
-    assert!(!failure(nix::libc::EFBIG).is_final(&file));
+    assert!(failure(rustix::io::Errno::PIPE.raw_os_error()).is_final(&pipe));
+    assert!(!failure(rustix::io::Errno::FBIG.raw_os_error()).is_final(&file));
     drop(from);
 }
 

@@ -6,9 +6,8 @@ use std::net::{TcpListener, TcpStream as Blocking};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use rustix::event::{PollFd, PollFlags, poll};
-
 use super::*;
+use crate::sys::{PollFd, PollFlags, poll};
 
 const GETNUMKEYS: u8 = 6;
 

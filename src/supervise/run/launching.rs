@@ -6,12 +6,11 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
@@ -71,7 +70,7 @@ impl Launching {
             for one in &self.begun {
                 while let Poll::Ready(ready) = one.report.poll_read_ready(context) {
                     match ready {
-                        Ok(mut ready) if !is_readable(&one.report) => ready.clear_ready(),
+                        Ok(mut ready) if !sys::is_readable(&one.report) => ready.clear_ready(),
                         _ => return Poll::Ready(()),
                     }
                 }
@@ -138,9 +137,4 @@ impl Launching {
         let ranks = self.ranks.iter().map(|(_, _, since)| *since + QUIET);
         ranks.chain(own).min()
     }
-}
-
-fn is_readable(fd: &AsyncFd<OwnedFd>) -> bool {
-    let mut waits = [PollFd::new(fd.get_ref().as_fd(), PollFlags::POLLIN)];
-    poll(&mut waits, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

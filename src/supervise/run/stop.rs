@@ -7,14 +7,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::WaitOptions;
 use tokio::time::Instant;
 
 use super::super::budget::{EndBudget, EndStep};
 use super::super::message::ToRank;
 use super::super::outcome::{End, Notice, StopReason};
 use super::super::tree::{self, Process};
-use super::{Phase, Shim, Supervisor, own_pid};
+use super::{Phase, Shim, Supervisor};
+use crate::sys::{Signal, own_pid};
 
 /// How long SIGKILL may take after a start that failed half-way.
 const UNKILLABLE: Duration = Duration::from_secs(5);

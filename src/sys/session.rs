@@ -1,0 +1,65 @@
+//! Process groups, sessions and the foreground of a terminal.
+//!
+//! Numbers, not [`Pid`](super::Pid)s: a group or session whose leader is outside of our PID
+//! namespace has the number 0 here (`unshare --pid --fork`, `docker exec`), which is no pid.
+//! rustix makes a `NonZero` of it all the same, or an error, so nix makes these calls.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::sys::signal::{Signal as Named, killpg};
+use nix::unistd::{Pid, getpgid, getpgrp, getsid, setpgid, setsid, tcgetpgrp, tcsetpgrp};
+use rustix::io::Errno;
+
+use super::Signal;
+
+/// Our process group.
+pub fn own_group() -> i32 {
+    getpgrp().as_raw()
+}
+
+/// The process group of `pid`; None when it is gone.
+pub fn group_of(pid: i32) -> Option<i32> {
+    getpgid(Some(Pid::from_raw(pid))).ok().map(Pid::as_raw)
+}
+
+/// Our session.
+pub fn own_session() -> Option<i32> {
+    getsid(None).ok().map(Pid::as_raw)
+}
+
+/// The session of `pid`; None when it is gone.
+pub fn session_of(pid: i32) -> Option<i32> {
+    getsid(Some(Pid::from_raw(pid))).ok().map(Pid::as_raw)
+}
+
+/// Makes this process a group of its own. A system call only: fit for
+/// [`in_child`](super::in_child).
+pub fn new_group() -> io::Result<()> {
+    Ok(setpgid(Pid::from_raw(0), Pid::from_raw(0))?)
+}
+
+/// Makes this process a session of its own; likewise.
+pub fn new_session() -> io::Result<()> {
+    Ok(setsid().map(drop)?)
+}
+
+/// killpg(3); None only asks whether the group has a process.
+///
+/// # Errors
+/// `ESRCH`: it has none.
+pub fn signal_group(group: i32, signal: Option<Signal>) -> Result<(), Errno> {
+    let signal = signal.and_then(|signal| Named::try_from(signal.as_raw()).ok());
+    killpg(Pid::from_raw(group), signal).map_err(|errno| Errno::from_raw_os_error(errno as i32))
+}
+
+/// The group in the foreground of the terminal that controls our session; None where `fd` is not
+/// that terminal.
+pub fn foreground(fd: impl AsFd) -> Option<i32> {
+    tcgetpgrp(fd).ok().map(Pid::as_raw)
+}
+
+/// Gives the foreground to `group`. A terminal that hung up meanwhile is no error of ours.
+pub fn set_foreground(fd: impl AsFd, group: i32) {
+    let _ = tcsetpgrp(fd, Pid::from_raw(group));
+}
