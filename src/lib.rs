@@ -25,6 +25,7 @@ mod columns;
 pub mod cpus;
 pub mod decide;
 mod endpoint;
+pub mod engine;
 pub mod findings;
 pub mod host;
 mod hostlist;

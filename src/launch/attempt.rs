@@ -17,6 +17,7 @@ use super::restart::Restarts;
 use super::scratch::Scratch;
 use super::shared::{Together, last_lines};
 use super::{Guard, Scene};
+use crate::engine::Starts;
 use crate::in_time::{beside, in_thread};
 use crate::lang::Text;
 use crate::logs::{self, Level, Logs, LogsConfig};
@@ -30,7 +31,6 @@ use crate::report::closing::{self, Closing};
 use crate::report::ending::{self, ENGINE_START, PORT_LOST, describe, ending, signal_name};
 use crate::report::files::RunRecord;
 use crate::report::{self, Ending, engine_log, memory};
-use crate::settings::Engine;
 use crate::supervise::{
     self, End, EndBudget, EndStep, Launch, Notice, Outcome, Owner, Planned, RankStart, Start,
     Stream, Streams, Unit,
@@ -295,7 +295,7 @@ async fn once(
     };
     let exit_code = super::remap(&scene.settings.exit_codes, ending.code);
     let link_errors = grown(scene, counters, clock.left_for_answer(EndStep::LastWords)).await;
-    let engine = format!("{:?}", plan.engine).to_lowercase();
+    let engine = plan.engine.row().name;
     scene.console.say(&closing::block(&Closing {
         ending: &ending,
         exit_code,
@@ -303,7 +303,7 @@ async fn once(
         world_size: plan.world_size,
         node_rank: plan.membership.node_rank,
         last_lines: lines,
-        engine: &engine,
+        engine,
         engine_lines: logs.engine_lines(),
         link_errors: &link_errors,
         folder: folder.as_deref().map(logs::LogFolder::path).as_deref(),
@@ -384,24 +384,18 @@ fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
 
 /// Engine `command` starts one process per node, so its "ranks" are the nodes.
 fn shown_world(plan: &Plan) -> u32 {
-    match plan.engine {
-        Engine::Command => plan.membership.nnodes,
-        _ => plan.world_size,
-    }
+    if plan.engine.runs_a_command() { plan.membership.nnodes } else { plan.world_size }
 }
 
 fn local_ranks(plan: &Plan) -> u32 {
-    match plan.engine {
-        Engine::Command => 1,
-        // Tasks share the room of their node.
-        _ => plan.nproc_per_node,
-    }
+    // Tasks share the room of their node.
+    if plan.engine.runs_a_command() { 1 } else { plan.nproc_per_node }
 }
 
 /// What the engine is asked for, for a comparison with what begins.
 fn planned_ranks(plan: &Plan) -> Planned {
     let node_rank = plan.membership.node_rank;
-    if plan.engine == Engine::Command {
+    if plan.engine.runs_a_command() {
         return Planned {
             what: Unit::Command,
             first: GlobalRank(node_rank),
@@ -450,8 +444,8 @@ fn launch(
     }
     env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
     let planned = planned_ranks(plan);
-    let start = match plan.engine {
-        Engine::Direct => Start::Ranks {
+    let start = match plan.engine.row().starts {
+        Starts::Ranks => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
             ranks: ranks_here(plan, planned)
@@ -465,12 +459,12 @@ fn launch(
                 })
                 .collect(),
         },
-        Engine::Command => Start::Ranks {
+        Starts::Command => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
             ranks: vec![RankStart { id: planned.rank(LocalRank(0)), env: BTreeMap::new() }],
         },
-        Engine::Torchrun | Engine::Accelerate | Engine::Deepspeed => Start::Engine {
+        Starts::Launcher => Start::Engine {
             argv: exec_argv(
                 plan,
                 &ready.executable,

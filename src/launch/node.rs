@@ -23,7 +23,7 @@ use crate::plan::{self, Plan, RunIdentity, Scope};
 use crate::prepare::{self, Wait};
 use crate::random;
 use crate::report::{closing, start};
-use crate::settings::{Engine, MusterMode, Settings, StaleMode};
+use crate::settings::{MusterMode, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
 use crate::verdict::{Refusal, Severity, Verdict};
@@ -231,8 +231,7 @@ pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
 
 /// Files and threads for this many ranks, as far as they can be had at all.
 fn has_room(scene: &Scene, plan: &Plan) -> Result<(), Refusal> {
-    let ranks = if plan.engine == Engine::Command { 1 } else { plan.ranks_here() };
-    let Err(refusal) = prepare::has_room(ranks) else { return Ok(()) };
+    let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
     match plan::severity(&scene.settings, &refusal.id, Severity::Fail) {
         Severity::Fail => return Err(refusal),
         Severity::Warn => scene.say(&refusal.text),
@@ -244,11 +243,7 @@ fn has_room(scene: &Scene, plan: &Plan) -> Result<(), Refusal> {
 /// Whether the rank is left the terminal: on request, or because a person sits
 /// there and has only one.
 fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
-    let nproc = match plan.engine {
-        // One process per node, whatever it starts itself.
-        Engine::Command => 1,
-        _ => plan.ranks_here(),
-    };
+    let nproc = plan.programs_here();
     if settings.interactive && nproc > 1 {
         let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
         let source = source.unwrap_or_default();

@@ -66,7 +66,7 @@ fn said(settings: &Settings) -> String {
         }
         None => text!("none; it stands after --", "无，由 -- 之后给出").get(lang).to_owned(),
     };
-    let engine = format!("{:?}", settings.engine.value).to_lowercase();
+    let engine = settings.engine.value.to_string();
     let layout = match settings.layout.rule.value {
         LayoutRule::None => "none",
         LayoutRule::UlyssesWorld => "ulysses-world",

@@ -25,7 +25,7 @@ use crate::observe::{self, Contract, Facts, Field};
 use crate::pace::Pace;
 use crate::plan::{Decision, Membership, Plan, RunIdentity, Scope};
 use crate::report::closing;
-use crate::settings::{Engine, MusterMode, Settings};
+use crate::settings::{MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -232,8 +232,8 @@ async fn lead(
             Settled::Session(session) => {
                 // Without a store of torch's nobody could read whose it is.
                 let port = agreement.master_port;
-                let mark = (plan.engine != Engine::Command)
-                    .then(|| Mark { port, key: JobKey::of(config) });
+                let mark =
+                    (!plan.engine.runs_a_command()).then(|| Mark { port, key: JobKey::of(config) });
                 let met = agreed(scene, own, plan, &agreement, &differences, session, restarts);
                 return Ok(with_mark(met, mark));
             }

@@ -19,7 +19,7 @@ use crate::observe::Facts;
 use crate::plan::PlannedGpu;
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
-use crate::settings::{Bind, Engine, Settings};
+use crate::settings::{Bind, Settings};
 use crate::text;
 
 /// CPUs per local rank.
@@ -52,7 +52,7 @@ pub fn choose(
     if asked.value == Bind::None {
         return Bound::default();
     }
-    if settings.engine.value == Engine::Command {
+    if settings.engine.value.runs_a_command() {
         let source = &asked.source;
         notes.warn(
             "bind.command",
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::plan::fixtures::{count, facts, flag, planned, settings, warned};
     use crate::plan::{AskedNproc, Plan};
-    use crate::settings::Device;
+    use crate::settings::{Device, Engine};
 
     /// Two NUMA nodes of 16 CPUs, four GPUs on each.
     fn two_nodes(gpus: u32) -> Facts {

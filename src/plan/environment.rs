@@ -102,14 +102,13 @@ pub(crate) fn added(
     }
     // Last words of a dying rank must not stay in its buffer.
     fill("PYTHONUNBUFFERED", "1".to_owned());
-    if decided.engine == Engine::Accelerate
+    if let Some((name, value)) = decided.engine.row().on_cpus
         && decided.hardware == Hardware::Cpus
         && decided.world > 1
     {
-        // accelerate's own --cpu would start a single process.
-        fill("ACCELERATE_USE_CPU", "true".to_owned());
+        fill(name, value.to_owned());
     }
-    if decided.engine == Engine::Command {
+    if decided.engine.runs_a_command() {
         let Membership { nnodes, node_rank, master_addr, master_port, .. } = decided.membership;
         for (name, value) in [
             ("NNODES", nnodes.to_string()),
@@ -190,7 +189,7 @@ fn from_settings(
 /// it may read WORLD_SIZE as nodes, or call torchrun and rely on PET_*.
 pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
     let stale = facts.contract.stale_rank_variables.iter();
-    if engine == Engine::Command {
+    if engine.runs_a_command() {
         return stale.cloned().collect();
     }
     let names: BTreeSet<String> = RANK_VARIABLES

@@ -4,12 +4,11 @@
 //! gives a [`Plan`] or a [`Refusal`](crate::verdict::Refusal). Pure functions: no
 //! file, no socket, no clock.
 
-mod accelerate;
 pub mod binding;
-pub mod command;
 pub(crate) mod conditional;
 pub mod devices;
 pub mod distance;
+pub mod engine;
 pub mod environment;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
@@ -36,7 +35,7 @@ mod tests_of_tasks;
 mod types;
 pub mod variables;
 
-pub use command::{EngineOptions, argv, exec_argv, rank_argv};
+pub use engine::{EngineOptions, argv, exec_argv, rank_argv};
 pub use environment::rank_env;
 pub use membership::{AskedNproc, asked_nproc, identity, membership, offered_nproc};
 pub use notes::{Notes, severity};

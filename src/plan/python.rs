@@ -14,8 +14,7 @@ use crate::verdict::{Severity, Verdict, Warning};
 
 /// Whether engine or program needs an interpreter of ours.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
-    !matches!(engine, Engine::Direct | Engine::Command)
-        || !matches!(program, Program::Command { .. })
+    !engine.row().modules.is_empty() || !matches!(program, Program::Command { .. })
 }
 
 /// Checks `python.interpreter` and `python.torch`.
@@ -67,7 +66,7 @@ pub(crate) fn check(
         if facts.python.absent.iter().any(|module| module == "torch") {
             return;
         }
-        if matches!(engine, Engine::Direct | Engine::Command) {
+        if engine.row().modules.is_empty() {
             return;
         }
         return raise_torch(
@@ -129,7 +128,7 @@ pub(crate) fn check(
 fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut Notes) {
     let missing = facts.python.absent.join(", ");
     let by = &facts.python.found_by;
-    let engine = format!("{:?}", settings.engine.value).to_lowercase();
+    let engine = settings.engine.value;
     let shown: Vec<String> =
         facts.python.elsewhere.iter().map(|other| other.display().to_string()).collect();
     let hint = match shown.split_first() {

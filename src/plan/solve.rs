@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use crate::arguments;
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
+use crate::plan::engine::accelerate;
 use crate::plan::environment::Decided;
 use crate::plan::layout::{Problem, Sizes, solve};
 use crate::plan::sizes::{
@@ -19,11 +20,11 @@ use crate::plan::sizes::{
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
-    Task, accelerate, asked_nproc, binding, command, conditional, devices, environment, hcas,
-    heads, membership, nccl, network, offered_nproc, placeholders, python, restarts, select,
+    Task, asked_nproc, binding, conditional, devices, environment, hcas, heads, membership, nccl,
+    network, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{
-    Engine, LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
+    LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
 };
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
@@ -145,7 +146,7 @@ pub(super) fn plan_for(
 
     let engine = settings.engine.value;
     if let Some(config) = &facts.python.accelerate {
-        let has_mode = command::names_a_mode(&settings.engine_args);
+        let has_mode = accelerate::names_a_mode(&settings.engine_args);
         accelerate::check(config, world, has_mode, notes);
     }
     restarts::check(settings, &membership, scope, notes);
@@ -313,7 +314,7 @@ fn replaced(argument: &str, values: &BTreeMap<String, String>) -> String {
 /// Static unless asked otherwise: c10d ignores the node rank, and rank 0, which
 /// saves the output, then lands on any node.
 fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -> Rendezvous {
-    if settings.engine.value != Engine::Torchrun {
+    if !settings.engine.value.row().has_c10d {
         return settings.rdzv.value;
     }
     if let Some((min, max)) = membership.elastic {
@@ -364,8 +365,7 @@ impl Plan {
         }
         plan.placeholders.extend(late);
         plan.membership.master_port = identity.master_port;
-        if let Some(port) =
-            plan.env.get_mut("MASTER_PORT").filter(|_| self.engine == Engine::Command)
+        if let Some(port) = plan.env.get_mut("MASTER_PORT").filter(|_| self.engine.runs_a_command())
         {
             *port = identity.master_port.to_string().into();
         }

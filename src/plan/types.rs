@@ -64,6 +64,11 @@ impl Plan {
     pub fn ranks_here(&self) -> u32 {
         if self.membership.task.is_some() { 1 } else { self.nproc_per_node }
     }
+
+    /// Programs that are started from here: the ranks, or the user's command once.
+    pub fn programs_here(&self) -> u32 {
+        if self.engine.runs_a_command() { 1 } else { self.ranks_here() }
+    }
 }
 
 /// Who takes part and where they meet.

@@ -109,7 +109,7 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
     if let Some(torch) = &plan.torch_version {
         row(Text::same("torch"), torch.clone(), "torch");
     }
-    let engine = format!("{:?}", plan.engine).to_lowercase();
+    let engine = plan.engine.to_string();
     let engine_source = format!("[{}]", settings.engine.source);
     rows.push(vec![text!("engine", "启动引擎").get(lang).to_owned(), engine, engine_source]);
     rows

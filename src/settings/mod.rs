@@ -53,6 +53,8 @@ pub use sizes::Placeholder;
 pub use table::choices;
 use table::{Row, TABLE, Take, row};
 pub use types::*;
+
+pub use crate::engine::Engine;
 pub(crate) use value::duration;
 use variables::Variables;
 
@@ -368,7 +370,7 @@ fn defaults(host: &Host) -> Settings {
         },
         selects: Vec::new(),
         args_if: ConditionalArguments::default(),
-        engine: Sourced::default_value(Engine::Torchrun),
+        engine: Sourced::default_value(Engine::default()),
         engine_args: Vec::new(),
         rdzv: Sourced::default_value(Rendezvous::Static),
         python: None,

@@ -61,7 +61,7 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
         (Some((first, args)), _) => {
             let argv = || Program::Command { argv: given.words.to_vec() };
             let script = || Program::Script { path: first.clone(), args: args.to_vec() };
-            let is_command = given.engine == Engine::Command || is_command(first, host);
+            let is_command = given.engine.runs_a_command() || is_command(first, host);
             Some(Sourced::new(if is_command { argv() } else { script() }, typed))
         }
         (None, Some(Sourced { value: name, source })) => {
@@ -159,10 +159,10 @@ pub(super) fn conditional(
 fn for_engine(program: Sourced<Program>, engine: Engine) -> Result<Sourced<Program>, Refusal> {
     let Sourced { value, source } = program;
     let value = match value {
-        Program::Script { path, args } if engine == Engine::Command => {
+        Program::Script { path, args } if engine.runs_a_command() => {
             Program::Command { argv: std::iter::once(path).chain(args).collect() }
         }
-        Program::Module { name, .. } if engine == Engine::Command => {
+        Program::Module { name, .. } if engine.runs_a_command() => {
             let name = quoted(name.as_ref());
             return Err(usage(
                 "module",
@@ -216,7 +216,7 @@ pub(super) fn refuse_unfit(
     engine: Engine,
     host: &Host,
 ) -> Result<(), Refusal> {
-    if engine == Engine::Command {
+    if engine.runs_a_command() {
         return Ok(());
     }
     match launcher_of(&program.value) {

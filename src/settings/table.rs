@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use super::value::{boolean, duration, host, port, positive, size, whole, words};
 use super::{
-    Bind, Console, ConsolePrefix, Device, Engine, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
+    Bind, Console, ConsolePrefix, Device, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
     Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::cli::Options;
+use crate::engine::NAMES as ENGINES;
 use crate::lang::{Lang, Text};
 
 /// One setting. `name` is the flag's and, with `_` for `-`, the profile key's;
@@ -210,14 +211,6 @@ macro_rules! choice {
     };
 }
 
-const ENGINE: &[(&str, Engine)] = &[
-    ("torchrun", Engine::Torchrun),
-    ("accelerate", Engine::Accelerate),
-    ("deepspeed", Engine::Deepspeed),
-    ("direct", Engine::Direct),
-    ("command", Engine::Command),
-];
-
 const WORLD_SIZE_COUNTS: &[(&str, WorldSizeCounts)] = &[
     ("auto", WorldSizeCounts::Auto),
     ("nodes", WorldSizeCounts::Nodes),
@@ -274,7 +267,7 @@ pub(super) static TABLE: &[Row] = &[
     row!("profile", profile, -, Text, PROFILE, "wan22", apart),
     row!("module", module, "job", Text, MODULE, "package.train", apart),
     row!("chdir", chdir, "job", Text, FOLDER, "/workspace/job", some chdir = path),
-    choice!("engine", engine, "job", "torchrun", engine = ENGINE),
+    choice!("engine", engine, "job", "torchrun", engine = ENGINES),
     row!("python", python, "job", Text, INTERPRETER, "/usr/bin/python3", some python = path),
     row!("conda-env", conda_env, "job", Text, NAME, "tiny-vae", some conda_env = words),
     row!("env", env, -, Text, ASSIGNMENT, "OMP_NUM_THREADS=8", entries &['\n']),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::assumed::Assumed;
 use super::condition::Condition;
+use crate::engine::Engine;
 use crate::lang::Lang;
 use crate::verdict::{Severity, Warning};
 
@@ -236,19 +237,6 @@ pub struct ConditionalArguments {
     pub rows: Vec<ArgumentsIf>,
     /// How many of [`Program::args`] stand before them: the profile's own.
     pub at: usize,
-}
-
-/// Who starts the ranks of this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    Torchrun,
-    Accelerate,
-    Deepspeed,
-    /// ranklaunch itself, with torch's env:// variables.
-    Direct,
-    /// The user's own launcher, run once per node.
-    Command,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

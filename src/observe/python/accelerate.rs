@@ -11,11 +11,11 @@ use saphyr_parser::{Event, Parser};
 use super::files;
 use crate::host::Host;
 use crate::observe::AccelerateConfig;
-use crate::settings::{Engine, Settings};
+use crate::settings::Settings;
 
 /// None for another engine, without a file, or where its name is not known before the plan.
 pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfig> {
-    if settings.engine.value != Engine::Accelerate {
+    if !settings.engine.value.row().reads_config {
         return None;
     }
     let named = config_file(&settings.engine_args);

@@ -14,7 +14,7 @@ use super::install::Install;
 use super::{conda, files, path_search};
 use crate::host::Host;
 use crate::probe::run_tool;
-use crate::settings::{Engine, Settings};
+use crate::settings::Settings;
 
 /// How long an interpreter on a slow disk may take to start; later it counts as no answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -33,16 +33,6 @@ for name in sys.argv[1:]:
 /// Interpreters that a hint names.
 const SHOWN: usize = 4;
 
-/// What the engine's command line imports.
-pub(super) fn of_engine(engine: Engine) -> &'static [&'static str] {
-    match engine {
-        Engine::Torchrun => &["torch"],
-        Engine::Accelerate => &["torch", "accelerate"],
-        Engine::Deepspeed => &["torch", "deepspeed"],
-        Engine::Direct | Engine::Command => &[],
-    }
-}
-
 /// The modules of the engine that the interpreter itself says it does not have.
 pub(super) fn absent(
     host: &Host,
@@ -50,7 +40,7 @@ pub(super) fn absent(
     interpreter: &Path,
     install: &Install,
 ) -> Vec<String> {
-    let wanted = of_engine(settings.engine.value).iter().copied();
+    let wanted = settings.engine.value.row().modules.iter().copied();
     let doubtful: Vec<&str> = wanted.filter(|module| !install.has(host, module)).collect();
     if doubtful.is_empty() || !host.is_live() {
         return Vec::new();
@@ -74,7 +64,7 @@ pub(super) fn absent(
 /// Other interpreters whose files have all modules of the engine: environments in the
 /// working directory, active ones, those of conda, and what PATH holds.
 pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<PathBuf> {
-    let wanted = of_engine(settings.engine.value);
+    let wanted = settings.engine.value.row().modules;
     let here = files::working_directory(host);
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| host.variable(name));
     let prefixes = [here.join(".venv"), here.join("venv")]

@@ -5,11 +5,12 @@
 //! numbers of a task come from one platform: a launcher inside of another one counts
 //! other things.
 
+use crate::engine::Starts;
 use crate::lang::Text;
 use crate::observe::{self, Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::{Decision, Notes, Task};
 use crate::rank::{GlobalRank, LocalRank};
-use crate::settings::{Engine, Settings};
+use crate::settings::Settings;
 use crate::text;
 use crate::verdict::Refusal;
 
@@ -47,9 +48,9 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
         }
     }
     let Some((tasks, found)) = most else { return Ok(None) };
-    match settings.engine.value {
-        Engine::Direct => read(contract, &found).map(Some),
-        _ => Err(refused(tasks, &found)),
+    match settings.engine.value.row().starts {
+        Starts::Ranks => read(contract, &found).map(Some),
+        Starts::Launcher | Starts::Command => Err(refused(tasks, &found)),
     }
 }
 

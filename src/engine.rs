@@ -1,0 +1,157 @@
+//! Engines: who starts the ranks of a node.
+//!
+//! Owns one row per engine: its name, the modules that it needs, which processes it starts and
+//! what else tells it from the others. The command lines are in `plan/engine/`. Never sees
+//! settings, facts or a plan.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
+
+/// Who starts the ranks of this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    #[default]
+    Torchrun,
+    Accelerate,
+    Deepspeed,
+    /// ranklaunch itself, with torch's env:// variables.
+    Direct,
+    /// The user's own launcher, run once per node.
+    Command,
+}
+
+/// What ranklaunch starts on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starts {
+    /// The engine's program, which starts the ranks through our shim.
+    Launcher,
+    /// Each rank, or the one rank that this start is.
+    Ranks,
+    /// The user's command as it is, once, with the platform's variables.
+    Command,
+}
+
+/// One engine.
+#[derive(Debug)]
+pub struct Row {
+    /// As the user writes it.
+    pub name: &'static str,
+    /// Top-level modules that its command line imports; none: it runs without Python.
+    pub modules: &'static [&'static str],
+    pub starts: Starts,
+    /// It knows c10d as well as static rendezvous.
+    pub has_c10d: bool,
+    /// It reads accelerate's configuration file.
+    pub reads_config: bool,
+    /// The variable without which it would not start several ranks on CPUs.
+    pub on_cpus: Option<(&'static str, &'static str)>,
+}
+
+const TORCHRUN: Row = Row {
+    name: "torchrun",
+    modules: &["torch"],
+    starts: Starts::Launcher,
+    has_c10d: true,
+    reads_config: false,
+    on_cpus: None,
+};
+
+const ACCELERATE: Row = Row {
+    name: "accelerate",
+    modules: &["torch", "accelerate"],
+    has_c10d: false,
+    reads_config: true,
+    // Its own --cpu would start a single process.
+    on_cpus: Some(("ACCELERATE_USE_CPU", "true")),
+    ..TORCHRUN
+};
+
+const DEEPSPEED: Row =
+    Row { name: "deepspeed", modules: &["torch", "deepspeed"], has_c10d: false, ..TORCHRUN };
+
+const DIRECT: Row =
+    Row { name: "direct", modules: &[], starts: Starts::Ranks, has_c10d: false, ..TORCHRUN };
+
+const COMMAND: Row = Row { name: "command", starts: Starts::Command, ..DIRECT };
+
+macro_rules! rows {
+    ($($engine:ident: $row:ident),+ $(,)?) => {
+        /// Every engine by its name.
+        pub const NAMES: &[(&str, Engine)] = &[$(($row.name, Engine::$engine)),+];
+
+        impl Engine {
+            pub const fn row(self) -> &'static Row {
+                match self {
+                    $(Engine::$engine => &$row),+
+                }
+            }
+        }
+    };
+}
+
+rows!(
+    Torchrun: TORCHRUN,
+    Accelerate: ACCELERATE,
+    Deepspeed: DEEPSPEED,
+    Direct: DIRECT,
+    Command: COMMAND,
+);
+
+impl Engine {
+    /// Whether the user's command runs as it is, once per node.
+    pub fn runs_a_command(self) -> bool {
+        self.row().starts == Starts::Command
+    }
+}
+
+impl Display for Engine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn an_engine_is_called_the_same_everywhere() {
+        for (name, engine) in NAMES {
+            let row = engine.row();
+            assert_eq!(serde_json::json!(engine), *name);
+            assert_eq!(engine.to_string(), *name);
+            assert_eq!(row.starts == Starts::Launcher, !row.modules.is_empty(), "{name}");
+        }
+    }
+
+    /// The row here, its arm in `plan/engine/mod.rs` and a file beside it.
+    #[test]
+    fn an_engine_costs_at_most_three_files() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let variants: Vec<String> =
+            NAMES.iter().map(|(_, engine)| format!("Engine::{engine:?}")).collect();
+        let (mut found, mut folders) = (BTreeSet::new(), vec![root.join("src")]);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if !stem.starts_with("tests") && stem != "once_per_rank" {
+                    let text = std::fs::read_to_string(&path).unwrap_or_default();
+                    // Unit tests may name an engine.
+                    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+                    if variants.iter().any(|variant| code.contains(variant)) {
+                        found.insert(path.strip_prefix(root).expect("below the root").to_owned());
+                    }
+                }
+            }
+        }
+        assert_eq!(found, BTreeSet::from(["src/plan/engine/mod.rs".into()]));
+    }
+}

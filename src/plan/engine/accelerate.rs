@@ -1,0 +1,105 @@
+//! accelerate's command line, and what its configuration file makes of the plan.
+//!
+//! Takes the plan and what was read of the file; gives the line, a warning where accelerate
+//! would start a single process, and the decision about its default file. Never reads the file.
+
+use super::{EngineOptions, Line, Spelling};
+use crate::observe::AccelerateConfig;
+use crate::plan::Plan;
+use crate::plan::notes::Notes;
+use crate::text;
+
+/// Says what the file decides; `has_mode`: an argument of the engine names the mode anyway.
+pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut Notes) {
+    let path = config.path.display();
+    let single = config.starts_one_process() && world > 1 && !has_mode;
+    let mode = config.mode();
+    if !config.given {
+        notes.decide(
+            "accelerate_config",
+            &path,
+            text!("distributed_type {mode}", "distributed_type 为 {mode}"),
+            "accelerate's default",
+        );
+    }
+    match (single, config.given) {
+        (false, _) => {}
+        (true, true) => notes.warn(
+            "engine.config",
+            text!(
+                "{path} says distributed_type: {mode}, so accelerate starts one process, but {world} are planned",
+                "{path} 中 distributed_type 为 {mode}，accelerate 只会启动一个进程，而计划启动 {world} 个"
+            ),
+            config.cure(),
+        ),
+        (true, false) => notes.warn(
+            "engine.config",
+            text!(
+                "{path}, accelerate's default configuration, says distributed_type: {mode}, but {world} processes are planned: --multi_gpu is passed instead",
+                "accelerate 的默认配置 {path} 中 distributed_type 为 {mode}，而计划启动 {world} 个进程：将改为传递 --multi_gpu"
+            ),
+            text!(
+                "correct that file, or name another one with --config_file in engine_args",
+                "请修正该文件，或在 engine_args 中用 --config_file 指定其他配置"
+            ),
+        ),
+    }
+}
+
+/// accelerate counts processes over all machines and builds a torchrun call of its own.
+pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
+    let m = &plan.membership;
+    let mut line = Line::module(plan, "accelerate.commands.launch", Spelling::Underscores);
+    line.value("num-machines", m.nnodes.to_string());
+    line.value("num-processes", plan.world_size.to_string());
+    line.value("machine-rank", m.node_rank.to_string());
+    line.value("main-process-ip", &m.master_addr);
+    line.value("main-process-port", m.master_port.to_string());
+    line.value("rdzv-backend", "static");
+    line.value("max-restarts", "0");
+    let given = |flags: &[&str]| names_one_of(&plan.engine_args, flags);
+    // Its default file counts as well: it is read wherever none is named.
+    let default = plan.accelerate.as_ref().filter(|config| !config.given);
+    let has_config = given(&["--config_file"]) || default.is_some();
+    // With neither these nor a configuration accelerate prints advice instead of defaults.
+    if !has_config && !given(&["--mixed_precision"]) {
+        line.value("mixed-precision", "no");
+    }
+    if !has_config && !given(&["--dynamo_backend"]) {
+        line.value("dynamo-backend", "no");
+    }
+    // Its mode is otherwise guessed from the GPUs of this node, and a configuration
+    // file's mode (DeepSpeed, FSDP) is only read while no mode flag is given.
+    let single = default.is_some_and(AccelerateConfig::starts_one_process);
+    if plan.world_size > 1 && (!has_config || single) && !names_a_mode(&plan.engine_args) {
+        line.switch("multi-gpu");
+        // A list for one process, from the same file, is refused beside it.
+        if single && !given(&["--gpu_ids"]) {
+            line.value("gpu-ids", "all");
+        }
+    }
+    // Its DeepSpeed mode on several machines is pdsh over ssh unless told otherwise.
+    if m.nnodes > 1 && !given(&["--deepspeed_multinode_launcher"]) {
+        line.value("deepspeed-multinode-launcher", "standard");
+    }
+    if let Some(folder) = &options.log_dir {
+        line.value("log-dir", folder);
+    }
+    line
+}
+
+/// Whether accelerate is told its mode, which a configuration file then does not decide.
+pub(crate) fn names_a_mode(engine_args: &[String]) -> bool {
+    names_one_of(
+        engine_args,
+        &["--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm"],
+    )
+}
+
+/// Whether the engine's own arguments name one of these flags, in either spelling.
+fn names_one_of(args: &[String], flags: &[&str]) -> bool {
+    args.iter().any(|arg| {
+        let name = arg.split('=').next().unwrap_or_default().replace('-', "_");
+        flags.iter().any(|flag| name == flag.replace('-', "_"))
+    })
+}

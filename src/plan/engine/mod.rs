@@ -1,0 +1,143 @@
+//! The engine's command line. Each engine with a program of its own has a file.
+//!
+//! Takes a finished or unfinished [`Plan`]; gives what a person could paste
+//! ([`argv`]) and what is executed, with our rank shim between the engine and
+//! the program ([`exec_argv`]). Passes no flag that the installed torch does not
+//! know. Never quotes: arguments stay arguments.
+
+pub(crate) mod accelerate;
+mod deepspeed;
+mod torchrun;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::plan::Plan;
+use crate::settings::Program;
+
+/// What only the supervisor knows when it starts the engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// The engine's own local, temporary log folder.
+    pub log_dir: Option<PathBuf>,
+    /// How long the engine waits after TERM before it kills its ranks.
+    pub shutdown_timeout: Option<Duration>,
+}
+
+/// The program as one rank runs it: `python -u script args…`.
+pub fn rank_argv(plan: &Plan) -> Vec<OsString> {
+    let mut argv = Vec::new();
+    match &plan.program {
+        Program::Script { path, args } => {
+            argv.extend([python(plan), "-u".into(), path.clone()]);
+            argv.extend(args.iter().cloned());
+        }
+        Program::Module { name, args } => {
+            argv.extend([python(plan), "-u".into(), "-m".into(), name.into()]);
+            argv.extend(args.iter().cloned());
+        }
+        Program::Command { argv: command } => argv.extend(command.iter().cloned()),
+    }
+    argv
+}
+
+/// The command line without us in it.
+pub fn argv(plan: &Plan) -> Vec<OsString> {
+    render(plan, None, &EngineOptions::default())
+}
+
+/// The command line that is executed; `shim` is our own executable.
+pub fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Vec<OsString> {
+    render(plan, Some(shim), options)
+}
+
+fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsString> {
+    // The role stands before `--`: argparse eats a `--` that follows the program.
+    let shimmed = |shim: &Path| [shim.into(), "rank".into(), "--".into()];
+    let mut line = match plan.engine {
+        Engine::Command => return rank_argv(plan),
+        Engine::Direct => {
+            return shim.map(shimmed).into_iter().flatten().chain(rank_argv(plan)).collect();
+        }
+        Engine::Torchrun => torchrun::line(plan, options),
+        Engine::Accelerate => accelerate::line(plan, options),
+        Engine::Deepspeed => deepspeed::line(plan),
+    };
+    // The user's own arguments for the engine win over ours.
+    line.argv.extend(plan.engine_args.iter().map(OsString::from));
+    match (shim, &plan.program) {
+        (Some(shim), _) => {
+            line.switch("no-python");
+            line.argv.extend(shimmed(shim));
+            line.argv.extend(rank_argv(plan));
+        }
+        (None, Program::Script { path, args }) => {
+            line.argv.push(path.clone());
+            line.argv.extend(args.iter().cloned());
+        }
+        (None, Program::Module { name, args }) => {
+            line.argv.extend(["--module".into(), name.into()]);
+            line.argv.extend(args.iter().cloned());
+        }
+        (None, Program::Command { argv: command }) => {
+            line.switch("no-python");
+            line.argv.extend(command.iter().cloned());
+        }
+    }
+    line.argv
+}
+
+/// The interpreter, or the name by which a shell would find one.
+fn python(plan: &Plan) -> OsString {
+    plan.python.as_ref().map_or_else(|| "python3".into(), |path| path.into())
+}
+
+/// How an engine spells its flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    Hyphens,
+    Underscores,
+}
+
+impl Spelling {
+    fn flag(self, name: &str) -> OsString {
+        match self {
+            Spelling::Hyphens => format!("--{name}").into(),
+            Spelling::Underscores => format!("--{}", name.replace('-', "_")).into(),
+        }
+    }
+}
+
+/// torch's (major, minor); an unknown version counts as the plain 2.0.
+fn version(plan: &Plan) -> (u32, u32) {
+    let parsed = plan.torch_version.as_deref().and_then(|version| {
+        let mut parts = version.split('.');
+        let major = parts.next()?.parse().ok()?;
+        let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
+        Some((major, minor.parse().ok()?))
+    });
+    parsed.unwrap_or((2, 0))
+}
+
+/// A command line that grows.
+struct Line {
+    argv: Vec<OsString>,
+    spelling: Spelling,
+}
+
+impl Line {
+    fn module(plan: &Plan, module: &str, spelling: Spelling) -> Line {
+        Line { argv: vec![python(plan), "-m".into(), module.into()], spelling }
+    }
+
+    fn switch(&mut self, name: &str) {
+        self.argv.push(self.spelling.flag(name));
+    }
+
+    fn value(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.switch(name);
+        self.argv.push(value.as_ref().to_owned());
+    }
+}

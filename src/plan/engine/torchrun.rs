@@ -1,0 +1,62 @@
+//! torchrun's command line.
+
+use super::{EngineOptions, Line, Spelling, version};
+use crate::plan::Plan;
+use crate::settings::Rendezvous;
+
+pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
+    let m = &plan.membership;
+    // Before 2.0 it knows no hyphens.
+    let spelling = if version(plan) >= (2, 0) { Spelling::Hyphens } else { Spelling::Underscores };
+    let mut line = Line::module(plan, "torch.distributed.run", spelling);
+    let nnodes = match m.elastic {
+        Some((min, max)) if min != max => format!("{min}:{max}"),
+        _ => m.nnodes.to_string(),
+    };
+    line.value("nnodes", nnodes);
+    line.value("nproc-per-node", plan.nproc_per_node.to_string());
+    if plan.rdzv == Rendezvous::C10d || m.elastic.is_some() {
+        let run_id = plan.identity.as_ref().map(|identity| identity.run_id.clone());
+        let id = plan.rdzv_id.clone().or(run_id).unwrap_or_else(|| "{run_id}".to_owned());
+        line.value("rdzv-backend", "c10d");
+        line.value("rdzv-endpoint", endpoint(&m.master_addr, m.master_port));
+        line.value("rdzv-id", id);
+        line.value("rdzv-conf", rendezvous_settings(plan));
+        if let Some(address) = plan.network.local_addr.filter(|_| version(plan) >= (2, 0)) {
+            line.value("local-addr", address.to_string());
+        }
+    } else {
+        line.value("node-rank", m.node_rank.to_string());
+        line.value("rdzv-backend", "static");
+        line.value("master-addr", &m.master_addr);
+        line.value("master-port", m.master_port.to_string());
+    }
+    line.value("max-restarts", "0");
+    if let Some(folder) = &options.log_dir {
+        line.value("log-dir", folder);
+    }
+    // Since torch 2.15; older ones kill after a fixed 30 s.
+    if let Some(timeout) = options.shutdown_timeout.filter(|_| version(plan) >= (2, 15)) {
+        line.value("shutdown-timeout", timeout.as_secs().max(1).to_string());
+    }
+    line
+}
+
+/// One `k=v` list. Without is_host every node guesses by its host name; an elastic
+/// job has no node rank, so there the guess stays.
+fn rendezvous_settings(plan: &Plan) -> String {
+    let seconds = plan.join_timeout.as_secs().max(1);
+    let mut settings = Vec::new();
+    if plan.membership.elastic.is_none() {
+        settings.push(format!("is_host={}", u8::from(plan.membership.is_master())));
+    }
+    settings.push(format!("join_timeout={seconds}"));
+    // A store that answers no read for this long is gone (torch's default is 60).
+    settings.push("read_timeout=300".to_owned());
+    settings.join(",")
+}
+
+/// `host:port`, an IPv6 address in brackets.
+fn endpoint(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
