@@ -30,7 +30,7 @@ pub fn decide(settings: &Settings, facts: &Facts, scope: Scope) -> Decided {
     let survey = plan::survey(settings, facts, scope);
     let checks = judge(settings, facts, &survey, &Tried::default());
     let decided = Decided { survey, checks };
-    let refused = decided.refusal(Stage::BeforeStart).map(|refusal| refusal.id);
+    let refused = decided.refusal(Stage::BeforeStart).map(|refusal| refusal.id.as_str());
     tracing::info!(?scope, refused, "decided");
     decided
 }

@@ -51,7 +51,7 @@ use crate::supervise::guard::{self, HowLost, Lost};
 use crate::supervise::{AgentEar, AgentLink, EndStep, GuardWord, shim};
 use crate::sys::{Dispositions, PollFd, PollFlags, Signal, poll};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// How long the last words may wait for a console that does not take them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -304,8 +304,7 @@ fn enter(settings: &mut Settings, host: &Host) -> Result<(), Refusal> {
     std::env::set_current_dir(&absolute).map_err(|error| {
         let (folder, source) = (absolute.display(), &chdir.source);
         Refusal::new(
-            Verdict::Usage,
-            "settings.chdir",
+            Id::SettingsChdir,
             text!(
                 "the working directory {folder} ({source}) cannot be entered: {error}",
                 "无法进入工作目录 {folder}（{source}）：{error}"
@@ -324,8 +323,7 @@ fn unread(path: Option<PathBuf>, patience: Duration) -> Refusal {
     let path = path.unwrap_or_default();
     let (path, seconds) = (path.display(), patience.as_secs_f64());
     Refusal::new(
-        Verdict::Usage,
-        "settings.hung",
+        Id::SettingsHung,
         crate::text!(
             "{path} does not answer within {seconds} s, and profile and program are looked for there: is its mount dead?",
             "{path} 在 {seconds} 秒内无应答，而配置与程序需在此处查找：其挂载点是否失效？"

@@ -305,7 +305,7 @@ fn check_text(texts: &[&Text]) {
 
 fn check_refusal(refusal: &Refusal) {
     let code = refusal.verdict.code();
-    assert!((64..128).contains(&code) && !refusal.id.is_empty(), "{refusal:?}");
+    assert!((64..128).contains(&code) && !refusal.id.as_str().is_empty(), "{refusal:?}");
     check_text(&[&refusal.text, &refusal.hint]);
     let [en, zh] = [Lang::En, Lang::Zh].map(|lang| closing::refusal(refusal, code, lang));
     assert_ne!(en, zh);

@@ -516,7 +516,7 @@ fn a_launcher_is_known_in_every_form_of_its_command_line() {
         let broken = sound.replace("per_node=4", "per_node=5");
         assert_ne!(broken, sound);
         let report = check(&broken, Some("1Ti"));
-        assert!(report.findings.iter().any(|one| one.id == "gpu.nproc"), "{form}");
+        assert!(report.findings.iter().any(|one| one.id.as_str() == "gpu.nproc"), "{form}");
     }
 }
 
@@ -527,7 +527,8 @@ fn every_mistake_is_found_at_its_line() {
         assert_ne!(&broken, sound, "{id}: {from} is not in the manifest");
         let report = check(&broken, Some("200Gi"));
         let said = lint::text(&report, Lang::En);
-        let of_rule: Vec<_> = report.findings.iter().filter(|found| found.id == *id).collect();
+        let of_rule: Vec<_> =
+            report.findings.iter().filter(|found| found.id.as_str() == *id).collect();
         if line.is_empty() {
             assert!(of_rule.is_empty(), "{id} by mistake:\n{broken}\n{said}");
             continue;
@@ -551,7 +552,7 @@ fn every_mistake_is_found_at_its_line() {
 fn shifted(text: &str, before: usize) -> Vec<(&'static str, usize)> {
     let report = check(text, Some("200Gi"));
     assert!(report.refused.is_empty(), "{}\n{text}", lint::text(&report, Lang::En));
-    report.findings.iter().map(|found| (found.id, found.line - before)).collect()
+    report.findings.iter().map(|found| (found.id.as_str(), found.line - before)).collect()
 }
 
 /// The same mistakes with the line ends of Windows, behind another document, in a
@@ -591,13 +592,13 @@ fn every_mistake_is_found_in_every_disguise() {
 fn every_rule_has_a_mistake() {
     let tested: BTreeSet<&str> =
         CASES.iter().filter(|case| !case.line.is_empty()).map(|case| case.id).collect();
-    let rules: BTreeSet<&str> = RULES.iter().map(|rule| rule.id).collect();
+    let rules: BTreeSet<&str> = RULES.iter().map(|rule| rule.id.as_str()).collect();
     assert_eq!(tested, rules);
     assert_eq!(rules.len(), RULES.len(), "an id stands twice");
 }
 
 fn ids(report: &Report) -> Vec<(&'static str, usize)> {
-    report.findings.iter().map(|found| (found.id, found.line)).collect()
+    report.findings.iter().map(|found| (found.id.as_str(), found.line)).collect()
 }
 
 /// The job as it was before its first start: one GPU per pod, five processes.
@@ -719,7 +720,7 @@ fn the_manifests_of_the_guides_are_read_as_they_are() {
             let report = check(&format!("{block}\n"), None);
             assert!(report.refused.is_empty(), "{}\n{block}", lint::text(&report, Lang::En));
             let name = block.lines().find_map(|line| line.trim().strip_prefix("name: "));
-            let ids: Vec<&str> = report.findings.iter().map(|found| found.id).collect();
+            let ids: Vec<&str> = report.findings.iter().map(|found| found.id.as_str()).collect();
             found.insert(name.unwrap_or_default().to_owned(), ids.join(" "));
         }
     }
@@ -1148,7 +1149,7 @@ fn what_people_write_is_understood() {
     let mut wrong = String::new();
     for (text, expected) in &rows {
         let report = check(text, None);
-        let mut found: Vec<&str> = report.findings.iter().map(|found| found.id).collect();
+        let mut found: Vec<&str> = report.findings.iter().map(|found| found.id.as_str()).collect();
         let mut expected = expected.to_vec();
         found.sort_unstable();
         expected.sort_unstable();
@@ -1168,7 +1169,7 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
         let text = pytorchjob("", &[("Master", 1), ("Worker", 2)], rest);
         let manifest = Manifest { name: "m.yaml".into(), bytes: text.into_bytes() };
         let report = lint::lint(&[manifest], Limits::default(), knowledge);
-        let mut ids: Vec<_> = report.findings.iter().map(|found| found.id).collect();
+        let mut ids: Vec<_> = report.findings.iter().map(|found| found.id.as_str()).collect();
         ids.dedup();
         (ids, lint::text(&report, Lang::En))
     };

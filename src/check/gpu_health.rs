@@ -3,11 +3,15 @@
 //!
 //! What NVML did not tell is said as unknown and never held against the node.
 
-use super::{Evidence, Finding, Kind};
+use super::{Evidence, Finding, Judged, Kind};
 use crate::lang::Text;
 use crate::observe::gpu::{ComputeMode, RecoveryAction, label};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
+use crate::verdict::Id;
+
+pub(super) const JUDGES: &[Judged] =
+    &[(Id::GpuHealth, health), (Id::GpuLink, links), (Id::GpuMode, modes)];
 
 /// Bits of nvmlClocksEventReason that mean trouble; an idle or power-capped GPU is in order.
 const THROTTLED: &[(u64, &str, &str)] = &[
@@ -29,7 +33,7 @@ const FABRIC: &[(u32, &str, &str)] = &[
 const SHOWN: usize = 3;
 
 /// Memory, clocks, and what the driver asks for without stopping the GPU.
-pub(super) fn health(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn health(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = gpus(evidence).flat_map(of_memory).collect();
     found.extend(gpus(evidence).filter_map(throttle));
     found.extend(gpus(evidence).filter_map(late));
@@ -141,7 +145,7 @@ fn late(gpu: &Gpu) -> Option<Finding> {
 }
 
 /// PCIe, NVLink and fabric: what works, and slower than it should.
-pub(super) fn links(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn links(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = gpus(evidence).filter_map(narrow).collect();
     let most = |name: &Option<String>| {
         gpus(evidence)
@@ -224,7 +228,7 @@ fn fabric(gpu: &Gpu) -> Option<Finding> {
 }
 
 /// Modes that someone has set: who may use a GPU, and how CUDA counts it.
-pub(super) fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = gpus(evidence).filter_map(exclusive).collect();
     found.extend(without_instances(evidence));
     found.extend(order(evidence));

@@ -1,17 +1,25 @@
 //! GPUs: how many, in what state, and what a virtualiser leaves of them.
 
-use super::table::planned;
-use super::{Evidence, Finding, Kind, bytes};
+use super::{Evidence, Finding, Judged, Kind, bytes, planned};
 use crate::lang::Text;
 use crate::observe::gpu::{ComputeMode, FabricState, shared_by};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
+use crate::verdict::Id;
+
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::GpuFault, faults),
+    (Id::GpuFabric, fabric),
+    (Id::GpuCount, count),
+    (Id::GpuBusy, busy),
+    (Id::HamiLimit, hami),
+];
 
 /// Below this a GPU holds no CUDA context and no model.
 const USEFUL: u64 = 1 << 30;
 
-pub(super) fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &["gpu.count"]);
+fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &[Id::GpuCount]);
     let gpus = &evidence.facts.gpus;
     if found.is_empty() {
         let (all, visible) = (gpus.gpus.len(), gpus.visible.len());
@@ -72,7 +80,7 @@ fn models(gpus: &[Gpu]) -> String {
     if names.is_empty() { "?".to_owned() } else { names.join(", ") }
 }
 
-pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
     let mut found: Vec<Finding> = gpus
         .faults
@@ -102,7 +110,7 @@ pub(super) fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
     let mut found: Vec<Finding> = gpus
         .fabric_faults
@@ -123,8 +131,8 @@ pub(super) fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &["gpu.busy"]);
+fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &[Id::GpuBusy]);
     if evidence.tried.gpus_freed {
         for finding in &mut found {
             let Text { en, zh } = &finding.text;
@@ -172,7 +180,7 @@ pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
     })
 }
 
-pub(super) fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(hami) = &evidence.facts.state.hami else {
         return vec![Finding::ok(text!("no HAMi", "无 HAMi"))];
     };

@@ -1,8 +1,20 @@
 //! What the container gives: memory, locked memory, files, processes, CPUs, time.
 
-use super::{Evidence, Finding, bytes};
+use super::{Evidence, Finding, Judged, bytes};
 use crate::observe::Strength;
 use crate::text;
+use crate::verdict::Id;
+
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::ShmSize, shm),
+    (Id::Memlock, memlock),
+    (Id::Nofile, nofile),
+    (Id::PidsLimit, pids),
+    (Id::StackSize, stack),
+    (Id::MemoryLimit, memory),
+    (Id::CpuLimit, cpus),
+    (Id::ClockSync, clock),
+];
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -27,7 +39,7 @@ const PIDS_PER_CPU_RANK: u64 = 100;
 /// Host memory that loading a checkpoint takes for a data-centre GPU.
 const MEMORY_PER_GPU: u64 = 32 * GIB;
 
-pub(super) fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
     let nproc = evidence.nproc();
     let Some(total) = evidence.facts.limits.shm_total else {
         return vec![Finding::info(text!("/dev/shm is not known", "/dev/shm 情况未知"))];
@@ -65,7 +77,7 @@ pub(super) fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
     })]
 }
 
-pub(super) fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
     let limits = &evidence.facts.limits;
     let Some(limit) = limits.memlock else {
         return vec![Finding::ok(text!("unlimited", "无限制"))];
@@ -98,7 +110,7 @@ pub(super) fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
     )]
 }
 
-pub(super) fn nofile(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn nofile(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (soft, hard) = (evidence.facts.limits.nofile_soft, evidence.facts.limits.nofile_hard);
     if hard < FILES_ENOUGH {
         return vec![Finding::bad(
@@ -121,7 +133,7 @@ pub(super) fn nofile(evidence: &Evidence<'_>) -> Vec<Finding> {
     ))]
 }
 
-pub(super) fn stack(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn stack(evidence: &Evidence<'_>) -> Vec<Finding> {
     if !evidence.facts.limits.stack_unlimited {
         return vec![Finding::ok(text!("limited, as it should be", "有限制，符合预期"))];
     }
@@ -141,7 +153,7 @@ pub(super) fn stack(evidence: &Evidence<'_>) -> Vec<Finding> {
     )]
 }
 
-pub(super) fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
     let limits = &evidence.facts.limits;
     if let Some(finding) = user_processes(evidence) {
         return vec![finding];
@@ -225,7 +237,7 @@ fn refused_memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     let limits = &evidence.facts.limits;
     let most = match (limits.memory_limit, limits.memory_total) {
         (Some(limit), Some(total)) => Some(limit.min(total)),
@@ -270,7 +282,7 @@ pub(super) fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     })]
 }
 
-pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (cpus, nproc) = (evidence.facts.limits.cpus, evidence.nproc());
     // A copied root may not say.
     if cpus <= 1 && evidence.facts.limits.allowed.is_empty() {
@@ -307,7 +319,7 @@ pub(super) fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
     vec![Finding::ok(text!("{cpus} CPUs for {nproc} ranks", "{nproc} 个进程可用 {cpus} 个 CPU"))]
 }
 
-pub(super) fn clock(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn clock(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(clock) = evidence.facts.state.clock else {
         return vec![Finding::info(text!("not known", "未知"))];
     };

@@ -1,7 +1,7 @@
 //! Is this node fit for the job: one verdict per check, by id.
 //!
 //! Takes the facts, what the planner found, and what was tried on the network;
-//! gives [`Check`]s in the order of the [`TABLE`], each with its
+//! gives [`Check`]s in the order of the table of ids, each with its
 //! severity and a hint. Pure: what has to be tried, others try before. `run`
 //! refuses by the same checks that `check` shows.
 
@@ -13,7 +13,6 @@ mod nodes;
 mod signals;
 mod software;
 mod storage;
-mod table;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,9 +26,8 @@ use crate::observe::Facts;
 use crate::observe::gpu::FabricState;
 use crate::plan::{Plan, Survey};
 use crate::prepare::WriteProblem;
-use crate::settings::Settings;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
-pub use table::{Row, TABLE, Usual, is_advice};
+use crate::settings::{MusterMode, Rdma, Settings};
+use crate::verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
 
 /// What one check came to, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -47,8 +45,7 @@ pub enum Level {
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// Id of DESIGN §4 (`shm.size`).
-    pub id: &'static str,
+    pub id: Id,
     pub severity: Level,
     pub text: Text,
     /// Empty where there is nothing to do.
@@ -62,7 +59,7 @@ pub struct Check {
 impl Check {
     /// It says nothing before stale processes were ended, which may hold that memory.
     pub fn is_of_memory_in_use(&self) -> bool {
-        self.id == "gpu.busy"
+        self.id == Id::GpuBusy
     }
 }
 
@@ -184,20 +181,69 @@ impl Finding {
     }
 }
 
+/// One check and who judges it.
+type Judged = (Id, fn(&Evidence<'_>) -> Vec<Finding>);
+
+/// Every check, in the order of the table of ids.
+fn judges() -> Vec<Judged> {
+    let rooms = [
+        gpus::JUDGES,
+        gpu_health::JUDGES,
+        limits::JUDGES,
+        storage::JUDGES,
+        signals::JUDGES,
+        network::JUDGES,
+        software::JUDGES,
+        nodes::JUDGES,
+    ];
+    let mut all = rooms.concat();
+    all.sort_by_key(|(id, _)| *id);
+    all
+}
+
+/// The severity of a check where neither the user nor a profile sets one.
+fn usual(id: Id, evidence: &Evidence<'_>) -> Severity {
+    let Some(Usual::FailWhere(place)) = id.usual() else {
+        return id.usual().map_or(Severity::Warn, Usual::severity);
+    };
+    let fails = match place {
+        Where::GpusAreFull => gpus::is_full(evidence),
+        Where::RdmaIsRequired => evidence.settings.rdma.value == Rdma::Required,
+        Where::MusterIsRequired => evidence.settings.muster.value == MusterMode::Required,
+    };
+    if fails { Severity::Fail } else { Severity::Warn }
+}
+
+/// What the planner found under these ids: what fails first, then what warns.
+fn planned(evidence: &Evidence<'_>, ids: &[Id]) -> Vec<Finding> {
+    let survey = evidence.survey;
+    let failures =
+        survey.failures().iter().map(|one| (Kind::Refused, one.id, &one.text, &one.hint));
+    let warnings = survey.warnings().iter().map(|one| (Kind::Bad, one.id, &one.text, &one.hint));
+    failures
+        .chain(warnings)
+        .filter(|(_, id, ..)| ids.contains(id))
+        .map(|(kind, _, text, hint)| Finding {
+            planned: true,
+            ..Finding::new(kind, text.clone(), hint.clone())
+        })
+        .collect()
+}
+
 /// Every check, in the order of the table. A check that is off is left out.
 pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
-    for row in TABLE {
-        let chosen = evidence.settings.severities.get(row.id).map(|chosen| chosen.value);
-        let severity = chosen.unwrap_or_else(|| row.usual.severity(evidence));
-        for finding in (row.judge)(evidence) {
+    for (id, judge) in judges() {
+        let chosen = evidence.settings.severities.get(&id).map(|chosen| chosen.value);
+        let severity = chosen.unwrap_or_else(|| usual(id, evidence));
+        for finding in judge(evidence) {
             let Some(level) = level(finding.kind, severity) else { continue };
             checks.push(Check {
-                id: row.id,
+                id,
                 severity: level,
                 text: finding.text,
                 hint: finding.hint,
-                verdict: finding.verdict.unwrap_or(row.verdict),
+                verdict: finding.verdict.unwrap_or(id.verdict()),
                 planned: finding.planned,
             });
         }
@@ -224,7 +270,7 @@ fn level(kind: Kind, severity: Severity) -> Option<Level> {
 /// The first check that refuses a launch.
 pub fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option<Refusal> {
     let failed = checks.into_iter().find(|check| check.severity == Level::Fail)?;
-    Some(Refusal::new(failed.verdict, failed.id, failed.text.clone(), failed.hint.clone()))
+    Some(Refusal::with(failed.verdict, failed.id, failed.text.clone(), failed.hint.clone()))
 }
 
 /// What a launch says and the planner has not said yet.

@@ -2,11 +2,21 @@
 
 use std::net::IpAddr;
 
-use super::table::planned;
-use super::{Evidence, Finding};
+use super::{Evidence, Finding, Judged, planned};
 use crate::text;
+use crate::verdict::Id;
 
-pub(super) fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::PortFree, port),
+    (Id::MasterResolve, resolve),
+    (Id::MasterReach, reach),
+    (Id::RdmaPorts, rdma),
+    (Id::RdmaGpudirect, gpudirect),
+    (Id::EnvNccl, nccl),
+    (Id::EnvProxy, proxy),
+];
+
+fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
     if let Some(freed) = &evidence.tried.port_freed {
         return vec![Finding::info(freed.clone())];
     }
@@ -20,7 +30,7 @@ pub(super) fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
     }]
 }
 
-pub(super) fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(master) = &evidence.facts.network.master else {
         return vec![Finding::ok(text!("no name to resolve", "无需解析"))];
     };
@@ -49,7 +59,7 @@ pub(super) fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
     vec![Finding::ok(text!("{name} is {all}", "{name} 为 {all}"))]
 }
 
-pub(super) fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     vec![match &evidence.tried.reach {
         Some(Ok(peer)) => Finding::ok(text!("{peer} answers", "{peer} 已应答")),
         Some(Err(reach)) => {
@@ -67,8 +77,8 @@ pub(super) fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     }]
 }
 
-pub(super) fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &["rdma.ports"]);
+fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &[Id::RdmaPorts]);
     let hcas = &evidence.facts.hcas;
     let chosen = evidence.outline().map(|plan| plan.network.hcas.as_slice()).unwrap_or_default();
     if found.is_empty() {
@@ -110,8 +120,8 @@ pub(super) fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &["env.nccl"]);
+fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &[Id::EnvNccl]);
     if found.is_empty() {
         let set = evidence.facts.network.nccl.len();
         found.push(Finding::ok(if set == 0 {
@@ -123,7 +133,7 @@ pub(super) fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = evidence.on_gpus() > 0;
     let usable = evidence.facts.hcas.iter().any(|hca| hca.openable);
     if !gpus || !usable || evidence.nnodes() == 1 {
@@ -147,7 +157,7 @@ pub(super) fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// Variables by which HTTP clients and gRPC are sent through a proxy.
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
-pub(super) fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
     let environment = &evidence.facts.environment;
     let get = |name: &str| {
         let upper = name.to_uppercase();

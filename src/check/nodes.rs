@@ -2,12 +2,23 @@
 //!
 //! Without other nodes there is nothing to say, and no line of the table.
 
-use super::{Evidence, Finding, Kind, Nodes};
+use super::{Evidence, Finding, Judged, Kind, Nodes};
 use crate::lang::Text;
 use crate::muster::{Difference, Found, Loss, Measured, Odd, Place, Property, Speed, Trouble};
 use crate::settings::MusterMode;
 use crate::text;
+use crate::verdict::Id;
 use crate::verdict::Warning;
+
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::NodesArrive, arrive),
+    (Id::NodesChecks, others),
+    (Id::NodesDiffer, differ),
+    (Id::NodesRails, rails),
+    (Id::LinkReach, reach),
+    (Id::LinkLatency, latency),
+    (Id::LinkBandwidth, bandwidth),
+];
 
 /// Refusals that say in what nodes differ.
 const DIFFERENT: &[&str] = &["muster.engine", "muster.rule", "muster.heads", "muster.layout"];
@@ -25,7 +36,7 @@ fn name(found: &Found, node: u32) -> Text {
     text!("node {node} ({host})", "节点 {node}（{host}）")
 }
 
-pub(super) fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
     let found = match &evidence.tried.nodes {
         None => return Vec::new(),
         Some(Nodes::Alone(why)) => {
@@ -77,7 +88,7 @@ fn with_off(hint: &Text) -> Text {
 }
 
 /// What failed on another node, with the code that it ends with there.
-pub(super) fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let own = evidence.outline().map(|plan| plan.membership.node_rank);
     let failed: Vec<Finding> = found
@@ -101,7 +112,7 @@ pub(super) fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
     failed
 }
 
-pub(super) fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
     if let Some(Nodes::Refused(refusal)) = &evidence.tried.nodes
         && DIFFERENT.contains(&refusal.id.as_str())
     {
@@ -120,7 +131,7 @@ pub(super) fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
     all
 }
 
-pub(super) fn rails(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn rails(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let all = differences(evidence, found, is_of_rdma);
     if all.is_empty() {
@@ -153,7 +164,7 @@ fn differences(
     found.differences.iter().filter(|one| wanted(one.property)).map(finding).collect()
 }
 
-pub(super) fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
         "open all TCP ports between the nodes (firewall, NetworkPolicy, security group): NCCL and Gloo listen on ports that the kernel picks",
@@ -183,7 +194,7 @@ pub(super) fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     all
 }
 
-pub(super) fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
         "nodes of one job belong side by side: look at zone, rack, tunnels and overlays between them",
@@ -210,7 +221,7 @@ pub(super) fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
     )
 }
 
-pub(super) fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
         "look at the cable, the negotiated speed, traffic shaping and what else uses that node's network (ethtool, tc qdisc)",

@@ -1,9 +1,12 @@
 //! Whether a stop of the container reaches this program.
 
-use super::{Evidence, Finding};
+use super::{Evidence, Finding, Judged};
 use crate::text;
+use crate::verdict::Id;
 
-pub(super) fn first_process(evidence: &Evidence<'_>) -> Vec<Finding> {
+pub(super) const JUDGES: &[Judged] = &[(Id::SignalsTerm, first_process)];
+
+fn first_process(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(shell) = &evidence.facts.state.deaf_shell else {
         return vec![Finding::ok(text!(
             "no shell keeps the container's signals to itself",

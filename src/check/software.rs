@@ -1,13 +1,22 @@
 //! Python and torch: what files say, and what a short job says.
 
-use super::table::planned;
-use super::{Evidence, Finding, Kind};
+use super::{Evidence, Finding, Judged, Kind, planned};
 use crate::lang::Text;
 use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
+use crate::verdict::Id;
 
-pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &["python.interpreter", "python.torch"]);
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::ScriptFile, script),
+    (Id::EngineFile, engine_files),
+    (Id::PythonTorch, torch),
+    (Id::CudaCompat, compat),
+    (Id::NumaCalls, numa),
+    (Id::TorchAllreduce, allreduce),
+];
+
+fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let mut found = planned(evidence, &[Id::PythonInterpreter, Id::PythonTorch]);
     let python = &evidence.facts.python;
     if found.is_empty() {
         let path = python.interpreter.as_ref().map(|path| path.display().to_string());
@@ -26,7 +35,7 @@ pub(super) fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(script) = &evidence.facts.state.script else {
         return vec![Finding::info(text!("no script to look for", "没有要查找的脚本"))];
     };
@@ -65,7 +74,7 @@ fn missing_script(evidence: &Evidence<'_>) -> Text {
 
 /// Configuration files that the engine's arguments name: accelerate reads its own before any
 /// rank begins, and every rank would fail without DeepSpeed's.
-pub(super) fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(plan) = evidence.outline() else { return Vec::new() };
     let named = config_files(&plan.engine_args, plan.program.args());
     let looked_at = &evidence.facts.state.engine_files;
@@ -110,7 +119,7 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
     Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
-pub(super) fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(blocked) = evidence.facts.state.numa_blocked else {
         return vec![Finding::info(text!("not known", "未知"))];
     };
@@ -150,7 +159,7 @@ pub(super) fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
 }
 
-pub(super) fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
     let gpus = &evidence.facts.gpus;
     let Some(found) = &evidence.facts.state.compat else {
         return vec![Finding::ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
@@ -193,7 +202,7 @@ pub(super) fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
 }
 
 /// Only where it was asked for.
-pub(super) fn allreduce(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn allreduce(evidence: &Evidence<'_>) -> Vec<Finding> {
     match &evidence.tried.torch {
         None => Vec::new(),
         Some(Ok(said)) => vec![Finding::ok(said.clone())],

@@ -1,15 +1,23 @@
 //! Where a job writes: the folder for logs, caches, shared memory that was left behind.
 
-use super::{Evidence, Finding, bytes};
+use super::{Evidence, Finding, Judged, bytes};
 use crate::lang::Text;
 use crate::observe::Folder;
 use crate::prepare::WriteProblem;
 use crate::text;
+use crate::verdict::Id;
+
+pub(super) const JUDGES: &[Judged] = &[
+    (Id::ShmLeftovers, leftovers),
+    (Id::DiskLogs, logs),
+    (Id::DiskSpace, space),
+    (Id::StorageAlive, storage),
+];
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-pub(super) fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
     let hint = || text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录");
     if let Some(Err(problem)) = &evidence.tried.write {
         return vec![unwritable(problem)];
@@ -83,7 +91,7 @@ fn trouble(folder: &Folder) -> Option<Text> {
     None
 }
 
-pub(super) fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
     let folders = &evidence.facts.state.folders;
     let found: Vec<Finding> = folders
         .iter()
@@ -115,7 +123,7 @@ pub(super) fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
     }]
 }
 
-pub(super) fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     let left = &evidence.facts.state.leftovers;
     if left.is_empty() {
         return vec![Finding::ok(text!("nothing was left in /dev/shm", "/dev/shm 中无残留"))];
@@ -156,7 +164,7 @@ pub(super) fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     )]
 }
 
-pub(super) fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
     let late = &evidence.facts.state.late;
     if late.is_empty() {
         return vec![Finding::ok(text!("every source answered", "各来源均已应答"))];

@@ -11,7 +11,8 @@ use crate::observe::{
 use crate::plan::fixtures::{facts, flag, settings};
 use crate::plan::{Scope, survey};
 use crate::prepare::WriteProblem;
-use crate::settings::{CHECK_IDS, Nproc, Rdma};
+use crate::settings::{Nproc, Rdma};
+use crate::verdict::{Family, Id};
 
 /// A node, its settings and what was tried, to be changed by a test.
 struct Node {
@@ -36,8 +37,8 @@ impl Node {
         self
     }
 
-    fn severity(mut self, id: &str, severity: Severity) -> Node {
-        self.settings.severities.insert(id.to_owned(), flag(severity, "--severity"));
+    fn severity(mut self, id: Id, severity: Severity) -> Node {
+        self.settings.severities.insert(id, flag(severity, "--severity"));
         self
     }
 
@@ -52,7 +53,7 @@ impl Node {
     }
 
     /// The worst that the check says, and its English words.
-    fn of(&self, id: &str) -> Option<(Level, String)> {
+    fn of(&self, id: Id) -> Option<(Level, String)> {
         let checks = self.checks();
         let worst = checks.iter().filter(|check| check.id == id).min_by_key(|c| c.severity)?;
         Some((worst.severity, worst.text.en.clone().into_owned()))
@@ -85,7 +86,7 @@ fn rail(name: &str, openable: bool) -> Hca {
     }
 }
 
-fn warning(id: &str) -> Warning {
+fn warning(id: Id) -> Warning {
     Warning::new(id, Text::same(format!("{id} happened")), Text::same("do this"))
 }
 
@@ -101,12 +102,11 @@ fn a_healthy_node_is_in_order() {
         assert!(!check.text.zh.is_empty() && !check.text.en.is_empty(), "{check:?}");
     }
     assert_eq!(refusal(&checks), None);
-    let known: Vec<&str> = checks.iter().map(|check| check.id).collect();
-    for id in CHECK_IDS {
+    let known: Vec<Id> = checks.iter().map(|check| check.id).collect();
+    for id in Id::checks() {
         // The all-reduce is there only where it was asked for, other nodes where there are any.
-        let alone =
-            *id != "torch.allreduce" && !id.starts_with("nodes.") && !id.starts_with("link.");
-        assert_eq!(known.contains(id), alone, "{id}");
+        let alone = id != Id::TorchAllreduce && id.family() != Family::Muster;
+        assert_eq!(known.contains(&id), alone, "{id}");
     }
 }
 
@@ -131,15 +131,15 @@ fn set_compat(node: &mut Node, compat: &str, driver: &str, gpu: &str) {
 }
 
 /// (id, what is wrong, level, a part of the words)
-const TABLE: &[(&str, Change, Level, &str)] = &[
+const TABLE: &[(Id, Change, Level, &str)] = &[
     (
-        "gpu.count",
+        Id::GpuCount,
         |node| node.settings.nproc_per_node = flag(Nproc::Count(16), "--nproc-per-node"),
         Level::Fail,
         "asks for 16",
     ),
     (
-        "gpu.count",
+        Id::GpuCount,
         |node| {
             node.facts.gpus.visible.truncate(2);
             node.facts.gpus.cuda_visible_devices = Some("0,1".into());
@@ -148,37 +148,37 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "2 of 8",
     ),
     (
-        "gpu.fault",
-        |node| node.facts.gpus.faults.push(warning("gpu.fault.lost")),
+        Id::GpuFault,
+        |node| node.facts.gpus.faults.push(warning(Id::GpuFaultLost)),
         Level::Fail,
         "gpu.fault.lost happened",
     ),
     (
-        "gpu.fabric",
-        |node| node.facts.gpus.fabric_faults.push(warning("gpu.fabric")),
+        Id::GpuFabric,
+        |node| node.facts.gpus.fabric_faults.push(warning(Id::GpuFabric)),
         Level::Fail,
         "gpu.fabric happened",
     ),
     (
-        "gpu.fabric",
+        Id::GpuFabric,
         |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Ready),
         Level::Ok,
         "ready",
     ),
     (
-        "gpu.fabric",
+        Id::GpuFabric,
         |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Unsupported),
         Level::Ok,
         "no NVSwitch",
     ),
     (
-        "gpu.busy",
+        Id::GpuBusy,
         |node| node.facts.gpus.gpus[1].memory_used = Some(40 << 30),
         Level::Warn,
         "1 (40.0 GiB)",
     ),
     (
-        "gpu.busy",
+        Id::GpuBusy,
         |node| {
             node.facts.gpus.gpus[1].memory_used = Some(40 << 30);
             node.facts.state.hami = Some(Hami::default());
@@ -187,7 +187,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "under HAMi",
     ),
     (
-        "hami.limit",
+        Id::HamiLimit,
         |node| {
             let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "64k".to_owned())].into();
             node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
@@ -196,7 +196,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "64 KiB",
     ),
     (
-        "hami.limit",
+        Id::HamiLimit,
         |node| {
             let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "40000m".to_owned())].into();
             node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
@@ -204,11 +204,11 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         Level::Info,
         "hooks CUDA",
     ),
-    ("shm.size", |node| node.facts.limits.shm_total = Some(64 << 20), Level::Warn, "64 MiB"),
-    ("shm.size", |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "advised"),
-    ("nofile", |node| node.facts.limits.nofile_hard = 4096, Level::Warn, "4096"),
+    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(64 << 20), Level::Warn, "64 MiB"),
+    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "advised"),
+    (Id::Nofile, |node| node.facts.limits.nofile_hard = 4096, Level::Warn, "4096"),
     (
-        "pids.limit",
+        Id::PidsLimit,
         |node| {
             node.facts.limits.pids_max = Some(4096);
             node.facts.limits.pids_current = Some(100);
@@ -216,11 +216,16 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         Level::Warn,
         "may need 8000",
     ),
-    ("memory.limit", |node| node.facts.limits.memory_limit = Some(64 << 30), Level::Warn, "64 GiB"),
-    ("cpu.limit", |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
-    ("cpu.limit", |node| node.facts.limits.cpus = 1, Level::Info, "not known"),
     (
-        "cpu.limit",
+        Id::MemoryLimit,
+        |node| node.facts.limits.memory_limit = Some(64 << 30),
+        Level::Warn,
+        "64 GiB",
+    ),
+    (Id::CpuLimit, |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
+    (Id::CpuLimit, |node| node.facts.limits.cpus = 1, Level::Info, "not known"),
+    (
+        Id::CpuLimit,
         |node| {
             node.facts.limits.cpus = 1;
             node.facts.limits.allowed = CpuList::read("3");
@@ -230,19 +235,19 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "(open-mpi) has bound this command to CPU 3",
     ),
     (
-        "disk.logs",
+        Id::DiskLogs,
         |node| node.facts.state.logs = Some(folder(1 << 20, 1 << 30)),
         Level::Warn,
         "1 MiB",
     ),
     (
-        "disk.logs",
+        Id::DiskLogs,
         |node| node.facts.state.logs = Some(folder(11 << 30, 1 << 50)),
         Level::Ok,
         "11 GiB",
     ),
     (
-        "disk.logs",
+        Id::DiskLogs,
         |node| {
             let inodes_free = 3;
             node.facts.state.logs = Some(Folder { inodes_free, ..folder(1 << 40, 1 << 40) });
@@ -251,7 +256,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "3 of 1000 inodes",
     ),
     (
-        "disk.logs",
+        Id::DiskLogs,
         |node| {
             let problem = Some("read-only".to_owned());
             node.facts.state.logs = Some(Folder { problem, ..folder(1 << 40, 1 << 40) });
@@ -260,7 +265,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "read-only",
     ),
     (
-        "storage.alive",
+        Id::StorageAlive,
         |node| {
             let source = Text::same("the checkpoint's config.json");
             node.facts.state.late =
@@ -270,7 +275,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "within 1.5 s: the checkpoint's",
     ),
     (
-        "signals.term",
+        Id::SignalsTerm,
         |node| {
             let (name, command) = ("bash".to_owned(), "/bin/bash -c …".to_owned());
             node.facts.state.deaf_shell = Some(DeafShell { name, command });
@@ -279,7 +284,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "PID 1 is bash (/bin/bash -c …)",
     ),
     (
-        "clock.sync",
+        Id::ClockSync,
         |node| {
             node.facts.state.clock = Some(Clock { unsynchronised: true, error_micros: 16_000_000 });
         },
@@ -287,7 +292,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "not synchronised",
     ),
     (
-        "clock.sync",
+        Id::ClockSync,
         |node| {
             node.facts.state.clock = Some(Clock { unsynchronised: false, error_micros: 2_500_000 });
         },
@@ -295,7 +300,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "2.5 s",
     ),
     (
-        "env.nccl",
+        Id::EnvNccl,
         |node| {
             node.facts.environment.insert("NCCL_TIMEOUT".into(), "1800".into());
         },
@@ -303,7 +308,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "NCCL_TIMEOUT=1800",
     ),
     (
-        "disk.logs",
+        Id::DiskLogs,
         |node| {
             let problem = |code| WriteProblem { folder: "/logs".into(), code, user: 1000 };
             node.tried.write = Some(Err(problem(rustix::io::Errno::NOSPC.raw_os_error())));
@@ -312,7 +317,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "No space left",
     ),
     (
-        "disk.space",
+        Id::DiskSpace,
         |node| {
             let used = UsedFolder { by: "HF_HOME".into(), folder: folder(1 << 20, 1 << 30) };
             node.facts.state.folders = vec![used];
@@ -321,7 +326,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "HF_HOME: 1 MiB are free",
     ),
     (
-        "disk.space",
+        Id::DiskSpace,
         |node| {
             let used = UsedFolder { by: "TMPDIR".into(), folder: folder(1 << 40, 1 << 41) };
             node.facts.state.folders = vec![used];
@@ -330,7 +335,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "1 TiB",
     ),
     (
-        "shm.leftovers",
+        Id::ShmLeftovers,
         |node| {
             let left = |name: &str| Leftover { name: name.into(), bytes: 3 << 20, uid: 1000 };
             node.facts.state.leftovers = vec![left("nccl-abc"), left("torch_7_1"), left("sem.x")];
@@ -338,9 +343,9 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         Level::Warn,
         "3 files of processes that are gone hold 9 MiB in /dev/shm, owner 1000",
     ),
-    ("stack.size", |node| node.facts.limits.stack_unlimited = true, Level::Warn, "2 MiB"),
+    (Id::StackSize, |node| node.facts.limits.stack_unlimited = true, Level::Warn, "2 MiB"),
     (
-        "stack.size",
+        Id::StackSize,
         |node| {
             node.facts.limits.stack_unlimited = true;
             node.facts.gpus.visible.clear();
@@ -348,34 +353,34 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         Level::Info,
         "unlimited",
     ),
-    ("pids.limit", |node| node.facts.limits.nproc_soft = Some(4096), Level::Warn, "ulimit -u"),
+    (Id::PidsLimit, |node| node.facts.limits.nproc_soft = Some(4096), Level::Warn, "ulimit -u"),
     (
-        "memory.limit",
+        Id::MemoryLimit,
         |node| node.facts.limits.address_space = Some(8 << 30),
         Level::Warn,
         "ulimit -v",
     ),
     (
-        "memory.limit",
+        Id::MemoryLimit,
         |node| node.facts.limits.overcommit = Some(2),
         Level::Warn,
         "overcommit_memory=2",
     ),
-    ("memory.limit", |node| node.facts.limits.overcommit = Some(1), Level::Ok, "no cgroup limit"),
+    (Id::MemoryLimit, |node| node.facts.limits.overcommit = Some(1), Level::Ok, "no cgroup limit"),
     (
-        "memory.limit",
+        Id::MemoryLimit,
         |node| node.facts.limits.swap_total = Some(8 << 30),
         Level::Ok,
         "8 GiB of swap",
     ),
     (
-        "numa.calls",
+        Id::NumaCalls,
         |node| node.facts.state.numa_blocked = Some(true),
         Level::Info,
         "2.23 to 2.26.4",
     ),
     (
-        "numa.calls",
+        Id::NumaCalls,
         |node| {
             node.facts.state.numa_blocked = Some(true);
             set_nccl(node, "2.25.1");
@@ -384,7 +389,7 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "NCCL 2.25.1 fails",
     ),
     (
-        "numa.calls",
+        Id::NumaCalls,
         |node| {
             node.facts.state.numa_blocked = Some(true);
             node.facts.environment.insert("NCCL_CUMEM_HOST_ENABLE".into(), "0".into());
@@ -394,32 +399,32 @@ const TABLE: &[(&str, Change, Level, &str)] = &[
         "forbidden",
     ),
     (
-        "cuda.compat",
+        Id::CudaCompat,
         |node| set_compat(node, "560.35.03", "570.86.15", "NVIDIA H100"),
         Level::Warn,
         "560.35.03 is no newer than the driver 570.86.15",
     ),
     (
-        "cuda.compat",
+        Id::CudaCompat,
         |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA GeForce RTX 4090"),
         Level::Warn,
         "error 804",
     ),
     (
-        "cuda.compat",
+        Id::CudaCompat,
         |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA H100"),
         Level::Info,
         "libcuda 580.82.07",
     ),
-    ("python.torch", |node| node.facts.python.torch = None, Level::Warn, "no torch"),
-    ("python.torch", |node| node.facts.python.interpreter = None, Level::Fail, "no python"),
+    (Id::PythonTorch, |node| node.facts.python.torch = None, Level::Warn, "no torch"),
+    (Id::PythonTorch, |node| node.facts.python.interpreter = None, Level::Fail, "no python"),
     (
-        "torch.allreduce",
+        Id::TorchAllreduce,
         |node| node.tried.torch = Some(Err(Text::same("it hangs"))),
         Level::Fail,
         "it hangs",
     ),
-    ("torch.allreduce", |node| node.tried.torch = Some(Ok(Text::same("fast"))), Level::Ok, "fast"),
+    (Id::TorchAllreduce, |node| node.tried.torch = Some(Ok(Text::same("fast"))), Level::Ok, "fast"),
 ];
 
 #[test]
@@ -427,7 +432,7 @@ fn each_finding_has_its_severity() {
     for (id, change, level, words) in TABLE {
         let mut node = Node::new(8);
         change(&mut node);
-        let (found, text) = node.of(id).expect(id);
+        let (found, text) = node.of(*id).unwrap_or_else(|| panic!("{id}"));
         assert_eq!(found, *level, "{id}: {text}");
         assert!(text.contains(words), "{id}: {text}");
     }
@@ -435,17 +440,12 @@ fn each_finding_has_its_severity() {
 
 #[test]
 fn findings_of_a_job_of_several_nodes() {
-    let busy = Refusal::new(
-        Verdict::PortInUse,
-        "port.free",
-        Text::same("port 29500 is in use"),
-        Text::same("end it"),
-    );
+    let busy = Refusal::new(Id::PortFree, Text::same("port 29500 is in use"), Text::same("end it"));
     let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
     let reach = Reach { peer, cause: Text::same("refused") };
     let mut node = Node::new(8).two_nodes(0);
     node.tried.port = Some(Err(busy));
-    assert_eq!(node.of("port.free").map(|found| found.0), Some(Level::Fail));
+    assert_eq!(node.of(Id::PortFree).map(|found| found.0), Some(Level::Fail));
     let mut node = Node::new(8).two_nodes(1);
     node.tried.reach = Some(Err(reach));
     node.facts.network.master = Some(MasterRoute {
@@ -455,11 +455,11 @@ fn findings_of_a_job_of_several_nodes() {
         interface: None,
         error: Some("NXDOMAIN".into()),
     });
-    assert_eq!(node.of("master.reach").map(|found| found.0), Some(Level::Warn));
-    let (level, text) = node.of("master.resolve").expect("a check");
+    assert_eq!(node.of(Id::MasterReach).map(|found| found.0), Some(Level::Warn));
+    let (level, text) = node.of(Id::MasterResolve).expect("a check");
     assert_eq!(level, Level::Warn);
     assert!(text.contains("job-master-0") && text.contains("NXDOMAIN"), "{text}");
-    let node = node.severity("master.resolve", Severity::Fail);
+    let node = node.severity(Id::MasterResolve, Severity::Fail);
     assert_eq!(refusal(&node.checks()).map(|refusal| refusal.verdict), Some(Verdict::MasterName));
 }
 
@@ -467,20 +467,20 @@ fn findings_of_a_job_of_several_nodes() {
 fn rdma_that_was_required_and_locked_memory() {
     let mut node = Node::new(8).two_nodes(1);
     node.facts.hcas = vec![rail("mlx5_0", false), rail("mlx5_1", false)];
-    let (level, text) = node.of("rdma.ports").expect("a check");
+    let (level, text) = node.of(Id::RdmaPorts).expect("a check");
     assert_eq!(level, Level::Warn, "{text}");
     node.settings.rdma = flag(Rdma::Required, "--rdma");
-    let (level, text) = node.of("rdma.ports").expect("a check");
+    let (level, text) = node.of(Id::RdmaPorts).expect("a check");
     assert_eq!(level, Level::Fail, "{text}");
 
     let mut node = Node::new(8).two_nodes(1);
     node.facts.hcas = vec![rail("mlx5_0", true), rail("mlx5_1", true)];
     node.facts.limits.memlock = Some(8 << 20);
-    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Warn));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Warn));
     node.settings.rdma = flag(Rdma::Required, "--rdma");
-    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Fail));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Fail));
     node.facts.limits.ipc_lock = true;
-    assert_eq!(node.of("memlock").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Ok));
 }
 
 #[test]
@@ -488,16 +488,16 @@ fn the_user_decides_what_a_finding_does() {
     let mut node = Node::new(8);
     node.facts.limits.shm_total = Some(64 << 20);
     node.facts.limits.nofile_hard = 1024;
-    let node = node.severity("shm.size", Severity::Fail).severity("nofile", Severity::Fail);
+    let node = node.severity(Id::ShmSize, Severity::Fail).severity(Id::Nofile, Severity::Fail);
     let first = refusal(&node.checks()).expect("refused");
-    assert_eq!((first.id.as_str(), first.verdict), ("shm.size", Verdict::Limit));
-    let node = node.severity("shm.size", Severity::Off);
-    assert_eq!(node.of("shm.size"), None);
-    assert_eq!(refusal(&node.checks()).map(|refusal| refusal.id), Some("nofile".to_owned()));
+    assert_eq!((first.id, first.verdict), (Id::ShmSize, Verdict::Limit));
+    let node = node.severity(Id::ShmSize, Severity::Off);
+    assert_eq!(node.of(Id::ShmSize), None);
+    assert_eq!(refusal(&node.checks()).map(|refusal| refusal.id), Some(Id::Nofile));
     // A rule of thumb never refuses.
-    let mut node = Node::new(8).severity("shm.size", Severity::Fail);
+    let mut node = Node::new(8).severity(Id::ShmSize, Severity::Fail);
     node.facts.limits.shm_total = Some(4 << 30);
-    assert_eq!(node.of("shm.size").map(|found| found.0), Some(Level::Warn));
+    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(Level::Warn));
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn one_rank_needs_no_shared_memory() {
     let mut node = Node::new(8);
     node.facts.limits.shm_total = Some(64 << 20);
     node.settings.nproc_per_node = flag(Nproc::Count(1), "--nproc-per-node");
-    assert_eq!(node.of("shm.size").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(Level::Ok));
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
         let mut node = Node::new(8);
         node.tried.write = Some(Err(WriteProblem { folder: "/logs".into(), code, user: 1000 }));
         let checks = node.checks();
-        let logs = checks.iter().find(|check| check.id == "disk.logs").expect("the check");
+        let logs = checks.iter().find(|check| check.id == Id::DiskLogs).expect("the check");
         assert_eq!(logs.severity, Level::Warn);
         assert!(logs.hint.en.contains(hint), "{code}: {}", logs.hint.en);
     }
@@ -536,16 +536,16 @@ fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
 #[test]
 fn gpudirect_matters_between_nodes_with_gpus_and_hcas() {
     let mut node = Node::new(8).two_nodes(1);
-    assert_eq!(node.of("rdma.gpudirect").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(Level::Ok));
     node.facts.hcas = vec![rail("mlx5_0", true)];
-    let (level, text) = node.of("rdma.gpudirect").expect("a check");
+    let (level, text) = node.of(Id::RdmaGpudirect).expect("a check");
     assert_eq!(level, Level::Warn);
     assert!(text.contains("nvidia_peermem"), "{text}");
     node.facts.state.gpudirect = Some("dma-buf".into());
-    assert_eq!(node.of("rdma.gpudirect"), Some((Level::Ok, "by dma-buf".into())));
+    assert_eq!(node.of(Id::RdmaGpudirect), Some((Level::Ok, "by dma-buf".into())));
     node.facts.state.gpudirect = None;
     node.facts.hcas = vec![rail("mlx5_0", false)];
-    assert_eq!(node.of("rdma.gpudirect").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(Level::Ok));
 }
 
 #[test]
@@ -553,13 +553,13 @@ fn a_proxy_must_leave_the_master_out_and_its_value_is_not_shown() {
     let mut node = Node::new(8).two_nodes(1);
     let proxy = "http://user:hunter2@proxy:3128".to_owned();
     node.facts.environment.insert("HTTPS_PROXY".into(), proxy.clone());
-    let (level, text) = node.of("env.proxy").expect("a check");
+    let (level, text) = node.of(Id::EnvProxy).expect("a check");
     assert_eq!(level, Level::Warn);
     assert!(text.contains("HTTPS_PROXY") && text.contains("10.0.0.1"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
     node.facts.environment.insert("no_proxy".into(), "10.0.0.0/8".into());
-    assert_eq!(node.of("env.proxy").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::EnvProxy).map(|found| found.0), Some(Level::Ok));
     let mut alone = Node::new(8);
     alone.facts.environment.insert("http_proxy".into(), proxy);
-    assert_eq!(alone.of("env.proxy").map(|found| found.0), Some(Level::Ok));
+    assert_eq!(alone.of(Id::EnvProxy).map(|found| found.0), Some(Level::Ok));
 }

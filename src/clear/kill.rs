@@ -18,7 +18,7 @@ use crate::settings::StaleMode;
 use crate::signal;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// How long one wait may last before the scan is repeated: a process that forks
 /// while it ends adds to the list.
@@ -226,8 +226,7 @@ fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) ->
         )
     };
     Refusal::new(
-        Verdict::Stale,
-        "stale.unkillable",
+        Id::StaleUnkillable,
         text!(
             "processes of an earlier run are still there {seconds} s after TERM and KILL: {names}",
             "发送 TERM 和 KILL 后已过 {seconds} 秒，早先运行的进程仍然存在：{names}"

@@ -8,13 +8,10 @@ use super::{Line, Stop, foreign};
 use crate::lang::Text;
 use crate::nearest::nearest;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
-
-/// The id of every refusal of a command line.
-const ID: &str = "flags";
+use crate::verdict::{Id, Refusal};
 
 fn refusal(text: Text, hint: Text) -> Refusal {
-    Refusal::new(Verdict::Usage, ID, text, hint)
+    Refusal::new(Id::Flags, text, hint)
 }
 
 /// An option of another launcher that has no counterpart.

@@ -75,7 +75,7 @@ fn empty() -> Explanation {
 impl Id {
     pub fn explanation(self) -> Explanation {
         let own = ENTRIES.get(self.as_str()).cloned();
-        let mut found = own.or_else(|| self.of_setting()).unwrap_or_else(empty);
+        let mut found = own.or_else(|| self.of_form()).unwrap_or_else(empty);
         if found.off.en.is_empty() {
             found.off = self.usual_off();
         }
@@ -83,8 +83,8 @@ impl Id {
     }
 
     /// A setting that was given a value which it does not take: by the table of settings.
-    fn of_setting(self) -> Option<Explanation> {
-        let form = settings::forms().find(|form| form.id == self.as_str())?;
+    fn of_form(self) -> Option<Explanation> {
+        let form = settings::forms().find(|form| form.id == self)?;
         let Explanation { what, why, mend, off } = ENTRIES.get(ANY_SETTING)?;
         let ways: Vec<&str> = [&form.flag, &form.variable, &form.key]
             .into_iter()
@@ -106,7 +106,7 @@ impl Id {
     /// The override that everything of a kind has. What refuses a launch has one of its own.
     fn usual_off(self) -> Text {
         let kind = self.kinds().first().map_or("", |kind| kind.as_str());
-        let check = self.check().map_or(self.as_str(), |row| row.id);
+        let check = self.check().unwrap_or(self).as_str();
         usual_off(kind, "{check}", check)
     }
 }

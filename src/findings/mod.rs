@@ -7,66 +7,14 @@
 //! are those of the tables that a launch itself uses. Judges nothing.
 
 mod codes;
-mod ids;
 mod library;
 
+pub use crate::verdict::{Exit, Family, Id, Use, Usual};
 pub use codes::ExitCode;
-pub use ids::{Exit, Id, Use};
 pub use library::{Explanation, sources};
 
-use crate::check::{self, Usual};
 use crate::lang::Text;
-use crate::lint;
 use crate::text;
-
-/// What ids are about; the order in which they are listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    Gpu,
-    Limits,
-    Network,
-    Program,
-    Membership,
-    Layout,
-    Muster,
-    Settings,
-    End,
-    Lint,
-}
-
-impl Family {
-    pub const ALL: &[Family] = &[
-        Family::Gpu,
-        Family::Limits,
-        Family::Network,
-        Family::Program,
-        Family::Membership,
-        Family::Layout,
-        Family::Muster,
-        Family::Settings,
-        Family::End,
-        Family::Lint,
-    ];
-
-    pub fn title(self) -> Text {
-        match self {
-            Family::Gpu => text!("GPUs", "GPU"),
-            Family::Limits => text!("Limits, disks, clock and logs", "资源限制、磁盘、时钟与日志"),
-            Family::Network => text!("Ports, master, RDMA and NCCL", "端口、Master、RDMA 与 NCCL"),
-            Family::Program => text!("Program, python and torch", "程序、Python 与 torch"),
-            Family::Membership => {
-                text!("Which node of how many", "节点数与节点编号")
-            }
-            Family::Layout => text!("Processes and parallel sizes", "进程数与并行规模"),
-            Family::Muster => text!("Between the nodes", "节点之间"),
-            Family::Settings => {
-                text!("Command line, variables and profile", "命令行、变量与配置文件")
-            }
-            Family::End => text!("How a job ended", "任务如何结束"),
-            Family::Lint => text!("Rules of lint", "lint 规则"),
-        }
-    }
-}
 
 /// How an id comes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,37 +53,16 @@ impl Kind {
 }
 
 impl Id {
-    /// The check under which it is judged: its own, or for `gpu.fault.lost` that of `gpu.fault`.
-    pub fn check(self) -> Option<&'static check::Row> {
-        let is_of = |row: &&check::Row| {
-            let rest = self.as_str().strip_prefix(row.id);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        check::TABLE.iter().find(is_of)
-    }
-
-    /// What it does where neither the user nor a profile says; checks only.
-    pub fn severity(self) -> Option<Usual> {
-        self.check().map(|row| row.usual)
-    }
-
-    pub fn is_of_lint(self) -> bool {
-        self.family() == Family::Lint || lint::RULES.iter().any(|rule| rule.id == self.as_str())
-    }
-
     /// At least one.
     pub fn kinds(self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = self
-            .uses()
-            .iter()
-            .map(|one| match one {
-                Use::Refuses(_) => Kind::Refusal,
-                Use::Warns => Kind::Warning,
-                Use::Ends(_) => Kind::Cause,
-            })
-            .chain(self.check().map(|_| Kind::Check))
-            .chain(self.is_of_lint().then_some(Kind::Lint))
-            .collect();
+        let kind = |one: &Use| match one {
+            Use::Checks(..) | Use::PartOf(_) => Kind::Check,
+            Use::Refuses(_) => Kind::Refusal,
+            Use::Warns => Kind::Warning,
+            Use::Ends(_) => Kind::Cause,
+            Use::Lints | Use::LintsUnread => Kind::Lint,
+        };
+        let mut kinds: Vec<Kind> = self.uses().iter().map(kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
@@ -143,17 +70,15 @@ impl Id {
 
     /// The exit codes that it can have, each once: of its check, of refusals, of ends, of lint.
     pub fn codes(self) -> Vec<Exit> {
-        let of_uses = self.uses().iter().filter_map(|one| match one {
-            Use::Refuses(verdict) => Some(Exit::Verdict(*verdict)),
-            Use::Ends(exit) => Some(*exit),
-            Use::Warns => None,
-        });
         let mut codes: Vec<Exit> = Vec::new();
-        // These two say what was not checked, which does not count.
-        let counts = !matches!(self, Id::CommandUnread | Id::KindUnknown);
-        let of_lint = (self.is_of_lint() && counts).then_some(Exit::Code(1));
-        let all = self.check().map(|row| Exit::Verdict(row.verdict)).into_iter();
-        for code in all.chain(of_uses).chain(of_lint) {
+        for one in self.uses() {
+            let code = match one {
+                Use::Checks(verdict, _) | Use::Refuses(verdict) => Exit::Verdict(*verdict),
+                Use::PartOf(check) => Exit::Verdict(check.verdict()),
+                Use::Ends(exit) => *exit,
+                Use::Lints => Exit::Code(1),
+                Use::Warns | Use::LintsUnread => continue,
+            };
             if !codes.contains(&code) {
                 codes.push(code);
             }

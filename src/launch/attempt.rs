@@ -28,7 +28,7 @@ use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::prepare;
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::closing::{self, Closing};
-use crate::report::ending::{self, ENGINE_START, PORT_LOST, describe, ending, signal_name};
+use crate::report::ending::{self, describe, ending, signal_name};
 use crate::report::files::RunRecord;
 use crate::report::{self, Ending, engine_log, memory};
 use crate::supervise::{
@@ -37,7 +37,7 @@ use crate::supervise::{
 };
 use crate::sys::{self, Dispositions};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// How long a program may take to be executed, without a `--deadline`: a file server that
 /// comes back within minutes costs no job.
@@ -330,7 +330,7 @@ async fn once(
 
 /// The port that was free when the nodes agreed may be gone when the engine listens on it.
 fn read_engine(scene: &Scene, ending: Ending, logs: &Logs, port: u16) -> Ending {
-    if ending.id != ENGINE_START {
+    if ending.id != Id::EngineStart {
         return ending;
     }
     let tail = logs.tail(logs::Owner::Engine, usize::MAX);
@@ -350,7 +350,7 @@ fn read_engine(scene: &Scene, ending: Ending, logs: &Logs, port: u16) -> Ending 
     };
     Ending {
         code: Verdict::PortInUse.code(),
-        id: PORT_LOST.to_owned(),
+        id: Id::PortLost,
         text,
         hint: text!(
             "choose another --master-port on all nodes, outside of ip_local_port_range; --max-restarts tries again",
@@ -491,8 +491,7 @@ fn launch(
 fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
     let program = program.display();
     Refusal::new(
-        Verdict::EngineStart,
-        "engine.exec",
+        Id::EngineExec,
         text!("cannot start {program}: {error}", "无法启动 {program}：{error}"),
         ending::not_executed_hint(error).unwrap_or_else(|| {
             if error.kind() == std::io::ErrorKind::TimedOut {

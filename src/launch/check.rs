@@ -31,7 +31,7 @@ use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
 use crate::sys::{self, Signal};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// What one connection to the master may take; a lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -194,8 +194,7 @@ fn is_new(folder: &Path) -> Result<(), Refusal> {
     }
     let shown = folder.display();
     Err(Refusal::new(
-        Verdict::Usage,
-        "capture.folder",
+        Id::CaptureFolder,
         text!("--capture {shown} is not an empty folder", "--capture {shown} 不是空目录"),
         text!("name a folder that does not exist yet", "请指定一个尚不存在的目录"),
     ))

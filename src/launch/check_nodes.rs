@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::report::closing;
 use crate::settings::{MusterMode, Settings, Source};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// How long nodes wait for each other where nobody says how long: somebody who
 /// asks about one node of a job should not wait for half an hour.
@@ -110,9 +110,9 @@ async fn target(plan: &Plan) -> Result<(Target, SocketAddr), Refusal> {
             Err(error) => problem = format!("{address}: {error}"),
         }
     }
-    Err(Refusal::new(
+    Err(Refusal::with(
         Verdict::PortInUse,
-        "link.reach",
+        Id::LinkReach,
         text!("no port to measure links on: {problem}", "没有可用于测量链路的端口：{problem}"),
         text!("see the limits of this container", "请检查该容器的限制"),
     ))
@@ -131,8 +131,7 @@ fn lost(config: &Config, loss: Loss) -> Refusal {
         ),
     };
     Refusal::new(
-        Verdict::Muster,
-        "nodes.arrive",
+        Id::NodesArrive,
         text,
         text!("look at node 0's own report", "请查看节点 0 自己的报告"),
     )

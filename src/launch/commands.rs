@@ -63,8 +63,7 @@ pub(super) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
         _ => text!("name a place that can be written", "请指定可写的位置"),
     };
     Refusal::new(
-        Verdict::Usage,
-        "report.write",
+        Id::ReportWrite,
         text!("cannot write {en}: {error}", "无法写入 {zh}：{error}"),
         hint,
     )
@@ -103,8 +102,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
             Refusal::new(
-                Verdict::Internal,
-                "internal",
+                Id::Internal,
                 text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
                 text!(
                     "raise the limits on threads and open files",
@@ -245,7 +243,7 @@ pub(super) fn wait(asked: &cli::Wait) -> i32 {
                 return refuse(&refusal, lang);
             };
             let code = refusal.verdict.code();
-            say(&closing::gave_up(&refusal.text, &hint, &refusal.id, code, lang));
+            say(&closing::gave_up(&refusal.text, &hint, refusal.id, code, lang));
             code
         }
     }
@@ -281,9 +279,9 @@ pub(super) fn init(asked: &cli::Init) -> i32 {
         Err(error) => {
             let program = asked.command.first().map(|name| name.display().to_string());
             let program = program.unwrap_or_default();
-            let refusal = Refusal::new(
+            let refusal = Refusal::with(
                 Verdict::EngineStart,
-                "init.exec",
+                Id::InitExec,
                 text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
                 text!(
                     "check the name, PATH and the execute permission",
@@ -308,8 +306,7 @@ pub(super) fn lint(asked: &cli::Lint) -> i32 {
             None => {
                 let shown = raw.to_string_lossy();
                 let refusal = Refusal::new(
-                    Verdict::Usage,
-                    "settings.value",
+                    Id::SettingsValue,
                     text!(
                         "--node-memory is '{shown}', not a size",
                         "--node-memory 的值为 '{shown}'，不是容量"
@@ -328,8 +325,7 @@ pub(super) fn lint(asked: &cli::Lint) -> i32 {
         match read_manifest(path) {
             Ok(bytes) => manifests.push(lint::Manifest { name, bytes }),
             Err(error) => unopened.push(Refusal::new(
-                Verdict::Usage,
-                "lint.unreadable",
+                Id::LintUnreadable,
                 {
                     let Text { en, zh } = cause(&error);
                     text!("{name}: {en}", "{name}：{zh}")
@@ -369,8 +365,7 @@ fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
 
 pub(super) fn completions(shell: clap_complete::Shell) -> i32 {
     let severities = ["fail", "warn", "off"];
-    let ids =
-        settings::CHECK_IDS.iter().flat_map(|id| severities.map(|what| format!("{id}={what}")));
+    let ids = Id::checks().flat_map(|id| severities.map(|what| format!("{id}={what}")));
     let text = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
     let mut values: Vec<(&str, Vec<String>)> =
         settings::choices().into_iter().map(|(name, values)| (name, text(values))).collect();

@@ -10,7 +10,7 @@ use crate::lang::{Lang, Text};
 use crate::nearest::nearest;
 use crate::report::explain_view::{self, Subject};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::Refusal;
 
 /// The exit code.
 pub(super) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
@@ -48,8 +48,7 @@ fn unknown(word: &OsStr) -> Refusal {
     let shown = shown.escape_debug();
     if word == "-" || Path::new(word).exists() {
         return Refusal::new(
-            Verdict::Usage,
-            "explain.unknown",
+            Id::ExplainUnknown,
             text!(
                 "{shown} is a file and no id: this version explains ids and exit codes, and reads no logs",
                 "{shown} 是文件而不是 ID：此版本只解释 ID 和退出码，不读取日志"
@@ -61,7 +60,7 @@ fn unknown(word: &OsStr) -> Refusal {
         "`{shown}` is neither an id nor an exit code from 0 to 255",
         "`{shown}` 既不是 ID，也不是 0 到 255 的退出码"
     );
-    Refusal::new(Verdict::Usage, "explain.unknown", text, meant(&word.to_string_lossy()))
+    Refusal::new(Id::ExplainUnknown, text, meant(&word.to_string_lossy()))
 }
 
 /// The id that was mistyped, or those of the family that was named.

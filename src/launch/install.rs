@@ -13,7 +13,7 @@ use crate::cli::Options;
 use crate::host::Host;
 use crate::settings;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// As other programs may be: everybody runs it, its owner replaces it.
 const MODE: u32 = 0o755;
@@ -41,8 +41,7 @@ pub(super) fn install(folder: &Path) -> i32 {
                 )
             };
             let refusal = Refusal::new(
-                Verdict::Usage,
-                "install.write",
+                Id::InstallWrite,
                 text!(
                     "cannot copy this executable into {folder}: {error}",
                     "无法将本程序复制到 {folder}：{error}"

@@ -26,7 +26,7 @@ use crate::report::{closing, start};
 use crate::settings::{MusterMode, Settings, StaleMode};
 use crate::supervise;
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict};
+use crate::verdict::{Id, Refusal, Severity};
 
 /// How long a fabric that is being set up is waited for, and how often it is asked.
 const FABRIC: Duration = Duration::from_secs(30);
@@ -142,10 +142,10 @@ struct Alone {
 /// of the folder says so, with the one that is taken instead. Whoever names the check hears
 /// of it anyway.
 fn without_log_folder(plan: &Plan, scene: &Scene, facts: &Facts) -> Plan {
-    const ID: &str = "disk.logs";
+    const ID: Id = Id::DiskLogs;
     let mut plan = plan.clone();
     let unusable = facts.state.logs.as_ref().is_some_and(|folder| folder.problem.is_some());
-    if unusable && !scene.settings.severities.contains_key(ID) {
+    if unusable && !scene.settings.severities.contains_key(&ID) {
         plan.warnings.retain(|warning| warning.id != ID);
     }
     plan
@@ -232,7 +232,7 @@ pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
 /// Files and threads for this many ranks, as far as they can be had at all.
 fn has_room(scene: &Scene, plan: &Plan) -> Result<(), Refusal> {
     let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
-    match plan::severity(&scene.settings, &refusal.id, Severity::Fail) {
+    match plan::severity(&scene.settings, refusal.id, Severity::Fail) {
         Severity::Fail => return Err(refusal),
         Severity::Warn => scene.say(&refusal.text),
         Severity::Off => {}
@@ -248,8 +248,7 @@ fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
         let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
         let source = source.unwrap_or_default();
         return Err(Refusal::new(
-            Verdict::Usage,
-            "interactive.nproc",
+            Id::InteractiveNproc,
             text!(
                 "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
                  [{source}]",
@@ -265,8 +264,7 @@ fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
 fn executable() -> Result<PathBuf, Refusal> {
     std::env::current_exe().map_err(|error| {
         Refusal::new(
-            Verdict::Internal,
-            "self.path",
+            Id::SelfPath,
             text!(
                 "cannot find the path of this executable (/proc/self/exe): {error}",
                 "无法确定本程序的路径（/proc/self/exe）：{error}"
@@ -279,7 +277,7 @@ fn executable() -> Result<PathBuf, Refusal> {
 /// The check `port.free` of node 0, of the severity that it has.
 pub(super) fn own_port(scene: &Scene, port: u16) -> Result<(), Refusal> {
     let Err(refusal) = prepare::check_port(&scene.host, port) else { return Ok(()) };
-    match plan::severity(&scene.settings, "port.free", Severity::Fail) {
+    match plan::severity(&scene.settings, Id::PortFree, Severity::Fail) {
         Severity::Fail => return Err(refusal),
         Severity::Warn => scene.say(&refusal.text),
         Severity::Off => {}
@@ -290,7 +288,7 @@ pub(super) fn own_port(scene: &Scene, port: u16) -> Result<(), Refusal> {
 /// The fabric manager registers GPUs for some seconds after a node's start;
 /// waiting for it counts as any other waiting does (--wait-timeout).
 async fn wait_for_fabric(scene: &Scene, facts: &mut Facts) {
-    if plan::severity(&scene.settings, "gpu.fabric", Severity::Fail) != Severity::Fail {
+    if plan::severity(&scene.settings, Id::GpuFabric, Severity::Fail) != Severity::Fail {
         return;
     }
     let most = FABRIC.min(scene.settings.wait_timeout.value);
@@ -398,8 +396,7 @@ pub(super) fn port_for_attempt(ready: &Ready) -> Result<u16, Refusal> {
     let address = ready.plan.membership.master_addr.parse().unwrap_or(loopback);
     prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
         Refusal::new(
-            Verdict::PortInUse,
-            "port.none",
+            Id::PortNone,
             text!("no free port on this node: {error}", "本节点没有空闲端口：{error}"),
             text!("name one with --master-port", "请用 --master-port 指定端口"),
         )

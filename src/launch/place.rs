@@ -9,7 +9,7 @@ use crate::observe::Facts;
 use crate::pace::clock;
 use crate::plan::Plan;
 use crate::text;
-use crate::verdict::Warning;
+use crate::verdict::{Id, Warning};
 
 /// Whom this node waits for, and where.
 pub(super) fn begins(config: &Config) -> Text {
@@ -60,7 +60,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
     let theirs = list(&route.addresses);
     if member.task.is_some() && member.is_master() && !route.local {
         return Some(Warning::new(
-            "master.elsewhere",
+            Id::MasterElsewhere,
             text!(
                 "task 0 is on this host, and the others look for it at {name} ({theirs}), which is no address of this host",
                 "task 0 位于本机，而其他 task 会到 {name}（{theirs}）寻找它，但这不是本机的地址"
@@ -81,7 +81,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         };
         let own = list(&own.filter(is_for_others).collect::<Vec<_>>());
         return Some(Warning::new(
-            "master.elsewhere",
+            Id::MasterElsewhere,
             text!(
                 "this is node 0, and the master {name} ({theirs}) is no address of this host ({own})",
                 "本节点是节点 0，但 Master {name}（{theirs}）不是本机的地址（{own}）"
@@ -93,11 +93,11 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         ));
     }
     // The plan says it of names and addresses that mean this node everywhere.
-    let said = plan.warnings.iter().any(|warning| warning.id == "master.localhost");
+    let said = plan.warnings.iter().any(|warning| warning.id == Id::MasterLocalhost);
     // Other tasks of node 0 meet at their own host.
     (node > 0 && route.local && !said).then(|| {
         Warning::new(
-            "master.localhost",
+            Id::MasterLocalhost,
             text!(
                 "node {node} is to meet node 0 at {name} ({theirs}), which is this node itself",
                 "节点 {node} 要到 {name}（{theirs}）与节点 0 会合，而该地址就是本节点自己"

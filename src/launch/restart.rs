@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::lang::Text;
 use crate::muster::{Again, Cause, Decide};
 use crate::report::Ending;
-use crate::report::ending::{ENGINE_RANKS, RANK_EXEC};
+
 use crate::text;
-use crate::verdict::Class;
+use crate::verdict::{Class, Id};
 
 /// An attempt that ended sooner made no progress worth a further one.
 const QUICK: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     rank: Option<u32>,
-    id: String,
+    id: Id,
     class: Class,
     code: i32,
     /// A node is gone; another one may take its place.
@@ -34,14 +34,14 @@ pub(super) struct Failure {
 impl From<&Ending> for Failure {
     fn from(ending: &Ending) -> Failure {
         let Ending { rank, class, code, .. } = *ending;
-        Failure { rank, id: ending.id.clone(), class, code, node_lost: false }
+        Failure { rank, id: ending.id, class, code, node_lost: false }
     }
 }
 
 impl From<&Cause> for Failure {
     fn from(cause: &Cause) -> Failure {
         let Cause { rank, class, code, .. } = *cause;
-        Failure { rank, id: cause.id.clone(), class, code, node_lost: cause.loss.is_some() }
+        Failure { rank, id: cause.id, class, code, node_lost: cause.loss.is_some() }
     }
 }
 
@@ -50,9 +50,9 @@ impl Failure {
     fn retry_helps(&self) -> bool {
         match self.class {
             // 2 is a usage error of nearly every program; 126 and 127: not executable, not found.
-            Class::Script => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != RANK_EXEC,
+            Class::Script => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != Id::RankExec,
             // The engine would be asked for the same again, and its own files are the same.
-            Class::Engine => self.id != ENGINE_RANKS,
+            Class::Engine => self.id != Id::EngineRanks,
             Class::Launcher => self.node_lost || self.code >= 128,
             Class::Done | Class::Stopped => false,
         }
@@ -153,19 +153,13 @@ mod tests {
     use super::*;
 
     fn failed(code: i32) -> Failure {
-        Failure {
-            rank: Some(1),
-            id: "rank.exit".to_owned(),
-            class: Class::Script,
-            code,
-            node_lost: false,
-        }
+        Failure { rank: Some(1), id: Id::RankExit, class: Class::Script, code, node_lost: false }
     }
 
     #[test]
     fn only_what_a_new_start_can_help_is_started_again() {
-        let of = |class, id: &str, code| Failure { class, id: id.to_owned(), ..failed(code) };
-        let lost = Failure { node_lost: true, ..of(Class::Launcher, "node.silent", 137) };
+        let of = |class, id, code| Failure { class, id, ..failed(code) };
+        let lost = Failure { node_lost: true, ..of(Class::Launcher, Id::NodeSilent, 137) };
         for (failure, helps) in [
             (failed(1), true),
             (failed(137), true),
@@ -173,15 +167,15 @@ mod tests {
             (failed(126), false),
             (failed(127), false),
             // A permission that is missing has code 126 or whatever errno the shim knew.
-            (of(Class::Script, RANK_EXEC, 1), false),
-            (of(Class::Engine, "engine.gone", 137), true),
-            (of(Class::Engine, "engine.start", 68), true),
-            (of(Class::Engine, ENGINE_RANKS, 68), false),
-            (of(Class::Launcher, "shim.killed", 137), true),
-            (of(Class::Launcher, "engine.exec", 68), false),
-            (of(Class::Launcher, "layout.unsolvable", 66), false),
-            (of(Class::Stopped, "stopped.signal", 143), false),
-            (of(Class::Done, "done", 0), false),
+            (of(Class::Script, Id::RankExec, 1), false),
+            (of(Class::Engine, Id::EngineGone, 137), true),
+            (of(Class::Engine, Id::EngineStart, 68), true),
+            (of(Class::Engine, Id::EngineRanks, 68), false),
+            (of(Class::Launcher, Id::ShimKilled, 137), true),
+            (of(Class::Launcher, Id::EngineExec, 68), false),
+            (of(Class::Launcher, Id::LayoutUnsolvable, 66), false),
+            (of(Class::Stopped, Id::StoppedSignal, 143), false),
+            (of(Class::Done, Id::Done, 0), false),
             (lost, true),
         ] {
             let restarts = Restarts::new(5);

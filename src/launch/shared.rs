@@ -20,7 +20,7 @@ use crate::supervise::{
     self, AgentEar, GuardWord, Launch, Notice, Outcome, Planned, RankEnd, StopReason, Streams,
 };
 use crate::text;
-use crate::verdict::{Class, Verdict};
+use crate::verdict::{Class, Id, Verdict};
 
 /// Lines of the failed rank that all nodes repeat.
 const LAST_LINES: usize = 20;
@@ -169,7 +169,7 @@ impl Together {
             on: self.on,
             hostname: self.hostname.clone(),
             rank: ending.rank,
-            id: ending.id.clone(),
+            id: ending.id,
             class: ending.class,
             code: ending.code,
             text: ending.text.clone(),
@@ -196,7 +196,7 @@ impl Together {
         let mut local = local;
         let well = local.class == Class::Done;
         // Stopped for another node: there is nothing of our own to report.
-        let other = local.id == "node.other";
+        let other = local.id == Id::NodeOther;
         if well {
             self.session.done();
             if let Some(stopped) = self.wait_for_others(scene, ear).await {
@@ -290,7 +290,7 @@ fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) ->
         Ending {
             code,
             class,
-            id: cause.id.clone(),
+            id: cause.id,
             rank: cause.rank,
             node: Some(node),
             text,
@@ -338,20 +338,20 @@ mod tests {
     use super::*;
     use crate::muster::Loss;
 
-    fn ending(code: i32, class: Class, id: &str, text: &str) -> Ending {
+    fn ending(code: i32, class: Class, id: Id, text: &str) -> Ending {
         let text = Text::same(text.to_owned());
         let hint = Text::same("");
-        Ending { code, class, id: id.to_owned(), rank: None, node: None, text, hint }
+        Ending { code, class, id, rank: None, node: None, text, hint }
     }
 
     /// Of node 2, as all nodes hear of it.
-    fn cause(code: i32, class: Class, id: &str, text: &str) -> Cause {
+    fn cause(code: i32, class: Class, id: Id, text: &str) -> Cause {
         Cause {
             node: 2,
             on: None,
             hostname: "h".to_owned(),
-            rank: id.starts_with("rank.").then_some(5),
-            id: id.to_owned(),
+            rank: matches!(id, Id::RankExit | Id::RankSignal).then_some(5),
+            id,
             class,
             code,
             text: Text::same(text.to_owned()),
@@ -365,15 +365,15 @@ mod tests {
 
     #[test]
     fn every_node_has_the_cause_and_its_own_code() {
-        let exit = || cause(3, Class::Script, "rank.exit", "rank 5 exited with code 3");
-        let kill = || cause(137, Class::Script, "rank.signal", "rank 5 was killed by SIGKILL");
+        let exit = || cause(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
+        let kill = || cause(137, Class::Script, Id::RankSignal, "rank 5 was killed by SIGKILL");
         let lost = |loss| Cause {
             loss: Some(loss),
-            ..cause(137, Class::Launcher, "node.died", "the agent of node 2 (h) died")
+            ..cause(137, Class::Launcher, Id::NodeDied, "the agent of node 2 (h) died")
         };
-        let failed = || ending(3, Class::Script, "rank.exit", "rank 5 exited with code 3");
-        let told = || ending(92, Class::Launcher, "node.other", "another node failed");
-        let stopped = || ending(143, Class::Stopped, "stopped.signal", "stopped from outside");
+        let failed = || ending(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
+        let told = || ending(92, Class::Launcher, Id::NodeOther, "another node failed");
+        let stopped = || ending(143, Class::Stopped, Id::StoppedSignal, "stopped from outside");
         // The node, its own ending and what all heard; then its code, class and text.
         for (node, local, heard, code, class, text) in [
             (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),

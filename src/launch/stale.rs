@@ -25,7 +25,7 @@ use crate::prepare;
 use crate::report::closing;
 use crate::settings::{Program, Settings, StaleMode};
 use crate::text;
-use crate::verdict::{Refusal, Severity, Warning};
+use crate::verdict::{Id, Refusal, Severity, Warning};
 
 /// How long the driver may take to give the memory of ended processes back.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -178,9 +178,9 @@ impl Survey {
         }
         let Text { en: why, zh: why_zh } = holder.standing();
         let Text { en: end, zh: end_zh } = self.line_that_ends([holder].into_iter());
-        Port::Taken(Refusal::new(
+        Port::Taken(Refusal::with(
             refusal.verdict,
-            refusal.id.clone(),
+            refusal.id,
             text!(
                 "master port {port} is in use on this node, held by {who}: {why}",
                 "本节点的 Master 端口 {port} 已被占用，占用者为 {who_zh}：{why_zh}"
@@ -214,7 +214,7 @@ impl Survey {
     /// A refusal for memory in use, with who has it and the line that would end them.
     pub(super) fn named(&self, refusal: Refusal) -> Refusal {
         let holders: Vec<&Found> = self.left_alone().filter(|one| one.holds_gpu()).collect();
-        if refusal.id != "gpu.busy" || holders.is_empty() {
+        if refusal.id != Id::GpuBusy || holders.is_empty() {
             return refusal;
         }
         let (en, zh): (Vec<String>, Vec<String>) = holders
@@ -227,9 +227,9 @@ impl Survey {
         let (who, who_zh) = (en.join("; "), zh.join("；"));
         let Text { en: end, zh: end_zh } = self.line_that_ends(holders.into_iter());
         let Text { en, zh } = refusal.text.clone();
-        Refusal::new(
+        Refusal::with(
             refusal.verdict,
-            refusal.id.clone(),
+            refusal.id,
             text!("{en}: {who}", "{zh}：{who_zh}"),
             text!(
                 "choose other GPUs (CUDA_VISIBLE_DEVICES); or, if they are not needed any more, end them: {end}; --severity gpu.busy=warn starts beside them",
@@ -247,7 +247,7 @@ impl Survey {
                 if one.is_ended_by(self.request.mode) {
                     let (who, why) = (one.identity(), one.reason());
                     Warning::new(
-                        "stale.ended",
+                        Id::StaleEnded,
                         Text::new(
                             format!("run would end {} {}", who.en, why.en),
                             format!("run 会终止 {} {}", who.zh, why.zh),
@@ -256,7 +256,7 @@ impl Survey {
                     )
                 } else {
                     Warning::new(
-                        "stale.beside",
+                        Id::StaleBeside,
                         one.left_alone(self.request.mode),
                         text!(
                             "ranklaunch clean --dry-run shows what each mode would end",
@@ -273,7 +273,7 @@ impl Survey {
     pub(super) fn obstacle(&self, host: &Host, settings: &Settings) -> Option<Refusal> {
         match self.port(host) {
             Port::Taken(refusal)
-                if plan::severity(settings, "port.free", Severity::Fail) == Severity::Fail =>
+                if plan::severity(settings, Id::PortFree, Severity::Fail) == Severity::Fail =>
             {
                 Some(refusal)
             }

@@ -27,7 +27,7 @@ use crate::plan::{Decision, Membership, Plan, RunIdentity, Scope};
 use crate::report::closing;
 use crate::settings::{MusterMode, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// What came of it.
 pub(super) enum Met {
@@ -54,8 +54,7 @@ pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool
     }
     let source = &settings.muster.source;
     Err(Refusal::new(
-        Verdict::Muster,
-        "muster.elastic",
+        Id::MusterElastic,
         text!(
             "{source}: an elastic job changes its nodes, so they cannot agree on one plan",
             "{source}：弹性任务的节点会变化，因此无法协商出统一的计划"
@@ -350,8 +349,7 @@ pub(super) fn plan_as_agreed(
     let (mine, layout) = (plan.ranks_here(), &plan.layout);
     let (my_ulysses, my_ring) = (layout.ulysses_size, layout.ring_size);
     Err(Refusal::new(
-        Verdict::Layout,
-        "muster.layout",
+        Id::MusterLayout,
         text!(
             "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, and this node comes to {mine}, {my_ulysses} and {my_ring}",
             "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点得到 {mine}、{my_ulysses}、{my_ring}"

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::lang::Text;
+use crate::verdict::Id;
 
 /// What a finding does to the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -22,7 +23,7 @@ pub enum Importance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Stable id such as `shm.missing`.
-    pub id: &'static str,
+    pub id: Id,
     pub importance: Importance,
     pub file: String,
     /// Of the value, from 1.
@@ -36,17 +37,17 @@ pub struct Finding {
 pub(super) struct Findings {
     files: Vec<String>,
     file: usize,
-    id: &'static str,
+    id: Id,
     found: Vec<(usize, Finding)>,
 }
 
 impl Findings {
     pub(super) fn new(files: Vec<String>) -> Findings {
-        Findings { files, file: 0, id: "", found: Vec::new() }
+        Findings { files, file: 0, id: Id::LintUnreadable, found: Vec::new() }
     }
 
     /// What is found from here on lies in this file and has this id.
-    pub(super) fn at(&mut self, file: usize, id: &'static str) {
+    pub(super) fn at(&mut self, file: usize, id: Id) {
         self.file = file;
         self.id = id;
     }

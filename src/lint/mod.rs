@@ -30,7 +30,7 @@ use std::rc::Rc;
 use crate::lang::Text;
 use crate::plan::nccl::Misuse;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 use findings::Findings;
 use workload::{Objects, Role, Workload};
@@ -121,7 +121,7 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
             Role::Other => {}
             Role::Unknown => {
                 let kind = object.get("kind").and_then(Node::text).unwrap_or_default();
-                findings.at(*file, "kind.unknown");
+                findings.at(*file, Id::KindUnknown);
                 findings.info(
                     object.line,
                     text!(
@@ -180,7 +180,7 @@ fn read(
     };
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     let documents = yaml::documents(text);
-    findings.at(file, "yaml.duplicate-key");
+    findings.at(file, Id::YamlDuplicateKey);
     for duplicate in documents.duplicates {
         let key = duplicate.key;
         findings.error(
@@ -241,8 +241,7 @@ fn collect<'a>(
 fn refusal(file: &str, line: usize, problem: &Text) -> Refusal {
     let Text { en, zh } = problem;
     Refusal::new(
-        Verdict::Usage,
-        "lint.unreadable",
+        Id::LintUnreadable,
         text!("{file}:{line}: {en}", "{file}:{line}: {zh}"),
         text!(
             "give plain manifests; render templates first (helm template, kustomize build)",

@@ -79,7 +79,7 @@ pub fn github(report: &Report, lang: Lang) -> String {
             Importance::Warning => "warning",
             Importance::Info => "notice",
         };
-        let (file, id) = (property(file), property(id));
+        let (file, id) = (property(file), property(id.as_str()));
         let (text, hint) = (text.get(lang), hint.get(lang));
         let message = if hint.is_empty() { text.to_owned() } else { format!("{text}\n{hint}") };
         let _ = writeln!(out, "::{command} file={file},line={line},title={id}::{}", data(&message));

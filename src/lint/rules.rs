@@ -14,91 +14,88 @@ use super::Scene;
 use super::command::Launch;
 use super::findings::Findings;
 use super::workload::{Container, Group};
+use crate::verdict::Id;
 
 /// One kind of mistake.
 #[expect(missing_debug_implementations, reason = "a row with a function over private types")]
 pub struct Rule {
     /// Stable id, shown with each finding.
-    pub id: &'static str,
+    pub id: Id,
     /// What it looks for.
     pub what: &'static str,
     pub(super) check: fn(&Scene<'_, '_>, &mut Findings),
 }
 
-const fn rule(
-    id: &'static str,
-    what: &'static str,
-    check: fn(&Scene<'_, '_>, &mut Findings),
-) -> Rule {
+const fn rule(id: Id, what: &'static str, check: fn(&Scene<'_, '_>, &mut Findings)) -> Rule {
     Rule { id, what, check }
 }
 
 /// Every rule. A new one is a row and a function.
 pub const RULES: &[Rule] = &[
-    rule("gpu.nproc", "processes per node differ from the GPU limit", sizes::nproc),
-    rule("gpu.requests", "GPU requests differ from limits", pods::gpu_requests),
-    rule("gpu.mem", "a GPU memory limit that is absurdly small or has a unit", pods::gpu_memory),
+    rule(Id::GpuNproc, "processes per node differ from the GPU limit", sizes::nproc),
+    rule(Id::GpuRequests, "GPU requests differ from limits", pods::gpu_requests),
+    rule(Id::GpuMem, "a GPU memory limit that is absurdly small or has a unit", pods::gpu_memory),
     rule(
-        "gpu.visible",
+        Id::GpuVisible,
         "CUDA_VISIBLE_DEVICES names more GPUs than the limit",
         environment::visible,
     ),
-    rule("nodes.single", "several pods, each told that it is alone", nodes::single),
-    rule("nodes.count", "the number of nodes differs from the replicas", nodes::count),
+    rule(Id::NodesSingle, "several pods, each told that it is alone", nodes::single),
+    rule(Id::NodesCount, "the number of nodes differs from the replicas", nodes::count),
     rule(
-        "nodes.processes",
+        Id::NodesProcesses,
         "the number of processes differs from replicas × GPUs",
         nodes::processes,
     ),
-    rule("nodes.world-size", "WORLD_SIZE is neither nodes nor processes", nodes::world_size),
-    rule("nodes.rank", "several pods with one and the same rank", nodes::rank),
-    rule("profile.select", "GPUs for which the profile has no row", layout::select),
-    rule("layout.world", "ulysses × ring differs from the number of processes", layout::world),
-    rule("layout.heads", "ulysses does not divide the attention heads", layout::heads),
-    rule("layout.alone", "flags that one process alone must not have", layout::alone),
-    rule("job.index", "a Job of several pods that do not know their index", kinds::job_index),
+    rule(Id::NodesWorldSize, "WORLD_SIZE is neither nodes nor processes", nodes::world_size),
+    rule(Id::NodesRank, "several pods with one and the same rank", nodes::rank),
+    rule(Id::ProfileSelect, "GPUs for which the profile has no row", layout::select),
+    rule(Id::LayoutWorld, "ulysses × ring differs from the number of processes", layout::world),
+    rule(Id::LayoutHeads, "ulysses does not divide the attention heads", layout::heads),
+    rule(Id::LayoutAlone, "flags that one process alone must not have", layout::alone),
+    rule(Id::JobIndex, "a Job of several pods that do not know their index", kinds::job_index),
     rule(
-        "job.completions",
+        Id::JobCompletions,
         "an Indexed Job whose pods do not run together",
         kinds::job_completions,
     ),
-    rule("job.subdomain", "an Indexed Job whose pods have no names", kinds::job_subdomain),
-    rule("pytorchjob.master", "a PyTorchJob with other than one master", kinds::master_replicas),
+    rule(Id::JobSubdomain, "an Indexed Job whose pods have no names", kinds::job_subdomain),
+    rule(Id::PytorchjobMaster, "a PyTorchJob with other than one master", kinds::master_replicas),
     rule(
-        "pytorchjob.container",
+        Id::PytorchjobContainer,
         "a PyTorchJob without a container named pytorch",
         kinds::container,
     ),
-    rule("pytorchjob.rank", "a PyTorchJob whose Workers are told no rank", kinds::worker_ranks),
-    rule("pytorchjob.elastic", "elasticPolicy beside a Master, or standalone", kinds::elastic),
-    rule("trainjob.reserved", "variables that the Trainer keeps for itself", kinds::reserved),
-    rule("ray.nodes", "a RayJob's entry point that waits for other nodes", kinds::ray_nodes),
-    rule("launcher.none", "a script without launcher beside several GPUs", launchers::no_launcher),
-    rule("shm.missing", "no volume at /dev/shm", pods::shm_missing),
-    rule("shm.medium", "a volume at /dev/shm that is not memory", pods::shm_medium),
+    rule(Id::PytorchjobRank, "a PyTorchJob whose Workers are told no rank", kinds::worker_ranks),
+    rule(Id::PytorchjobElastic, "elasticPolicy beside a Master, or standalone", kinds::elastic),
+    rule(Id::TrainjobReserved, "variables that the Trainer keeps for itself", kinds::reserved),
+    rule(Id::RayNodes, "a RayJob's entry point that waits for other nodes", kinds::ray_nodes),
+    rule(Id::LauncherNone, "a script without launcher beside several GPUs", launchers::no_launcher),
+    rule(Id::ShmMissing, "no volume at /dev/shm", pods::shm_missing),
+    rule(Id::ShmMedium, "a volume at /dev/shm that is not memory", pods::shm_medium),
     rule(
-        "shm.size",
+        Id::ShmSize,
         "a /dev/shm that is too small, or larger than the memory limit",
         pods::shm_size,
     ),
-    rule("memory.missing", "no memory stated", pods::memory_missing),
-    rule("memory.node", "more memory than a node has", pods::memory_node),
-    rule("cpu.missing", "no CPU stated", pods::cpu_missing),
-    rule("grace.short", "a grace period shorter than the stop needs", pods::grace),
-    rule("network.port", "hostNetwork without a port of its own", pods::host_port),
-    rule("network.dns", "hostNetwork without the cluster's DNS", pods::host_dns),
+    rule(Id::MemoryMissing, "no memory stated", pods::memory_missing),
+    rule(Id::MemoryNode, "more memory than a node has", pods::memory_node),
+    rule(Id::CpuMissing, "no CPU stated", pods::cpu_missing),
+    rule(Id::GraceShort, "a grace period shorter than the stop needs", pods::grace),
+    rule(Id::NetworkPort, "hostNetwork without a port of its own", pods::host_port),
+    rule(Id::NetworkDns, "hostNetwork without the cluster's DNS", pods::host_dns),
     rule(
-        "env.undefined",
+        Id::EnvUndefined,
         "$(NAME) of a variable that the container does not have",
         environment::undefined,
     ),
-    rule("env.nccl", "NCCL settings that do nothing or do harm", environment::nccl),
-    rule("master.self", "every node takes itself for the master", environment::master_self),
-    rule("service.links", "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
-    rule("signals.shell", "a shell that keeps SIGTERM from ranklaunch", launchers::behind_shell),
-    rule("command.cut", "a comment within a command of several lines", launchers::cut),
-    rule("command.refused", "arguments that ranklaunch refuses", launchers::refused),
-    rule("command.unread", "what is decided at run time", launchers::unread),
+    rule(Id::EnvNccl, "NCCL settings that do nothing or do harm", environment::nccl),
+    rule(Id::MasterSelf, "every node takes itself for the master", environment::master_self),
+    rule(Id::ServiceLinks, "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
+    rule(Id::SignalsShell, "a shell that keeps SIGTERM from ranklaunch", launchers::behind_shell),
+    rule(Id::CommandCut, "a comment within a command of several lines", launchers::cut),
+    rule(Id::CommandRefused, "arguments that ranklaunch refuses", launchers::refused),
+    rule(Id::CommandUnread, "what is decided at run time", launchers::unread),
 ];
 
 /// `1 GPU`, `8 GPUs`

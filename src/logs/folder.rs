@@ -18,7 +18,7 @@ use crate::in_time::in_time;
 use crate::lang::Text;
 use crate::lang::cause;
 use crate::text;
-use crate::verdict::Warning;
+use crate::verdict::{Id, Warning};
 
 /// How long one folder may take to answer.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -157,7 +157,7 @@ fn choose(
     let mut warnings: Vec<Warning> =
         refused.iter().map(|(folder, why)| unusable(folder, why, None)).collect();
     warnings.push(Warning::new(
-        "logs.memory",
+        Id::LogsMemory,
         text!(
             "no folder takes log files: the ranks' output goes to the console, and its last 200 lines per rank stay in memory",
             "没有可写的日志目录：各 rank 的输出只显示在控制台，内存中保留每个 rank 的最后 200 行"
@@ -180,7 +180,7 @@ fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
         ),
     };
     Warning::new(
-        "logs.folder",
+        Id::LogsFolder,
         text,
         text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
     )
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(folder.node_path(), good.join("job-1/node-2"));
         assert!(fs::read_dir(folder.path()).expect("it exists").next().is_none(), "left clean");
         assert_eq!(warnings.len(), 1);
-        assert_eq!(warnings[0].id, "logs.folder");
+        assert_eq!(warnings[0].id, Id::LogsFolder);
         assert!(warnings[0].text.en.contains("a-file") && warnings[0].text.en.contains("deep"));
     }
 
@@ -257,8 +257,8 @@ mod tests {
         let (folder, warnings) =
             choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", "node-0", 0);
         assert!(folder.is_none());
-        let ids: Vec<&str> = warnings.iter().map(|warning| warning.id.as_str()).collect();
-        assert_eq!(ids, ["logs.folder", "logs.memory"]);
+        let ids: Vec<Id> = warnings.iter().map(|warning| warning.id).collect();
+        assert_eq!(ids, [Id::LogsFolder, Id::LogsMemory]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::types::{Card, Unit};
 use super::wire::clean;
 use crate::lang::Text;
 use crate::text;
-use crate::verdict::{Refusal, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Verdict, Warning};
 
 /// Odd nodes that a difference lists.
 const LISTED: usize = 8;
@@ -53,19 +53,19 @@ impl Property {
     }
 
     /// Id of the warning.
-    fn id(self) -> &'static str {
+    fn id(self) -> Id {
         match self {
-            Property::Version => "muster.version",
-            Property::Script => "muster.script",
-            Property::Torch => "muster.torch",
-            Property::Driver => "muster.driver",
-            Property::Gpus => "muster.gpus",
-            Property::Nccl => "muster.nccl",
-            Property::Rails => "muster.rails",
-            Property::LinkLayer => "muster.link-layer",
-            Property::Clock => "clock.sync",
-            Property::Mtu => "muster.mtu",
-            Property::Rates => "muster.rates",
+            Property::Version => Id::MusterVersion,
+            Property::Script => Id::MusterScript,
+            Property::Torch => Id::MusterTorch,
+            Property::Driver => Id::MusterDriver,
+            Property::Gpus => Id::MusterGpus,
+            Property::Nccl => Id::MusterNccl,
+            Property::Rails => Id::MusterRails,
+            Property::LinkLayer => Id::MusterLinkLayer,
+            Property::Clock => Id::ClockSync,
+            Property::Mtu => Id::MusterMtu,
+            Property::Rates => Id::MusterRates,
         }
     }
 }
@@ -129,11 +129,10 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
     let host = &other.hostname;
     let Text { en: who, zh: who_zh } = Unit::of(other).named(other.node);
     let Text { en: first, zh: first_zh } = Unit::of(own).named(own.node);
-    let refuse =
-        |id: &str, text: Text, hint: Text| Err(Refusal::new(Verdict::Muster, id, text, hint));
+    let refuse = |id: Id, text: Text, hint: Text| Err(Refusal::new(id, text, hint));
     if Unit::of(own) != Unit::of(other) {
         return refuse(
-            "muster.tasks",
+            Id::MusterTasks,
             text!(
                 "{who} ({host}) and {first} do not mean the same: one stands for a whole node, the other for one rank",
                 "{who_zh}（{host}）与 {first_zh} 的含义不一致：一个代表整个节点，另一个只代表一个 rank"
@@ -149,7 +148,7 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
     {
         let (ours, theirs) = (ours.nnodes, theirs.nnodes);
         return refuse(
-            "muster.tasks",
+            Id::MusterTasks,
             text!(
                 "{who} ({host}) counts {theirs} nodes and {first} {ours}, each by the number of tasks on its own node",
                 "{who_zh}（{host}）认为共有 {theirs} 个节点，而{first_zh} 认为有 {ours} 个，两者都按各自节点上的 task 数推算"
@@ -163,7 +162,7 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
     if own.engine != other.engine {
         let (ours, theirs) = (name(&own.engine), name(&other.engine));
         return refuse(
-            "muster.engine",
+            Id::MusterEngine,
             text!(
                 "{who} ({host}) would start engine {theirs}, and {first} {ours}",
                 "{who_zh}（{host}）使用引擎 {theirs}，而{first_zh} 使用 {ours}"
@@ -177,7 +176,7 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
     if own.rule != other.rule {
         let (ours, theirs) = (name(&own.rule), name(&other.rule));
         return refuse(
-            "muster.rule",
+            Id::MusterRule,
             text!(
                 "{who} ({host}) has layout rule {theirs}, and {first} {ours}",
                 "{who_zh}（{host}）的布局规则为 {theirs}，而{first_zh} 为 {ours}"
@@ -192,7 +191,7 @@ pub(super) fn check(own: &Card, other: &Card) -> Result<(), Refusal> {
         && ours != theirs
     {
         return refuse(
-            "muster.heads",
+            Id::MusterHeads,
             text!(
                 "{who} ({host}) counts {theirs} attention heads, and {first} {ours}",
                 "{who_zh}（{host}）的注意力头数为 {theirs}，而{first_zh} 为 {ours}"
@@ -234,8 +233,7 @@ pub(super) fn check_exact(cards: &[Card], nproc: u32) -> Result<(), Refusal> {
         (None, most) => text!("can carry {most} processes", "最多只能运行 {most} 个进程"),
     };
     Err(Refusal::new(
-        Verdict::Layout,
-        "muster.layout",
+        Id::MusterLayout,
         text!(
             "node {node} ({host}) {en}, and {nproc} is what fits all nodes",
             "节点 {node}（{host}）{zh}，而适合所有节点的是 {nproc} 个"
@@ -318,7 +316,7 @@ pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
         return Ok(());
     };
     let Warning { id, text, .. } = first.warning();
-    Err(Refusal::new(
+    Err(Refusal::with(
         Verdict::Muster,
         id,
         text,
@@ -342,12 +340,12 @@ mod tests {
         assert_eq!(check(&own, &other), Ok(()));
         assert_eq!(check(&own, &card(2, 3)), Ok(()), "unknown heads are not held against a node");
         for (other, id) in [
-            (Card { engine: Engine::Torchrun, ..other.clone() }, "muster.engine"),
-            (Card { rule: LayoutRule::UlyssesWorld, ..other.clone() }, "muster.rule"),
-            (Card { heads: Some(24), ..other.clone() }, "muster.heads"),
+            (Card { engine: Engine::Torchrun, ..other.clone() }, Id::MusterEngine),
+            (Card { rule: LayoutRule::UlyssesWorld, ..other.clone() }, Id::MusterRule),
+            (Card { heads: Some(24), ..other.clone() }, Id::MusterHeads),
         ] {
-            let refusal = check(&own, &other).expect_err(id);
-            assert_eq!((refusal.id.as_str(), refusal.verdict.code()), (id, 88));
+            let refusal = check(&own, &other).expect_err(id.as_str());
+            assert_eq!((refusal.id, refusal.verdict.code()), (id, 88));
             assert!(refusal.text.en.contains("node 2 (host-2)"), "{}", refusal.text.en);
         }
     }
@@ -361,7 +359,7 @@ mod tests {
             (card(5, 8), "node 5 (host-5) and task 0 do not mean the same"),
         ] {
             let refusal = check(&task(0, 0, 2), &other).expect_err("they do not fit");
-            assert_eq!(refusal.id, "muster.tasks");
+            assert_eq!(refusal.id, Id::MusterTasks);
             assert!(refusal.text.en.starts_with(said), "{}", refusal.text.en);
         }
         // What the tasks of one node have in common is said once.

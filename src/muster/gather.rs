@@ -5,7 +5,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::compare::{self, Difference};
 use super::excuse::tell_the_rest;
-use super::hall::{Hall, MISSING, Turn};
+use super::hall::{Hall, Turn};
 use super::hub;
 use super::listen::Door;
 use super::session::Session;
@@ -16,7 +16,7 @@ use super::words::{cannot_listen, too_few_files};
 use crate::lang::Text;
 use crate::pace::Lines;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// How the wait ended.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub async fn gather(
             }
             Err(refusal) => {
                 hall.broadcast(&Frame::Refuse(refusal.clone()));
-                if refusal.id != MISSING {
+                if refusal.id != Id::MusterMissing {
                     let mut told = hall.members.keys().copied().collect();
                     tell_the_rest(config, &mut hall.ear, &refusal, &mut told).await;
                 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::compare;
 use super::key::JobKey;
-use super::listen::{Door, Ear, Id, Outbox, Said};
+use super::listen::{ConnectionId, Door, Ear, Outbox, Said};
 use super::strangers::Strangers;
 use super::types::{BEFORE_THE_START, Card, Config, Memory, Unit, millis, now};
 use super::wire::{self, Frame, Hello};
@@ -22,17 +22,15 @@ use super::words::{
 use crate::lang::Text;
 use crate::pace::clock;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// How long the earlier of two nodes with one rank has to prove that it lives.
 const CHALLENGE: Duration = Duration::from_secs(2);
-/// Id of the refusal at the deadline: whoever is missing then has had its time.
-pub(super) const MISSING: &str = "muster.missing";
 
 /// A node that is connected to node 0.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) id: Id,
+    pub(super) id: ConnectionId,
     pub(super) from: SocketAddr,
     pub(super) hostname: String,
     pub(super) out: Outbox,
@@ -58,12 +56,12 @@ pub(super) struct Hall {
     pub(super) ear: Ear,
     pub(super) members: BTreeMap<u32, Member>,
     /// Connection → node: ten thousand nodes are not searched for each frame.
-    by_id: HashMap<Id, u32>,
+    by_id: HashMap<ConnectionId, u32>,
     /// Members whose card is here, and members that have accepted.
     carded: usize,
     accepted: usize,
     /// Newcomers with a rank that is taken, until the earlier one has answered.
-    pub(super) challenges: BTreeMap<u32, (Instant, Id, Hello, SocketAddr, Outbox)>,
+    pub(super) challenges: BTreeMap<u32, (Instant, ConnectionId, Hello, SocketAddr, Outbox)>,
     pub(super) seen: BTreeMap<u32, (SocketAddr, Instant)>,
     strangers: Strangers,
 }
@@ -140,7 +138,7 @@ impl Hall {
 
     pub(super) fn hear(
         &mut self,
-        id: Id,
+        id: ConnectionId,
         said: Said,
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Turn, Refusal> {
@@ -164,7 +162,7 @@ impl Hall {
     /// A stray of another job costs this one nothing: he is told, and named.
     fn arrived(
         &mut self,
-        id: Id,
+        id: ConnectionId,
         hello: Hello,
         from: SocketAddr,
         out: Outbox,
@@ -228,7 +226,7 @@ impl Hall {
         Ok(Turn::Wait)
     }
 
-    fn frame(&mut self, id: Id, frame: Frame) -> Result<Turn, Refusal> {
+    fn frame(&mut self, id: ConnectionId, frame: Frame) -> Result<Turn, Refusal> {
         let Some(node) = self.by_id.get(&id).copied() else { return Ok(Turn::Wait) };
         let Some(member) = self.members.get_mut(&node) else { return Ok(Turn::Wait) };
         member.heard = Instant::now();
@@ -349,8 +347,7 @@ impl Hall {
             ),
         };
         Refusal::new(
-            Verdict::Muster,
-            MISSING,
+            Id::MusterMissing,
             match self.config.unit {
                 Unit::Node => text!(
                     "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::hall::Member;
-use super::listen::{Ear, Id, Said};
+use super::listen::{ConnectionId, Ear, Said};
 use super::session::{Command, Ends, Event};
 use super::types::{Cause, Config, Decide, Loss, now};
 use super::wire::{self, Frame};
@@ -24,7 +24,7 @@ struct Hub {
     config: Config,
     hostname: String,
     members: BTreeMap<u32, Member>,
-    by_id: HashMap<Id, u32>,
+    by_id: HashMap<ConnectionId, u32>,
     decide: Decide,
     began: Instant,
     /// Node → its failure, while the first one is looked for.
@@ -101,7 +101,7 @@ impl Hub {
         }
     }
 
-    fn hear(&mut self, id: Id, said: Said) {
+    fn hear(&mut self, id: ConnectionId, said: Said) {
         let Some(node) = self.by_id.get(&id).copied() else { return };
         let Some(member) = self.members.get_mut(&node) else { return };
         match said {

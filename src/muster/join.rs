@@ -23,14 +23,13 @@ use super::store::{self, Found};
 use super::survey::Visit;
 use super::types::{BEFORE_THE_START, Card, Config, Purpose, Without, millis, now};
 use super::wire::Frame;
-use super::words::OTHER_JOB;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::lang::cause;
 use crate::names::{self, LastResort};
 use crate::pace::Lines;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 const CONNECT: Duration = Duration::from_secs(5);
 const RESOLVE: Duration = Duration::from_secs(8);
@@ -384,7 +383,7 @@ impl Search<'_> {
                         }
                         Ok(Frame::Alone(text)) => return Ok(Step::Joined(Joined::Alone(text))),
                         // A node 0 that is about to end may hold the port.
-                        Ok(Frame::Refuse(refusal)) if refusal.id == OTHER_JOB => {
+                        Ok(Frame::Refuse(refusal)) if refusal.id == Id::MusterOtherJob => {
                             let since = *self.foreign.get_or_insert_with(Instant::now);
                             let end = (since.elapsed() >= FOREIGN)
                                 .then(|| taken(config, peer, &refusal.text));
@@ -392,7 +391,7 @@ impl Search<'_> {
                             return Ok(Step::Held(end));
                         }
                         // It examines the nodes, and may launch the job afterwards.
-                        Ok(Frame::Refuse(refusal)) if refusal.id == "muster.job" => {
+                        Ok(Frame::Refuse(refusal)) if refusal.id == Id::MusterJob => {
                             self.seen.note(Obstacle::Refused(refusal));
                             return Ok(Step::Held(None));
                         }

@@ -19,14 +19,14 @@ use super::wire::{Frame, Hello};
 use crate::text;
 
 /// Connections that are let in before anybody else's turn.
-const AT_ONCE: Id = 1024;
+const AT_ONCE: ConnectionId = 1024;
 /// How long a peer may leave its socket full.
 const SEND: Duration = Duration::from_secs(30);
 /// How long a closed connection may take to drain.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Names a connection; numbers are never used twice.
-pub(super) type Id = u64;
+pub(super) type ConnectionId = u64;
 /// Frames for one node, encoded.
 pub(super) type Outbox = mpsc::UnboundedSender<Arc<[u8]>>;
 
@@ -39,7 +39,7 @@ pub(super) enum Said {
     Stranger { from: SocketAddr, who: Stranger },
 }
 
-pub(super) type Ear = mpsc::Receiver<(Id, Said)>;
+pub(super) type Ear = mpsc::Receiver<(ConnectionId, Said)>;
 
 /// An open listener. Dropped, it closes; [`Door::shut`] also waits for that.
 #[derive(Debug)]
@@ -97,10 +97,10 @@ async fn accept_all(
     listener: TcpListener,
     porch: &Porch,
     secret: Option<Secret>,
-    said: mpsc::Sender<(Id, Said)>,
+    said: mpsc::Sender<(ConnectionId, Said)>,
 ) {
     let secret = Arc::new(secret);
-    let mut id: Id = 0;
+    let mut id: ConnectionId = 0;
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -155,8 +155,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 async fn pump(
     mut channel: Channel,
     mut outbox: mpsc::UnboundedReceiver<Arc<[u8]>>,
-    id: Id,
-    said: mpsc::Sender<(Id, Said)>,
+    id: ConnectionId,
+    said: mpsc::Sender<(ConnectionId, Said)>,
 ) {
     silence::prepare(channel.stream());
     loop {

@@ -1,7 +1,6 @@
 //! What stands between a node and node 0: what was seen, in words, and what of it
 //! the verdict names when the wait is over.
 
-use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +14,7 @@ use super::words::spell;
 use crate::lang::Text;
 use crate::pace::clock;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// What one attempt to reach node 0 came to.
 #[derive(Debug, Clone)]
@@ -189,16 +188,16 @@ impl Seen {
                 "{waited} 内未能连上节点 0（{address}:{port}）：{zh}"
             ),
         };
-        Refusal::new(verdict, id, text, hint)
+        Refusal::with(verdict, id, text, hint)
     }
 }
 
-fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, Text) {
+fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Id, Text) {
     let port = config.port;
     match obstacle {
         Obstacle::Untried | Obstacle::Name(_) => (
             Verdict::MasterName,
-            "master.resolve".into(),
+            Id::MasterResolve,
             text!(
                 "check MASTER_ADDR, the headless Service and the DNS of the cluster",
                 "请检查 MASTER_ADDR、headless Service 以及集群 DNS"
@@ -206,7 +205,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         ),
         Obstacle::Connection(_, io::ErrorKind::ConnectionRefused, _) => (
             Verdict::MasterReach,
-            "master.reach".into(),
+            Id::MasterReach,
             text!(
                 "look at node 0's log: it says on which port it waits; give all nodes one --master-port (here {port})",
                 "请查看节点 0 的日志中它等待的端口；所有节点应使用同一个 --master-port（本节点为 {port}）"
@@ -214,7 +213,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         ),
         Obstacle::Connection(..) => (
             Verdict::MasterReach,
-            "master.reach".into(),
+            Id::MasterReach,
             text!(
                 "check that node 0's host is up and that no firewall or NetworkPolicy closes port {port}",
                 "请检查节点 0 的主机是否在线，以及防火墙或 NetworkPolicy 是否放行端口 {port}"
@@ -222,7 +221,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         ),
         Obstacle::Mute(_) | Obstacle::Odd(..) | Obstacle::Left(..) | Obstacle::Gathering(_) => (
             Verdict::MasterReach,
-            "master.reach".into(),
+            Id::MasterReach,
             text!(
                 "look at node 0's log; a mesh sidecar must leave port {port} alone, and another program must not hold it",
                 "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
@@ -232,7 +231,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
             let second = second(port);
             (
                 Verdict::MasterReach,
-                "master.reach".into(),
+                Id::MasterReach,
                 text!(
                     "end that program on node 0, or give all nodes another --master-port; a node 0 whose port is taken tells the others on port {second}, where nothing was heard",
                     "请结束节点 0 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 0 会在端口 {second} 上告知其他节点，但那里没有任何应答"
@@ -241,7 +240,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         }
         Obstacle::Store(_, Whose::Ours) => (
             Verdict::Muster,
-            "muster.attempt".into(),
+            Id::MusterAttempt,
             text!(
                 "the job went on without this node: look at node 0; --max-restarts lets a replaced node join",
                 "任务在没有本节点的情况下继续运行：请查看节点 0；--max-restarts 允许替换的节点加入"
@@ -249,7 +248,7 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         ),
         Obstacle::Store(..) => (
             Verdict::Muster,
-            "muster.store".into(),
+            Id::MusterStore,
             text!(
                 "start node 0 with ranklaunch as well, or this node with --muster off; give each job its own --master-port",
                 "请在节点 0 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
@@ -257,9 +256,9 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
         ),
         Obstacle::Stranger(peer, stranger) => {
             let Refusal { verdict, id, hint, .. } = shut_out(*peer, stranger);
-            (verdict, id.into(), hint)
+            (verdict, id, hint)
         }
-        Obstacle::Refused(refusal) => (refusal.verdict, "muster.job".into(), refusal.hint.clone()),
+        Obstacle::Refused(refusal) => (refusal.verdict, Id::MusterJob, refusal.hint.clone()),
     }
 }
 
@@ -267,8 +266,8 @@ fn remedy(config: &Config, obstacle: &Obstacle) -> (Verdict, Cow<'static, str>, 
 pub(super) fn shut_out(peer: SocketAddr, stranger: &Stranger) -> Refusal {
     let (text, hint) = (unlike(peer, stranger), like(stranger));
     match stranger {
-        Stranger::Version => Refusal::new(Verdict::Muster, "muster.version", text, hint),
-        _ => Refusal::new(Verdict::Muster, "muster.secret", text, hint),
+        Stranger::Version => Refusal::new(Id::MusterVersion, text, hint),
+        _ => Refusal::with(Verdict::Muster, Id::MusterSecret, text, hint),
     }
 }
 
@@ -277,9 +276,9 @@ pub(super) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
     let Text { en, zh } = by;
     let ours = JobKey::of(config).words();
     let (own_en, own_zh) = (ours.en, ours.zh);
-    Refusal::new(
+    Refusal::with(
         Verdict::PortInUse,
-        "muster.job",
+        Id::MusterJob,
         text!(
             "the master port of node 0 ({peer}) is in use: {en}; this node belongs to {own_en}",
             "节点 0 的 Master 端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"

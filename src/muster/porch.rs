@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::listen::Id;
+use super::listen::ConnectionId;
 
 /// Strangers that may wait beside one per node that is still expected.
 const STRANGERS: usize = 256;
@@ -25,7 +25,7 @@ struct Inner {
     /// Connections that have said who they are.
     inside: usize,
     /// By age, as numbers rise. A sender that is dropped sends its stranger away.
-    waiting: BTreeMap<Id, oneshot::Sender<()>>,
+    waiting: BTreeMap<ConnectionId, oneshot::Sender<()>>,
 }
 
 impl Porch {
@@ -39,7 +39,7 @@ impl Porch {
     }
 
     /// A stranger comes; the receiver ends when he has to go.
-    pub(super) fn enter(&self, id: Id) -> oneshot::Receiver<()> {
+    pub(super) fn enter(&self, id: ConnectionId) -> oneshot::Receiver<()> {
         let (stays, goes) = oneshot::channel();
         let mut inner = self.lock();
         inner.waiting.insert(id, stays);
@@ -56,12 +56,12 @@ impl Porch {
     }
 
     /// He was shown the door, or left.
-    pub(super) fn leave(&self, id: Id) {
+    pub(super) fn leave(&self, id: ConnectionId) {
         self.lock().waiting.remove(&id);
     }
 
     /// He said who he is. The guard counts him as long as he stays.
-    pub(super) fn admit(&self, id: Id) -> Inside {
+    pub(super) fn admit(&self, id: ConnectionId) -> Inside {
         let mut inner = self.lock();
         inner.waiting.remove(&id);
         inner.inside += 1;

@@ -13,8 +13,7 @@ use super::handshake;
 use super::listen::connect;
 use super::types::Config;
 use super::wire::{Frame, Hello};
-use super::words::DECLINED;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// A distance that keeps both ports off the ephemeral ones wherever the first is.
 const DISTANCE: u16 = 10_000;
@@ -55,7 +54,7 @@ pub(super) async fn refusal(config: &Config, hostname: &str, address: IpAddr) ->
 }
 
 fn is_of_node_0(refusal: &Refusal) -> bool {
-    refusal.verdict == Verdict::PortInUse || refusal.id == DECLINED
+    refusal.verdict == Verdict::PortInUse || refusal.id == Id::MusterDeclined
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use blake2::{Blake2s256, Digest};
 
 use crate::host::Host;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// The variable that holds the secret itself.
 pub const VARIABLE: &str = "RANKLAUNCH_SECRET";
@@ -104,7 +104,7 @@ fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
 }
 
 fn refuse(text: crate::lang::Text, hint: crate::lang::Text) -> Refusal {
-    Refusal::new(Verdict::Usage, "muster.secret", text, hint)
+    Refusal::with(Verdict::Usage, Id::MusterSecret, text, hint)
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
             (FILE, ""),
         ] {
             let refusal = Secret::read(&host(name, value)).expect_err(name);
-            assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (64, "muster.secret"));
+            assert_eq!((refusal.verdict.code(), refusal.id), (64, Id::MusterSecret));
             let is_empty = value.trim().is_empty();
             assert_eq!(refusal.text.en.contains("is set and empty"), is_empty, "{value:?}");
         }

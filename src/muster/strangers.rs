@@ -13,7 +13,7 @@ use super::types::{Config, Without};
 use super::words::instead;
 use crate::lang::Text;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// Addresses of strangers that get a line each.
 const NAMED: usize = 32;
@@ -194,8 +194,7 @@ impl Strangers {
                 "{from} 直接运行 torchrun 而未使用 ranklaunch，因此所有节点跳过集结继续运行"
             ))),
             Without::Refuse => Err(Refusal::new(
-                Verdict::Muster,
-                "muster.plain-torchrun",
+                Id::MusterPlainTorchrun,
                 text!(
                     "{from} runs torchrun without ranklaunch",
                     "{from} 直接运行 torchrun 而未使用 ranklaunch"

@@ -19,7 +19,7 @@ use super::compare::Difference;
 use super::gather::Gathered;
 use super::hall::{Hall, Member};
 use super::links::{ALL_PAIRS, Link, Measured, Odd, odd, schedule};
-use super::listen::{Ear, Id, Said};
+use super::listen::{ConnectionId, Ear, Said};
 use super::measure::{Target, Task, WHOLE};
 use super::silence::BEAT;
 use super::types::{BEFORE_THE_START, Card, Config, Loss, Station};
@@ -162,7 +162,7 @@ struct Conduct {
     token: String,
     ear: Ear,
     members: BTreeMap<u32, Member>,
-    by_id: HashMap<Id, u32>,
+    by_id: HashMap<ConnectionId, u32>,
     stations: BTreeMap<u32, Station>,
     lost: BTreeMap<u32, Loss>,
     links: BTreeMap<(u32, u32), Link>,
@@ -281,7 +281,7 @@ impl Conduct {
         }
     }
 
-    fn hear(&mut self, id: Id, said: Said, pending: &mut BTreeSet<(u32, u32)>) {
+    fn hear(&mut self, id: ConnectionId, said: Said, pending: &mut BTreeSet<(u32, u32)>) {
         let Some(node) = self.by_id.get(&id).copied() else { return };
         match said {
             // A node speaks for itself only.

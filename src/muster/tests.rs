@@ -13,8 +13,8 @@ use super::store::GREETING;
 use super::types::card;
 use super::*;
 use crate::host::Host;
-use crate::verdict::Class;
 use crate::verdict::Refusal;
+use crate::verdict::{Class, Id};
 
 fn port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0")
@@ -126,7 +126,7 @@ fn failure(node: u32, at: i64, whole: bool) -> Cause {
         on: None,
         hostname: format!("host-{node}"),
         rank: Some(node),
-        id: "rank.exit".to_owned(),
+        id: Id::RankExit,
         class: Class::Script,
         code: 7,
         text: crate::text!("rank {node} failed", "rank {node} 失败"),
@@ -205,7 +205,7 @@ async fn node_0_vanishing_ends_the_job_for_all() {
     drop(zero);
     for session in [&mut one, &mut two] {
         let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
-        assert_eq!((cause.node, cause.id.as_str()), (0, "node.died"));
+        assert_eq!((cause.node, cause.id), (0, Id::NodeDied));
     }
 }
 
@@ -217,13 +217,13 @@ async fn nodes_that_do_not_fit_are_refused_everywhere() {
         tokio::join!(node_0(config(0, 2, port), card(0, 2)), other(config(1, 2, port), other_rule));
     let (zero, one) = (zero.expect_err("refused"), one.expect_err("refused"));
     assert_eq!(zero, one);
-    assert_eq!(zero.id, "muster.rule");
+    assert_eq!(zero.id, Id::MusterRule);
 
     // One job by its name, whose nodes count differently.
     let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
     let (zero, one) = tokio::join!(node_0(named(0, 2), card(0, 2)), other(named(1, 3), card(1, 3)));
-    assert_eq!(zero.expect_err("refused").id, "muster.nnodes");
-    assert_eq!(one.expect_err("refused").id, "muster.nnodes");
+    assert_eq!(zero.expect_err("refused").id, Id::MusterNnodes);
+    assert_eq!(one.expect_err("refused").id, Id::MusterNnodes);
 }
 
 #[tokio::test]
@@ -231,8 +231,8 @@ async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
     let of =
         |job: Option<&str>, nnodes| Config { job: job.map(str::to_owned), ..config(1, nnodes, 0) };
     for (ours, theirs, id) in [
-        (of(None, 2), of(None, 3), "muster.nnodes"),
-        (of(Some("a"), 2), of(Some("b"), 2), "muster.job"),
+        (of(None, 2), of(None, 3), Id::MusterNnodes),
+        (of(Some("a"), 2), of(Some("b"), 2), Id::MusterJob),
     ] {
         let port = port();
         let stray = Config { port, ..theirs };
@@ -245,7 +245,7 @@ async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
             let own = Card { hostname: "stray".to_owned(), ..card(1, stray.nnodes) };
             let refusal = other(stray, own).await.expect_err("told");
             assert_eq!(refusal.id, id, "{refusal:?}");
-            let code = if id == "muster.job" { 87 } else { 88 };
+            let code = if id == Id::MusterJob { 87 } else { 88 };
             assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
             assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
             other(Config { port, ..ours.clone() }, card(1, 2)).await
@@ -278,7 +278,7 @@ async fn a_living_rank_is_not_given_away_and_both_are_named() {
     );
     for refusal in [zero.err(), first.err(), second.err()] {
         let refusal = refusal.expect("refused");
-        assert_eq!(refusal.id, "muster.duplicate");
+        assert_eq!(refusal.id, Id::MusterDuplicate);
         assert!(refusal.text.en.contains("host-1") && refusal.text.en.contains("twin"));
     }
 }
@@ -378,10 +378,10 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
     let (follows, refuses, once, ignored) =
         tokio::join!(ends(Without::Follow), ends(Without::Refuse), once, ignored);
     assert!(follows.expect("goes on").is_none());
-    assert_eq!(refuses.expect_err("required").id, "muster.plain-torchrun");
+    assert_eq!(refuses.expect_err("required").id, Id::MusterPlainTorchrun);
     for missing in [once, ignored] {
         let refusal = missing.expect_err("nobody came");
-        assert_eq!(refusal.id, "muster.missing");
+        assert_eq!(refusal.id, Id::MusterMissing);
         assert!(refusal.text.en.contains("runs torchrun without ranklaunch"), "{refusal:?}");
     }
 }
@@ -402,10 +402,10 @@ async fn without_the_secret_nobody_gets_in() {
         let one = async { (other(one, card(1, 2)).await, began.elapsed()) };
         let (zero, (one, took)) = tokio::join!(node_0(zero, card(0, 2)), one);
         let zero = zero.expect_err("nobody came");
-        assert_eq!(zero.id, "muster.missing");
+        assert_eq!(zero.id, Id::MusterMissing);
         assert!(zero.text.en.contains(": rejected"), "{zero:?}");
         assert!(zero.hint.en.contains("RANKLAUNCH_SECRET"), "{zero:?}");
-        assert_eq!(one.expect_err("shut out").id, "muster.secret");
+        assert_eq!(one.expect_err("shut out").id, Id::MusterSecret);
         // Nothing that the secret does not prove ends a node that has one.
         assert_eq!(took >= patience, sealed, "{took:?}");
     }

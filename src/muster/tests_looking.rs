@@ -9,7 +9,7 @@ use super::tests::{config, secret};
 use super::types::card;
 use super::*;
 use crate::host::Host;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// What a node comes to that finds `port` where node 0 should be.
 async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<String>) {
@@ -44,7 +44,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
     assert!(lines[0].contains("is torch's store: node 0 runs torchrun"), "{lines:?}");
     for (joined, took, _) in [sealed, waits] {
         let refusal = joined.expect_err("waited");
-        assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (88, "muster.store"));
+        assert_eq!((refusal.verdict.code(), refusal.id), (88, Id::MusterStore));
         assert!(took >= Duration::from_secs(10), "{took:?}");
     }
 }
@@ -105,13 +105,13 @@ async fn answering(bytes: &'static [u8]) -> u16 {
 #[tokio::test]
 async fn silence_versions_and_other_programs_are_waited_out_and_named() {
     const SECRET: Option<&str> = Some("0123456789abcdef");
-    let rows: [(&'static [u8], Option<&str>, &str, &str); 6] = [
-        (b"", None, "takes connections and says nothing", "master.reach"),
-        (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", "muster.version"),
-        (b"rkl/mu\x09\x00\x01", SECRET, "whose version does not fit", "muster.version"),
-        (b"rkl/mu\x03\x00\x02", SECRET, "and node 0 (127.0.0.1:", "muster.secret"),
-        (b"HTTP/1.1 400 No\r\n\r\n", None, "is an HTTP server: another", "master.reach"),
-        (b"+PONG and more\r\n", None, "does not answer as node 0", "master.reach"),
+    let rows: [(&'static [u8], Option<&str>, &str, Id); 6] = [
+        (b"", None, "takes connections and says nothing", Id::MasterReach),
+        (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", Id::MusterVersion),
+        (b"rkl/mu\x09\x00\x01", SECRET, "whose version does not fit", Id::MusterVersion),
+        (b"rkl/mu\x03\x00\x02", SECRET, "and node 0 (127.0.0.1:", Id::MusterSecret),
+        (b"HTTP/1.1 400 No\r\n\r\n", None, "is an HTTP server: another", Id::MasterReach),
+        (b"+PONG and more\r\n", None, "does not answer as node 0", Id::MasterReach),
     ];
     let mut tasks = tokio::task::JoinSet::new();
     for (bytes, words, seen, id) in rows {
@@ -122,8 +122,8 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
             let (joined, took, lines) =
                 looking(Config { secret, patience, ..config(1, 2, port) }).await;
             let refusal = joined.expect_err("waited");
-            let code = if id == "master.reach" { 86 } else { 88 };
-            assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (code, id), "{refusal:?}");
+            let code = if id == Id::MasterReach { 86 } else { 88 };
+            assert_eq!((refusal.verdict.code(), refusal.id), (code, id), "{refusal:?}");
             assert!(refusal.text.en.contains(seen), "{seen}: {refusal:?}");
             assert!(took >= patience && took < 2 * patience, "{took:?}");
             assert!(lines[0].contains("(0:03 of 0:05): ") && lines[0].contains(seen), "{lines:?}");
@@ -136,8 +136,7 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
 async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
     let port = answering(b"").await;
     let taken = Refusal::new(
-        crate::verdict::Verdict::PortInUse,
-        "port.free",
+        Id::PortFree,
         crate::text!("master port {port} is in use", "Master 端口 {port} 已被占用"),
         crate::lang::Text::same(""),
     );
@@ -149,7 +148,7 @@ async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
         assert_eq!(told, 2);
         for (joined, took, _) in [one, two] {
             let refusal = joined.expect_err("told");
-            assert_eq!((refusal.verdict.code(), refusal.id.as_str()), (87, "port.free"));
+            assert_eq!((refusal.verdict.code(), refusal.id), (87, Id::PortFree));
             assert!(refusal.text.en.starts_with("node 0 (host-0) cannot take part: master port"));
             assert!(took < Duration::from_secs(8), "{took:?}");
         }

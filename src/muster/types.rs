@@ -13,7 +13,7 @@ use crate::lang::Text;
 use crate::pace::Pace;
 use crate::settings::{Engine, LayoutRule};
 use crate::text;
-use crate::verdict::{Class, Refusal};
+use crate::verdict::{Class, Id, Refusal};
 
 /// What a connection is for. Nodes meet only others with the same purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,7 +261,7 @@ pub struct Cause {
     /// Global rank.
     pub rank: Option<u32>,
     /// `rank.exit`, `node.died`…
-    pub id: String,
+    pub id: Id,
     /// As in the verdict of the node itself.
     pub class: Class,
     /// Exit code of that node's launcher.
@@ -304,7 +304,7 @@ impl Cause {
         let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
             (Loss::Died, Some(percent)) => (
-                "node.died",
+                Id::NodeDied,
                 text!(
                     "the agent of {who} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
                     "{who_zh}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
@@ -315,7 +315,7 @@ impl Cause {
                 ),
             ),
             (Loss::Died, None) => (
-                "node.died",
+                Id::NodeDied,
                 text!(
                     "the agent of {who} ({hostname}) died",
                     "{who_zh}（{hostname}）的 agent 已死亡"
@@ -326,7 +326,7 @@ impl Cause {
                 ),
             ),
             (Loss::Silent, _) => (
-                "node.silent",
+                Id::NodeSilent,
                 text!(
                     "nothing was heard from {who} ({hostname}) for {seconds} s",
                     "已有 {seconds} 秒未收到 {who_zh}（{hostname}）的任何消息"
@@ -342,7 +342,7 @@ impl Cause {
             on,
             hostname: hostname.to_owned(),
             rank: None,
-            id: id.to_owned(),
+            id,
             class: Class::Launcher,
             code: 137,
             text,
@@ -357,7 +357,7 @@ impl Cause {
     /// The kernel that takes a whole container takes the guard before the agent, which
     /// may just have the time to say so: where memory was short, that is why.
     pub(super) fn seen_with(self, memory: Option<Memory>) -> Cause {
-        if self.id != "guard.killed" || !memory.is_some_and(Memory::is_short) {
+        if self.id != Id::GuardKilled || !memory.is_some_and(Memory::is_short) {
             return self;
         }
         let (who, at) = ((self.node, self.on), self.at);
@@ -467,16 +467,16 @@ mod tests {
 
     #[test]
     fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
-        let said = |id: &str, used: Option<u64>| {
+        let said = |id: Id, used: Option<u64>| {
             let lost = Cause::lost((1, None), "h", Loss::Died, None, Duration::ZERO, 7);
-            let own = Cause { id: id.to_owned(), loss: None, ..lost };
+            let own = Cause { id, loss: None, ..lost };
             own.seen_with(used.map(|used| Memory { used, limit: 100 }))
         };
-        let taken = said("guard.killed", Some(93));
-        assert_eq!((taken.id.as_str(), taken.at, taken.node), ("node.died", 7, 1));
+        let taken = said(Id::GuardKilled, Some(93));
+        assert_eq!((taken.id, taken.at, taken.node), (Id::NodeDied, 7, 1));
         assert!(taken.text.en.contains("at 93 % of its memory limit"), "{taken:?}");
         for (id, used) in
-            [("guard.killed", Some(50)), ("guard.killed", None), ("rank.exit", Some(93))]
+            [(Id::GuardKilled, Some(50)), (Id::GuardKilled, None), (Id::RankExit, Some(93))]
         {
             assert_eq!(said(id, used).id, id);
         }

@@ -169,9 +169,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
 
 /// Cuts a cause to what a frame carries.
 pub(super) fn clean_cause(cause: &mut Cause) {
-    for word in [&mut cause.hostname, &mut cause.id] {
-        clean(word);
-    }
+    clean(&mut cause.hostname);
     clean_text(&mut cause.text);
     clean_text(&mut cause.hint);
     let surplus = cause.lines.len().saturating_sub(LINES);
@@ -191,7 +189,6 @@ pub(super) fn clean(word: &mut String) {
 }
 
 pub(super) fn clean_refusal(refusal: &mut Refusal) {
-    clean(&mut refusal.id);
     clean_text(&mut refusal.text);
     clean_text(&mut refusal.hint);
 }
@@ -217,12 +214,13 @@ mod tests {
     use crate::muster::links::{Measured, Speed};
     use crate::muster::survey::Visited;
     use crate::muster::types::{Loss, Station, card, now};
+    use crate::verdict::Id;
     use std::time::Duration;
 
     /// What `nnodes` nodes found of which each has a failing check.
     fn found(nnodes: u32) -> Found {
         let words = Text::same("长".repeat(LETTERS));
-        let failed = Refusal::new(crate::verdict::Verdict::Limit, "shm.size", words.clone(), words);
+        let failed = Refusal::new(Id::ShmSize, words.clone(), words);
         let station = Station {
             address: Some(SocketAddr::from(([10, 0, 0, 1], 40_000))),
             interface: Some("eth0".to_owned()),

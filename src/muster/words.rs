@@ -10,10 +10,7 @@ use super::types::{Config, Purpose, Unit};
 use super::wire::Hello;
 use crate::lang::Text;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
-
-/// Id of the refusal of a job of which a node cannot take part.
-pub(super) const DECLINED: &str = "muster.declined";
+use crate::verdict::{Id, Refusal, Verdict};
 
 /// What all nodes hear of the refusal of one. A port of node 0 that is taken ends each
 /// of them as it ends node 0.
@@ -21,10 +18,10 @@ pub(super) fn declined(unit: Unit, node: u32, host: &str, refusal: &Refusal) -> 
     let Text { en, zh } = &refusal.text;
     let Text { en: who, zh: who_zh } = unit.named(node);
     let (verdict, id) = match refusal.verdict {
-        Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id.as_str()),
-        _ => (Verdict::Muster, DECLINED),
+        Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id),
+        _ => (Verdict::Muster, Id::MusterDeclined),
     };
-    Refusal::new(
+    Refusal::with(
         verdict,
         id,
         text!("{who} ({host}) cannot take part: {en}", "{who_zh}（{host}）无法参与：{zh}"),
@@ -75,8 +72,7 @@ pub(super) fn duplicate(unit: Unit, earlier: &Member, later: &Hello, from: Socke
     let (first, first_from) = (&earlier.hostname, earlier.from);
     let second = &later.hostname;
     Refusal::new(
-        Verdict::Muster,
-        "muster.duplicate",
+        Id::MusterDuplicate,
         text!(
             "two {all} say that they are {who}: {first} ({first_from}) and {second} ({from})",
             "有两个{all_zh}自称为{who_zh}：{first}（{first_from}）和 {second}（{from}）"
@@ -88,9 +84,6 @@ pub(super) fn duplicate(unit: Unit, earlier: &Member, later: &Hello, from: Socke
     )
 }
 
-/// Id of the refusal of a node of another job.
-pub(super) const OTHER_JOB: &str = "muster.other-job";
-
 /// What a node of another job is told.
 pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     let (ours, theirs) = (JobKey::of(config), JobKey::of_hello(hello));
@@ -100,8 +93,7 @@ pub(super) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     let (ours, theirs) = (ours.words(), theirs.words());
     let (our_en, our_zh, en, zh) = (ours.en, ours.zh, theirs.en, theirs.zh);
     Refusal::new(
-        Verdict::Muster,
-        OTHER_JOB,
+        Id::MusterOtherJob,
         text!(
             "node 0 there leads another job: {our_en}, and this node belongs to {en}",
             "那里的节点 0 属于另一个任务：{our_zh}，而本节点属于{zh}"
@@ -121,8 +113,7 @@ pub(super) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     let Text { en: first, zh: first_zh } = config.unit.named(0);
     let (all, all_zh) = (all.en, all.zh);
     Refusal::new(
-        Verdict::Muster,
-        "muster.nnodes",
+        Id::MusterNnodes,
         text!(
             "{who} ({hostname}) counts {theirs} {all}, and {first} counts {ours}",
             "{who_zh}（{hostname}）认为共有 {theirs} 个{all_zh}，而{first_zh} 认为有 {ours} 个"
@@ -139,8 +130,7 @@ pub(super) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Re
     let (nnodes, host) = (config.nnodes, &hello.hostname);
     let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
     Refusal::new(
-        Verdict::Muster,
-        "muster.rank",
+        Id::MusterRank,
         text!(
             "{host} ({from}) says that it is {who} of {nnodes}",
             "{host}（{from}）自称为共 {nnodes} 个中的{who_zh}"
@@ -152,9 +142,9 @@ pub(super) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Re
 /// Of the id that makes a node try again: a check may be followed by the launch.
 pub(super) fn wrong_purpose(ours: Purpose) -> Refusal {
     let word = if ours == Purpose::Run { "run" } else { "check" };
-    Refusal::new(
+    Refusal::with(
         Verdict::Muster,
-        "muster.job",
+        Id::MusterJob,
         text!(
             "node 0 is there with `ranklaunch {word}`, and this node is not",
             "节点 0 正在执行 `ranklaunch {word}`，而本节点不是"
@@ -180,8 +170,7 @@ pub(super) fn instead(strangers: &mut dyn Iterator<Item = &Text>) -> Option<Text
 
 pub(super) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
     Refusal::new(
-        Verdict::PortInUse,
-        "port.free",
+        Id::PortFree,
         text!(
             "node 0 cannot listen on port {port} for the other nodes: {error}",
             "节点 0 无法在端口 {port} 上监听其他节点：{error}"
@@ -200,8 +189,7 @@ pub(super) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
     let needed = u64::from(nnodes) + OTHERS;
     let limit = limit.filter(|limit| *limit < needed)?;
     Some(Refusal::new(
-        Verdict::Limit,
-        "muster.nofile",
+        Id::MusterNofile,
         text!(
             "node 0 may open {limit} files (hard limit), and a muster of {nnodes} nodes needs {needed}",
             "节点 0 最多可打开 {limit} 个文件（硬限制），而 {nnodes} 个节点的集结需要 {needed} 个"

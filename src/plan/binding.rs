@@ -21,6 +21,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::settings::{Bind, Settings};
 use crate::text;
+use crate::verdict::Id;
 
 /// CPUs per local rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub fn choose(
     if settings.engine.value.runs_a_command() {
         let source = &asked.source;
         notes.warn(
-            "bind.command",
+            Id::BindCommand,
             text!(
                 "binding ({source}) has no effect: the job's own launcher starts the ranks",
                 "绑定（{source}）不起作用：各 rank 由任务自带的启动器启动"
@@ -142,7 +143,7 @@ fn unbound(facts: &Facts, left: &[String], notes: &mut Notes) {
     let left = left.join(", ");
     let allowed = &facts.limits.allowed;
     notes.warn(
-        "bind.unknown",
+        Id::BindUnknown,
         text!(
             "local rank {left} cannot be bound: the NUMA node of its GPU is unknown, or holds none of the container's CPUs ({allowed})",
             "本地 rank {left} 无法绑定：其 GPU 的 NUMA 节点未知，或该节点没有容器可用的 CPU（{allowed}）"
@@ -254,7 +255,7 @@ mod tests {
         facts.limits.allowed = CpuList::read("0-15");
         let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");
         assert_eq!(bound(&plan), "0-3: 0-15; 4-7: -");
-        assert!(warned(&plan, "bind.unknown"));
+        assert!(warned(&plan, Id::BindUnknown));
     }
 
     #[test]
@@ -270,13 +271,13 @@ mod tests {
         let mut facts = two_nodes(2);
         facts.gpus.gpus.iter_mut().for_each(|gpu| gpu.numa_node = None);
         let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");
-        assert!(plan.bindings.is_empty() && warned(&plan, "bind.unknown"));
+        assert!(plan.bindings.is_empty() && warned(&plan, Id::BindUnknown));
 
         // With one node there is nothing to know.
         for nodes in [vec![], vec![(0, CpuList::read("0-31"))]] {
             facts.limits.numa = nodes.into_iter().collect();
             let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");
-            assert!(plan.bindings.is_empty() && !warned(&plan, "bind.unknown"));
+            assert!(plan.bindings.is_empty() && !warned(&plan, Id::BindUnknown));
             assert_eq!(plan.decision("bind").map(|decision| decision.value.as_str()), Some("none"));
         }
     }
@@ -301,6 +302,6 @@ mod tests {
         let mut settings = numa();
         settings.engine = flag(Engine::Command, "--engine");
         let plan = planned(&settings, &two_nodes(8), 1, &AskedNproc::Auto).expect("a plan");
-        assert!(plan.bindings.is_empty() && warned(&plan, "bind.command"));
+        assert!(plan.bindings.is_empty() && warned(&plan, Id::BindCommand));
     }
 }

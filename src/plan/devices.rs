@@ -11,11 +11,11 @@ pub use choose::{Chosen, Wish, choose};
 
 use crate::lang::Text;
 use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
-use crate::plan::notes::{Notes, severity};
+use crate::plan::notes::Notes;
 use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Warning};
 
 /// More processes than a node has GPUs or cores for.
 const MOST: u32 = 4096;
@@ -49,8 +49,7 @@ pub fn capacity(
         && !(1..=MOST).contains(n)
     {
         return Err(Refusal::new(
-            Verdict::Usage,
-            "nproc.range",
+            Id::NprocRange,
             text!(
                 "{source} is {n}, and a node runs 1 to {MOST} processes",
                 "{source} 为 {n}，而每个节点的进程数应在 1 到 {MOST} 之间"
@@ -123,7 +122,7 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
         // A process enumerates a single MIG instance, so there is nothing for a second rank.
         most = 1;
         notes.warn(
-            "gpu.mig",
+            Id::GpuMig,
             text!(
                 "{visible} visible devices, but MIG is enabled: CUDA gives a process one MIG instance, so one process is started",
                 "有 {visible} 个可见设备，但已启用 MIG：CUDA 只向每个进程提供一个 MIG 实例，因此只启动一个进程"
@@ -141,10 +140,8 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
             let Text { en, zh } = attempts;
             notes.raise(
                 settings,
-                Severity::Fail,
-                Verdict::GpuCount,
                 Warning::new(
-                    "gpu.count",
+                    Id::GpuCount,
                     text!(
                         "{source} asks for {n} processes, and {most} GPUs can be used here ({en})",
                         "{source} 要求 {n} 个进程，而此处可用的 GPU 只有 {most} 个（{zh}）"
@@ -164,17 +161,14 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
 
 /// Driver states that make the GPUs unusable.
 fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) {
-    let of_gpus = facts.faults.iter().map(|fault| ("gpu.fault", Verdict::GpuFault, fault));
-    let of_fabrics =
-        facts.fabric_faults.iter().map(|fault| ("gpu.fabric", Verdict::GpuFabric, fault));
-    for (check, verdict, fault) in of_gpus.chain(of_fabrics) {
-        let severity = severity(settings, check, Severity::Fail);
+    for fault in facts.faults.iter().chain(&facts.fabric_faults) {
+        let check = fault.id.check().unwrap_or(fault.id);
         let Text { en, zh } = &fault.hint;
         let hint = text!(
             "{en}; --severity {check}=warn starts anyway",
             "{zh}；--severity {check}=warn 可强制启动"
         );
-        notes.weigh(severity, verdict, Warning { hint, ..fault.clone() });
+        notes.raise(settings, Warning { hint, ..fault.clone() });
     }
 }
 
@@ -196,7 +190,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
             "detected",
         );
         notes.warn(
-            "gpu.none",
+            Id::GpuNone,
             text!(
                 "no GPU seen and nothing says that one was asked for, so the ranks run on the CPU ({en})",
                 "未发现 GPU，也没有申请 GPU 的迹象，各进程将在 CPU 上运行（{zh}）"
@@ -221,10 +215,8 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
     };
     notes.raise(
         settings,
-        Severity::Fail,
-        Verdict::GpuCount,
         Warning::new(
-            "gpu.count",
+            Id::GpuCount,
             text!(
                 "GPUs were asked for by {by}, and none can be used: {hidden_en}{en}",
                 "{by} 表明申请了 GPU，但没有可用的：{hidden_zh}{zh}"

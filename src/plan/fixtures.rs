@@ -12,7 +12,7 @@ use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey};
 use crate::settings::fixtures::undecided;
 use crate::settings::{LayoutRule, Program, Settings, Source, Sourced};
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 pub(crate) fn strings(args: &[&str]) -> Vec<OsString> {
     args.iter().map(OsString::from).collect()
@@ -128,6 +128,6 @@ pub(crate) fn count(n: u32) -> AskedNproc {
     AskedNproc::Count { n, source: "--nproc-per-node".into() }
 }
 
-pub(crate) fn warned(plan: &Plan, id: &str) -> bool {
+pub(crate) fn warned(plan: &Plan, id: Id) -> bool {
     plan.warnings.iter().any(|warning| warning.id == id)
 }

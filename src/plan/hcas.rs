@@ -14,7 +14,7 @@ use crate::plan::rails::{Port, Rails};
 use crate::plan::variables::Variables;
 use crate::settings::{Rdma, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Warning};
 
 /// NCCL cuts a longer list without a word.
 const MOST_DEVICES: usize = 32;
@@ -80,10 +80,8 @@ pub(crate) fn choose(
         let (value, source) = (&found.value, &found.source);
         notes.raise(
             settings,
-            Severity::Warn,
-            Verdict::Rdma,
             Warning::new(
-                "rdma.ports",
+                Id::RdmaPorts,
                 text!(
                     "NCCL_IB_HCA={value} ({source}) matches no usable RDMA port here, and NCCL then falls back to TCP without an error",
                     "NCCL_IB_HCA={value}（{source}）在此处没有匹配到可用的 RDMA 端口，NCCL 会不报错地退回 TCP"
@@ -202,8 +200,7 @@ fn refuse(settings: &Settings, hcas: &[Hca], disabled: bool) -> Refusal {
         Text::new(en.join(", "), zh.join("，"))
     };
     Refusal::new(
-        Verdict::Rdma,
-        "rdma.ports",
+        Id::RdmaPorts,
         text!(
             "rdma is required ({source}) and no RDMA port can be used: {seen_en}",
             "要求使用 RDMA（{source}），但没有可用的 RDMA 端口：{seen_zh}"

@@ -11,6 +11,7 @@ use crate::arguments::value_of;
 use crate::plan::notes::Notes;
 use crate::settings::{LayoutSettings, Source};
 use crate::text;
+use crate::verdict::Id;
 
 /// Heads of the model that `args` ask for; None when nothing says. What the nodes `agreed` on
 /// stands above what this one would find out by itself.
@@ -54,7 +55,7 @@ pub fn heads(
     if let Some((other, file)) = checkpoint.filter(|(other, _)| *other != count) {
         let file = file.display();
         notes.warn(
-            "layout.heads-conflict",
+            Id::LayoutHeadsConflict,
             text!(
                 "{source} says {count} attention heads, {file} says {other}; {count} is used",
                 "{source} 给出的注意力头数为 {count}，而 {file} 中为 {other}；采用 {count}"
@@ -148,6 +149,6 @@ mod tests {
         // The nodes have settled it.
         let agreed = heads(&layout(None, true), &[], None, Some(24), &mut notes);
         assert_eq!(agreed, Some(24));
-        assert_eq!(notes.warnings.first().map(|w| w.id.as_str()), Some("layout.heads-conflict"));
+        assert_eq!(notes.warnings.first().map(|w| w.id), Some(Id::LayoutHeadsConflict));
     }
 }

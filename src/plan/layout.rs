@@ -10,7 +10,7 @@ use crate::lang::Text;
 use crate::plan::notes::one_of;
 use crate::settings::LayoutRule;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// A layout size that stands as a number in the program's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,8 +158,7 @@ fn refuse_literal(problem: &Problem, literal: &Literal) -> Refusal {
     let Text { en: legal_en, zh: legal_zh } = one_of(&legal);
     let placeholder = if is_ulysses { "{ulysses_size}" } else { "{ring_size}" };
     Refusal::new(
-        Verdict::Layout,
-        "layout.literal",
+        Id::LayoutLiteral,
         text!(
             "{argument} {value} cannot be met: {reason_en} (rule {rule_en})",
             "无法满足 {argument} {value}：{reason_zh}（规则 {rule_zh}）"
@@ -251,8 +250,7 @@ fn refuse_nproc(problem: &Problem, free: &Problem, nproc: u32, source: &str) -> 
         (None, None) => text!("which the rule does not allow", "规则不允许"),
     };
     Refusal::new(
-        Verdict::Layout,
-        "layout.nproc",
+        Id::LayoutNproc,
         text!(
             "{source} {nproc} on {nnodes} nodes makes {world} ranks, {reason_en} (rule {rule_en})",
             "{source} 为 {nproc}，{nnodes} 个节点共 {world} 个进程，{reason_zh}（规则 {rule_zh}）"
@@ -283,8 +281,7 @@ fn refuse_nodes(problem: &Problem) -> Refusal {
         .collect();
     let Text { en: nodes_en, zh: nodes_zh } = one_of(&nearest(*nnodes, nodes));
     Refusal::new(
-        Verdict::Layout,
-        "layout.unsolvable",
+        Id::LayoutUnsolvable,
         text!(
             "no number of processes per node from 1 to {most} on {nnodes} nodes is legal for {heads} attention heads (rule {rule_en})",
             "{nnodes} 个节点上，每节点 1 到 {most} 个进程都不适合 {heads} 个注意力头（规则 {rule_zh}）"
@@ -311,6 +308,7 @@ fn nearest(wanted: u32, mut values: Vec<u32>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict::Verdict;
 
     fn problem(rule: LayoutRule, nnodes: u32, most: u32, heads: Option<u32>) -> Problem {
         let (exact, world) = (None, None);
@@ -354,7 +352,7 @@ mod tests {
     fn an_impossible_node_count_lists_the_nearest_possible_ones() {
         let refusal = solve(&problem(LayoutRule::UlyssesWorld, 3, 8, Some(40)))
             .expect_err("40 has no divisor that 3 divides");
-        assert_eq!((refusal.verdict, refusal.id.as_str()), (Verdict::Layout, "layout.unsolvable"));
+        assert_eq!((refusal.verdict, refusal.id), (Verdict::Layout, Id::LayoutUnsolvable));
         assert!(
             refusal.hint.en.contains("use 1, 2, 4 or 5 nodes, or ulysses_size 1"),
             "{}",
@@ -384,7 +382,7 @@ mod tests {
         ];
         for (nnodes, most, value, reason, legal) in refused {
             let refusal = solve(&with(nnodes, most, value)).expect_err("illegal");
-            assert_eq!(refusal.id, "layout.literal");
+            assert_eq!(refusal.id, Id::LayoutLiteral);
             assert!(refusal.text.en.contains(&format!("--ulysses_size {value} ")));
             assert!(refusal.text.en.contains("ulysses-world"));
             assert!(refusal.text.en.contains(reason), "{}", refusal.text.en);
@@ -425,11 +423,11 @@ mod tests {
         assert_eq!(solve(&fixed(4, Some(40))).map(|sizes| sizes.ulysses), Ok(8));
         assert_eq!(solve(&fixed(7, None)).map(|sizes| sizes.ulysses), Ok(14));
         let refusal = solve(&fixed(7, Some(40))).expect_err("14 does not divide 40");
-        assert_eq!(refusal.id, "layout.nproc");
+        assert_eq!(refusal.id, Id::LayoutNproc);
         assert!(refusal.text.en.contains("--nproc-per-node 7 on 2 nodes makes 14 ranks"));
         assert!(refusal.hint.en.contains("1, 2, 4 or 5"), "{}", refusal.hint.en);
         let both = Problem { ulysses: literal("--ulysses_size", 10), ..fixed(4, Some(40)) };
-        assert_eq!(solve(&both).map_err(|refusal| refusal.id), Err("layout.literal".into()));
+        assert_eq!(solve(&both).map_err(|refusal| refusal.id), Err(Id::LayoutLiteral));
     }
 
     /// Every triple, with no arithmetic of the solver.

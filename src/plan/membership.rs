@@ -27,7 +27,7 @@ use crate::observe::{Contract, GpuFacts};
 use crate::plan::{Membership, Notes};
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use claims::refuse;
 pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
@@ -161,7 +161,7 @@ fn refuse_nesting(
     {
         let line: String = line.chars().take(200).collect();
         return Err(refuse(
-            "nested",
+            Id::Nested,
             text!(
                 "this runs below a launcher of ranks already: process {pid} above us is `{line}`",
                 "当前已在 rank 启动器之内：上级进程 {pid} 是 `{line}`"
@@ -175,7 +175,7 @@ fn refuse_nesting(
     if !contract.stale_rank_variables.is_empty() {
         let names = contract.stale_rank_variables.join(", ");
         notes.warn(
-            "env.stale-rank",
+            Id::EnvStaleRank,
             text!(
                 "{names} are set although no torchrun is above us; they are left over and do not reach the ranks",
                 "上级没有 torchrun，却设置了 {names}；这是残留变量，不会传给各 rank"

@@ -14,7 +14,7 @@ use crate::plan::notes::Notes;
 use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// The interface and its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub fn choose(
         )
     } else {
         notes.warn(
-            "net.interface",
+            Id::NetInterface,
             text!(
                 "no interface leads to the master, so NCCL chooses by itself",
                 "没有找到通往 Master 的网卡，由 NCCL 自行选择"

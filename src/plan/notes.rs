@@ -7,7 +7,7 @@
 use crate::lang::Text;
 use crate::plan::Decision;
 use crate::settings::Settings;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Severity, Usual, Warning};
 
 /// Decisions, warnings and failures, each in the order in which they were made.
 #[derive(Debug, Clone, Default)]
@@ -29,42 +29,35 @@ impl Notes {
         self.decisions.push(Decision::new(what, value, because, source));
     }
 
-    pub fn warn(&mut self, id: impl Into<String>, text: Text, hint: Text) {
+    pub fn warn(&mut self, id: Id, text: Text, hint: Text) {
         self.warnings.push(Warning::new(id, text, hint));
     }
 
-    /// A finding of the weight that the user gives to its id, else of `default`.
-    pub fn raise(
-        &mut self,
-        settings: &Settings,
-        default: Severity,
-        verdict: Verdict,
-        finding: Warning,
-    ) {
-        self.weigh(severity(settings, &finding.id, default), verdict, finding);
+    /// A finding of the weight that the user gives to its check, else of the usual one.
+    pub fn raise(&mut self, settings: &Settings, finding: Warning) {
+        let usual = finding.id.usual().map_or(Severity::Warn, Usual::severity);
+        self.raise_as(settings, usual, finding);
+    }
+
+    /// The same where what was found weighs more or less than is usual for its check.
+    pub fn raise_as(&mut self, settings: &Settings, usual: Severity, finding: Warning) {
+        let Warning { id, text, hint } = finding;
+        match severity(settings, id.check().unwrap_or(id), usual) {
+            Severity::Fail => self.failures.push(Refusal::new(id, text, hint)),
+            Severity::Warn => self.warn(id, text, hint),
+            Severity::Off => {}
+        }
     }
 
     /// A setting of the network that does nothing or does harm.
     pub fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) {
-        let finding = Warning::new("env.nccl", text, hint);
-        self.raise(settings, Severity::Warn, Verdict::Usage, finding);
-    }
-
-    /// A finding of the weight `severity`: fail refuses, warn warns, off is silent.
-    pub fn weigh(&mut self, severity: Severity, verdict: Verdict, finding: Warning) {
-        match severity {
-            Severity::Fail => {
-                self.failures.push(Refusal::new(verdict, finding.id, finding.text, finding.hint));
-            }
-            Severity::Warn => self.warnings.push(finding),
-            Severity::Off => {}
-        }
+        self.raise(settings, Warning::new(Id::EnvNccl, text, hint));
     }
 }
 
-/// What the finding `id` does to a launch: the user's word, else `default`.
-pub fn severity(settings: &Settings, id: &str, default: Severity) -> Severity {
-    settings.severities.get(id).map_or(default, |chosen| chosen.value)
+/// What the finding `id` does to a launch: the user's word, else `usual`.
+pub fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
+    settings.severities.get(&id).map_or(usual, |chosen| chosen.value)
 }
 
 /// `1, 2, 4 or 5` in both languages; `none` for an empty list.

@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use crate::nearest::nearest;
 use crate::settings::{Placeholder, Program};
 use crate::text;
-use crate::verdict::Warning;
+use crate::verdict::{Id, Warning};
 
 /// `argument` with the tokens of `values` replaced.
 pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
@@ -78,7 +78,7 @@ pub fn unknown_in<'a>(
                 )
             }
         };
-        Warning::new("placeholder.unknown", text, hint)
+        Warning::new(Id::PlaceholderUnknown, text, hint)
     };
     unknown(arguments, &names).into_iter().map(warning).collect()
 }

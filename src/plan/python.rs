@@ -10,7 +10,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::settings::{Engine, Program, Settings};
 use crate::text;
-use crate::verdict::{Severity, Verdict, Warning};
+use crate::verdict::{Id, Severity, Warning};
 
 /// Whether engine or program needs an interpreter of ours.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
@@ -32,12 +32,11 @@ pub(crate) fn check(
     let Some(interpreter) = &facts.python.interpreter else {
         // Copied facts may lack the interpreter of the node that they came from.
         let default = if settings.host_root.is_some() { Severity::Warn } else { Severity::Fail };
-        return notes.raise(
+        return notes.raise_as(
             settings,
             default,
-            Verdict::Python,
             Warning::new(
-                "python.interpreter",
+                Id::PythonInterpreter,
                 facts.python.problem.clone().unwrap_or_else(|| {
                     text!("no python interpreter was found", "未找到 Python 解释器")
                 }),
@@ -156,7 +155,7 @@ fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut N
         "{path} [{by}] 中没有 {missing}，而引擎 {engine} 需要它"
     );
     let default = Severity::Fail;
-    notes.raise(settings, default, Verdict::Python, Warning::new("python.torch", text, hint));
+    notes.raise_as(settings, default, Warning::new(Id::PythonTorch, text, hint));
 }
 
 fn raise_torch(settings: &Settings, notes: &mut Notes, text: crate::lang::Text) {
@@ -177,10 +176,5 @@ fn raise_torch_with(
     text: crate::lang::Text,
     hint: crate::lang::Text,
 ) {
-    notes.raise(
-        settings,
-        Severity::Warn,
-        Verdict::Python,
-        Warning::new("python.torch", text, hint),
-    );
+    notes.raise(settings, Warning::new(Id::PythonTorch, text, hint));
 }

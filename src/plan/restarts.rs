@@ -7,6 +7,7 @@ use crate::plan::notes::Notes;
 use crate::plan::{Membership, Scope};
 use crate::settings::Settings;
 use crate::text;
+use crate::verdict::Id;
 
 /// Says before the launch that a wish for restarts comes to nothing.
 pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, notes: &mut Notes) {
@@ -17,7 +18,7 @@ pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, 
     }
     if membership.elastic.is_some() {
         notes.warn(
-            "restarts.elastic",
+            Id::RestartsElastic,
             text!(
                 "max_restarts {count} [{source}] has no effect: the nodes of an elastic job change, so no node can tell all of them to start again",
                 "max_restarts {count} [{source}] 不起作用：弹性任务的节点会变化，没有节点能通知全部节点重新启动"
@@ -29,7 +30,7 @@ pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, 
         );
     } else if nnodes > 1 && !scope.has_muster(settings) {
         notes.warn(
-            "restarts.muster",
+            Id::RestartsMuster,
             text!(
                 "max_restarts {count} [{source}] has no effect on {nnodes} nodes without a muster: no node can tell the others to start again",
                 "在没有集结的 {nnodes} 个节点上，max_restarts {count} [{source}] 不起作用：没有节点能通知其他节点重新启动"

@@ -12,7 +12,7 @@ use crate::plan::notes::{Notes, one_of};
 use crate::plan::placeholders::mentions;
 use crate::settings::Select;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// The values for `world` ranks on `nnodes` nodes; empty when no row fits and none is needed.
 pub fn select(
@@ -81,8 +81,7 @@ fn refuse(rows: &[Select], nnodes: u32, most: u32, world: u32, used: &str) -> Re
         )
     };
     Refusal::new(
-        Verdict::Layout,
-        "select.no-match",
+        Id::SelectNoMatch,
         text!(
             "no [[select]] row for {world} GPUs ({nnodes} nodes), which {used} needs; there are rows for {exists}",
             "没有适用于 {world} 个 GPU（{nnodes} 个节点）的 [[select]] 条目，而 {used} 需要它；现有条目：{exists}"

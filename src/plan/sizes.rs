@@ -11,7 +11,7 @@ use crate::plan::layout::{Literal, Problem, Sizes, is_legal, rule_in_words};
 use crate::plan::{Layout, Membership, Notes};
 use crate::settings::{LayoutRule, Program, Settings};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// An elastic job changes its world size, which no fixed layout survives.
 pub(crate) fn effective_rule(
@@ -23,7 +23,7 @@ pub(crate) fn effective_rule(
     if membership.elastic.is_some_and(|(min, max)| min != max) && rule.value != LayoutRule::None {
         let source = &rule.source;
         notes.warn(
-            "layout.elastic",
+            Id::LayoutElastic,
             text!(
                 "the job is elastic, so its world size may change and the layout rule of {source} is not applied",
                 "该任务为弹性任务，总进程数会变化，因此不应用 {source} 指定的布局规则"
@@ -111,7 +111,7 @@ pub(crate) fn literal(
     }
     if !text.starts_with('{') {
         notes.warn(
-            "layout.unreadable",
+            Id::LayoutUnreadable,
             text!(
                 "{argument} {text} is not a number, so it is not checked",
                 "{argument} {text} 不是数字，未作检查"
@@ -144,8 +144,7 @@ pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Re
     let rule = rule_in_words(rule);
     let (en, zh) = (rule.en, rule.zh);
     Err(Refusal::new(
-        Verdict::Layout,
-        "layout.alone",
+        Id::LayoutAlone,
         text!(
             "{found} with a world size of 1: the program asserts that they are absent there (rule {en})",
             "总进程数为 1，却给出了 {found}：程序会断言此时没有这些参数（规则 {zh}）"
@@ -170,8 +169,7 @@ pub(crate) fn check_least(
     let rule = rule_in_words(problem.rule);
     let (en, zh) = (rule.en, rule.zh);
     Err(Refusal::new(
-        Verdict::Layout,
-        "layout.min-nproc",
+        Id::LayoutMinNproc,
         text!(
             "{nproc} processes per node is the most that is legal on {nnodes} nodes × {most} (rule {en}), and {source} asks for {value} or more",
             "在 {nnodes} 个节点 × {most} 上每节点最多合法 {nproc} 个进程（规则 {zh}），而 {source} 要求至少 {value} 个"
@@ -223,7 +221,7 @@ pub(crate) fn explain_sizes(
     }
     if heads.is_none() && world > 1 {
         notes.warn(
-            "layout.heads-unknown",
+            Id::LayoutHeadsUnknown,
             text!(
                 "the number of attention heads is unknown, so only the world size was matched",
                 "注意力头数未知，因此只核对了总进程数"
@@ -262,7 +260,7 @@ pub(crate) fn explain_sizes(
         && value_of(words, &[argument], is_size).is_none()
     {
         notes.warn(
-            "layout.argument",
+            Id::LayoutArgument,
             text!(
                 "the program is not told its ulysses_size ({ulysses}): {argument} is missing",
                 "程序未获得 ulysses_size（{ulysses}）：缺少 {argument}"
@@ -299,8 +297,7 @@ pub(crate) fn written_sizes(
     let (u, r) = solved;
     let heads = layout.heads.map_or_else(|| "?".to_owned(), |heads| heads.to_string());
     Err(Refusal::new(
-        Verdict::Layout,
-        "layout.literal",
+        Id::LayoutLiteral,
         text!(
             "the program's arguments give ulysses_size {ulysses} and ring_size {ring} for {world} ranks and {heads} heads (rule {en})",
             "程序参数给出 ulysses_size {ulysses}、ring_size {ring}，而总进程数为 {world}、注意力头数为 {heads}（规则 {zh}）"

@@ -27,7 +27,7 @@ use crate::settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
 };
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// The plan of this node, whatever its checks say. Findings of checks are left in the notes,
 /// also where there is no plan.
@@ -231,8 +231,7 @@ fn of_tasks(asked: &AskedNproc, task: &Task) -> Result<AskedNproc, Refusal> {
     let (of, by) = (task.of, &task.source);
     match asked {
         AskedNproc::Count { n, source } if *n != of => Err(Refusal::new(
-            Verdict::Usage,
-            "nproc.tasks",
+            Id::NprocTasks,
             text!(
                 "{source} is {n}, and the platform starts this command {of} times on this node ({by}), each time for one rank",
                 "{source} 为 {n}，而平台在本节点启动该命令 {of} 次（{by}），每次对应一个 rank"
@@ -378,8 +377,7 @@ impl Plan {
         self.has_program()?;
         if self.python.is_none() && python::is_needed(self.engine, &self.program) {
             return Err(Refusal::new(
-                Verdict::Python,
-                "python.interpreter",
+                Id::PythonInterpreter,
                 text!("no python interpreter was found", "未找到 Python 解释器"),
                 text!(
                     "name one with --python PATH or --conda-env NAME",
@@ -395,8 +393,7 @@ impl Plan {
     pub fn has_program(&self) -> Result<(), Refusal> {
         if matches!(&self.program, Program::Command { argv } if argv.is_empty()) {
             return Err(Refusal::new(
-                Verdict::Usage,
-                "program.missing",
+                Id::ProgramMissing,
                 text!("no program was given", "没有给出程序"),
                 text!("put it after --, or into the profile", "请写在 -- 之后，或写入配置文件"),
             ));

@@ -92,9 +92,10 @@ mod tests {
     use super::*;
     use crate::plan::fixtures::{facts, flag, settings};
     use crate::settings::{Device, Nproc};
+    use crate::verdict::Id;
 
-    fn ids<'a>(ids: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
-        ids.map(String::as_str).collect()
+    fn ids<'a>(ids: impl Iterator<Item = &'a Id>) -> Vec<Id> {
+        ids.copied().collect()
     }
 
     #[test]
@@ -104,18 +105,18 @@ mod tests {
         settings.device = flag(Device::Gpu, "--device");
         let mut node = facts(4);
         node.gpus.faults.push(Warning::new(
-            "gpu.fault.lost",
+            Id::GpuFaultLost,
             crate::lang::Text::same("lost"),
             crate::lang::Text::same("reboot"),
         ));
         node.environment.insert("NCCL_TIMEOUT".into(), "1".into());
         node.python.torch = None;
         let found = survey(&settings, &node, Scope::Alone);
-        assert_eq!(found.plan().expect_err("refused").id, "gpu.fault.lost");
+        assert_eq!(found.plan().expect_err("refused").id, Id::GpuFaultLost);
         let refused = ids(found.failures().iter().map(|refusal| &refusal.id));
-        assert_eq!(refused, ["gpu.fault.lost", "gpu.count"]);
+        assert_eq!(refused, [Id::GpuFaultLost, Id::GpuCount]);
         let warned = ids(found.warnings().iter().map(|warning| &warning.id));
-        assert!(warned.contains(&"env.nccl") && warned.contains(&"python.torch"), "{warned:?}");
+        assert!(warned.contains(&Id::EnvNccl) && warned.contains(&Id::PythonTorch), "{warned:?}");
         let outline = found.outline().expect("the plan as it would be");
         assert_eq!(outline.nproc_per_node, 8);
         assert_eq!(outline.warnings, found.warnings(), "and it says nothing that is refused");
@@ -131,12 +132,12 @@ mod tests {
         let found = survey(&settings, &node, Scope::Alone);
         assert!(found.outline().is_none(), "{:?}", found.plan());
         let warned = ids(found.warnings().iter().map(|warning| &warning.id));
-        assert_eq!(warned, ["env.nccl"]);
+        assert_eq!(warned, [Id::EnvNccl]);
         // What is looked at after the walk has ended is no reason of its end.
         node.python.interpreter = None;
         let found = survey(&settings, &node, Scope::Alone);
-        assert_eq!(found.plan().expect_err("refused").id, "layout.literal");
+        assert_eq!(found.plan().expect_err("refused").id, Id::LayoutLiteral);
         let failed = ids(found.failures().iter().map(|failure| &failure.id));
-        assert_eq!(failed, ["python.interpreter"]);
+        assert_eq!(failed, [Id::PythonInterpreter]);
     }
 }

@@ -23,13 +23,13 @@ use crate::settings::{
     Settings, Source, Sourced,
 };
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Severity, Verdict, Warning};
 
 fn words(argv: &[OsString]) -> String {
     argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-fn id_of(result: Result<Plan, Refusal>) -> (Verdict, String) {
+fn id_of(result: Result<Plan, Refusal>) -> (Verdict, Id) {
     let refusal = result.expect_err("a refusal");
     assert!(!refusal.hint.en.is_empty() && !refusal.hint.zh.is_empty());
     (refusal.verdict, refusal.id)
@@ -52,7 +52,7 @@ fn two_nodes_of_eight_gpus_run_five_ranks_each() {
     assert_eq!((plan.nproc_per_node, plan.world_size, plan.layout.ulysses_size), (5, 10, 10));
     assert_eq!(plan.program.args(), strings(&["--ulysses_size", "10"]));
     assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), Some("0,1,2,3,4"));
-    assert!(warned(&plan, "gpu.unused"));
+    assert!(warned(&plan, Id::GpuUnused));
     assert_eq!(plan.decision("nproc_per_node").map(|d| d.source.as_str()), Some("solved"));
 }
 
@@ -96,7 +96,7 @@ fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
         vec![(crate::observe::GpuSource::Nvml, text!("libnvidia-ml.so.1 not found", "未找到"))];
     let mut by_device = settings(&[]);
     by_device.device = flag(Device::Gpu, "--device");
-    let gpu_count = (Verdict::GpuCount, "gpu.count".to_owned());
+    let gpu_count = (Verdict::GpuCount, Id::GpuCount);
     assert_eq!(id_of(planned(&settings(&[]), &claimed, 1, &AskedNproc::Auto)), gpu_count);
     assert_eq!(id_of(planned(&settings(&[]), &claimed, 1, &count(4))), gpu_count);
     assert_eq!(id_of(planned(&settings(&[]), &nothing, 1, &AskedNproc::Gpus)), gpu_count);
@@ -110,7 +110,7 @@ fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
 fn without_evidence_the_ranks_are_cpu_workers() {
     let plan = planned(&settings(&[]), &facts(0), 1, &AskedNproc::Auto).expect("a plan");
     assert_eq!(plan.nproc_per_node, 1);
-    assert!(warned(&plan, "gpu.none"));
+    assert!(warned(&plan, Id::GpuNone));
     let plan = planned(&settings(&[]), &facts(0), 2, &count(3)).expect("a plan");
     assert_eq!(plan.world_size, 6);
     let plan = planned(&settings(&[]), &facts(0), 1, &AskedNproc::Cpu).expect("a plan");
@@ -138,7 +138,7 @@ fn hiding_every_gpu_is_named() {
 
 #[test]
 fn faults_refuse_unless_their_severity_says_otherwise() {
-    let cases = [("gpu.fault", Verdict::GpuFault), ("gpu.fabric", Verdict::GpuFabric)];
+    let cases = [(Id::GpuFault, Verdict::GpuFault), (Id::GpuFabric, Verdict::GpuFabric)];
     for (id, verdict) in cases {
         let mut node = facts(8);
         let fault = Warning::new(id, text!("lost", "丢失"), text!("reset", "重置"));
@@ -147,13 +147,10 @@ fn faults_refuse_unless_their_severity_says_otherwise() {
             _ => node.gpus.faults.push(fault),
         }
         let mut settings = settings(&[]);
-        assert_eq!(
-            id_of(planned(&settings, &node, 1, &AskedNproc::Auto)),
-            (verdict, id.to_owned())
-        );
-        settings.severities.insert(id.to_owned(), flag(Severity::Warn, "--severity"));
+        assert_eq!(id_of(planned(&settings, &node, 1, &AskedNproc::Auto)), (verdict, id));
+        settings.severities.insert(id, flag(Severity::Warn, "--severity"));
         assert!(warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
-        settings.severities.insert(id.to_owned(), flag(Severity::Off, "--severity"));
+        settings.severities.insert(id, flag(Severity::Off, "--severity"));
         assert!(!warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
     }
 }
@@ -164,7 +161,7 @@ fn mig_is_one_process() {
     node.gpus.gpus.iter_mut().for_each(|gpu| gpu.mig = true);
     let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
     assert_eq!((plan.nproc_per_node, env(&plan, "CUDA_VISIBLE_DEVICES")), (1, None));
-    assert!(warned(&plan, "gpu.mig"));
+    assert!(warned(&plan, Id::GpuMig));
 }
 
 #[test]
@@ -183,7 +180,7 @@ fn a_least_number_of_processes_refuses_less() {
     let mut settings = wan(&[], Some(40));
     settings.min_nproc = Some(flag(8, "--min-nproc"));
     let refused = planned(&settings, &facts(8), 2, &AskedNproc::Auto);
-    assert_eq!(id_of(refused), (Verdict::Layout, "layout.min-nproc".into()));
+    assert_eq!(id_of(refused), (Verdict::Layout, Id::LayoutMinNproc));
     assert!(planned(&settings, &facts(8), 1, &AskedNproc::Auto).is_ok());
 }
 
@@ -194,21 +191,21 @@ fn literals_and_symbols_in_the_arguments_are_checked() {
     let world = |args: &[&str]| planned(&wan(args, Some(40)), &facts(8), 2, &AskedNproc::Auto);
     assert_eq!(world(&["--ulysses_size", "4"]).map(|p| p.nproc_per_node), Ok(2));
     assert_eq!(world(&["--ulysses_size=1"]).map(|p| p.nproc_per_node), Ok(8));
-    assert_eq!(id_of(world(&["--ulysses_size", "14"])).1, "layout.literal");
-    assert_eq!(id_of(world(&["--ulysses_size={nproc_per_node}"])).1, "layout.literal");
+    assert_eq!(id_of(world(&["--ulysses_size", "14"])).1, Id::LayoutLiteral);
+    assert_eq!(id_of(world(&["--ulysses_size={nproc_per_node}"])).1, Id::LayoutLiteral);
     let mut ring = wan(&["--ulysses_size={nproc_per_node}", "--ring_size={nnodes}"], Some(40));
     ring.layout.rule.value = LayoutRule::UlyssesRing;
     let plan = planned(&ring, &facts(8), 2, &AskedNproc::Auto).expect("8 × 2");
     assert_eq!(plan.program.args(), strings(&["--ulysses_size=8", "--ring_size=2"]));
     ring.layout.heads = Some(flag(12, "--heads"));
-    assert_eq!(id_of(planned(&ring, &facts(8), 2, &AskedNproc::Auto)).1, "layout.literal");
+    assert_eq!(id_of(planned(&ring, &facts(8), 2, &AskedNproc::Auto)).1, Id::LayoutLiteral);
 }
 
 #[test]
 fn an_untold_program_and_unknown_heads_are_warnings() {
     let plan = planned(&wan(&[], None), &facts(8), 2, &AskedNproc::Auto).expect("a plan");
     assert_eq!(plan.world_size, 16);
-    assert!(warned(&plan, "layout.heads-unknown") && warned(&plan, "layout.argument"));
+    assert!(warned(&plan, Id::LayoutHeadsUnknown) && warned(&plan, Id::LayoutArgument));
 }
 
 // selects and placeholders
@@ -233,7 +230,7 @@ fn the_total_number_of_gpus_selects_the_configuration() {
     );
     assert_eq!(plan.engine_args, ["--tag=16gpu.py"]);
     let refusal = planned(&settings, &facts(4), 4, &count(3)).expect_err("12 GPUs");
-    assert_eq!((refusal.verdict, refusal.id.as_str()), (Verdict::Layout, "select.no-match"));
+    assert_eq!((refusal.verdict, refusal.id), (Verdict::Layout, Id::SelectNoMatch));
     for part in ["12 GPUs", "16 (16gpu.py", "8 (8gpu.py", "{config}"] {
         assert!(refusal.text.en.contains(part), "{part}: {}", refusal.text.en);
     }
@@ -251,7 +248,7 @@ fn the_total_number_of_gpus_selects_the_configuration() {
     // Variables need one as arguments do.
     settings.env = vec![set("CONFIG", "{config}", profile(4))];
     let refusal = planned(&settings, &facts(4), 4, &count(3)).expect_err("12 GPUs");
-    assert_eq!(refusal.id, "select.no-match");
+    assert_eq!(refusal.id, Id::SelectNoMatch);
 }
 
 #[test]
@@ -286,7 +283,7 @@ fn placeholders_are_replaced_in_variables_as_in_arguments() {
     // What the container has already is the same, so nothing is said of it.
     assert_eq!(plan.decision("SAME"), None);
     let warnings: Vec<_> =
-        plan.warnings.iter().filter(|warning| warning.id == "placeholder.unknown").collect();
+        plan.warnings.iter().filter(|warning| warning.id == Id::PlaceholderUnknown).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings.iter().all(|one| one.hint.en.contains("{world_size}")), "{warnings:?}");
 }
@@ -355,7 +352,7 @@ fn guesses_go_from_the_masters_address_to_the_first_real_interface() {
         let mut node = networked();
         change(&mut node.network);
         let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
-        (plan.network.socket_ifname.clone(), warned(&plan, "net.interface"))
+        (plan.network.socket_ifname.clone(), warned(&plan, Id::NetInterface))
     };
     let some = |name: &str| (Some(name.to_owned()), false);
     let master = |address: &str, local, interface: Option<&str>| MasterRoute {
@@ -411,7 +408,7 @@ fn an_existing_interface_setting_is_kept_and_checked() {
                 source: source.into(),
             }];
             let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
-            let seen = plan.warnings.iter().filter(|warning| warning.id == "env.nccl").count();
+            let seen = plan.warnings.iter().filter(|warning| warning.id == Id::EnvNccl).count();
             assert_eq!(seen, warnings, "{value:?}: {:?}", plan.warnings);
             assert_eq!(env(&plan, "GLOO_SOCKET_IFNAME"), Some(gloo), "{value:?}");
             assert_eq!(env(&plan, "NCCL_SOCKET_IFNAME").is_some(), value.is_empty());
@@ -452,7 +449,7 @@ fn an_exact_list_of_hcas_is_set_only_where_it_differs() {
     );
     node.environment.insert("NCCL_IB_HCA".into(), "mlx5_100".into());
     let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
-    assert!(warned(&plan, "rdma.ports"));
+    assert!(warned(&plan, Id::RdmaPorts));
 }
 
 #[test]
@@ -460,7 +457,7 @@ fn required_rdma_refuses_a_node_without() {
     let mut settings = settings(&[]);
     settings.rdma = Sourced::new(Rdma::Required, profile(7));
     let mut node = networked();
-    let rdma = (Verdict::Rdma, "rdma.ports".to_owned());
+    let rdma = (Verdict::Rdma, Id::RdmaPorts);
     assert_eq!(id_of(planned(&settings, &node, 2, &AskedNproc::Auto)), rdma);
     node.hcas = vec![rail("mlx5_0", 400.0, false)];
     assert_eq!(id_of(planned(&settings, &node, 2, &AskedNproc::Auto)), rdma);
@@ -671,7 +668,7 @@ fn an_elastic_job_is_passed_through() {
     let line = words(&argv(&plan));
     assert!(line.contains("--nnodes 2:4") && line.contains("--rdzv-backend c10d"), "{line}");
     assert!(!line.contains("is_host"));
-    assert!(warned(&plan, "layout.elastic"));
+    assert!(warned(&plan, Id::LayoutElastic));
 }
 
 #[test]
@@ -775,11 +772,11 @@ fn a_missing_interpreter_or_program_is_refused() {
     let mut node = facts(1);
     node.python.interpreter = None;
     let refused = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
-    assert_eq!(id_of(refused), (Verdict::Python, "python.interpreter".into()));
+    assert_eq!(id_of(refused), (Verdict::Python, Id::PythonInterpreter));
     let mut copied = settings(&[]);
     copied.host_root = Some("/copy".into());
     let plan = planned(&copied, &node, 1, &AskedNproc::Auto).expect("copied facts");
-    assert!(warned(&plan, "python.interpreter"));
+    assert!(warned(&plan, Id::PythonInterpreter));
     assert_eq!(plan.runnable().map_err(|r| r.verdict), Err(Verdict::Python));
     assert!(plan.has_program().is_ok(), "a program it has");
     let mut empty = settings(&[]);
@@ -899,7 +896,7 @@ fn settings_of_nccl_and_gloo_are_judged_as_they_are_read() {
         let found: Vec<String> = plan
             .warnings
             .iter()
-            .filter(|warning| warning.id == "env.nccl")
+            .filter(|warning| warning.id == Id::EnvNccl)
             .map(|warning| format!("{} {}", warning.text.en, warning.hint.en))
             .collect();
         if words.is_empty() {
@@ -911,7 +908,7 @@ fn settings_of_nccl_and_gloo_are_judged_as_they_are_read() {
     let mut node = networked();
     node.environment.insert("NCCL_DEBUG".into(), "INFO".into());
     let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
-    assert!(!warned(&plan, "env.nccl"), "sixteen ranks may talk");
+    assert!(!warned(&plan, Id::EnvNccl), "sixteen ranks may talk");
     let many = vec!["=eth1"; 17].join(",");
     node.environment.insert("NCCL_SOCKET_IFNAME".into(), many);
     let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");

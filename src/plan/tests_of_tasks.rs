@@ -7,7 +7,7 @@ use crate::plan::fixtures::{facts, flag, settings, wan, warned};
 use crate::plan::{Plan, plan, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::settings::{Bind, Device, Engine, Nproc, Settings};
-use crate::verdict::{Refusal, Severity};
+use crate::verdict::{Id, Refusal, Severity};
 
 /// Rank 5 of 8, the second of four on node 1, in Slurm's words.
 const SLURM: &str = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 \
@@ -112,7 +112,7 @@ fn nodes_may_have_other_numbers_of_tasks() {
     assert_eq!((plan.layout.ulysses_size, plan.world_size), (8, 8));
     let twelve = SLURM.replace("NUM_TASKS=8", "NUM_TASKS=12").replace("4(x2)", "6(x2)");
     let refusal = refused(&wan, &node(8, &twelve));
-    assert_eq!(refusal.id, "layout.nproc");
+    assert_eq!(refusal.id, Id::LayoutNproc);
     assert!(refusal.text.en.contains("makes 12 ranks"), "{}", refusal.text.en);
     assert!(refusal.hint.en.contains("start 1, 2, 4 or 5 tasks per node"), "{}", refusal.hint.en);
 }
@@ -133,7 +133,7 @@ fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
     assert!(said.because.en.contains("--virtual-local-rank"), "{said:?}");
     let gpus: Vec<_> = plan.gpus.iter().map(|gpu| (gpu.index, gpu.local_rank)).collect();
     assert_eq!(gpus, [(1, Some(1))], "the GPU of its own place on the node");
-    assert!(!warned(&plan, "gpu.local-rank"));
+    assert!(!warned(&plan, Id::GpuLocalRank));
 
     // A cgroup that hides the others: Slurm says how many the node has.
     let mut hidden = node(1, &format!("{SLURM} SLURM_GPUS_ON_NODE=4"));
@@ -148,18 +148,18 @@ fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
     // What somebody has set stays, and is said to be no device.
     let pyxis = format!("{SLURM} RANK=5 WORLD_SIZE=8 LOCAL_RANK=1");
     let plan = planned(&direct(&[]), &isolated(&pyxis));
-    assert!(warned(&plan, "gpu.local-rank") && env(&plan, "LOCAL_RANK") == "1");
+    assert!(warned(&plan, Id::GpuLocalRank) && env(&plan, "LOCAL_RANK") == "1");
 }
 
 #[test]
 fn fewer_gpus_than_tasks_that_all_see_them_are_refused() {
     let refusal = refused(&direct(&[]), &node(2, &format!("{SLURM} SLURM_GPUS_ON_NODE=2")));
-    assert_eq!((refusal.id.as_str(), refusal.verdict.code()), ("gpu.count", 80));
+    assert_eq!((refusal.id, refusal.verdict.code()), (Id::GpuCount, 80));
     assert!(refusal.text.en.contains("SLURM_STEP_TASKS_PER_NODE=4(x2)"), "{}", refusal.text.en);
     let mut lenient = direct(&[]);
-    lenient.severities.insert("gpu.count".into(), flag(Severity::Warn, "--severity"));
+    lenient.severities.insert(Id::GpuCount, flag(Severity::Warn, "--severity"));
     let plan = planned(&lenient, &node(2, &format!("{SLURM} SLURM_GPUS_ON_NODE=2")));
-    assert!(warned(&plan, "gpu.count"));
+    assert!(warned(&plan, Id::GpuCount));
 }
 
 /// Each task chooses for itself, so that nothing may depend on what is busy right now.
@@ -171,7 +171,7 @@ fn idle_gpus_beyond_the_tasks_are_said_and_change_nothing() {
     assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), "");
     let used: Vec<_> = plan.gpus.iter().filter(|gpu| gpu.selected).map(|gpu| gpu.index).collect();
     assert_eq!(used, [0, 1, 2, 3]);
-    assert!(warned(&plan, "gpu.unused"));
+    assert!(warned(&plan, Id::GpuUnused));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_number_of_processes_that_contradicts_the_tasks_is_refused() {
     };
     assert!(with(4).is_ok());
     let refusal = with(8).expect_err("8 is not 4");
-    assert_eq!((refusal.id.as_str(), refusal.verdict.code()), ("nproc.tasks", 64));
+    assert_eq!((refusal.id, refusal.verdict.code()), (Id::NprocTasks, 64));
     let Text { en, zh } = &refusal.text;
     for text in [en, zh] {
         assert!(text.contains("--nproc-per-node") && text.contains("4(x2)"), "{text}");
@@ -223,6 +223,6 @@ fn a_task_is_bound_by_its_own_gpu() {
         let bound: Vec<_> =
             plan.bindings.iter().map(|cpus| cpus.as_ref().map(ToString::to_string)).collect();
         assert_eq!(bound, [None, Some("16-31".to_owned()), None, None]);
-        assert!(!warned(&plan, "bind.unknown"));
+        assert!(!warned(&plan, Id::BindUnknown));
     }
 }

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 use crate::host::Host;
 use crate::procfs;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// A TCP port of `address` that nobody uses at this moment.
 ///
@@ -28,8 +28,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
     let cause = io::Error::from(cause);
     if cause.kind() == io::ErrorKind::PermissionDenied {
         return Err(Refusal::new(
-            Verdict::PortInUse,
-            "port.forbidden",
+            Id::PortForbidden,
             text!(
                 "master port {port} may not be bound by this user: {cause}",
                 "当前用户无权绑定 Master 端口 {port}：{cause}"
@@ -53,8 +52,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
         None => (format!("no listener is visible: {cause}"), format!("未见监听者：{cause}")),
     };
     Err(Refusal::new(
-        Verdict::PortInUse,
-        "port.free",
+        Id::PortFree,
         text!(
             "master port {port} is in use on this node, {en}",
             "本节点的 Master 端口 {port} 已被占用，{zh}"

@@ -2,7 +2,7 @@
 
 use crate::random;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// Asked before anything else: maps of the standard library want some.
 ///
@@ -11,8 +11,7 @@ use crate::verdict::{Refusal, Verdict};
 pub fn has_randomness() -> Result<(), Refusal> {
     random::check().map_err(|error| {
         Refusal::new(
-            Verdict::Limit,
-            "random.none",
+            Id::RandomNone,
             text!(
                 "the kernel gives no random bytes ({error}), and /dev/urandom cannot be read",
                 "无法从内核取得随机数（{error}），也无法读取 /dev/urandom"

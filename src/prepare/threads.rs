@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::lang::Text;
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// What one rank costs the agent: its connection, two pipes with what stops their
 /// readers, two log files.
@@ -36,7 +36,7 @@ const STACK: usize = 16 << 10;
 pub fn can_start_threads() -> Result<(), Refusal> {
     two_at_once().map_err(|error| {
         let text = text!("no thread can be started: {error}", "无法创建线程：{error}");
-        Refusal::new(Verdict::Limit, "pids.limit", text, hint(&error))
+        Refusal::new(Id::PidsLimit, text, hint(&error))
     })
 }
 
@@ -73,8 +73,7 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     let (got, error) = files(needed);
     if let Some(error) = error {
         return Err(Refusal::new(
-            Verdict::Limit,
-            "nofile",
+            Id::Nofile,
             text!(
                 "{ranks} ranks need {needed} open files in the launcher, and only {got} more can be opened: {error}",
                 "{ranks} 个 rank 需要启动器打开 {needed} 个文件，但只能再打开 {got} 个：{error}"
@@ -90,8 +89,7 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     let Some(error) = error else { return Ok(()) };
     let Text { en, zh } = hint(&error);
     Err(Refusal::new(
-        Verdict::Limit,
-        "pids.limit",
+        Id::PidsLimit,
         text!(
             "{ranks} ranks need {needed} processes and threads of the launcher, and only {got} more can be started: {error}",
             "{ranks} 个 rank 需要启动器的 {needed} 个进程和线程，但只能再创建 {got} 个：{error}"

@@ -14,7 +14,7 @@ use crate::lang::{Text, cause};
 use crate::names::{self, LastResort};
 use crate::pace::{Lines, Pace, clock};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal};
 
 /// How long a connection must stay open before it counts: a mesh sidecar accepts
 /// every connection and closes it when nothing listens behind it.
@@ -288,8 +288,7 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
     let best = words(tried.best.as_ref());
     if tried.addresses.is_empty() {
         return Refusal::new(
-            Verdict::MasterName,
-            "master.resolve",
+            Id::MasterResolve,
             Text::new(
                 format!(
                     "the master's name did not resolve in {seconds} s ({lookups} attempts): {}",
@@ -321,8 +320,7 @@ fn refuse(wait: &Wait<'_>, tried: &Tried) -> Refusal {
         )
     };
     Refusal::new(
-        Verdict::MasterReach,
-        "master.reach",
+        Id::MasterReach,
         Text::new(
             format!(
                 "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts): {}",

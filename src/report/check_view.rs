@@ -59,7 +59,8 @@ pub fn text(
         Level::Info => all || !check.hint.en.is_empty(),
         Level::Ok => all,
     };
-    let wide = checks.iter().filter(is_shown).map(|check| check.id.len()).max().unwrap_or(0);
+    let wide =
+        checks.iter().filter(is_shown).map(|check| check.id.as_str().len()).max().unwrap_or(0);
     for check in checks.iter().filter(is_shown) {
         let (symbol, code) = mark(check.severity);
         let id = check.id;

@@ -8,7 +8,7 @@ use super::ending::Ending;
 use crate::lang::{Lang, Text};
 use crate::observe::counters::Growth;
 use crate::text;
-use crate::verdict::{Class, Refusal, Warning};
+use crate::verdict::{Class, Id, Refusal, Warning};
 
 /// What the closing block shows beside the verdict.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ fn link_errors(grown: &[Growth]) -> String {
 pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     let title = text!("refused", "拒绝启动");
     let title = format!("{}: {}", title.get(lang), refusal.text.get(lang));
-    sentence(&title, &refusal.hint, &refusal.id, exit_code, lang)
+    sentence(&title, &refusal.hint, refusal.id, exit_code, lang)
 }
 
 /// What `run` would say, for people who ask before: the first lines of `plan` and `check`.
@@ -122,12 +122,12 @@ pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String
     let mut out =
         text!("run would be refused: {said}", "run 会拒绝启动：{said}").get(lang).to_owned();
     out.push('\n');
-    out.push_str(&below(&refusal.hint, &refusal.id, exit_code, lang));
+    out.push_str(&below(&refusal.hint, refusal.id, exit_code, lang));
     out
 }
 
 /// `wait` that waited in vain: nothing was refused.
-pub fn gave_up(text: &Text, hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+pub fn gave_up(text: &Text, hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let said = text.get(lang);
     let title = text!("gave up: {said}", "放弃等待：{said}");
     sentence(title.get(lang), hint, id, exit_code, lang)
@@ -135,15 +135,15 @@ pub fn gave_up(text: &Text, hint: &Text, id: &str, exit_code: i32, lang: Lang) -
 
 /// An ending before any rank began, for people.
 pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
-    sentence(ending.text.get(lang), &ending.hint, &ending.id, exit_code, lang)
+    sentence(ending.text.get(lang), &ending.hint, ending.id, exit_code, lang)
 }
 
-fn sentence(title: &str, hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+fn sentence(title: &str, hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     format!("ranklaunch: {title}\n{}", below(hint, id, exit_code, lang))
 }
 
 /// The hint and the code, indented.
-fn below(hint: &Text, id: &str, exit_code: i32, lang: Lang) -> String {
+fn below(hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let mut out = String::new();
     let hint = hint.get(lang);
     if !hint.is_empty() {

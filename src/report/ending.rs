@@ -9,7 +9,7 @@ use crate::rank::GlobalRank;
 use crate::supervise::{End, OtherWorld, Outcome, Planned, StopReason, Unit};
 use crate::sys::{self, Signal};
 use crate::text;
-use crate::verdict::{Class, Refusal, Verdict};
+use crate::verdict::{Class, Id, Refusal, Verdict};
 
 /// How the program ends, and why, in one place for the console, run.json and
 /// the termination message.
@@ -19,7 +19,7 @@ pub struct Ending {
     pub code: i32,
     pub class: Class,
     /// Stable id of the cause (`rank.exit`, `rank.signal`, `layout.unsolvable`…).
-    pub id: String,
+    pub id: Id,
     /// Global rank that caused it.
     pub rank: Option<u32>,
     /// Node that caused it, where the nodes share one verdict.
@@ -47,38 +47,34 @@ impl Ending {
 
     /// It names processes that could not be ended.
     pub fn names_survivors(&self) -> bool {
-        [UNKILLABLE, FORBIDDEN].contains(&self.id.as_str())
+        [Id::Unkillable, Id::Forbidden].contains(&self.id)
     }
 
     /// What the engine said last led to this, on whichever node.
     pub fn blames_engine(&self) -> bool {
-        self.rank.is_none() && (self.id.starts_with("engine.") || self.id == PORT_LOST)
+        self.rank.is_none()
+            && matches!(
+                self.id,
+                Id::EngineExec
+                    | Id::EngineStart
+                    | Id::EngineRanks
+                    | Id::EngineGone
+                    | Id::EngineEnd
+                    | Id::PortLost
+            )
     }
 }
 
-/// Stable id: the port was taken between the agreement and the engine's start.
-pub const PORT_LOST: &str = "port.lost";
-
-fn make(code: i32, class: Class, id: &str, rank: Option<u32>, text: Text, hint: Text) -> Ending {
-    Ending { code, class, id: id.into(), rank, node: None, text, hint }
+fn make(code: i32, class: Class, id: Id, rank: Option<u32>, text: Text, hint: Text) -> Ending {
+    Ending { code, class, id, rank, node: None, text, hint }
 }
-
-/// Stable ids: processes outlived SIGKILL, or may not be signalled by us.
-const UNKILLABLE: &str = "unkillable";
-const FORBIDDEN: &str = "forbidden";
-/// Stable id: the engine did not start the ranks that it was asked for.
-pub const ENGINE_RANKS: &str = "engine.ranks";
-/// Stable id: the engine ended before any rank began.
-pub const ENGINE_START: &str = "engine.start";
-/// Stable id: a program that cannot be executed.
-pub const RANK_EXEC: &str = "rank.exec";
 
 /// A refusal as an ending.
 pub fn refused(refusal: &Refusal) -> Ending {
     make(
         refusal.verdict.code(),
         Class::Launcher,
-        &refusal.id,
+        refusal.id,
         None,
         refusal.text.clone(),
         refusal.hint.clone(),
@@ -97,7 +93,7 @@ pub fn ending(outcome: &Outcome) -> Ending {
         Some(StopReason::GuardGone) => make(
             137,
             Class::Launcher,
-            "guard.killed",
+            Id::GuardKilled,
             None,
             text!("the launcher's guard process was killed", "启动器的守护进程被杀死"),
             text!(
@@ -117,7 +113,7 @@ fn other_node() -> Ending {
     make(
         Verdict::OtherNode.code(),
         Class::Launcher,
-        "node.other",
+        Id::NodeOther,
         None,
         text!("stopped because another node failed", "因其他节点失败而停止"),
         text!("read the report of the other nodes", "查看其他节点的报告"),
@@ -139,7 +135,7 @@ pub fn stopped(signal: i32) -> Ending {
     make(
         128 + signal,
         Class::Stopped,
-        "stopped.signal",
+        Id::StoppedSignal,
         None,
         text!("stopped from outside by {name}", "被外部信号 {name} 停止"),
         hint,
@@ -153,7 +149,7 @@ pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
     make(
         128 + stopped_by.unwrap_or(signal),
         Class::Launcher,
-        "agent.killed",
+        Id::AgentKilled,
         None,
         text!(
             "the launcher's agent was killed by {name}; its ranks were ended with it",
@@ -172,7 +168,7 @@ pub fn agent_hung(signal: i32) -> Ending {
     make(
         128 + signal,
         Class::Stopped,
-        "agent.hung",
+        Id::AgentHung,
         None,
         text!(
             "stopped from outside by {name}; the launcher's agent did not end within the grace and was killed with its ranks",
@@ -195,7 +191,7 @@ fn by_itself(outcome: &Outcome) -> Ending {
         return make(
             Verdict::EngineStart.code(),
             Class::Engine,
-            ENGINE_START,
+            Id::EngineStart,
             None,
             text!(
                 "the engine ended before any rank began: {en}",
@@ -214,7 +210,7 @@ fn by_itself(outcome: &Outcome) -> Ending {
         None | Some(End::Code(0)) => make(
             0,
             Class::Done,
-            "done",
+            Id::Done,
             None,
             text!("all ranks ended with code 0", "所有 rank 均以 0 结束"),
             Text::same(""),
@@ -224,7 +220,7 @@ fn by_itself(outcome: &Outcome) -> Ending {
             make(
                 end.shell_code(),
                 Class::Engine,
-                "engine.end",
+                Id::EngineEnd,
                 None,
                 text!(
                     "all ranks of this node ended with code 0, but the engine ended with {en}",
@@ -262,7 +258,7 @@ fn engine_ranks(outcome: &Outcome) -> Ending {
             "本节点 {local} 个 rank 中只启动了 {began} 个"
         ),
     };
-    make(Verdict::EngineStart.code(), Class::Engine, ENGINE_RANKS, None, text, own_mode())
+    make(Verdict::EngineStart.code(), Class::Engine, Id::EngineRanks, None, text, own_mode())
 }
 
 /// What a rank found instead of the `planned` world size.
@@ -283,7 +279,7 @@ pub fn other_world(other: OtherWorld, planned: u32) -> Text {
 /// The ending with a better `cure` than the general one, where the engine started another
 /// job than the planned one.
 pub fn with_cure(ending: Ending, outcome: &Outcome, cure: Option<Text>) -> Ending {
-    let blamed = ending.id == ENGINE_RANKS
+    let blamed = ending.id == Id::EngineRanks
         || (ending.class == Class::Script && outcome.other_world.is_some());
     match cure {
         Some(hint) if blamed => Ending { hint, ..ending },
@@ -354,7 +350,7 @@ fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
         return make(
             code,
             Class::Script,
-            RANK_EXEC,
+            Id::RankExec,
             Some(rank.0),
             text!(
                 "the program {program} cannot be executed: {error}",
@@ -372,7 +368,7 @@ fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
         Some(End::Code(code)) => make(
             code,
             Class::Script,
-            "rank.exit",
+            Id::RankExit,
             Some(rank.0),
             text!("rank {rank} exited with code {code}", "rank {rank} 以退出码 {code} 结束"),
             read_log,
@@ -391,12 +387,12 @@ fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
                 _ => read_log,
             };
             let text = text!("rank {rank} was killed by {name}", "rank {rank} 被 {name} 杀死");
-            make(128 + signal, Class::Script, "rank.signal", Some(rank.0), text, hint)
+            make(128 + signal, Class::Script, Id::RankSignal, Some(rank.0), text, hint)
         }
         None => make(
             137,
             Class::Launcher,
-            "shim.killed",
+            Id::ShimKilled,
             Some(rank.0),
             text!(
                 "the process that watched rank {rank} was killed; the rank was ended with it",
@@ -426,7 +422,7 @@ fn engine_gone(end: End) -> Ending {
     make(
         code,
         Class::Engine,
-        "engine.gone",
+        Id::EngineGone,
         None,
         text!(
             "the engine ended while its ranks were running: {en}",
@@ -453,7 +449,7 @@ fn unkillable(outcome: &Outcome) -> Ending {
         return make(
             Verdict::Stale.code(),
             Class::Launcher,
-            FORBIDDEN,
+            Id::Forbidden,
             None,
             text!(
                 "processes that ranklaunch may not signal are left: {list}",
@@ -468,7 +464,7 @@ fn unkillable(outcome: &Outcome) -> Ending {
     make(
         Verdict::Stale.code(),
         Class::Launcher,
-        UNKILLABLE,
+        Id::Unkillable,
         None,
         text!("processes outlived SIGKILL: {list}", "以下进程在 SIGKILL 后仍存活：{list}"),
         text!(
@@ -515,7 +511,7 @@ mod tests {
         };
         let ok = Some(End::Code(0));
         let rows = [
-            (two(ok, ok, None), 0, "done"),
+            (two(ok, ok, None), 0, Id::Done),
             (
                 two(
                     Some(End::Signal(15)),
@@ -523,7 +519,7 @@ mod tests {
                     Some(StopReason::RankFailed(GlobalRank(1))),
                 ),
                 7,
-                "rank.exit",
+                Id::RankExit,
             ),
             (
                 two(
@@ -532,17 +528,17 @@ mod tests {
                     Some(StopReason::RankFailed(GlobalRank(0))),
                 ),
                 139,
-                "rank.signal",
+                Id::RankSignal,
             ),
-            (two(ok, ok, Some(StopReason::Signal(15))), 143, "stopped.signal"),
-            (two(None, ok, Some(StopReason::RankFailed(GlobalRank(0)))), 137, "shim.killed"),
-            (two(ok, ok, Some(StopReason::EngineGone(End::Signal(9)))), 137, "engine.gone"),
-            (Outcome { engine: Some(End::Code(1)), ..Outcome::default() }, 68, "engine.start"),
-            (Outcome { engine: Some(End::Code(1)), ..two(ok, ok, None) }, 1, "engine.end"),
+            (two(ok, ok, Some(StopReason::Signal(15))), 143, Id::StoppedSignal),
+            (two(None, ok, Some(StopReason::RankFailed(GlobalRank(0)))), 137, Id::ShimKilled),
+            (two(ok, ok, Some(StopReason::EngineGone(End::Signal(9)))), 137, Id::EngineGone),
+            (Outcome { engine: Some(End::Code(1)), ..Outcome::default() }, 68, Id::EngineStart),
+            (Outcome { engine: Some(End::Code(1)), ..two(ok, ok, None) }, 1, Id::EngineEnd),
         ];
         for (outcome, code, id) in rows {
             let ending = ending(&outcome);
-            assert_eq!((ending.code, ending.id.as_str()), (code, id), "{outcome:?}");
+            assert_eq!((ending.code, ending.id), (code, id), "{outcome:?}");
         }
     }
 
@@ -605,7 +601,7 @@ mod tests {
             ..Outcome::default()
         };
         let ending = ending(&outcome);
-        assert_eq!((ending.code, ending.id.as_str()), (1, "rank.exit"));
+        assert_eq!((ending.code, ending.id), (1, Id::RankExit));
         assert!(ending.hint.en.starts_with("rank 0 found no WORLD_SIZE"), "{ending:?}");
     }
 

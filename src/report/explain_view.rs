@@ -50,7 +50,7 @@ fn nature(id: Id) -> Text {
         let _ = write!(en, "; exit code {}", codes.en);
         let _ = write!(zh, "；退出码 {}", codes.zh);
     }
-    if let Some(usual) = id.severity() {
+    if let Some(usual) = id.usual() {
         let Text { en: usual, zh: usual_zh } = usual.words();
         let _ = write!(en, "; default {usual}");
         let _ = write!(zh, "；默认 {usual_zh}");
@@ -140,7 +140,7 @@ fn one(subject: Subject, lang: Lang) -> Value {
             out.insert("id".to_owned(), json!(id));
             out.insert("kinds".to_owned(), json!(kinds));
             out.insert("exit_codes".to_owned(), json!(codes));
-            if let Some(usual) = id.severity() {
+            if let Some(usual) = id.usual() {
                 out.insert("default_severity".to_owned(), json!(usual.as_str()));
                 if let Some(place) = usual.fails_where() {
                     out.insert("fails_where".to_owned(), json!(place.get(lang)));

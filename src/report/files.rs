@@ -190,13 +190,14 @@ mod tests {
     use super::*;
     use crate::lang::Text;
     use crate::verdict::Class;
+    use crate::verdict::Id;
 
     #[test]
     fn the_termination_message_stays_whole_below_the_limit() {
         let ending = Ending {
             code: 7,
             class: Class::Script,
-            id: "rank.exit".into(),
+            id: Id::RankExit,
             rank: Some(3),
             node: None,
             text: Text::same("长\u{1}".repeat(5000)),

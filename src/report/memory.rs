@@ -5,9 +5,7 @@ use crate::lang::{Text, bytes};
 use crate::observe::OomKills;
 use crate::supervise::{End, Outcome, StopReason};
 use crate::text;
-
-/// Stable id of the cause.
-pub const ID: &str = "memory.oom";
+use crate::verdict::Id;
 
 /// SIGKILL: what the kernel's out-of-memory killer sends, and people too.
 const KILL: i32 = 9;
@@ -23,7 +21,7 @@ pub fn attributed(
     counts: bool,
 ) -> Ending {
     let Some(kills) = kills else {
-        let killed = counts && ending.id == "rank.signal" && ending.code == 128 + KILL;
+        let killed = counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
         return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
     };
     match victim(outcome, ending.rank) {
@@ -37,7 +35,7 @@ pub fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
     let Text { en, zh } = victim;
     let Text { en: limit, zh: limit_zh } = limit(kills);
     Ending {
-        id: ID.into(),
+        id: Id::MemoryOom,
         text: text!(
             "{en} was killed by the kernel's out-of-memory killer: {limit}",
             "{zh} 被内核 OOM killer 杀死：{limit_zh}"
@@ -136,20 +134,26 @@ mod tests {
         let engine = Some(StopReason::EngineGone(End::Signal(9)));
         let told = Some(StopReason::Signal(15));
         let rows = [
-            (Some(End::Signal(9)), failed, Some(BOX), ID, "limit is 64 MiB, and its use peaked"),
-            (Some(End::Signal(9)), failed, Some(NODE), ID, "the node itself"),
-            (Some(End::Signal(9)), failed, None, "rank.signal", "SIGKILL"),
-            (None, failed, Some(BOX), ID, "the process that watched rank 3"),
-            (Some(End::Code(0)), engine, Some(BOX), ID, "the engine was killed"),
-            (Some(End::Code(1)), failed, Some(BOX), "rank.exit", "exited with code 1"),
-            (Some(End::Signal(9)), told, Some(BOX), "stopped.signal", "SIGTERM"),
+            (
+                Some(End::Signal(9)),
+                failed,
+                Some(BOX),
+                Id::MemoryOom,
+                "limit is 64 MiB, and its use peaked",
+            ),
+            (Some(End::Signal(9)), failed, Some(NODE), Id::MemoryOom, "the node itself"),
+            (Some(End::Signal(9)), failed, None, Id::RankSignal, "SIGKILL"),
+            (None, failed, Some(BOX), Id::MemoryOom, "the process that watched rank 3"),
+            (Some(End::Code(0)), engine, Some(BOX), Id::MemoryOom, "the engine was killed"),
+            (Some(End::Code(1)), failed, Some(BOX), Id::RankExit, "exited with code 1"),
+            (Some(End::Signal(9)), told, Some(BOX), Id::StoppedSignal, "SIGTERM"),
         ];
         for (end, stop, kills, id, words) in rows {
             let outcome = outcome(end, stop);
             let plain = super::super::ending(&outcome);
             let code = plain.code;
             let ending = attributed(plain, &outcome, kills, true);
-            assert_eq!((ending.id.as_str(), ending.code), (id, code), "{ending:?}");
+            assert_eq!((ending.id, ending.code), (id, code), "{ending:?}");
             assert!(ending.text.en.contains(words), "{ending:?}");
             let says = ending.hint.en.contains("limits.memory");
             assert_eq!(says, kills == Some(BOX) && stop != told, "{ending:?}");

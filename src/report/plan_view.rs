@@ -371,7 +371,7 @@ mod tests {
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings, strings, wan};
     use crate::settings::{Engine, EnvSetting, Program, Source, Sourced};
-    use crate::verdict::Verdict;
+    use crate::verdict::Id;
 
     fn command(argv: Vec<OsString>) -> Plan {
         let mut settings = settings(&[]);
@@ -446,7 +446,7 @@ mod tests {
             ),
             ("/network/hcas", json!([])),
             ("/env/CUDA_DEVICE_ORDER", json!("PCI_BUS_ID")),
-            ("/warnings/0/id", json!("gpu.unused")),
+            ("/warnings/0/id", json!(Id::GpuUnused)),
         ] {
             assert_eq!(value.pointer(pointer), Some(&expected), "{pointer}");
         }
@@ -534,15 +534,11 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_object() {
-        let refusal = Refusal::new(
-            Verdict::Layout,
-            "layout.unsolvable",
-            Text::new("no", "不行"),
-            Text::same("hint"),
-        );
+        let refusal =
+            Refusal::new(Id::LayoutUnsolvable, Text::new("no", "不行"), Text::same("hint"));
         assert_eq!(
             refusal_json(&refusal, Lang::Zh),
-            json!({"schema": 1, "refused": {"id": "layout.unsolvable", "text": "不行", "hint": "hint"}})
+            json!({"schema": 1, "refused": {"id": Id::LayoutUnsolvable, "text": "不行", "hint": "hint"}})
         );
     }
 }

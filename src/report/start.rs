@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use crate::check::is_advice;
 use crate::lang::Text;
 use crate::plan::Plan;
 use crate::settings::{LayoutRule, Settings};
@@ -26,7 +25,7 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
     table(&mut out, rows(plan, settings));
     // Whoever names a check wants to hear of it.
     let is_remark = |warning: &&Warning| {
-        is_advice(&warning.id) && !settings.severities.contains_key(&warning.id)
+        warning.id.is_advice() && !settings.severities.contains_key(&warning.id)
     };
     let (remarks, telling): (Vec<&Warning>, Vec<&Warning>) =
         plan.warnings.iter().partition(is_remark);
@@ -121,6 +120,7 @@ mod tests {
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings};
     use crate::settings::Sourced;
+    use crate::verdict::Id;
     use crate::verdict::{Severity, Warning};
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
 
         // Advice is one line, what can change the result stands in full.
         let mut noisy = plan.clone();
-        for id in ["nofile", "clock.sync", "shm.size"] {
+        for id in [Id::Nofile, Id::ClockSync, Id::ShmSize] {
             let text = Text::same(format!("about {id}"));
             noisy.warnings.push(Warning::new(id, text, Text::same("do")));
         }
@@ -145,7 +145,7 @@ mod tests {
             "{said}"
         );
         let asked = Sourced::default_value(Severity::Warn);
-        settings.severities.insert("nofile".to_owned(), asked);
+        settings.severities.insert(Id::Nofile, asked);
         let said = super::block(&noisy, &settings);
         assert!(said.contains("about nofile") && said.contains("1 remark (clock.sync)"), "{said}");
 

@@ -9,15 +9,15 @@ use std::fmt;
 
 use super::refuse::{quoted, usage};
 use super::value::{positive, size};
-use super::{CHECK_IDS, Settings, Source, Sourced};
+use super::{Settings, Source, Sourced};
 use crate::text;
-use crate::verdict::{Refusal, Severity};
+use crate::verdict::{Id, Refusal, Severity};
 
 /// More GPUs than a node has.
 const MOST: u32 = 1024;
 
 /// Checks that are about the job and not about the machine.
-const KEPT: [&str; 2] = ["gpu.count", "env.nccl"];
+const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
 
 /// The GPUs of a node that is not at hand, all of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,14 +62,14 @@ impl Assumed {
     /// Settings for a plan of that node: this machine's own checks are silent unless a flag
     /// or a variable asks for them.
     pub(crate) fn apply(self, settings: &mut Settings) {
-        let ids = CHECK_IDS.iter().chain(&["python.interpreter"]);
+        let ids = Id::checks().chain([Id::PythonInterpreter]);
         for id in ids.filter(|id| !KEPT.contains(id)) {
-            let asked = settings.severities.get(*id).is_some_and(|severity| {
+            let asked = settings.severities.get(&id).is_some_and(|severity| {
                 matches!(severity.source, Source::Flag(_) | Source::Environment(_))
             });
             if !asked {
                 let off = Sourced::new(Severity::Off, Source::Flag("--assume".to_owned()));
-                settings.severities.insert((*id).to_owned(), off);
+                settings.severities.insert(id, off);
             }
         }
         settings.assumed = Some(self);
@@ -94,7 +94,7 @@ impl fmt::Display for Assumed {
 fn wrong(word: &OsStr) -> Refusal {
     let word = quoted(word);
     usage(
-        "assume",
+        Id::SettingsAssume,
         text!(
             "--assume is {word}, but must name the GPUs of a node: gpus=N from 1 to {MOST}, and perhaps name=NAME and memory=SIZE",
             "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称 和 memory=容量"
@@ -139,7 +139,7 @@ mod tests {
             "gpus=8,",
         ] {
             let refusal = read(&[word]).expect_err(word);
-            assert_eq!((refusal.id.as_str(), refusal.verdict.code()), ("settings.assume", 64));
+            assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsAssume, 64));
             assert!(refusal.hint.en.contains("gpus=8") && refusal.hint.zh.contains("gpus=8"));
         }
     }

@@ -10,10 +10,7 @@ use super::refuse::{spaced, suggest, usage};
 use crate::lang::Text;
 use crate::nearest::nearest;
 use crate::text;
-use crate::verdict::Refusal;
-
-/// The id of every refusal about a profile as a file.
-pub(super) const PROFILE: &str = "profile";
+use crate::verdict::{Id, Refusal};
 
 /// Where the text came from, for lines and messages.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +34,7 @@ impl<'a> Document<'a> {
             let line = self.line(error.span().map_or(0, |span| span.start));
             let (file, message) = (self.file, error.message().replace('\n', ", "));
             usage(
-                PROFILE,
+                Id::SettingsProfile,
                 text!(
                     "{file}:{line}: not TOML: {message}",
                     "{file}:{line}: 不是合法的 TOML: {message}"
@@ -86,7 +83,7 @@ impl<'a> Document<'a> {
             "{file}:{line}: {inside} has no key `{key}`",
             "{file}:{line}: {inside} 中没有键 `{key}`"
         );
-        usage(PROFILE, text, hint)
+        usage(Id::SettingsProfile, text, hint)
     }
 
     /// Something at a line that must be otherwise.
@@ -96,7 +93,7 @@ impl<'a> Document<'a> {
             format!("{file}:{line}: {}", problem.en),
             format!("{file}:{line}: {}", problem.zh),
         );
-        usage(PROFILE, text, hint)
+        usage(Id::SettingsProfile, text, hint)
     }
 
     /// A value of the wrong TOML type.

@@ -4,52 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::{EnvSetting, Settings, Source, Sourced};
-use crate::verdict::Severity;
-
-/// The checks whose severity can be set.
-pub const CHECK_IDS: &[&str] = &[
-    "gpu.count",
-    "gpu.fault",
-    "gpu.fabric",
-    "gpu.busy",
-    "gpu.health",
-    "gpu.link",
-    "gpu.mode",
-    "shm.size",
-    "memlock",
-    "nofile",
-    "memory.limit",
-    "cpu.limit",
-    "hami.limit",
-    "port.free",
-    "master.resolve",
-    "master.reach",
-    "rdma.ports",
-    "env.nccl",
-    "python.torch",
-    "script.file",
-    "engine.file",
-    "disk.logs",
-    "clock.sync",
-    "pids.limit",
-    "storage.alive",
-    "signals.term",
-    "torch.allreduce",
-    "shm.leftovers",
-    "stack.size",
-    "disk.space",
-    "rdma.gpudirect",
-    "env.proxy",
-    "cuda.compat",
-    "numa.calls",
-    "nodes.arrive",
-    "nodes.checks",
-    "nodes.differ",
-    "nodes.rails",
-    "link.reach",
-    "link.latency",
-    "link.bandwidth",
-];
+use crate::verdict::{Id, Severity};
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {
     match text {
@@ -79,9 +34,9 @@ pub(super) fn put(settings: &mut Settings, row: &str, entry: &OsStr, source: Sou
         }
         "severity" => {
             let (id, severity) = entry.to_str()?.split_once('=')?;
-            let id = CHECK_IDS.iter().find(|known| **known == id)?;
+            let id = Id::check_named(id)?;
             let severity = Sourced::new(severity_of(severity)?, source);
-            settings.severities.insert((*id).to_owned(), severity);
+            settings.severities.insert(id, severity);
             Some(())
         }
         _ => None,

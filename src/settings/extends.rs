@@ -7,14 +7,13 @@
 
 use std::path::Path;
 
-use super::document::PROFILE;
 use super::places::{self, Found};
 use super::profile::Profile;
 use super::refuse::usage;
 use super::{Sourced, table};
 use crate::host::Host;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// More profiles on top of each other than anybody can oversee.
 const DEEPEST: usize = 8;
@@ -46,7 +45,7 @@ fn whole(found: &Found, above: &mut Vec<String>, host: &Host) -> Result<Profile,
     if above.len() >= DEEPEST {
         let source = &asked.source;
         return Err(usage(
-            PROFILE,
+            Id::SettingsProfile,
             text!(
                 "{source}: more than {DEEPEST} profiles extend each other",
                 "{source}: 超过 {DEEPEST} 个配置层层扩展"

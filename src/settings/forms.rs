@@ -2,12 +2,13 @@
 
 use super::table::{TABLE, Toml};
 use crate::lang::Text;
+use crate::verdict::Id;
 
 /// Where a setting is given and what it takes, for people.
 #[derive(Debug)]
 pub struct Form {
     /// Of the refusal of another value: `settings.nnodes`.
-    pub id: String,
+    pub id: Id,
     /// The strongest way to give it, by which it is called: `--nnodes`.
     pub name: String,
     pub allowed: Text,

@@ -38,12 +38,11 @@ use crate::cli;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::text;
-use crate::verdict::{Refusal, Warning};
+use crate::verdict::{Id, Refusal, Warning};
 
 pub use assumed::Assumed;
 pub use condition::{Condition, Size};
 pub use config_files::config_files;
-pub use entries::CHECK_IDS;
 pub use forms::{Form, forms};
 pub use meeting::read_meeting;
 pub use places::{EMBEDDED, Known, known, text_of};
@@ -177,7 +176,7 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     let (master, port) = wait.target.to_str().and_then(value::endpoint).ok_or_else(|| {
         let target = quoted(&wait.target);
         refuse::usage(
-            "target",
+            Id::SettingsTarget,
             text!(
                 "{target} is not HOST:PORT with a port from 1 to 65535",
                 "{target} 不是 HOST:PORT 的形式，端口应为 1 到 65535"
@@ -333,7 +332,7 @@ fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<D
         None => {
             let value = quoted(raw);
             warnings.push(Warning::new(
-                "settings.grace",
+                Id::SettingsGrace,
                 text!(
                     "{VARIABLE} is {value}, not a number of seconds; 30 s are assumed",
                     "{VARIABLE} 的值为 {value}，不是秒数；按 30 秒处理"

@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::document::PROFILE;
 use super::profile::Profile;
 use super::refuse::{quoted, usage};
 use super::{Source, Sourced};
@@ -11,7 +10,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::nearest::nearest;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// The profiles inside the executable, by name.
 pub const EMBEDDED: &[(&str, &str)] = &[
@@ -97,7 +96,7 @@ pub(super) fn find_base(
             if is_path {
                 let (source, name) = (&asked.source, quoted(name.as_ref()));
                 return Err(usage(
-                    PROFILE,
+                    Id::SettingsProfile,
                     text!(
                         "{source}: extends is {name}, which extends this profile itself",
                         "{source}: extends 的值为 {name}，而它又扩展了本配置"
@@ -232,7 +231,7 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
         ),
     };
     usage(
-        PROFILE,
+        Id::SettingsProfile,
         text!(
             "{source} is {name}, but there is no such profile; embedded: {known}; looked at: {looked}",
             "{source} 的值为 {name}，但没有这个配置；内置配置: {known}；查找过: {looked}"
@@ -248,7 +247,7 @@ fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
     let unusable = |problem: Text| {
         let (en, zh) = (problem.en, problem.zh);
         usage(
-            PROFILE,
+            Id::SettingsProfile,
             text!("{shown}: {en}", "{shown}: {zh}"),
             text!("name another profile with --profile", "请用 --profile 指定其他配置"),
         )

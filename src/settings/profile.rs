@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use super::document::{Document, Entry};
-use super::entries::{CHECK_IDS, is_variable_name, severity_of};
+use super::entries::{is_variable_name, severity_of};
 use super::sizes::{args_if, heads_table, select, unshared};
 use super::table::{Row, TABLE, Toml};
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::text;
-use crate::verdict::{Refusal, Severity, Verdict};
+use crate::verdict::{Id, Refusal, Severity, Verdict};
 
 /// The key at the top that names the profile below this one.
 pub(super) const EXTENDS: &str = "extends";
@@ -44,7 +44,7 @@ pub(super) struct Profile {
     pub(super) heads_table: Option<HeadsTable>,
     pub(super) selects: Vec<Select>,
     pub(super) env: Vec<EnvSetting>,
-    pub(super) severities: BTreeMap<String, Sourced<Severity>>,
+    pub(super) severities: BTreeMap<Id, Sourced<Severity>>,
     pub(super) exit_codes: BTreeMap<i32, i32>,
 }
 
@@ -272,15 +272,15 @@ impl Profile {
                 self.severity(document, inner, &format!("{id}."))?;
                 continue;
             }
-            if !CHECK_IDS.contains(&id.as_str()) {
-                let known: Vec<String> = CHECK_IDS.iter().map(|id| (*id).to_owned()).collect();
+            let Some(check) = Id::check_named(&id) else {
+                let known: Vec<String> = Id::checks().map(|id| id.to_string()).collect();
                 let entry = Entry { key: &id, ..entry };
                 return Err(document.unknown_key(entry, "[severity]", &known));
-            }
+            };
             let severity = entry.value.as_str().and_then(severity_of).ok_or_else(|| {
                 document.wrong_type(entry, text!("fail, warn or off", "fail、warn 或 off"))
             })?;
-            self.severities.insert(id, Sourced::new(severity, document.source(entry.line)));
+            self.severities.insert(check, Sourced::new(severity, document.source(entry.line)));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::launchers::{self, Scope, Target, is_python};
 use crate::mask;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// What is said about words that stand after `--`.
 const COMMAND_LINE: &str = "command line";
@@ -40,7 +40,7 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
         }
         (Some((first, _)), _) if first.is_empty() => {
             return Err(usage(
-                "program",
+                Id::SettingsProgram,
                 text!(
                     "the word after -- is empty, so it names no script",
                     "-- 之后的第一个词为空，没有给出脚本"
@@ -75,7 +75,7 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
 fn module_after(args: &[OsString]) -> Result<Program, Refusal> {
     let missing = || {
         usage(
-            "module",
+            Id::SettingsModule,
             text!("-m without a module's name", "-m 之后缺少模块名"),
             text!(
                 "for example -- -m package.train --epochs 3",
@@ -102,7 +102,7 @@ fn more_arguments(
     let Some(mut program) = module.or_else(|| profile.and_then(of_profile)) else {
         let first = quoted(words.first().map_or(OsStr::new(""), OsString::as_os_str));
         return Err(usage(
-            "program",
+            Id::SettingsProgram,
             text!(
                 "the words after -- begin with {first}, and nothing names a script",
                 "-- 之后的第一个词是 {first}，但没有给出脚本"
@@ -165,7 +165,7 @@ fn for_engine(program: Sourced<Program>, engine: Engine) -> Result<Sourced<Progr
         Program::Module { name, .. } if engine.runs_a_command() => {
             let name = quoted(name.as_ref());
             return Err(usage(
-                "module",
+                Id::SettingsModule,
                 text!(
                     "{source}: module {name} with engine command, which runs a command as it stands",
                     "{source}: engine 为 command 时只能原样运行命令，不能运行模块 {name}"
@@ -309,7 +309,7 @@ fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {
         )
     };
     usage(
-        "launcher_as_script",
+        Id::SettingsLauncherAsScript,
         text!(
             "{source}: {name} is a launcher itself, and each rank would start it once more: several jobs in place of one",
             "{source}：{name} 本身就是启动器，每个 rank 都会再启动它一次，结果是多个任务而不是一个"
@@ -339,7 +339,7 @@ fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(
     let name = quoted(path);
     let line = shown(&[&[path.to_owned()][..], args].concat());
     Err(usage(
-        "shell_script",
+        Id::SettingsShellScript,
         text!(
             "{name} is a shell script and not executable, so python would be given it",
             "{name} 是 shell 脚本且没有执行权限，会被交给 python 运行"

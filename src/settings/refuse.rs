@@ -3,14 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::entries::CHECK_IDS;
 use super::table::Row;
 use super::{Source, Sourced};
 use crate::lang::Text;
 use crate::mask;
 use crate::nearest::nearest;
 use crate::text;
-use crate::verdict::{Refusal, Verdict, Warning};
+use crate::verdict::{Id, Refusal, Verdict, Warning};
 
 /// A value as it may be quoted: escaped, masked by its setting's entries, not endless.
 pub(super) fn quoted(value: &OsStr) -> String {
@@ -72,7 +71,7 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
         }
         _ => text!("for example {flag}", "例如 {flag}"),
     });
-    Refusal::new(Verdict::Usage, row.id(), text, hint)
+    Refusal::with(Verdict::Usage, row.id(), text, hint)
 }
 
 /// What is meant where others give such a value, or where an id is mistyped.
@@ -81,20 +80,21 @@ fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
     match row.name {
         "severity" => {
             let (id, what) = value.split_once('=').unwrap_or((value, ""));
-            if CHECK_IDS.contains(&id) {
+            if Id::check_named(id).is_some() {
                 return Some(text!(
                     "write --severity {id}=fail, {id}=warn or {id}=off",
                     "请写 --severity {id}=fail、{id}=warn 或 {id}=off"
                 ));
             }
             let what = if matches!(what, "fail" | "warn" | "off") { what } else { "warn" };
-            let family: Vec<&str> = CHECK_IDS
+            let checks: Vec<&str> = Id::checks().map(Id::as_str).collect();
+            let family: Vec<&str> = checks
                 .iter()
                 .copied()
                 .filter(|known| known.strip_prefix(id).is_some_and(|rest| rest.starts_with('.')))
                 .collect();
-            let known = if family.is_empty() { CHECK_IDS } else { &family }.join(", ");
-            Some(match nearest(id, CHECK_IDS.iter().copied()) {
+            let known = if family.is_empty() { &checks } else { &family }.join(", ");
+            Some(match nearest(id, checks.iter().copied()) {
                 Some(near) => text!(
                     "did you mean --severity {near}={what}?",
                     "是否想写 --severity {near}={what}？"
@@ -121,7 +121,7 @@ fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
 pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
     let Sourced { value, source } = rank;
     Warning::new(
-        "settings.node_rank",
+        Id::SettingsNodeRank,
         text!(
             "{source} says node_rank = {value}: every node that uses this profile is node {value}",
             "{source} 设置了 node_rank = {value}：使用该配置的每个节点都会成为节点 {value}"
@@ -145,8 +145,8 @@ pub(super) fn spaced(zh: &str) -> String {
 }
 
 /// A usage refusal with its own words.
-pub(super) fn usage(name: &str, text: Text, hint: Text) -> Refusal {
-    Refusal::new(Verdict::Usage, format!("settings.{name}"), text, hint)
+pub(super) fn usage(id: Id, text: Text, hint: Text) -> Refusal {
+    Refusal::with(Verdict::Usage, id, text, hint)
 }
 
 /// `did you mean …?` where a known name is near, else the list of known names.
@@ -159,7 +159,7 @@ pub(super) fn suggest(nearest: Option<&str>, known: &str) -> Text {
 
 pub(super) fn empty_variable(variable: &str) -> Warning {
     Warning::new(
-        "settings.empty",
+        Id::SettingsEmpty,
         text!("{variable} is set and empty, so it counts as unset", "{variable} 为空，视为未设置"),
         text!("give it a value or remove it", "请赋值或删除该变量"),
     )
@@ -175,5 +175,5 @@ pub(super) fn unknown_variable(variable: &str, nearest: Option<&str>) -> Warning
     };
     let text =
         text!("{variable} is not a setting and has no effect", "{variable} 不是设置项，不起作用");
-    Warning::new("settings.unknown_variable", text, hint)
+    Warning::new(Id::SettingsUnknownVariable, text, hint)
 }

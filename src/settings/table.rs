@@ -16,6 +16,7 @@ use super::{
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
 use crate::lang::{Lang, Text};
+use crate::verdict::Id;
 
 /// One setting. `name` is the flag's and, with `_` for `-`, the profile key's;
 /// in upper case behind RANKLAUNCH_ it is the variable's.
@@ -342,8 +343,8 @@ impl Row {
     }
 
     /// `settings.nproc_per_node`
-    pub(super) fn id(&self) -> String {
-        format!("settings.{}", self.name.replace('-', "_"))
+    pub(super) fn id(&self) -> Id {
+        Id::of_setting(self.name).unwrap_or(Id::Flags)
     }
 }
 

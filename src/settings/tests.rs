@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::reference::{self, REFERENCE};
 use super::*;
 use crate::lang::Text;
-use crate::verdict::{Severity, Verdict};
+use crate::verdict::{Family, Id, Severity, Verdict};
 
 fn options(line: &[&str]) -> cli::Options {
     let words = std::iter::once("ranklaunch").chain(line.iter().copied()).map(OsString::from);
@@ -113,7 +113,7 @@ fn a_bad_value_is_refused_with_place_value_and_what_is_allowed() {
         };
         let refusal = read(&options(&[]), &host(&[(&variable, bad)])).expect_err(&variable);
         let id = format!("settings.{}", row.name.replace('-', "_"));
-        assert_eq!((refusal.verdict, refusal.id), (Verdict::Usage, id));
+        assert_eq!((refusal.verdict, refusal.id.as_str()), (Verdict::Usage, id.as_str()));
         let Text { en, zh } = &refusal.text;
         for text in [en, zh] {
             assert!(text.contains(&variable), "{text}");
@@ -232,10 +232,12 @@ fn severities_may_be_written_with_and_without_quotes() {
     let settings =
         read_profile("[severity]\nshm.size = 'fail'\n'gpu.busy' = 'off'\nmemlock='warn'");
     let severities = settings.expect("settings").severities;
-    let found: Vec<(&str, Severity)> =
-        severities.iter().map(|(id, s)| (id.as_str(), s.value)).collect();
-    let expected =
-        [("gpu.busy", Severity::Off), ("memlock", Severity::Warn), ("shm.size", Severity::Fail)];
+    let found: Vec<(Id, Severity)> = severities.iter().map(|(id, s)| (*id, s.value)).collect();
+    let expected = [
+        (Id::GpuBusy, Severity::Off),
+        (Id::ShmSize, Severity::Fail),
+        (Id::Memlock, Severity::Warn),
+    ];
     assert_eq!(found, expected);
 }
 
@@ -269,13 +271,13 @@ fn entries_add_up_and_the_stronger_wins_one_by_one() {
         ("D", String::new(), "--env".to_owned()),
     ];
     assert_eq!(found, expected);
-    let severity = |id: &str| settings.severities.get(id).map(|s| s.value);
-    assert_eq!(severity("shm.size"), Some(Severity::Warn));
-    assert_eq!(severity("memlock"), Some(Severity::Off));
-    assert_eq!(severity("nofile"), Some(Severity::Fail));
+    let severity = |id: Id| settings.severities.get(&id).map(|s| s.value);
+    assert_eq!(severity(Id::ShmSize), Some(Severity::Warn));
+    assert_eq!(severity(Id::Memlock), Some(Severity::Off));
+    assert_eq!(severity(Id::Nofile), Some(Severity::Fail));
 
     for bad in ["--env=x", "--env==x", "--env=A B=x"] {
-        assert_eq!(read(&options(&[bad]), &host(&[])).expect_err(bad).id, "settings.env");
+        assert_eq!(read(&options(&[bad]), &host(&[])).expect_err(bad).id, Id::SettingsEnv);
     }
     let secret = read(&options(&["--env", "HF_TOKEN hunter2"]), &host(&[])).expect_err("no =");
     assert!(secret.text.en.contains("`HF_TOKEN`") && !secret.text.en.contains("hunter2"));
@@ -322,10 +324,10 @@ fn the_words_after_the_dashes_become_a_program() {
     assert_eq!(program(&["--engine", "command", "--", "run.py"]), command(&["run.py"]));
     assert_eq!(program(&[]), Ok(None));
     for (line, id) in [
-        (&["--", "--lr", "1"][..], "settings.program"),
-        (&["--", "-m"], "settings.module"),
-        (&["--engine", "command", "-m", "a"], "settings.module"),
-        (&["-m", ""], "settings.module"),
+        (&["--", "--lr", "1"][..], Id::SettingsProgram),
+        (&["--", "-m"], Id::SettingsModule),
+        (&["--engine", "command", "-m", "a"], Id::SettingsModule),
+        (&["-m", ""], Id::SettingsModule),
     ] {
         assert_eq!(program(line).expect_err("no program").id, id, "{line:?}");
     }
@@ -372,10 +374,7 @@ fn a_launcher_is_no_script() {
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let refusal = read(&options(&words), &node).expect_err(line);
-        assert_eq!(
-            (refusal.id.as_ref(), refusal.verdict.code()),
-            ("settings.launcher_as_script", 64)
-        );
+        assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsLauncherAsScript, 64));
         assert!(refusal.text.en.contains(&format!("{name} is a launcher")), "{}", refusal.text.en);
         assert!(refusal.text.zh.contains(name), "{}", refusal.text.zh);
         let hint = refusal.hint;
@@ -416,7 +415,7 @@ fn a_shell_script_is_not_for_python() {
     let node = Host::replayed(root.path(), BTreeMap::new());
     for name in ["/tr.sh", "/start", "gone.sh"] {
         let refusal = read(&options(&["--", name, "--lr", "1"]), &node).expect_err(name);
-        assert_eq!((refusal.id.as_ref(), refusal.verdict.code()), ("settings.shell_script", 64));
+        assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsShellScript, 64));
         let way = format!("-- bash {name} --lr 1");
         assert!(refusal.hint.en.contains(&way) && refusal.hint.zh.contains(&way), "{refusal:?}");
     }
@@ -542,7 +541,7 @@ fn wait_reads_its_target_and_its_time() {
     let found = wait("[fd00::1]:29500", Some("5")).expect("a target");
     assert_eq!((found.host.as_str(), found.port, found.timeout.as_secs()), ("fd00::1", 29500, 5));
     assert_eq!(wait("a:1", None).expect("a target").timeout, Duration::from_secs(120));
-    assert_eq!(wait("a", None).expect_err("no port").id, "settings.target");
+    assert_eq!(wait("a", None).expect_err("no port").id, Id::SettingsTarget);
     let refusal = wait("a:1", Some("soon")).expect_err("no time");
     assert!(refusal.text.en.starts_with("--timeout is `soon`"), "{}", refusal.text.en);
 }
@@ -587,7 +586,7 @@ fn wan22_is_the_job_of_the_guide() {
     assert_eq!(settings.layout.checkpoint_argument.as_deref(), Some("--ckpt_dir"));
     assert_eq!(settings.nproc_per_node.value, Nproc::Auto);
     assert_eq!(settings.engine.value, Engine::Torchrun);
-    assert_eq!(settings.severities["shm.size"].value, Severity::Fail);
+    assert_eq!(settings.severities[&Id::ShmSize].value, Severity::Fail);
 }
 
 #[test]
@@ -615,7 +614,7 @@ fn taehv_is_the_job_of_the_platform_guide() {
             args: words(&["--config", "{train_config}"])
         })
     );
-    assert_eq!(settings.severities["shm.size"].value, Severity::Fail);
+    assert_eq!(settings.severities[&Id::ShmSize].value, Severity::Fail);
     assert!(settings.env.is_empty());
 }
 
@@ -695,8 +694,8 @@ fn the_reference_shows_every_key_and_is_a_profile() {
     for key in profile::JOB_KEYS.iter().chain(&["total_gpus", "values", "argument", "default"]) {
         assert!(shown(key), "{key} is missing");
     }
-    for id in CHECK_IDS {
-        assert!(settings.severities.contains_key(*id), "{id} is missing");
+    for id in Id::checks() {
+        assert!(settings.severities.contains_key(&id), "{id} is missing");
     }
     for section in profile::SECTIONS {
         assert!(text.contains(&format!("[{section}]")), "[{section}] is missing");
@@ -724,7 +723,7 @@ fn the_reference_shows_every_key_and_is_a_profile() {
         text.join("\n")
     };
     assert_eq!(of(&settings), of(&none));
-    assert!(settings.warnings.iter().any(|warning| warning.id == "settings.node_rank"));
+    assert!(settings.warnings.iter().any(|warning| warning.id == Id::SettingsNodeRank));
 }
 
 /// What help says of a default, in so far as it is a value, is the default.
@@ -828,7 +827,7 @@ fn what_is_probably_meant_is_said() {
         (&["--severity", "shm.sise=fail"][..], "did you mean --severity shm.size=fail?"),
         (&["--severity", "shm.size"], "--severity shm.size=fail"),
         (&["--severity", "shm.size=bad"], "--severity shm.size=fail"),
-        (&["--severity", "colour=fail"], "gpu.count, gpu.fault"),
+        (&["--severity", "colour=fail"], "gpu.fault, gpu.fabric"),
         (&["--nnodes", "1:2"], "PET_NNODES"),
         (&["--nproc_per_node", "gpu"], "--nproc-per-node auto --device gpu"),
     ] {
@@ -900,7 +899,7 @@ proptest! {
         };
         if let Err(refusal) = read(&given, &Host::replayed("/nonexistent", environment)) {
             prop_assert_eq!(refusal.verdict, Verdict::Usage);
-            prop_assert!(refusal.id.starts_with("settings."));
+            prop_assert_eq!(refusal.id.family(), Family::Settings);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::assumed::Assumed;
 use super::condition::Condition;
 use crate::engine::Engine;
 use crate::lang::Lang;
-use crate::verdict::{Severity, Warning};
+use crate::verdict::{Id, Severity, Warning};
 
 /// Where a value came from, in words that a person can act on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +121,7 @@ pub struct Settings {
     pub probe: Sourced<ProbeMode>,
     pub rdma: Sourced<Rdma>,
     /// By check id (`shm.size`).
-    pub severities: BTreeMap<String, Sourced<Severity>>,
+    pub severities: BTreeMap<Id, Sourced<Severity>>,
     /// Verdict code → code to exit with.
     pub exit_codes: BTreeMap<i32, i32>,
     pub interactive: bool,

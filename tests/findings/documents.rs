@@ -94,7 +94,7 @@ fn findings(lang: Lang) -> String {
         for id in family.ids() {
             let kinds = joined(id.kinds().into_iter().map(Kind::words), lang);
             let codes = joined(id.codes().into_iter().map(ranklaunch::findings::Exit::words), lang);
-            let usual = id.severity().map(|usual| usual.words());
+            let usual = id.usual().map(|usual| usual.words());
             let usual = usual.as_ref().map_or("", |usual| usual.get(lang)).to_owned();
             let what = id.explanation().what;
             let name = format!("`{id}`");

@@ -8,6 +8,7 @@ use super::super::yaml::Node;
 use super::{containers, places};
 use crate::lang::Text;
 use crate::text;
+use crate::verdict::Id;
 
 /// Literal variables of a container: its own, and what its script exports.
 fn literals<'b>(container: &'b Container<'_>) -> impl Iterator<Item = (&'b str, &'b str, usize)> {
@@ -231,7 +232,7 @@ pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 continue;
             }
             let line = service.at(&["metadata", "name"]).map_or(service.line, |name| name.line);
-            findings.at(*file, "service.links");
+            findings.at(*file, Id::ServiceLinks);
             let pod = &job.name;
             findings.error(
                 line,
@@ -244,7 +245,7 @@ pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
                     "请在 Pod 中设置 enableServiceLinks: false，或给 Service 换个名称"
                 ),
             );
-            findings.at(job.file, "service.links");
+            findings.at(job.file, Id::ServiceLinks);
             break;
         }
     }

@@ -17,7 +17,7 @@ use crate::plan::sizes::{self, Axis};
 use crate::plan::{Notes, conditional, heads as heads_of, select as rows};
 use crate::settings::{LayoutRule, Program, Settings, Source};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 /// What ranklaunch is told of the layout, or else what is known of the script.
 fn settings<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, 'b>) -> Option<&'b Settings> {
@@ -107,12 +107,12 @@ fn refused(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<(Refusal, usi
     let problem = problem(scene, place, settings(scene, place)?)?;
     let refusal = solve(&problem).err()?;
     let literal = ulysses(scene, place).or_else(|| ring(scene, place));
-    let (line, by_heads) = match (refusal.id.as_ref(), literal, &problem.ulysses) {
-        ("layout.literal", Some(word), Some(stated)) => {
+    let (line, by_heads) = match (refusal.id, literal, &problem.ulysses) {
+        (Id::LayoutLiteral, Some(word), Some(stated)) => {
             (word.line, problem.heads.is_some_and(|heads| heads % stated.value != 0))
         }
-        ("layout.literal", Some(word), None) => (word.line, false),
-        ("layout.nproc", ..) => {
+        (Id::LayoutLiteral, Some(word), None) => (word.line, false),
+        (Id::LayoutNproc, ..) => {
             (place.launch.get(Field::Nproc).map_or(place.launch.line, |word| word.line), false)
         }
         _ => {

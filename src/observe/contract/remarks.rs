@@ -4,6 +4,7 @@
 //! Data only. A remark is made while none of the variables in `unless` is set.
 
 use crate::lang::Text;
+use crate::verdict::Id;
 
 /// What to do on this platform where its evidence is half-given.
 pub(super) struct Advice {
@@ -16,7 +17,7 @@ pub(super) struct Advice {
 pub(super) struct Remark {
     pub(super) platform: &'static str,
     pub(super) unless: &'static [&'static str],
-    pub(super) id: &'static str,
+    pub(super) id: Id,
     text: (&'static str, &'static str),
     hint: (&'static str, &'static str),
 }
@@ -62,7 +63,7 @@ pub(super) const REMARKS: &[Remark] = &[Remark {
         "PRTE_MCA_odls_base_sigkill_timeout",
         "PRTE_MCA_odls_sigkill_timeout",
     ],
-    id: "launcher.grace",
+    id: Id::LauncherGrace,
     text: (
         "mpirun kills this command 1 s after TERM, so that a checkpoint at the end and the closing lines are lost",
         "mpirun 在 TERM 之后 1 秒就会强制终止本命令，结束时的检查点和末尾输出会丢失",

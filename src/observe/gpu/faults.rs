@@ -11,7 +11,7 @@ use crate::lang::Text;
 use crate::observe::Gpu;
 use crate::probe::{CallError, NvmlAnswer, NvmlGpu, ProbeError};
 use crate::text;
-use crate::verdict::Warning;
+use crate::verdict::{Id, Warning};
 
 /// NVML return codes (nvml.h) that say something about the driver's state.
 pub(super) mod code {
@@ -41,7 +41,7 @@ pub(super) fn of_node(
         }
         code::GPU_IS_LOST | code::RESET_REQUIRED => Some(of_code(code, "NVML", "NVML", failure)?),
         code::DRIVER_NOT_LOADED if expected => Some(Warning::new(
-            "gpu.fault.driver",
+            Id::GpuFaultDriver,
             text!(
                 "the NVIDIA driver is not loaded, or this container may not open its devices \
                  ({call}: code {code}, {words})",
@@ -54,7 +54,7 @@ pub(super) fn of_node(
             ),
         )),
         code::OPERATING_SYSTEM | code::UNKNOWN if expected => Some(Warning::new(
-            "gpu.fault.access",
+            Id::GpuFaultAccess,
             text!(
                 "NVML cannot reach the driver ({call}: code {code}, {words}); in a running \
                  container this is what a systemctl daemon-reload on the host leaves behind",
@@ -102,7 +102,7 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
         && fabric.is_none()
     {
         faults.push(Warning::new(
-            "gpu.fault.recovery",
+            Id::GpuFaultRecovery,
             text!("{en}: the driver asks for {wanted}", "{zh}：驱动要求{wanted_zh}"),
             text!(
                 "take the node out of service and do what the driver asks (nvidia-smi -q shows it)",
@@ -142,7 +142,7 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     let mut faults = Vec::new();
     if health.remapped_rows.is_some_and(|rows| rows.failed) {
         faults.push(Warning::new(
-            "gpu.fault.remap",
+            Id::GpuFaultRemap,
             text!(
                 "{en}: a memory row could not be remapped (row remapping failure: yes, allowed: no)",
                 "{zh}：有显存行重映射失败（row remapping failure：是，应为否）"
@@ -155,7 +155,7 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     }
     if health.compute_mode.and_then(ComputeMode::of) == Some(ComputeMode::Prohibited) {
         faults.push(Warning::new(
-            "gpu.fault.prohibited",
+            Id::GpuFaultProhibited,
             text!(
                 "{en}: compute mode PROHIBITED (2), so no CUDA program may use it; DEFAULT (0) is expected",
                 "{zh}：计算模式为 PROHIBITED（2），任何 CUDA 程序都不能使用；应为 DEFAULT（0）"
@@ -181,7 +181,7 @@ fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
         FabricState::Unsupported | FabricState::Ready | FabricState::Unknown { .. } => return None,
     };
     Some(Warning::new(
-        "gpu.fabric",
+        Id::GpuFabric,
         text!(
             "{en}: its registration with the NVSwitch fabric {how}, so CUDA gives error 802",
             "{zh}：向 NVSwitch fabric 的注册{how_zh}，CUDA 会报错误 802"
@@ -202,7 +202,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
     let CallError { call, text: words, .. } = error;
     match code {
         code::GPU_IS_LOST => Some(Warning::new(
-            "gpu.fault.lost",
+            Id::GpuFaultLost,
             text!(
                 "{en} has fallen off the bus ({call}: code {code}, {words})",
                 "{zh} 已从总线上掉线（{call}：代码 {code}，{words}）"
@@ -213,7 +213,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
             ),
         )),
         code::RESET_REQUIRED => Some(Warning::new(
-            "gpu.fault.reset-required",
+            Id::GpuFaultResetRequired,
             text!(
                 "{en} needs a reset before it can be used ({call}: code {code}, {words})",
                 "{zh} 需要重置后才能使用（{call}：代码 {code}，{words}）"
@@ -224,7 +224,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
             ),
         )),
         code::UNKNOWN => Some(Warning::new(
-            "gpu.fault.unknown",
+            Id::GpuFaultUnknown,
             text!(
                 "{en} gives an unknown error ({call}: code {code})",
                 "{zh} 返回未知错误（{call}：代码 {code}）"
@@ -269,7 +269,7 @@ fn mismatch(host: &Host, library: &str) -> Warning {
         ("is of another version".to_owned(), "的版本与之不同".to_owned())
     };
     Warning::new(
-        "gpu.fault.mismatch",
+        Id::GpuFaultMismatch,
         text!(
             "the driver library {library} {is} and the kernel driver is {kernel}",
             "驱动库 {library} {is_zh}，而内核驱动的版本为 {kernel}"
@@ -297,7 +297,7 @@ pub(super) fn kernel_driver_version(host: &Host) -> Option<String> {
 
 fn hung(who: &str, en: &str, zh: &str) -> Warning {
     Warning::new(
-        "gpu.fault.hung",
+        Id::GpuFaultHung,
         text!("{who} hangs: {en}", "{who} 无响应：{zh}"),
         text!(
             "reboot the node: processes in state D on /dev/nvidia* hold the driver; \
@@ -315,7 +315,7 @@ pub(super) fn of_probe(error: &ProbeError) -> Option<Warning> {
             Some(hung("NVML", &en, &zh))
         }
         ProbeError::Crashed { signal, noise } => Some(Warning::new(
-            "gpu.fault.crash",
+            Id::GpuFaultCrash,
             text!(
                 "the driver library crashed with signal {signal} {noise}",
                 "驱动库因信号 {signal} 崩溃 {noise}"

@@ -17,7 +17,7 @@ use crate::probe::GpuProcess;
 use crate::rank::LocalRank;
 use crate::settings::{LayoutRule, Settings};
 use crate::text;
-use crate::verdict::Severity;
+use crate::verdict::{Id, Severity};
 
 /// Bytes in use up to which a GPU counts as idle; a CUDA context alone takes some 500 MB.
 const IDLE: u64 = 1 << 30;
@@ -82,7 +82,7 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
     // Fail is the conductor's to carry out: only after stale processes were ended
     // does memory in use mean anything.
     if gpu::shared_by(facts).is_none()
-        && severity(settings, "gpu.busy", Severity::Warn) != Severity::Off
+        && severity(settings, Id::GpuBusy, Severity::Warn) != Severity::Off
     {
         busy(&facts.gpus, &selected, notes);
     }
@@ -134,7 +134,7 @@ fn device_rank(facts: &Facts, task: &Task, notes: &mut Notes) -> Option<LocalRan
     let set = facts.environment.get("LOCAL_RANK").filter(|value| !value.trim().is_empty());
     if let Some(set) = set {
         notes.warn(
-            "gpu.local-rank",
+            Id::GpuLocalRank,
             text!(
                 "LOCAL_RANK={set} is no device of this task, which sees {visible} of the node's GPUs: torch.cuda.set_device(LOCAL_RANK) fails with \"invalid device ordinal\"",
                 "LOCAL_RANK={set} 不是本 task 可见的设备（它只可见本节点的 {visible} 个 GPU）：torch.cuda.set_device(LOCAL_RANK) 会因 \"invalid device ordinal\" 失败"
@@ -242,7 +242,7 @@ fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
     let known: Option<Vec<_>> = busy.iter().map(|(gpu, _)| gpu.health.processes.as_ref()).collect();
     let Text { en: by, zh: by_zh } = holders(known.map(|lists| lists.into_iter().flatten()));
     notes.warn(
-        "gpu.busy",
+        Id::GpuBusy,
         text!(
             "memory is already in use on GPU (nvidia-smi index) {list}{by}",
             "以下 GPU（nvidia-smi 序号）的显存已被占用：{list}{by_zh}"
@@ -283,7 +283,7 @@ fn unused(visible: usize, nproc: u32, exact: bool, rule: LayoutRule, notes: &mut
         ("", "")
     };
     notes.warn(
-        "gpu.unused",
+        Id::GpuUnused,
         text!(
             "{nproc} of {visible} GPUs are used on every node, {idle} stay idle{batch_en}",
             "每个节点只使用 {visible} 个 GPU 中的 {nproc} 个，{idle} 个闲置{batch_zh}"

@@ -8,6 +8,7 @@ use crate::observe::AccelerateConfig;
 use crate::plan::Plan;
 use crate::plan::notes::Notes;
 use crate::text;
+use crate::verdict::Id;
 
 /// Says what the file decides; `has_mode`: an argument of the engine names the mode anyway.
 pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut Notes) {
@@ -25,7 +26,7 @@ pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes
     match (single, config.given) {
         (false, _) => {}
         (true, true) => notes.warn(
-            "engine.config",
+            Id::EngineConfig,
             text!(
                 "{path} says distributed_type: {mode}, so accelerate starts one process, but {world} are planned",
                 "{path} 中 distributed_type 为 {mode}，accelerate 只会启动一个进程，而计划启动 {world} 个"
@@ -33,7 +34,7 @@ pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes
             config.cure(),
         ),
         (true, false) => notes.warn(
-            "engine.config",
+            Id::EngineConfig,
             text!(
                 "{path}, accelerate's default configuration, says distributed_type: {mode}, but {world} processes are planned: --multi_gpu is passed instead",
                 "accelerate 的默认配置 {path} 中 distributed_type 为 {mode}，而计划启动 {world} 个进程：将改为传递 --multi_gpu"

@@ -11,15 +11,15 @@ use crate::hostlist;
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::text;
-use crate::verdict::{Refusal, Verdict};
+use crate::verdict::{Id, Refusal, Verdict};
 
 use super::cluster;
 
 /// More nodes than any job has; keeps every product of sizes inside u32.
 pub(super) const MOST_NODES: u32 = 100_000;
 
-pub(super) fn refuse(id: &str, text: Text, hint: Text) -> Refusal {
-    Refusal::new(Verdict::Membership, id, text, hint)
+pub(super) fn refuse(id: Id, text: Text, hint: Text) -> Refusal {
+    Refusal::with(Verdict::Membership, id, text, hint)
 }
 
 /// How many nodes a claim stands for.
@@ -53,7 +53,7 @@ pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
 
 pub(super) fn contradiction(one: &Claim, other: &Claim, flag: &str) -> Refusal {
     refuse(
-        "membership.contradiction",
+        Id::MembershipContradiction,
         text!(
             "{one} and {other} contradict each other, and neither is stronger",
             "{one} 与 {other} 相互矛盾，且无法判断以谁为准"
@@ -76,7 +76,7 @@ pub(super) fn number(
     match text.trim().parse::<u32>() {
         Ok(value) if (least..=most).contains(&value) => Ok(value),
         _ => Err(refuse(
-            "membership.number",
+            Id::MembershipNumber,
             text!(
                 "{claim} is not a whole number from {least} to {most}",
                 "{claim} 不是 {least} 到 {most} 之间的整数"
@@ -104,7 +104,7 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
                 std::cmp::Ordering::Less => Ok(Count::Between(least, most)),
                 std::cmp::Ordering::Equal => Ok(Count::Exact(least)),
                 std::cmp::Ordering::Greater => Err(refuse(
-                    "membership.number",
+                    Id::MembershipNumber,
                     text!(
                         "{claim} is a range whose minimum {least} is above its maximum {most}",
                         "{claim} 这一范围的最小值 {least} 大于最大值 {most}"
@@ -125,7 +125,7 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
             match nodes.filter(|nodes| nodes.checked_mul(each) == Some(processes)) {
                 Some(nodes) => Ok(Count::Exact(nodes)),
                 None => Err(refuse(
-                    "membership.processes",
+                    Id::MembershipProcesses,
                     text!(
                         "{claim} counts processes, and it is no multiple of the {each} that a node has",
                         "{claim} 表示进程数，但不是每节点 {each} 个进程的整数倍"
@@ -205,7 +205,7 @@ fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
             ),
         };
         refuse(
-            "membership.rank",
+            Id::MembershipRank,
             text,
             text!(
                 "state the rank of this node: --node-rank K",

@@ -7,7 +7,7 @@ use crate::observe::{Contract, Evidence, Field, Reading, Strength};
 use crate::plan::{Membership, Notes};
 use crate::settings::{Rendezvous, Settings, Source};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, Count, contradiction, refuse, strongest};
 use super::{master, platform};
@@ -46,7 +46,7 @@ pub(super) fn elastic(
     if settings.rdzv.value == Rendezvous::Static && settings.rdzv.source != Source::Default {
         let source = &settings.rdzv.source;
         return Err(refuse(
-            "membership.elastic",
+            Id::MembershipElastic,
             text!(
                 "{claim} is an elastic job, which static rendezvous ({source}) cannot run",
                 "{claim} 是弹性任务，静态 rendezvous（{source}）无法运行"

@@ -6,11 +6,12 @@ use super::*;
 use crate::observe::contract;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced, WorldSizeCounts};
+use crate::verdict::Id;
 
 /// Whatever variable gives the half: nobody goes on alone, and nobody is told a falsehood.
 #[test]
 fn half_of_the_evidence_is_refused_with_what_it_says() {
-    let half = "membership.half-given";
+    let half = Id::MembershipHalfGiven;
     let table = [
         // An index without a count, from the first node as from any other.
         ("RANK=0", half, "RANK=0 is the index of a node"),
@@ -38,42 +39,42 @@ fn half_of_the_evidence_is_refused_with_what_it_says() {
         ("JOB_COMPLETION_INDEX=1 MASTER_ADDR=j-0.svc", half, "JOB_COMPLETION_INDEX=1 and MASTER"),
         ("VC_TASK_INDEX=1 MASTER_ADDR=j-0.svc", half, "MASTER_ADDR=j-0.svc is another host"),
         // Processes where nothing says that they are one per node.
-        ("PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=n0", "membership.tasks", "PMI_SIZE=2 is about"),
+        ("PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=n0", Id::MembershipTasks, "PMI_SIZE=2 is about"),
         (
             "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 MASTER_ADDR=n0",
-            "membership.tasks",
+            Id::MembershipTasks,
             "OMPI_COMM_WORLD_SIZE=2 is about processes",
         ),
         // One process per GPU.
         (
             "RANK=9 WORLD_SIZE=16 NODE_RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=n0",
-            "membership.tasks",
+            Id::MembershipTasks,
             "LOCAL_WORLD_SIZE=8: the platform starts this command 8 times",
         ),
         (
             "RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 LOCAL_WORLD_SIZE=8 MASTER_ADDR=127.0.0.1",
-            "membership.tasks",
+            Id::MembershipTasks,
             "8 times",
         ),
         (
             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1",
-            "membership.tasks",
+            Id::MembershipTasks,
             "LOCAL_RANK=1: the platform starts this command at least 2 times",
         ),
         (
             "MPI_LOCALNRANKS=8 PMI_RANK=9 PMI_SIZE=16 MASTER_ADDR=n0",
-            "membership.tasks",
+            Id::MembershipTasks,
             "MPI_LOCALNRANKS=8",
         ),
         (
             "MV2_COMM_WORLD_RANK=9 MV2_COMM_WORLD_SIZE=16 MV2_COMM_WORLD_LOCAL_SIZE=8",
-            "membership.tasks",
+            Id::MembershipTasks,
             "MV2_COMM_WORLD_LOCAL_SIZE=8",
         ),
     ];
     for (pairs, id, words) in table {
         let refusal = of(pairs).result.expect_err(pairs);
-        assert_eq!((refusal.id.as_str(), refusal.verdict.code()), (id, 65), "{pairs}");
+        assert_eq!((refusal.id, refusal.verdict.code()), (id, 65), "{pairs}");
         assert!(refusal.text.en.contains(words), "{pairs}: {}", refusal.text.en);
         assert!(refusal.hint.en.contains("--nnodes"), "{pairs}: {}", refusal.hint.en);
         assert!(refusal.hint.zh.contains("--nnodes"), "{pairs}: {}", refusal.hint.zh);
@@ -148,7 +149,7 @@ fn a_batch_script_is_sent_to_srun() {
         "SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_NODELIST=n[1-2]",
     ] {
         let refusal = of(pairs).result.expect_err(pairs);
-        assert_eq!(refusal.id, "membership.half-given");
+        assert_eq!(refusal.id, Id::MembershipHalfGiven);
         assert!(refusal.hint.en.contains("srun --ntasks-per-node=1"), "{}", refusal.hint.en);
         assert!(refusal.hint.zh.contains("srun --ntasks-per-node=1"), "{}", refusal.hint.zh);
     }

@@ -9,7 +9,7 @@ use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
 use super::{By, Known};
@@ -45,7 +45,7 @@ pub(super) fn master(
     };
     if several && node_rank > 0 && claims::is_loopback(&addr) {
         notes.warn(
-            "master.localhost",
+            Id::MasterLocalhost,
             text!(
                 "node {node_rank} is to meet node 0 at {addr}, which is this node itself",
                 "节点 {node_rank} 要到 {addr} 与节点 0 会合，而该地址就是本节点自己"
@@ -163,7 +163,7 @@ fn claimed_addr(
             }
             Some(problem) if several => return Err(bad_addr(claim, &problem)),
             Some(Text { en, zh }) => notes.warn(
-                "master.addr",
+                Id::MasterAddr,
                 text!(
                     "{claim} is not used: {en}; one node needs no other",
                     "不采用 {claim}：{zh}；单节点也不需要它"
@@ -187,7 +187,7 @@ fn claimed_addr(
             ),
         };
         return Err(refuse(
-            "membership.master-addr",
+            Id::MembershipMasterAddr,
             text,
             text!(
                 "give the name or address of node 0: --master-addr, or MASTER_ADDR; --nnodes 1 if each node works for itself",
@@ -241,7 +241,7 @@ fn claimed_port(
         }
         let Text { en, zh } = service_link();
         notes.warn(
-            "master.port",
+            Id::MasterPort,
             text!("{claim} is not used: {en}", "不采用 {claim}：{zh}"),
             text!(
                 "enableServiceLinks: false in the pod keeps such variables away",
@@ -303,7 +303,7 @@ fn port(claim: &Claim, text: &str) -> Result<u16, Refusal> {
     };
     let Text { en, zh } = problem;
     Err(refuse(
-        "membership.master-port",
+        Id::MembershipMasterPort,
         text!("{claim} is no port: {en}", "{claim} 不是端口：{zh}"),
         text!(
             "state the port with --master-port, or rename the variable's source (enableServiceLinks: false for a Service link)",
@@ -315,7 +315,7 @@ fn port(claim: &Claim, text: &str) -> Result<u16, Refusal> {
 fn bad_addr(claim: &Claim, problem: &Text) -> Refusal {
     let Text { en, zh } = problem;
     refuse(
-        "membership.master-addr",
+        Id::MembershipMasterAddr,
         text!("{claim} is no address: {en}", "{claim} 不是地址：{zh}"),
         text!(
             "give the name or address of node 0 with --master-addr",

@@ -8,7 +8,7 @@ use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::Notes;
 use crate::settings::{Settings, Source, WorldSizeCounts};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
 use super::elastic::standalone;
@@ -25,7 +25,7 @@ pub(super) fn nnodes(
         let (value, source) = (setting.value, &setting.source);
         if !(1..=MOST_NODES).contains(&value) {
             return Err(refuse(
-                "membership.number",
+                Id::MembershipNumber,
                 text!(
                     "{source} is {value}, and a job has 1 to {MOST_NODES} nodes",
                     "{source} 为 {value}，而节点数应在 1 到 {MOST_NODES} 之间"
@@ -104,7 +104,7 @@ fn refuse_other_count(
     let way = if stated == 1 { alone } else { fewer };
     let (way_en, way_zh) = (way.en, way.zh);
     Err(refuse(
-        "membership.contradiction",
+        Id::MembershipContradiction,
         text!(
             "{source} says that the job has {stated} nodes, and the platform says {value} ({said})",
             "{source} 指定任务有 {stated} 个节点，而平台给出 {value} 个（{said}）"
@@ -162,7 +162,7 @@ pub(super) fn how_many() -> Text {
 
 /// Half of the evidence is missing; the platform's own advice goes before `hint`.
 pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal {
-    refuse("membership.half-given", text, contract.advice.clone().unwrap_or(hint))
+    refuse(Id::MembershipHalfGiven, text, contract.advice.clone().unwrap_or(hint))
 }
 
 /// The node count of variables that count nodes; equal ones must agree.
@@ -258,7 +258,7 @@ fn world_size(
             let Processes { count: nproc, source: by } =
                 each.filter(|each| each.count > 0).ok_or_else(|| {
                     refuse(
-                        "membership.processes",
+                        Id::MembershipProcesses,
                         text!(
                             "{claim} is to count processes, and nothing says how many a node has",
                             "{claim} 被指定为进程数，但没有信息说明每节点有多少进程"
@@ -272,7 +272,7 @@ fn world_size(
             let value = size.checked_div(*nproc).unwrap_or(0);
             if value == 0 || value.checked_mul(*nproc) != Some(size) {
                 return Err(refuse(
-                    "membership.processes",
+                    Id::MembershipProcesses,
                     text!(
                         "{claim} is to count processes, and {size} is no multiple of the {nproc} processes of a node ({by})",
                         "{claim} 被指定为进程数，但 {size} 不是每节点 {nproc} 个进程（{by}）的整数倍"
@@ -325,7 +325,7 @@ fn note_world_size(contract: &Contract, nnodes: &Known, notes: &mut Notes) {
             claim,
         ),
         None => notes.warn(
-            "membership.world-size",
+            Id::MembershipWorldSize,
             text!(
                 "{claim} is neither the {nodes} nodes of {source} nor a multiple of them; it is not used",
                 "{claim} 既不等于 {source} 的 {nodes} 个节点，也不是其整数倍；不采用"

@@ -7,7 +7,7 @@
 use crate::observe::{Contract, Evidence, Field, GpuFacts};
 use crate::settings::{Nproc, Settings, Source};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
 use super::is_nested;
@@ -56,7 +56,7 @@ fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {
                 Ok(AskedNproc::Count { n, source: claim.to_string() })
             }
             _ => Err(refuse(
-                "membership.nproc",
+                Id::MembershipNproc,
                 text!(
                     "{claim} is neither a whole number from 1 to {MOST} nor auto, gpu or cpu",
                     "{claim} 既不是 1 到 {MOST} 之间的整数，也不是 auto、gpu 或 cpu"

@@ -8,7 +8,7 @@ use crate::observe::{Claim, Contract, Evidence, Field, Strength};
 use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, contradiction, refuse, strongest};
 use super::nodes::{half_given, how_many};
@@ -94,7 +94,7 @@ fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, notes: &mu
     }
     let source = &known.source;
     notes.warn(
-        "membership.rank",
+        Id::MembershipRank,
         text!(
             "{rank} is not the node rank of {source}, which is used",
             "{rank} 与 {source} 的节点编号不同；采用后者"
@@ -128,7 +128,7 @@ fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), R
     };
     let last = nodes.saturating_sub(1);
     Err(refuse(
-        "membership.rank",
+        Id::MembershipRank,
         text!(
             "{said} is beyond the last of {nodes} nodes ({source}): node ranks are 0 to {last}",
             "{said} 超出了 {nodes} 个节点（{source}）的范围：节点编号应为 0 到 {last}"

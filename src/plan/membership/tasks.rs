@@ -12,7 +12,7 @@ use crate::plan::{Decision, Notes, Task};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::Settings;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, MOST_NODES, refuse};
 use super::nodes::{self, half_given};
@@ -124,7 +124,7 @@ fn check(index: u32, said: &Claim, count: u32, by: &Claim) -> Result<(), Refusal
     }
     let last = count.saturating_sub(1);
     Err(refuse(
-        "membership.rank",
+        Id::MembershipRank,
         text!(
             "{said} is beyond the last of {count} tasks ({by}): they are numbered 0 to {last}",
             "{said} 超出了 {count} 个 task（{by}）的范围：编号应为 0 到 {last}"
@@ -228,7 +228,7 @@ impl Found {
                 ),
             )),
             None => Err(refuse(
-                "membership.tasks",
+                Id::MembershipTasks,
                 text!(
                     "no variable says which node task {rank} of {world} is on: {source}, and the tasks are not numbered node by node with {of} on each",
                     "没有变量说明 task {rank}（共 {world} 个）位于哪个节点：{source}，且 task 不是按节点依次编号、每节点 {of} 个"
@@ -259,7 +259,7 @@ fn refused(tasks: u32, found: &Evidence) -> Refusal {
         )
     };
     refuse(
-        "membership.tasks",
+        Id::MembershipTasks,
         text!(
             "{claim}: the platform starts this command {least_en}{tasks} times on a node, and this engine needs it started once",
             "{claim}：平台会在一个节点上启动该命令{least_zh}{tasks} 次，而当前引擎要求只启动一次"
@@ -288,7 +288,7 @@ pub(super) fn refuse_unknown(
     let Some(found) = used.filter(|_| nnodes.value > 1) else { return Ok(()) };
     let (claim, platform) = (&found.claim, &found.platform);
     Err(refuse(
-        "membership.tasks",
+        Id::MembershipTasks,
         text!(
             "{claim} is about processes ({platform}), and no variable says how many of them this node has, so it is not known to be one per node",
             "{claim} 表示的是进程（{platform}），但没有变量说明本节点有多少进程，无法确认每节点只有一个"

@@ -13,6 +13,7 @@ use crate::observe::{Claim, GpuFacts, VisibleGpu, contract};
 use crate::plan::Task;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Engine, Nproc, Rendezvous, Source, Sourced, WorldSizeCounts};
+use crate::verdict::Id;
 
 /// What came out: the membership with what was said on the way, or the refusal.
 pub(super) struct Told {
@@ -53,7 +54,7 @@ impl Told {
                 }
                 for warning in &self.notes.warnings {
                     line.push(' ');
-                    line.push_str(&warning.id);
+                    line.push_str(warning.id.as_str());
                 }
                 line
             }
@@ -594,9 +595,9 @@ fn a_node_is_known_before_its_gpus_are_counted() {
         };
         let (mut early, mut late) = (Notes::default(), Notes::default());
         let known = nodes(identity(&settings, &contract, &mut early));
-        assert_eq!(known, before.map_err(str::to_owned), "{pairs}");
+        assert_eq!(known.map_err(Id::as_str), before, "{pairs}");
         let counted = nodes(membership(&settings, &contract, &gpus(8), &mut late));
-        assert_eq!(counted, after.map_err(str::to_owned), "{pairs}");
+        assert_eq!(counted.map_err(Id::as_str), after, "{pairs}");
         if known.is_ok() {
             assert_eq!(early.decisions, late.decisions, "{pairs}");
         }
@@ -612,7 +613,7 @@ fn inside_torchrun_is_refused_and_leftovers_are_not() {
         membership(settings, contract, &gpus(0), &mut notes)
     };
     let refusal = run(&undecided(), &contract).expect_err("nested");
-    assert_eq!(refusal.id, "nested");
+    assert_eq!(refusal.id, Id::Nested);
     assert!(refusal.text.en.contains("41") && refusal.hint.en.contains("--nested"));
     let nested = Settings { nested: true, ..undecided() };
     assert_eq!(run(&nested, &contract).map(|member| member.nnodes), Ok(1));

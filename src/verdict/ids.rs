@@ -1,27 +1,35 @@
-//! Every id that the program says, and how it is used where no other table says so.
+//! The table of ids: every finding, with what it does to a launch.
 //!
 //! An id is a contract: it stands in run.json, in termination messages, in profiles and in
-//! people's alerts, so one that has been released keeps its spelling. What is a check stands in
-//! [`crate::check::TABLE`] and what is a rule of lint in [`crate::lint::RULES`], with what they
-//! cost; here stands what the others do: refuse, warn, or end a job.
+//! people's alerts, so one that has been released keeps its spelling. The order is that of the
+//! report of `check`; the first failure there decides the exit code.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Family;
-use crate::verdict::Verdict;
+use super::{Family, Severity, Verdict};
+use crate::lang::Text;
+use crate::text;
 
 /// What is said under an id, and which exit code that has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
+    /// A line of `check`, by which `run` judges as well; a failure refuses.
+    Checks(Verdict, Usual),
+    /// A finding that is judged as this check.
+    PartOf(Id),
     /// Nothing is started.
     Refuses(Verdict),
     /// Said; the launch goes on.
     Warns,
     /// The cause of a job's end.
     Ends(Exit),
+    /// A rule of `lint`.
+    Lints,
+    /// `lint` says what it could not check, which does not count.
+    LintsUnread,
 }
 
 /// The exit code of a job that ended for a cause.
@@ -37,11 +45,81 @@ pub enum Exit {
     NotExecuted,
 }
 
+/// The severity of a check where neither the user nor a profile sets one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usual {
+    Fail,
+    Warn,
+    /// Warns, and no job dies of it and no result changes: a launch counts them, `check`
+    /// explains them.
+    Advise,
+    /// It fails where this holds, and warns elsewhere.
+    FailWhere(Where),
+}
+
+/// When a check fails that otherwise warns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    /// Beside the work of another job this one is slow; without free memory it cannot start.
+    GpusAreFull,
+    /// Without locked memory no buffer can be registered.
+    RdmaIsRequired,
+    /// Without a required muster nodes that differ are warned about.
+    MusterIsRequired,
+}
+
+impl Where {
+    pub fn words(self) -> Text {
+        match self {
+            Where::GpusAreFull => Text::new("where no further process fits", "再容不下任何进程时"),
+            Where::RdmaIsRequired => Text::new("with --rdma required", "使用 --rdma required 时"),
+            Where::MusterIsRequired => {
+                Text::new("with --muster required", "使用 --muster required 时")
+            }
+        }
+    }
+}
+
+impl Usual {
+    /// Without regard to where it fails.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Fail => Severity::Fail,
+            Warn | Advise | FailWhere(_) => Severity::Warn,
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fail => "fail",
+            Warn | Advise | FailWhere(_) => "warn",
+        }
+    }
+
+    /// Where it fails although it warns elsewhere.
+    pub fn fails_where(self) -> Option<Text> {
+        match self {
+            Fail | Warn | Advise => None,
+            FailWhere(place) => Some(place.words()),
+        }
+    }
+
+    /// `fail`, `warn`, `warn; fail where …`.
+    pub fn words(self) -> Text {
+        let usual = self.as_str();
+        match self.fails_where() {
+            None => Text::same(usual),
+            Some(Text { en, zh }) => text!("{usual}; fail {en}", "{usual}；{zh}为 fail"),
+        }
+    }
+}
+
 use Exit::{Code, NotExecuted, Own, Signal};
-use Use::{Ends, Refuses, Warns};
+use Use::{Checks, Ends, Lints, LintsUnread, PartOf, Refuses, Warns};
+use Usual::{Advise, Fail, FailWhere, Warn};
 use Verdict::{
-    EngineStart, Internal, Layout, Limit, MasterName, MasterReach, Membership, Muster, OtherNode,
-    PortInUse, Python, Rdma, Stale, Usage,
+    EngineStart, GpuCount, GpuFabric, GpuFault, Internal, Layout, Limit, MasterName, MasterReach,
+    Membership, Muster, OtherNode, PortInUse, Python, Rdma, Stale, Usage,
 };
 
 /// `Family { Name = "id": [uses], … } …`
@@ -74,25 +152,25 @@ macro_rules! ids {
 
 ids! {
     Gpu {
-        GpuFault = "gpu.fault": [],
-        GpuFaultLost = "gpu.fault.lost": [],
-        GpuFaultResetRequired = "gpu.fault.reset-required": [],
-        GpuFaultRecovery = "gpu.fault.recovery": [],
-        GpuFaultRemap = "gpu.fault.remap": [],
-        GpuFaultProhibited = "gpu.fault.prohibited": [],
-        GpuFaultMismatch = "gpu.fault.mismatch": [],
-        GpuFaultDriver = "gpu.fault.driver": [],
-        GpuFaultAccess = "gpu.fault.access": [],
-        GpuFaultHung = "gpu.fault.hung": [],
-        GpuFaultCrash = "gpu.fault.crash": [],
-        GpuFaultUnknown = "gpu.fault.unknown": [],
-        GpuFabric = "gpu.fabric": [],
-        GpuCount = "gpu.count": [],
-        GpuBusy = "gpu.busy": [],
-        GpuHealth = "gpu.health": [],
-        GpuLink = "gpu.link": [],
-        GpuMode = "gpu.mode": [],
-        HamiLimit = "hami.limit": [],
+        GpuFault = "gpu.fault": [Checks(GpuFault, Fail)],
+        GpuFaultLost = "gpu.fault.lost": [PartOf(Id::GpuFault)],
+        GpuFaultResetRequired = "gpu.fault.reset-required": [PartOf(Id::GpuFault)],
+        GpuFaultRecovery = "gpu.fault.recovery": [PartOf(Id::GpuFault)],
+        GpuFaultRemap = "gpu.fault.remap": [PartOf(Id::GpuFault)],
+        GpuFaultProhibited = "gpu.fault.prohibited": [PartOf(Id::GpuFault)],
+        GpuFaultMismatch = "gpu.fault.mismatch": [PartOf(Id::GpuFault)],
+        GpuFaultDriver = "gpu.fault.driver": [PartOf(Id::GpuFault)],
+        GpuFaultAccess = "gpu.fault.access": [PartOf(Id::GpuFault)],
+        GpuFaultHung = "gpu.fault.hung": [PartOf(Id::GpuFault)],
+        GpuFaultCrash = "gpu.fault.crash": [PartOf(Id::GpuFault)],
+        GpuFaultUnknown = "gpu.fault.unknown": [PartOf(Id::GpuFault)],
+        GpuFabric = "gpu.fabric": [Checks(GpuFabric, Fail)],
+        GpuCount = "gpu.count": [Checks(GpuCount, Fail)],
+        GpuBusy = "gpu.busy": [Checks(Stale, FailWhere(Where::GpusAreFull))],
+        GpuHealth = "gpu.health": [Checks(GpuFault, Warn)],
+        GpuLink = "gpu.link": [Checks(GpuFault, Warn)],
+        GpuMode = "gpu.mode": [Checks(GpuFault, Warn)],
+        HamiLimit = "hami.limit": [Checks(Limit, Warn)],
         GpuNone = "gpu.none": [Warns],
         GpuUnused = "gpu.unused": [Warns],
         GpuLocalRank = "gpu.local-rank": [Warns],
@@ -101,50 +179,50 @@ ids! {
         BindUnknown = "bind.unknown": [Warns],
     }
     Limits {
-        ShmSize = "shm.size": [],
-        ShmLeftovers = "shm.leftovers": [],
-        Memlock = "memlock": [],
-        Nofile = "nofile": [Refuses(Limit)],
-        PidsLimit = "pids.limit": [Refuses(Limit)],
+        ShmSize = "shm.size": [Checks(Limit, Warn), Lints],
+        ShmLeftovers = "shm.leftovers": [Checks(Limit, Advise)],
+        Memlock = "memlock": [Checks(Limit, FailWhere(Where::RdmaIsRequired))],
+        Nofile = "nofile": [Checks(Limit, Advise), Refuses(Limit)],
+        PidsLimit = "pids.limit": [Checks(Limit, Warn), Refuses(Limit)],
         RandomNone = "random.none": [Refuses(Limit)],
-        StackSize = "stack.size": [],
-        MemoryLimit = "memory.limit": [],
-        CpuLimit = "cpu.limit": [],
-        DiskLogs = "disk.logs": [],
-        DiskSpace = "disk.space": [],
-        StorageAlive = "storage.alive": [],
-        SignalsTerm = "signals.term": [],
-        ClockSync = "clock.sync": [Warns, Refuses(Muster)],
+        StackSize = "stack.size": [Checks(Limit, Advise)],
+        MemoryLimit = "memory.limit": [Checks(Limit, Advise)],
+        CpuLimit = "cpu.limit": [Checks(Limit, Advise)],
+        DiskLogs = "disk.logs": [Checks(Limit, Advise)],
+        DiskSpace = "disk.space": [Checks(Limit, Warn)],
+        StorageAlive = "storage.alive": [Checks(Limit, Warn)],
+        SignalsTerm = "signals.term": [Checks(Limit, Warn)],
+        ClockSync = "clock.sync": [Checks(Limit, Advise), Warns, Refuses(Muster)],
         LogsFolder = "logs.folder": [Warns],
         LogsMemory = "logs.memory": [Warns],
         LauncherGrace = "launcher.grace": [Warns],
     }
     Network {
-        PortFree = "port.free": [Refuses(PortInUse)],
+        PortFree = "port.free": [Checks(PortInUse, Fail), Refuses(PortInUse)],
         PortForbidden = "port.forbidden": [Refuses(PortInUse)],
         PortNone = "port.none": [Refuses(PortInUse)],
-        MasterResolve = "master.resolve": [Refuses(MasterName)],
-        MasterReach = "master.reach": [Refuses(MasterReach)],
+        MasterResolve = "master.resolve": [Checks(MasterName, Warn), Refuses(MasterName)],
+        MasterReach = "master.reach": [Checks(MasterReach, Warn), Refuses(MasterReach)],
         MasterAddr = "master.addr": [Warns],
         MasterElsewhere = "master.elsewhere": [Warns],
         MasterLocalhost = "master.localhost": [Warns],
         MasterPort = "master.port": [Warns],
         NetInterface = "net.interface": [Warns],
-        RdmaPorts = "rdma.ports": [Refuses(Rdma)],
-        RdmaGpudirect = "rdma.gpudirect": [],
-        EnvNccl = "env.nccl": [],
-        EnvProxy = "env.proxy": [],
+        RdmaPorts = "rdma.ports": [Checks(Rdma, Warn), Refuses(Rdma)],
+        RdmaGpudirect = "rdma.gpudirect": [Checks(Rdma, Warn)],
+        EnvNccl = "env.nccl": [Checks(Usage, Warn), Lints],
+        EnvProxy = "env.proxy": [Checks(Usage, Advise)],
     }
     Program {
         ProgramMissing = "program.missing": [Refuses(Usage)],
-        ScriptFile = "script.file": [],
-        EngineFile = "engine.file": [],
+        ScriptFile = "script.file": [Checks(Usage, Fail)],
+        EngineFile = "engine.file": [Checks(Usage, Fail)],
         EngineConfig = "engine.config": [Warns],
         PythonInterpreter = "python.interpreter": [Refuses(Python), Warns],
-        PythonTorch = "python.torch": [],
-        CudaCompat = "cuda.compat": [],
-        NumaCalls = "numa.calls": [],
-        TorchAllreduce = "torch.allreduce": [],
+        PythonTorch = "python.torch": [Checks(Python, Warn)],
+        CudaCompat = "cuda.compat": [Checks(Python, Warn)],
+        NumaCalls = "numa.calls": [Checks(Limit, Warn)],
+        TorchAllreduce = "torch.allreduce": [Checks(Python, Fail)],
         PlaceholderUnknown = "placeholder.unknown": [Warns],
         InteractiveNproc = "interactive.nproc": [Refuses(Usage)],
         SelfPath = "self.path": [Refuses(Internal)],
@@ -169,7 +247,7 @@ ids! {
         LayoutLiteral = "layout.literal": [Refuses(Layout)],
         LayoutNproc = "layout.nproc": [Refuses(Layout)],
         LayoutUnsolvable = "layout.unsolvable": [Refuses(Layout)],
-        LayoutAlone = "layout.alone": [Refuses(Layout)],
+        LayoutAlone = "layout.alone": [Refuses(Layout), Lints],
         LayoutMinNproc = "layout.min-nproc": [Refuses(Layout)],
         LayoutArgument = "layout.argument": [Warns],
         LayoutElastic = "layout.elastic": [Warns],
@@ -209,13 +287,14 @@ ids! {
         MusterRates = "muster.rates": [Warns, Refuses(Muster)],
         MusterLinkLayer = "muster.link-layer": [Warns, Refuses(Muster)],
         MusterMtu = "muster.mtu": [Warns, Refuses(Muster)],
-        NodesArrive = "nodes.arrive": [Refuses(Muster)],
-        NodesChecks = "nodes.checks": [],
-        NodesDiffer = "nodes.differ": [],
-        NodesRails = "nodes.rails": [],
-        LinkReach = "link.reach": [Refuses(PortInUse)],
-        LinkLatency = "link.latency": [],
-        LinkBandwidth = "link.bandwidth": [],
+        OtherVersion = "other-version": [Warns, Refuses(Muster), Ends(Exit::Verdict(OtherNode))],
+        NodesArrive = "nodes.arrive": [Checks(Muster, Fail), Refuses(Muster)],
+        NodesChecks = "nodes.checks": [Checks(Muster, Fail)],
+        NodesDiffer = "nodes.differ": [Checks(Muster, FailWhere(Where::MusterIsRequired))],
+        NodesRails = "nodes.rails": [Checks(Muster, FailWhere(Where::MusterIsRequired))],
+        LinkReach = "link.reach": [Checks(Muster, Fail), Refuses(PortInUse)],
+        LinkLatency = "link.latency": [Checks(Muster, Warn)],
+        LinkBandwidth = "link.bandwidth": [Checks(Muster, Warn)],
         RestartsElastic = "restarts.elastic": [Warns],
         RestartsMuster = "restarts.muster": [Warns],
     }
@@ -306,45 +385,109 @@ ids! {
         StaleBeside = "stale.beside": [Warns],
     }
     Lint {
-        GpuNproc = "gpu.nproc": [],
-        GpuRequests = "gpu.requests": [],
-        GpuMem = "gpu.mem": [],
-        GpuVisible = "gpu.visible": [],
-        NodesSingle = "nodes.single": [],
-        NodesCount = "nodes.count": [],
-        NodesProcesses = "nodes.processes": [],
-        NodesWorldSize = "nodes.world-size": [],
-        NodesRank = "nodes.rank": [],
-        ProfileSelect = "profile.select": [],
-        LayoutWorld = "layout.world": [],
-        LayoutHeads = "layout.heads": [],
-        JobIndex = "job.index": [],
-        JobCompletions = "job.completions": [],
-        JobSubdomain = "job.subdomain": [],
-        PytorchjobMaster = "pytorchjob.master": [],
-        PytorchjobContainer = "pytorchjob.container": [],
-        PytorchjobRank = "pytorchjob.rank": [],
-        PytorchjobElastic = "pytorchjob.elastic": [],
-        TrainjobReserved = "trainjob.reserved": [],
-        RayNodes = "ray.nodes": [],
-        LauncherNone = "launcher.none": [],
-        ShmMissing = "shm.missing": [],
-        ShmMedium = "shm.medium": [],
-        MemoryMissing = "memory.missing": [],
-        MemoryNode = "memory.node": [],
-        CpuMissing = "cpu.missing": [],
-        GraceShort = "grace.short": [],
-        NetworkPort = "network.port": [],
-        NetworkDns = "network.dns": [],
-        EnvUndefined = "env.undefined": [],
-        MasterSelf = "master.self": [],
-        ServiceLinks = "service.links": [],
-        SignalsShell = "signals.shell": [],
-        CommandCut = "command.cut": [],
-        CommandRefused = "command.refused": [],
-        CommandUnread = "command.unread": [],
-        YamlDuplicateKey = "yaml.duplicate-key": [],
-        KindUnknown = "kind.unknown": [],
+        GpuNproc = "gpu.nproc": [Lints],
+        GpuRequests = "gpu.requests": [Lints],
+        GpuMem = "gpu.mem": [Lints],
+        GpuVisible = "gpu.visible": [Lints],
+        NodesSingle = "nodes.single": [Lints],
+        NodesCount = "nodes.count": [Lints],
+        NodesProcesses = "nodes.processes": [Lints],
+        NodesWorldSize = "nodes.world-size": [Lints],
+        NodesRank = "nodes.rank": [Lints],
+        ProfileSelect = "profile.select": [Lints],
+        LayoutWorld = "layout.world": [Lints],
+        LayoutHeads = "layout.heads": [Lints],
+        JobIndex = "job.index": [Lints],
+        JobCompletions = "job.completions": [Lints],
+        JobSubdomain = "job.subdomain": [Lints],
+        PytorchjobMaster = "pytorchjob.master": [Lints],
+        PytorchjobContainer = "pytorchjob.container": [Lints],
+        PytorchjobRank = "pytorchjob.rank": [Lints],
+        PytorchjobElastic = "pytorchjob.elastic": [Lints],
+        TrainjobReserved = "trainjob.reserved": [Lints],
+        RayNodes = "ray.nodes": [Lints],
+        LauncherNone = "launcher.none": [Lints],
+        ShmMissing = "shm.missing": [Lints],
+        ShmMedium = "shm.medium": [Lints],
+        MemoryMissing = "memory.missing": [Lints],
+        MemoryNode = "memory.node": [Lints],
+        CpuMissing = "cpu.missing": [Lints],
+        GraceShort = "grace.short": [Lints],
+        NetworkPort = "network.port": [Lints],
+        NetworkDns = "network.dns": [Lints],
+        EnvUndefined = "env.undefined": [Lints],
+        MasterSelf = "master.self": [Lints],
+        ServiceLinks = "service.links": [Lints],
+        SignalsShell = "signals.shell": [Lints],
+        CommandCut = "command.cut": [Lints],
+        CommandRefused = "command.refused": [Lints],
+        CommandUnread = "command.unread": [LintsUnread],
+        YamlDuplicateKey = "yaml.duplicate-key": [Lints],
+        KindUnknown = "kind.unknown": [LintsUnread],
+    }
+}
+
+impl Id {
+    /// The checks, in the order of the report.
+    pub fn checks() -> impl Iterator<Item = Id> {
+        Id::ALL.iter().copied().filter(|id| id.own_check().is_some())
+    }
+
+    /// The check with this name.
+    pub fn check_named(name: &str) -> Option<Id> {
+        Id::checks().find(|id| id.as_str() == name)
+    }
+
+    /// Verdict of a failure and usual severity, of a check.
+    fn own_check(self) -> Option<(Verdict, Usual)> {
+        self.uses().iter().find_map(|one| match one {
+            Checks(verdict, usual) => Some((*verdict, *usual)),
+            _ => None,
+        })
+    }
+
+    /// The check by which it is judged: itself, or `gpu.fault` of `gpu.fault.lost`.
+    pub fn check(self) -> Option<Id> {
+        let of = self.uses().iter().find_map(|one| match one {
+            PartOf(check) => Some(*check),
+            _ => None,
+        });
+        of.or_else(|| self.own_check().map(|_| self))
+    }
+
+    /// What it does to a launch where neither the user nor a profile sets that; checks only.
+    pub fn usual(self) -> Option<Usual> {
+        self.check()?.own_check().map(|(_, usual)| usual)
+    }
+
+    /// Whether its warning is advice only.
+    pub fn is_advice(self) -> bool {
+        self.own_check().is_some_and(|(_, usual)| usual == Advise)
+    }
+
+    /// The refusal of a value that the setting `name` (`node-rank`) does not take.
+    pub fn of_setting(name: &str) -> Option<Id> {
+        let name = name.replace('-', "_");
+        Id::ALL.iter().copied().find(|id| id.as_str().strip_prefix("settings.") == Some(&*name))
+    }
+
+    /// Every verdict that it can have.
+    pub fn verdicts(self) -> impl Iterator<Item = Verdict> {
+        let check = self.check().and_then(Id::own_check).map(|(verdict, _)| verdict);
+        let others = self.uses().iter().filter_map(|one| match one {
+            Refuses(verdict) | Ends(Exit::Verdict(verdict)) => Some(*verdict),
+            _ => None,
+        });
+        check.into_iter().chain(others)
+    }
+
+    /// The first of [`Id::verdicts`]. [`Verdict::Internal`]: it refuses nothing.
+    pub fn verdict(self) -> Verdict {
+        self.verdicts().next().unwrap_or(Internal)
+    }
+
+    pub fn is_of_lint(self) -> bool {
+        self.uses().iter().any(|one| matches!(one, Lints | LintsUnread))
     }
 }
 
@@ -366,20 +509,16 @@ impl fmt::Display for Id {
     }
 }
 
-impl AsRef<str> for Id {
-    fn as_ref(&self) -> &str {
-        self.as_str()
-    }
-}
-
-impl From<Id> for String {
-    fn from(id: Id) -> String {
-        id.as_str().to_owned()
-    }
-}
-
 impl Serialize for Id {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Id {
+    /// An id of another version, said by a node that runs it, is [`Id::OtherVersion`].
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        Ok(word.parse().unwrap_or(Id::OtherVersion))
     }
 }

@@ -3,10 +3,15 @@
 //! The codes are a public contract (README, profiles' `[exit]`, podFailurePolicy
 //! rules). All stay below 128, since operators treat 128 and above as retryable.
 
+mod family;
+mod ids;
+
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
 use crate::text;
+pub use family::Family;
+pub use ids::{Exit, Id, Use, Usual, Where};
 
 /// The launcher's own verdicts, each with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -122,22 +127,29 @@ pub enum Class {
 #[error("{}", text.en)]
 pub struct Refusal {
     pub verdict: Verdict,
-    /// Stable id such as `layout.unsolvable`.
-    pub id: String,
+    pub id: Id,
     pub text: Text,
     pub hint: Text,
 }
 
 impl Refusal {
-    pub fn new(verdict: Verdict, id: impl Into<String>, text: Text, hint: Text) -> Refusal {
-        Refusal { verdict, id: id.into(), text, hint }
+    /// With the verdict of the table of ids.
+    pub fn new(id: Id, text: Text, hint: Text) -> Refusal {
+        debug_assert!(id.verdicts().next().is_some(), "{id} refuses nothing");
+        debug_assert!(id.verdicts().all(|one| one == id.verdict()), "{id} has several verdicts");
+        Refusal { verdict: id.verdict(), id, text, hint }
+    }
+
+    /// With one of the verdicts that the table of ids allows.
+    pub fn with(verdict: Verdict, id: Id, text: Text, hint: Text) -> Refusal {
+        debug_assert!(id.verdicts().any(|one| one == verdict), "{id}: never {verdict:?}");
+        Refusal { verdict, id, text, hint }
     }
 
     /// A mistake of ours.
     pub fn internal(what: &str) -> Refusal {
         Refusal::new(
-            Verdict::Internal,
-            "internal",
+            Id::Internal,
             text!("internal error: {what}", "内部错误：{what}"),
             text!("please report this", "请报告此问题"),
         )
@@ -147,15 +159,14 @@ impl Refusal {
 /// Something that does not stop a launch and that a person should know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// Stable id such as `gpu.unused`.
-    pub id: String,
+    pub id: Id,
     pub text: Text,
     pub hint: Text,
 }
 
 impl Warning {
-    pub fn new(id: impl Into<String>, text: Text, hint: Text) -> Warning {
-        Warning { id: id.into(), text, hint }
+    pub fn new(id: Id, text: Text, hint: Text) -> Warning {
+        Warning { id, text, hint }
     }
 }
 
