@@ -278,7 +278,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
         on: None,
         hostname: "training-job-worker-1".to_owned(),
         rank: Some(8),
-        id: "rank.exit".to_owned(),
+        id: ranklaunch::findings::Id::RankExit,
         class: Class::Script,
         code: 1,
         text: Text::same("rank 8 exited with code 1"),

@@ -190,7 +190,7 @@ fn a_fabric_that_is_not_ready_is_told() {
     }
     assert!(facts.faults.is_empty(), "{:?}", facts.faults);
     let [fault] = facts.fabric_faults.as_slice() else { panic!("{:?}", facts.fabric_faults) };
-    assert!(fault.id == "gpu.fabric" && fault.text.en.contains("GPU 5"), "{fault:?}");
+    assert!(fault.id.as_str() == "gpu.fabric" && fault.text.en.contains("GPU 5"), "{fault:?}");
 }
 
 #[test]
