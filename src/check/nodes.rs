@@ -21,7 +21,7 @@ pub(super) const JUDGES: &[Judged] = &[
 ];
 
 /// Refusals that say in what nodes differ.
-const DIFFERENT: &[&str] = &["muster.engine", "muster.rule", "muster.heads", "muster.layout"];
+const DIFFERENT: &[Id] = &[Id::MusterEngine, Id::MusterRule, Id::MusterHeads, Id::MusterLayout];
 
 fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a Found> {
     match &evidence.tried.nodes {
@@ -50,7 +50,7 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
             )];
         }
         Some(Nodes::Refused(refusal)) => {
-            if DIFFERENT.contains(&refusal.id.as_str()) {
+            if DIFFERENT.contains(&refusal.id) {
                 return vec![Finding::ok(text!("all are there", "全部到达"))];
             }
             let finding = Finding::bad(refusal.text.clone(), with_off(&refusal.hint));
@@ -114,7 +114,7 @@ fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
     if let Some(Nodes::Refused(refusal)) = &evidence.tried.nodes
-        && DIFFERENT.contains(&refusal.id.as_str())
+        && DIFFERENT.contains(&refusal.id)
     {
         let kind = Kind::Refused;
         let finding = Finding::new(kind, refusal.text.clone(), refusal.hint.clone());

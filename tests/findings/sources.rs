@@ -126,8 +126,10 @@ fn unused(sources: &[Source]) -> Vec<Id> {
             })
         })
     };
-    // A setting's own id is found by the name of the setting.
-    let said = Id::ALL.iter().copied().filter(|id| id.family() != Family::Settings);
+    // A setting's own id is found by the name of the setting; the last one stands for ids of
+    // other versions.
+    let by_name = |id: &Id| id.family() == Family::Settings || *id == Id::OtherVersion;
+    let said = Id::ALL.iter().copied().filter(|id| !by_name(id));
     said.filter(|id| !is_said(id)).collect()
 }
 
