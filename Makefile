@@ -4,9 +4,9 @@
 # make docs   docs/ anew from the table of ids; `make test` fails where they differ
 # make house  how the source is divided: lines, files and circles of imports of each room
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
-# make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 sealed" picks some
+# make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
-# make fuzz   what strangers may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
+# make fuzz   what any connection may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make hunt   ten minutes of random faults against random jobs of up to four nodes and all engines;

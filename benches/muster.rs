@@ -2,9 +2,9 @@
 //!
 //! Node 0 is the real one, in a process of its own; the others are simulated here,
 //! one task each, over loopback by two addresses, and all start in one instant.
-//! `make bench-muster` prints one line per number of nodes, open and sealed, and
+//! `make bench-muster` prints one line per number of nodes, plain and encrypted, and
 //! fails when the largest misses its budget; words pick numbers (`10000`) and
-//! channels (`sealed`). Wall time depends on who else uses the machine, and here
+//! channels (`encrypted`). Wall time depends on who else uses the machine, and here
 //! simulator and node 0 share it; node 0's own CPU time hardly does.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ use nix::sys::time::TimeValLike;
 use ranklaunch::host::Host;
 use ranklaunch::lang::Text;
 use ranklaunch::muster::{
-    self, Accepted, Agreement, Assembly, Card, Cause, Config, Event, Joined, Memory, Purpose,
-    Secret, Session, Settled,
+    self, Accepted, Agreement, Assembly, Cause, Config, Event, Joined, Memory, NodeSummary,
+    Purpose, Secret, Session, Settled,
 };
 use ranklaunch::settings::{Engine, LayoutRule};
 use ranklaunch::verdict::Class;
@@ -56,10 +56,10 @@ fn main() -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let words: Vec<String> = std::env::args().collect();
-    if let [_, role, nodes, port, sealed] = words.as_slice()
+    if let [_, role, nodes, port, encrypted] = words.as_slice()
         && role == "node-0"
     {
-        let config = config(0, number(nodes), number(port), sealed == "sealed");
+        let config = config(0, number(nodes), number(port), encrypted == "encrypted");
         runtime.block_on(node_0(config));
         return ExitCode::SUCCESS;
     }
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         load.split_ascii_whitespace().next().unwrap_or("?")
     );
     println!(
-        "{:>6} {:>7} {:>10} {:>9} | {:>9} {:>8} {:>8} {:>7} {:>8} {:>9} | {:>9}",
+        "{:>6} {:>9} {:>10} {:>9} | {:>9} {:>8} {:>8} {:>7} {:>8} {:>9} | {:>9}",
         "nodes",
         "channel",
         "agreement",
@@ -96,19 +96,19 @@ fn main() -> ExitCode {
     );
     let mut within = true;
     for nodes in SIZES.into_iter().filter(|size| chosen(&sizes, &size.to_string())) {
-        for channel in ["open", "sealed"] {
-            if !chosen(&["open", "sealed"], channel) {
+        for channel in ["plain", "encrypted"] {
+            if !chosen(&["plain", "encrypted"], channel) {
                 continue;
             }
             let overflows = overflows();
             let (verdict, figures) =
-                LocalSet::new().block_on(&runtime, muster_of(nodes, channel == "sealed"));
+                LocalSet::new().block_on(&runtime, muster_of(nodes, channel == "encrypted"));
             let overflows = self::overflows() - overflows;
             let per_node = |figure: f64| figure / f64::from(nodes);
             let (seconds, cpu) = (figures.get("seconds"), figures.get("cpu"));
             let (megabytes, before) = (figures.get("peak") / 1024.0, figures.get("before"));
             println!(
-                "{nodes:>6} {channel:>7} {seconds:>8.3} s {verdict:>7.3} s | {cpu:>7.3} s {:>5.0} µs {megabytes:>5.1} MB {:>4.1} KB {:>8} {:>7.2} % | {overflows:>9}",
+                "{nodes:>6} {channel:>9} {seconds:>8.3} s {verdict:>7.3} s | {cpu:>7.3} s {:>5.0} µs {megabytes:>5.1} MB {:>4.1} KB {:>8} {:>7.2} % | {overflows:>9}",
                 per_node(cpu) * 1e6,
                 per_node(figures.get("peak") - before),
                 figures.get("files"),
@@ -141,7 +141,7 @@ fn number<T: std::str::FromStr>(word: &str) -> T {
     word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
 }
 
-fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
+fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
     let environment = BTreeMap::from([("RANKLAUNCH_SECRET".into(), SECRET.into())]);
     let secret = Secret::read(&Host::replayed("/", environment)).expect("a secret");
     Config {
@@ -152,10 +152,10 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
         job: Some("bench".to_owned()),
         master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
-        patience: Duration::from_secs(120),
+        wait_timeout: Duration::from_secs(120),
         pace: ranklaunch::pace::Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
-        secret: secret.filter(|_| sealed),
+        secret: secret.filter(|_| encrypted),
         without: muster::Without::Follow,
         grace: Duration::from_secs(30),
         is_world_size: false,
@@ -163,8 +163,8 @@ fn config(node: u32, nnodes: u32, port: u16, sealed: bool) -> Config {
     }
 }
 
-fn card(node: u32, nnodes: u32) -> Card {
-    Card {
+fn summary(node: u32, nnodes: u32) -> NodeSummary {
+    NodeSummary {
         node,
         nnodes,
         hostname: format!("training-job-worker-{node}"),
@@ -184,9 +184,8 @@ fn card(node: u32, nnodes: u32) -> Card {
         clock_offset: 0,
         mtu: None,
         rates: None,
-        protocol: muster::PROTOCOL,
-        station: None,
-        on: None,
+        endpoint: None,
+        seat: None,
     }
 }
 
@@ -197,7 +196,7 @@ async fn node_0(config: Config) {
     let (before, cpu) = (memory("VmRSS:"), cpu());
     println!("listening");
     let began = Instant::now();
-    let assembly = muster::gather(&config, card(0, nnodes), &mut say).await.expect("gathered");
+    let assembly = muster::gather(&config, summary(0, nnodes), &mut say).await.expect("gathered");
     let Assembly::All(gathered) = assembly else { panic!("a muster") };
     let agreement = Agreement {
         nnodes,
@@ -245,10 +244,10 @@ fn memory(name: &str) -> u64 {
 }
 
 /// Seconds until all have the verdict, and what node 0 says.
-async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
+async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
     let port = port.expect("a port").port();
-    let mode = if sealed { "sealed" } else { "open" };
+    let mode = if encrypted { "encrypted" } else { "plain" };
     let mut child = Command::new(std::env::current_exe().expect("ourselves"))
         .args(["node-0", &nodes.to_string(), &port.to_string(), mode])
         .stdout(Stdio::piped())
@@ -260,7 +259,10 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
 
     let members: Vec<_> = (1..nodes)
         .map(|node| {
-            tokio::task::spawn_local(member(config(node, nodes, port, sealed), card(node, nodes)))
+            tokio::task::spawn_local(member(
+                config(node, nodes, port, encrypted),
+                summary(node, nodes),
+            ))
         })
         .collect();
     let mut sessions = Vec::new();
@@ -309,7 +311,7 @@ async fn muster_of(nodes: u32, sealed: bool) -> (f64, Figures) {
     (verdict, figures)
 }
 
-async fn member(config: Config, own: Card) -> Session {
+async fn member(config: Config, own: NodeSummary) -> Session {
     let host = Host::replayed("/", BTreeMap::new());
     let joined = muster::join(&host, &config, &own, None, &mut |_| {}).await.expect("joined");
     let Joined::Offer(offer) = joined else { panic!("an offer") };

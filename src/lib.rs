@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Only `launch` makes a room do something. What a room learns or decides is a type
-//! ([`settings::Settings`], [`observe::Facts`], [`plan::Plan`], [`muster::Found`]), which the
+//! ([`settings::Settings`], [`observe::Facts`], [`plan::Plan`], [`muster::LinkReport`]), which the
 //! rooms behind it take; of each other they call pure functions at most: `report` shows the
 //! command line that `plan` writes. [`lint`] stands beside the corridor: it reads manifests, asks
 //! `settings` and `plan` what they would say, and starts nothing. [`findings`] explains what all
@@ -39,6 +39,7 @@ pub mod mask;
 pub mod muster;
 pub mod names;
 pub mod nearest;
+mod net;
 pub mod observe;
 pub mod pace;
 pub mod plan;

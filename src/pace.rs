@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// The times at which a wait says a line, counted from its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +60,43 @@ impl Lines {
     }
 }
 
+/// What `future` comes to; `say` takes how long it has taken whenever a line is due.
+pub(crate) async fn with_lines<T>(
+    pace: Pace,
+    future: impl Future<Output = T>,
+    mut say: impl FnMut(Duration),
+) -> T {
+    let mut lines = Lines::begin(pace);
+    tokio::pin!(future);
+    loop {
+        tokio::select! {
+            done = &mut future => return done,
+            () = sleep_until(lines.due()) => {
+                say(lines.waited());
+                lines.said();
+            }
+        }
+    }
+}
+
 /// `0:03`, `30:00`, `1:30:00`.
 pub fn clock(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+/// `30m`, `1h30m`, `90s`, as the flag takes it.
+pub(crate) fn spell(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, _) if seconds == 0 => format!("{}ms", duration.as_millis()),
+        (0, minutes, 0) => format!("{minutes}m"),
+        (hours, 0, 0) => format!("{hours}h"),
+        (hours, minutes, 0) => format!("{hours}h{minutes}m"),
+        _ => format!("{seconds}s"),
     }
 }
 
@@ -84,6 +115,15 @@ mod tests {
     fn clocks_have_hours_where_there_are_some() {
         for (seconds, words) in [(0, "0:00"), (3, "0:03"), (1800, "30:00"), (5400, "1:30:00")] {
             assert_eq!(clock(Duration::from_secs(seconds)), words);
+        }
+    }
+
+    #[test]
+    fn durations_are_spelled_as_the_flags_take_them() {
+        for (seconds, words) in
+            [(1800, "30m"), (90, "90s"), (7200, "2h"), (5400, "1h30m"), (5, "5s")]
+        {
+            assert_eq!(spell(Duration::from_secs(seconds)), words);
         }
     }
 }

@@ -19,9 +19,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const SECRET: &str = "correct horse battery";
 /// What node 0 may hold at its worst; alone it holds a third of this.
 const MEGABYTES: u64 = 40;
-/// Magic, lowest and highest version, open: how a node without a secret begins.
-const OPEN: &[u8] = b"rkl/mu\x01\x01\x00";
-const SEALED: &[u8] = b"rkl/mu\x01\x01\x01";
+/// Magic, lowest and highest version, unencrypted: how a node without a secret begins.
+const PLAIN: &[u8] = b"rkl/mu\x04\x04\x00";
+const ENCRYPTED: &[u8] = b"rkl/mu\x04\x04\x01";
 
 /// A node of a job, in one rank. The job has a name, so that a node may come
 /// through another port than the one on which node 0 listens.
@@ -71,10 +71,10 @@ fn until_hung_up(mut stream: &TcpStream) -> Vec<u8> {
 /// Says hello as a node without a secret does, and gets the eighteen bytes of the answer.
 fn claim(port: u16, rank: u32, nodes: u32, job: &str) -> TcpStream {
     let mut stream = dial(port);
-    stream.write_all(OPEN).unwrap();
+    stream.write_all(PLAIN).unwrap();
     stream.read_exact(&mut [0; 9]).unwrap();
     let hello = format!(
-        r#"{{"hello":{{"node":{rank},"nnodes":{nodes},"job":"{job}","port":{port},"hostname":"ghost"}}}}"#
+        r#"{{"hello":{{"node":{rank},"key":{{"job":"{job}","port":{port},"nnodes":{nodes}}},"hostname":"ghost","purpose":"run"}}}}"#
     );
     let length = u32::try_from(hello.len()).unwrap().to_be_bytes();
     stream.write_all(&[&length, hello.as_bytes()].concat()).unwrap();
@@ -89,7 +89,7 @@ fn frame(mut stream: &TcpStream) -> String {
         let mut text = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
         stream.read_exact(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        if !text.contains("\"beat\"") {
+        if !text.contains("\"heartbeat\"") {
             return text;
         }
     }
@@ -175,7 +175,7 @@ fn strangers_that_take_the_last_file_keep_nobody_out() {
 #[test]
 fn garbage_and_frames_without_end_are_hung_up_on() {
     let (zero, port) = listening(2, None);
-    let begin = |more: &[u8]| [OPEN, more].concat();
+    let begin = |more: &[u8]| [PLAIN, more].concat();
     let endless: Vec<u8> = b"rkl/mu".iter().copied().cycle().take(1 << 20).collect();
     let attacks = [
         ("garbage", vec![0xa5; 1 << 20]),
@@ -216,7 +216,7 @@ fn garbage_and_frames_without_end_are_hung_up_on() {
 #[test]
 fn slow_handshakes_are_given_up_and_hold_up_nobody() {
     // Nothing is wrong with any of these bytes: 58 of a handshake that has 59.
-    let handshake = [SEALED, b"\0\x30", &[7; 47]].concat();
+    let handshake = [ENCRYPTED, b"\0\x30", &[7; 47]].concat();
     let slow = |port: u16, pause: Duration| {
         let (mut stream, handshake) = (dial(port), handshake.clone());
         std::thread::spawn(move || {
@@ -335,14 +335,14 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
 #[test]
 fn with_a_secret_no_stranger_gets_a_rank() {
     let (zero, port) = listening(2, Some(SECRET));
-    // Speaks like an open node, and like a sealed one without the secret.
+    // Speaks like a node without a secret, and like one with another secret.
     let mut open = dial(port);
-    open.write_all(OPEN).unwrap();
-    assert_eq!(until_hung_up(&open), b"rkl/mu\x01\x01\x02", "version 1, sealed, other mode");
-    let mut sealed = dial(port);
-    let message = [SEALED, b"\0\x30", &[7; 48]].concat();
-    sealed.write_all(&message).unwrap();
-    assert_eq!(until_hung_up(&sealed), b"rkl/mu\x01\x01\x00\0\0", "and: the secrets differ");
+    open.write_all(PLAIN).unwrap();
+    assert_eq!(until_hung_up(&open), b"rkl/mu\x04\x01\x02", "version 4, encrypted, other mode");
+    let mut encrypted = dial(port);
+    let message = [ENCRYPTED, b"\0\x30", &[7; 48]].concat();
+    encrypted.write_all(&message).unwrap();
+    assert_eq!(until_hung_up(&encrypted), b"rkl/mu\x04\x01\x00\0\0", "and: the secrets differ");
     let zero = runs(zero, port, Some(SECRET));
     assert_eq!(counted(&zero), 3, "{}", zero.err);
 }

@@ -88,7 +88,7 @@ fn a_port_that_never_opens_is_86() {
         let ended = running.wait().expect_code(86).expect_nothing_left();
         for words in [
             &format!("127.0.0.1:{port}"),
-            "connection refused",
+            "refuses connections",
             "did not answer in 3 s",
             "hint: ",
             "86 (master.reach)",

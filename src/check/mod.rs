@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::lang::{Text, bytes};
-use crate::muster::Found;
+use crate::muster::LinkReport;
 use crate::observe::Facts;
 use crate::observe::gpu::FabricState;
 use crate::plan::{Plan, Survey};
@@ -87,7 +87,7 @@ pub struct Tried {
 /// What came of meeting the other nodes.
 #[derive(Debug, Clone)]
 pub enum Nodes {
-    Found(Box<Found>),
+    Found(Box<LinkReport>),
     /// A node takes no part, so this one was looked at alone.
     Alone(Text),
     /// One did not come, or they do not fit together.

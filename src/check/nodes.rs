@@ -4,7 +4,9 @@
 
 use super::{Evidence, Finding, Judged, Kind, Nodes};
 use crate::lang::Text;
-use crate::muster::{Difference, Found, Loss, Measured, Odd, Place, Property, Speed, Trouble};
+use crate::muster::{
+    Difference, LinkReport, Loss, Measured, Outlier, Place, Property, Speed, Trouble,
+};
 use crate::settings::MusterMode;
 use crate::text;
 use crate::verdict::Id;
@@ -23,7 +25,7 @@ pub(super) const JUDGES: &[Judged] = &[
 /// Refusals that say in what nodes differ.
 const DIFFERENT: &[Id] = &[Id::MusterEngine, Id::MusterRule, Id::MusterHeads, Id::MusterLayout];
 
-fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a Found> {
+fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a LinkReport> {
     match &evidence.tried.nodes {
         Some(Nodes::Found(found)) => Some(found),
         _ => None,
@@ -31,7 +33,7 @@ fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a Found> {
 }
 
 /// Node 2 (host-2)
-fn name(found: &Found, node: u32) -> Text {
+fn name(found: &LinkReport, node: u32) -> Text {
     let host = found.hostname(node);
     text!("node {node} ({host})", "节点 {node}（{host}）")
 }
@@ -96,7 +98,7 @@ fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
         .iter()
         .filter(|visited| Some(visited.node) != own)
         .filter_map(|visited| {
-            let refusal = visited.station.failed.as_ref()?;
+            let refusal = visited.endpoint.failed.as_ref()?;
             let Text { en, zh } = name(found, visited.node);
             let (id, said, said_zh) = (&refusal.id, &refusal.text.en, &refusal.text.zh);
             let finding = Finding::bad(
@@ -149,7 +151,7 @@ fn is_of_rdma(property: Property) -> bool {
 
 fn differences(
     evidence: &Evidence<'_>,
-    found: &Found,
+    found: &LinkReport,
     wanted: impl Fn(Property) -> bool,
 ) -> Vec<Finding> {
     let required = evidence.settings.muster.value == MusterMode::Required;
@@ -231,7 +233,7 @@ fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
         let here = gigabits(odd.worst.speed()?.megabits());
         let claims = [odd.worst.from, odd.worst.to]
             .into_iter()
-            .filter_map(|node| found.station(node)?.megabits)
+            .filter_map(|node| found.endpoint(node)?.megabits)
             .min();
         Some(match (odd.others.map(gigabits), claims.map(|claimed| gigabits(claimed.into()))) {
             (Some(good), _) => text!(
@@ -253,13 +255,13 @@ fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 /// One finding per place with this trouble.
 fn odd(
-    found: &Found,
+    found: &LinkReport,
     trouble: Trouble,
     hint: &Text,
-    what: impl Fn(&Odd) -> Option<Text>,
+    what: impl Fn(&Outlier) -> Option<Text>,
 ) -> Vec<Finding> {
     found
-        .odd
+        .outliers
         .iter()
         .filter(|odd| odd.trouble == trouble)
         .filter_map(|odd| {
@@ -272,7 +274,7 @@ fn odd(
 }
 
 /// Where, with the interface.
-fn place(found: &Found, odd: &Odd) -> Text {
+fn place(found: &LinkReport, odd: &Outlier) -> Text {
     let Text { en, zh } = match odd.place {
         Place::All => text!("all links", "所有链路"),
         Place::Node(node) => {
@@ -282,7 +284,7 @@ fn place(found: &Found, odd: &Odd) -> Text {
         Place::Pair(one, other) => both(name(found, one), "↔", name(found, other)),
         Place::OneWay(one, other) => both(name(found, one), "→", name(found, other)),
     };
-    match found.station(odd.worst.from).and_then(|station| station.interface.as_ref()) {
+    match found.endpoint(odd.worst.from).and_then(|station| station.interface.as_ref()) {
         Some(interface) => text!("{en} on {interface}", "{zh}（{interface}）"),
         None => Text::new(en, zh),
     }
@@ -307,14 +309,14 @@ fn gigabits(megabits: u64) -> String {
 
 fn or_range(
     all: Vec<Finding>,
-    found: &Found,
+    found: &LinkReport,
     value: impl Fn(&Speed) -> u64,
     words: impl Fn(u64, u64) -> Text,
 ) -> Vec<Finding> {
     let values = || found.links.iter().filter_map(|link| link.speed()).map(&value);
     match (values().min(), values().max()) {
         (Some(low), Some(high)) if all.is_empty() => vec![Finding::ok(words(low, high))],
-        (None, _) if all.is_empty() && found.links.is_empty() && found.odd_count == 0 => {
+        (None, _) if all.is_empty() && found.links.is_empty() && found.outlier_count == 0 => {
             vec![Finding::ok(text!("nothing odd", "无异常"))]
         }
         _ => all,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::muster::{self, Card, Seat};
+use crate::muster::{NodeSummary, Seat};
 use crate::observe::{self, Facts, Interface};
 use crate::plan::{self, AskedNproc, Plan};
 use crate::settings::Settings;
@@ -12,7 +12,11 @@ use crate::verdict::Refusal;
 const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
 
 /// What this node tells the others about itself.
-pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Card, Refusal> {
+pub(super) fn card(
+    settings: &Settings,
+    facts: &Facts,
+    plan: &Plan,
+) -> Result<NodeSummary, Refusal> {
     let (most, exact) = match plan.membership.task {
         // What each starts is fixed by whoever started it.
         Some(_) => (1, None),
@@ -25,7 +29,7 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         .find(|hca| Some(hca.name.as_str()) == first_port)
         .and_then(|hca| hca.ports.first())
         .map(|port| port.link_layer.clone());
-    Ok(Card {
+    Ok(NodeSummary {
         node: plan.membership.member(),
         nnodes: plan.membership.members(),
         hostname: facts.hostname.clone(),
@@ -45,9 +49,8 @@ pub(super) fn card(settings: &Settings, facts: &Facts, plan: &Plan) -> Result<Ca
         clock_offset: 0,
         mtu: interface(facts, plan).and_then(|interface| interface.mtu),
         rates: rates(facts, plan),
-        protocol: muster::PROTOCOL,
-        station: None,
-        on: plan
+        endpoint: None,
+        seat: plan
             .membership
             .task
             .as_ref()

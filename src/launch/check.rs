@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::in_time::beside;
 use crate::lang;
 use crate::lang::Text;
-use crate::muster::Found;
+use crate::muster::LinkReport;
 use crate::observe::{self, Facts};
 use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
@@ -49,7 +49,7 @@ struct Examined {
     facts: Facts,
     decided: Decided,
     /// Where there are other nodes.
-    found: Option<Box<Found>>,
+    found: Option<Box<LinkReport>>,
 }
 
 pub(super) fn check(asked: &cli::Check) -> i32 {

@@ -11,7 +11,9 @@ use super::together;
 use crate::check::Nodes;
 use crate::host::Host;
 use crate::lang::Text;
-use crate::muster::{self, Assembly, Card, Config, Joined, Loss, Purpose, Station, Target};
+use crate::muster::{
+    self, Assembly, Config, Joined, Loss, MeasureEndpoint, NodeSummary, Purpose, Target,
+};
 use crate::observe::Facts;
 use crate::plan::Plan;
 use crate::report::closing;
@@ -54,10 +56,10 @@ async fn try_to_meet(
     let member = &plan.membership;
     let config = together::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
     let patience = match settings.wait_timeout.source {
-        Source::Default => config.patience.min(PATIENCE),
-        _ => config.patience,
+        Source::Default => config.wait_timeout.min(PATIENCE),
+        _ => config.wait_timeout,
     };
-    let config = Config { purpose: Purpose::Check, patience, ..config };
+    let config = Config { purpose: Purpose::Check, wait_timeout: patience, ..config };
     let lang = settings.lang;
     let mut say = |line: Text| super::commands::say(&closing::line(&line, lang));
     if config.secret.is_none() {
@@ -68,32 +70,32 @@ async fn try_to_meet(
     }
     let (target, address) = target(plan).await?;
     let link = interface(facts, plan);
-    let station = Station {
+    let endpoint = MeasureEndpoint {
         address: Some(address),
         interface: plan.network.socket_ifname.clone(),
         megabits: link.and_then(|link| link.megabits),
         failed,
     };
     let own = card(settings, facts, plan)?;
-    let own = Card { station: Some(Box::new(station.clone())), ..own };
+    let own = NodeSummary { endpoint: Some(Box::new(endpoint.clone())), ..own };
     if member.is_master() {
         crate::prepare::raise_limits();
         return Ok(match muster::gather(&config, own, &mut say).await? {
             Assembly::All(gathered) => {
-                Nodes::Found(Box::new(gathered.survey(station, target).await))
+                Nodes::Found(Box::new(gathered.measure(endpoint, target).await))
             }
             Assembly::Alone(why) => Nodes::Alone(why),
         });
     }
     let last = look::last_resort(settings.probe.value);
     let joined = muster::join(host, &config, &own, Some(&last), &mut say).await?;
-    let visit = match joined {
-        Joined::Visit(visit) => visit,
+    let session = match joined {
+        Joined::Measure(session) => session,
         Joined::Alone(why) => return Ok(Nodes::Alone(why)),
         // It proposes a plan to those who came to run alone.
         Joined::Offer(_) => return Err(lost(&config, Loss::Died)),
     };
-    let found = visit.follow(target).await.map_err(|loss| lost(&config, loss))?;
+    let found = session.follow(target).await.map_err(|loss| lost(&config, loss))?;
     Ok(Nodes::Found(Box::new(found)))
 }
 

@@ -10,7 +10,7 @@ use crate::cli::Options;
 use crate::host::Host;
 use crate::in_time::in_time;
 use crate::lang::Text;
-use crate::muster::{self, Config, Excused, Purpose};
+use crate::muster::{self, Config, Declined, Purpose};
 use crate::observe::{self, Contract, Facts, GpuFacts};
 use crate::plan::{self, Notes};
 use crate::settings::{self, Settings};
@@ -124,20 +124,20 @@ async fn tell(
         return Some(heard(&config, muster::turn_away(&config, hostname, refusal).await));
     }
     let (address, port) = (&config.master_addr, config.port);
-    Some(match muster::excuse(host, &config, hostname, refusal).await {
-        Excused::Told => text!(
+    Some(match muster::decline(host, &config, hostname, refusal).await {
+        Declined::Told => text!(
             "node 0 at {address}:{port} was told, so that no node waits for this one",
             "已通知节点 0（{address}:{port}），其他节点不会再等待本节点"
         ),
-        Excused::EndsToo(Text { en, zh }) => text!(
+        Declined::EndsToo(Text { en, zh }) => text!(
             "node 0 at {address}:{port} ends as well: {en}",
             "节点 0（{address}:{port}）同样会结束：{zh}"
         ),
-        Excused::Absent(Text { en, zh }) => text!(
+        Declined::Absent(Text { en, zh }) => text!(
             "node 0 at {address}:{port} was not told, since it is not there ({en}): it has ended, or it starts later and then waits for this node until its deadline (--wait-timeout)",
             "未能通知节点 0（{address}:{port}），它不在线（{zh}）：可能已经结束；若稍后才启动，它会一直等待本节点到期限（--wait-timeout）"
         ),
-        Excused::Untold(Text { en, zh }) => text!(
+        Declined::Untold(Text { en, zh }) => text!(
             "node 0 at {address}:{port} could not be told ({en}); it waits for this node until its deadline (--wait-timeout)",
             "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待到期限（--wait-timeout）"
         ),

@@ -2,8 +2,8 @@
 //! part of the program.
 
 use crate::decide::{Stage, decide};
-use crate::muster::fuzz::{self, Wire};
-use crate::muster::{Agreement, Card};
+use crate::muster::fuzz;
+use crate::muster::{Agreement, NodeSummary};
 use crate::observe::Facts;
 use crate::plan::{self, RunIdentity, Scope, layout};
 use crate::settings::{LayoutRule, Nproc, Settings, Source, Sourced};
@@ -62,20 +62,17 @@ fn node(choices: &mut Choices<'_>, rank: u32, nnodes: u32) -> (Settings, Facts) 
 }
 
 /// The card that a node shows, or one that it made up.
-fn shown(choices: &mut Choices<'_>, honest: Card) -> Option<Card> {
+fn shown(choices: &mut Choices<'_>, honest: NodeSummary) -> Option<NodeSummary> {
     match choices.byte() {
         0x80.. => {
             let (most, heads, exact) = (choices.number(), choices.number(), choices.number());
             let clock_offset = i64::from(choices.number()) << (choices.byte() % 64);
             let some = |n: u32| (!n.is_multiple_of(3)).then_some(n);
             let (heads, exact) = (some(heads), some(exact));
-            Some(Card { most, heads, exact, clock_offset, ..honest })
+            Some(NodeSummary { most, heads, exact, clock_offset, ..honest })
         }
         // The rest of the bytes, as they are.
-        0x7f => match fuzz::read(choices.0) {
-            Some(Wire::Card(card)) => Some(card),
-            _ => None,
-        },
+        0x7f => fuzz::read_summary(choices.0),
         _ => Some(honest),
     }
 }
@@ -90,7 +87,7 @@ pub fn agreement(data: &[u8]) -> bool {
     let nnodes = u32::from(choices.byte() % 4) + 2;
     let common = choices.0;
     let mut nodes = Vec::new();
-    let mut cards: Vec<Card> = Vec::new();
+    let mut cards: Vec<NodeSummary> = Vec::new();
     for rank in 0..nnodes {
         // Most jobs have one image: the choices of node 0 hold for all.
         let alike = rank > 0 && choices.byte() < 0xc0;
@@ -108,11 +105,11 @@ pub fn agreement(data: &[u8]) -> bool {
             if rank == 0 { Some(honest.clone()) } else { shown(&mut choices, honest.clone()) };
         let Some(shown) = shown else { return false };
         // As node 0 reads it; one that it cannot read is hung up on.
-        let Some(Wire::Card(shown)) = fuzz::read(&fuzz::write(Wire::Card(shown))) else {
+        let Some(shown) = fuzz::read_summary(&fuzz::write_summary(shown)) else {
             return false;
         };
         let is_honest = shown == honest;
-        cards.push(Card { node: rank, ..shown });
+        cards.push(NodeSummary { node: rank, ..shown });
         nodes.push((settings, facts, is_honest));
     }
     let Ok((differences, fewest, heads)) = fuzz::compared(&cards) else { return false };
@@ -127,8 +124,7 @@ pub fn agreement(data: &[u8]) -> bool {
     if !fuzz::fits(&cards, proposed.nproc) {
         return false;
     }
-    let Some(Wire::Agreement(agreed)) = fuzz::read(&fuzz::write(Wire::Agreement(proposed.clone())))
-    else {
+    let Some(agreed) = fuzz::sent(proposed.clone()) else {
         panic!("no node can read it: {proposed:?}");
     };
     assert_eq!(agreed, proposed);

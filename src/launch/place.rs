@@ -13,7 +13,7 @@ use crate::verdict::{Id, Warning};
 
 /// Whom this node waits for, and where.
 pub(super) fn begins(config: &Config) -> Text {
-    let (port, patience) = (config.port, clock(config.patience));
+    let (port, patience) = (config.port, clock(config.wait_timeout));
     let last = config.nnodes.saturating_sub(1);
     if config.unit == Unit::Task {
         let address = &config.master_addr;

@@ -18,7 +18,7 @@ use crate::decide::{Stage, decide};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Card, Config, Difference, JobKey, Joined, Mark, Memory,
+    self, Accepted, Agreement, Assembly, Config, Difference, Joined, Mark, Memory, NodeSummary,
     Purpose, Secret, Session, Settled, Unit, Without,
 };
 use crate::observe::{self, Contract, Facts, Field};
@@ -122,7 +122,7 @@ pub(super) fn config(
         job,
         master_addr: member.master_addr.clone(),
         port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
-        patience: settings.wait_timeout.value,
+        wait_timeout: settings.wait_timeout.value,
         pace: Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
         secret,
@@ -196,7 +196,7 @@ async fn lead(
     facts: &Facts,
     plan: &Plan,
     config: &Config,
-    own: Card,
+    own: NodeSummary,
     next: Option<&Next>,
 ) -> Result<Met, Refusal> {
     let restarts = next.map_or_else(
@@ -232,7 +232,7 @@ async fn lead(
                 // Without a store of torch's nobody could read whose it is.
                 let port = agreement.master_port;
                 let mark =
-                    (!plan.engine.runs_a_command()).then(|| Mark { port, key: JobKey::of(config) });
+                    (!plan.engine.runs_a_command()).then(|| Mark { port, key: config.key() });
                 let met = agreed(scene, own, plan, &agreement, &differences, session, restarts);
                 return Ok(with_mark(met, mark));
             }
@@ -283,7 +283,7 @@ async fn follow(
     scene: &Scene,
     facts: &mut Facts,
     config: &Config,
-    own: &Card,
+    own: &NodeSummary,
 ) -> Result<Met, Refusal> {
     let last = look::last_resort(scene.settings.probe.value);
     let mut say = |line: Text| scene.say(&line);
@@ -291,7 +291,7 @@ async fn follow(
         let offer = match muster::join(&scene.host, config, own, Some(&last), &mut say).await? {
             Joined::Offer(offer) => offer,
             // Only who came to measure is asked to.
-            Joined::Visit(_) => continue,
+            Joined::Measure(_) => continue,
             Joined::Alone(why) => {
                 scene.say(&why);
                 return Ok(Met::Alone);
@@ -363,7 +363,7 @@ pub(super) fn plan_as_agreed(
 
 fn agreed(
     scene: &Scene,
-    own: Card,
+    own: NodeSummary,
     mut plan: Plan,
     agreement: &Agreement,
     differences: &[Difference],
@@ -393,7 +393,7 @@ fn agreed(
         timestamp: agreement.timestamp.clone(),
         master_port: agreement.master_port,
     };
-    let who = (own.node, own.on.map(|seat| seat.node));
+    let who = (own.node, own.seat.map(|seat| seat.node));
     let together = Together::new(session, who, own.hostname, agreement.attempt, restarts);
     Met::Agreed { plan: Box::new(plan), identity, together: Box::new(together) }
 }

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,12 +16,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::runtime::Runtime;
 
-use super::channel::Channel;
-use super::compare::{self, Difference};
-use super::handshake::{Stranger, admit, dial};
-use super::secret::Secret;
-use super::types::{Agreement, Card};
-use super::wire::{self, Frame, Hello, LONGEST, LONGEST_STRANGER};
+use super::protocol::agreement::Agreement;
+use super::protocol::channel::Channel;
+use super::protocol::codec::{self, LONGEST, LONGEST_UNIDENTIFIED};
+use super::protocol::difference::Difference;
+use super::protocol::handshake::{Rejection, admit, dial};
+use super::protocol::job_key::JobKey;
+use super::protocol::messages::{FromMember, FromNode0, Hello, Message, Purpose};
+use super::protocol::secret::Secret;
+use super::protocol::summary::NodeSummary;
+use super::server::compare;
 use crate::verdict::Refusal;
 
 /// What a connection may hold beyond the longest frame: header, tag, slack of one read.
@@ -91,23 +96,28 @@ impl AsyncWrite for Script {
     }
 }
 
-/// Bytes of a connection after its handshake. The first chooses how they are cut,
-/// the second whether the peer is trusted.
+/// Bytes of a connection after its handshake, read as either side would. The first chooses how
+/// they are cut, the second whether the peer is trusted.
 ///
 /// Whatever the cut: the same frames, bounded memory, and a frame that was read
 /// is the same after it was written and read again.
 pub fn frames(data: &[u8]) -> bool {
-    if let Ok(frame) = wire::decode(data) {
+    let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
+    member || node_0
+}
+
+fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> bool {
+    if let Ok(frame) = codec::decode::<M>(data) {
         same_again(&frame);
     }
     let [cut, trusted, bytes @ ..] = data else { return false };
     let trusted = trusted & 1 == 1;
     let received = |piece: usize| {
-        let mut channel = Channel::new(Script::new(bytes, piece, true), None);
+        let mut channel = Channel::<M, _>::new(Script::new(bytes, piece, true), None);
         if trusted {
             channel.trust();
         }
-        let most = SLACK + if trusted { LONGEST } else { LONGEST_STRANGER };
+        let most = SLACK + if trusted { LONGEST } else { LONGEST_UNIDENTIFIED };
         let mut frames = Vec::new();
         let end = loop {
             let received = run(channel.receive());
@@ -125,21 +135,18 @@ pub fn frames(data: &[u8]) -> bool {
     !whole.0.is_empty()
 }
 
-fn same_again(frame: &Frame) {
-    let bytes = wire::encode(frame);
+fn same_again<M: Message + Debug + PartialEq>(frame: &M) {
+    let bytes = codec::encode(frame);
     assert!(bytes.len() <= LONGEST, "{} bytes", bytes.len());
-    assert_eq!(wire::decode(&bytes).as_ref(), Ok(frame));
+    assert_eq!(codec::decode::<M>(&bytes).as_ref(), Ok(frame));
 }
 
 fn hello() -> Hello {
-    let hostname = "worker-1".to_owned();
     Hello {
         node: 1,
-        nnodes: 2,
-        job: Some("job".to_owned()),
-        port: 29500,
-        hostname,
-        purpose: super::types::Purpose::Run,
+        key: JobKey { job: Some("job".to_owned()), port: 29500, nnodes: 2 },
+        hostname: "worker-1".to_owned(),
+        purpose: Purpose::Run,
     }
 }
 
@@ -188,13 +195,13 @@ pub fn handshake(data: &[u8]) -> bool {
 
 /// A node dials node 0 through somebody who edits its bytes: what node 0 heard, and
 /// whether anything was changed.
-async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Stranger>, bool) {
+async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Rejection>, bool) {
     let (node, node_side) = tokio::io::duplex(4096);
     let (zero, zero_side) = tokio::io::duplex(4096);
     let changed = Cell::new(false);
     let speak = async {
         if let Ok(mut channel) = dial(node, Some(theirs)).await {
-            let _ = channel.send(&Frame::Hello(hello())).await;
+            let _ = channel.send(&FromMember::Hello(hello())).await;
             // Stays until the other side has had enough.
             let _ = channel.receive().await;
         }
@@ -252,46 +259,44 @@ async fn edit(
     std::future::pending().await
 }
 
-/// What node 0 makes of the cards that it has, its own first: in what they differ,
+/// What node 0 makes of the summaries that it has, its own first: in what they differ,
 /// the least that one node can carry, and the heads.
 ///
 /// # Errors
 /// When the nodes do not fit together.
-pub fn compared(cards: &[Card]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
-    let differences = compare::differences(cards);
+pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
+    let differences = compare::differences(summaries);
     for warning in differences.iter().map(Difference::warning) {
         assert!(!warning.text.en.chars().any(char::is_control), "{warning:?}");
     }
-    compare::check_all(cards)?;
-    Ok((differences, compare::fewest(cards), compare::heads(cards)))
+    compare::check_all(summaries)?;
+    Ok((differences, compare::fewest(summaries), compare::heads(summaries)))
 }
 
-/// Whether node 0 proposes so many processes to nodes with these cards.
-pub fn fits(cards: &[Card], nproc: u32) -> bool {
-    compare::check_exact(cards, nproc).is_ok()
+/// Whether node 0 proposes so many processes to nodes with these summaries.
+pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
+    compare::check_exact(summaries, nproc).is_ok()
 }
 
-/// What the other rooms' promises are about.
-#[derive(Debug)]
-pub enum Wire {
-    Card(Card),
-    Agreement(Agreement),
-}
-
-/// As it is read off the wire; none where the connection would be closed.
-pub fn read(bytes: &[u8]) -> Option<Wire> {
-    match wire::decode(bytes) {
-        Ok(Frame::Card(card)) => Some(Wire::Card(card)),
-        Ok(Frame::Agreed { agreement, .. }) => Some(Wire::Agreement(agreement)),
+/// A summary as node 0 reads it; none where the connection would be closed.
+pub fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
+    match codec::decode(bytes) {
+        Ok(FromMember::Summary(summary)) => Some(summary),
         _ => None,
     }
 }
 
-pub fn write(what: Wire) -> Vec<u8> {
-    wire::encode(&match what {
-        Wire::Card(card) => Frame::Card(card),
-        Wire::Agreement(agreement) => Frame::Agreed { agreement, differences: Vec::new() },
-    })
+pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
+    codec::encode(&FromMember::Summary(summary))
+}
+
+/// What a node reads of an agreement that node 0 sent.
+pub fn sent(agreement: Agreement) -> Option<Agreement> {
+    let frame = FromNode0::Agreed { agreement, differences: Vec::new() };
+    match codec::decode(&codec::encode(&frame)) {
+        Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
+        _ => None,
+    }
 }
 
 /// The short form of a fuzzer: the seeds of a target, then `rounds` mutations of them,

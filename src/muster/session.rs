@@ -6,7 +6,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::types::{Again, Cause};
+use super::protocol::agreement::Again;
+use super::protocol::cause::Cause;
 
 /// How long the last frames may take to leave.
 const LAST_FRAMES: Duration = Duration::from_secs(3);
@@ -24,7 +25,7 @@ pub enum Event {
 
 /// The conductor's own news.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(crate) enum Command {
     Failed(Box<Cause>),
     Done,
 }
@@ -39,13 +40,13 @@ pub struct Session {
 
 /// The session task's ends.
 #[derive(Debug)]
-pub(super) struct Ends {
-    pub(super) events: mpsc::UnboundedSender<Event>,
-    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+pub(crate) struct Ends {
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
 }
 
 impl Session {
-    pub(super) fn start<F>(run: impl FnOnce(Ends) -> F) -> Session
+    pub(crate) fn start<F>(run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -1,11 +1,10 @@
 //! Is a port free, and if not, who has it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use crate::host::Host;
+use crate::net::on_all_addresses;
 use crate::procfs;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -18,13 +17,12 @@ pub fn free_port(address: IpAddr) -> io::Result<u16> {
     TcpListener::bind(SocketAddr::new(address, 0))?.local_addr().map(|bound| bound.port())
 }
 
-/// Whether torch's store could listen on `port`: all addresses, IPv6 with IPv4
-/// where there is IPv6, SO_REUSEADDR, as libuv and torch's own server bind.
+/// Whether torch's store could listen on `port`.
 ///
 /// # Errors
 /// [`Verdict::PortInUse`] with the owner where it can be seen.
 pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
-    let Err(cause) = try_listen(port) else { return Ok(()) };
+    let Err(cause) = on_all_addresses(port) else { return Ok(()) };
     let cause = io::Error::from(cause);
     if cause.kind() == io::ErrorKind::PermissionDenied {
         return Err(Refusal::new(
@@ -64,29 +62,10 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
     ))
 }
 
-fn try_listen(port: u16) -> rustix::io::Result<()> {
-    let attempt = |family, address: IpAddr| {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        if family == AddressFamily::INET6 {
-            sockopt::set_ipv6_v6only(&socket, false)?;
-        }
-        bind(&socket, &SocketAddr::new(address, port))?;
-        // Under SO_REUSEADDR only listen tells two sockets that both bound.
-        listen(&socket, 1)
-    };
-    use rustix::io::Errno;
-    match attempt(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()) {
-        // No IPv6 in this kernel or namespace.
-        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT) => {
-            attempt(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
-        }
-        result => result,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::columns::table;
 use crate::lang::Lang;
-use crate::muster::{Found, Link, Measured, Speed};
+use crate::muster::{Link, LinkReport, Measured, Speed};
 use crate::text;
 
 /// More nodes than this make no readable matrix.
 const WIDEST: u32 = 16;
 
 /// The nodes, and the links between them as two matrices: row sends, column receives.
-pub fn text(found: &Found, lang: Lang) -> String {
+pub fn text(found: &LinkReport, lang: Lang) -> String {
     let mut out = String::new();
     let nodes = found.nnodes;
     let _ = writeln!(out, "{}", text!("{nodes} nodes", "{nodes} 个节点").get(lang));
@@ -22,7 +22,7 @@ pub fn text(found: &Found, lang: Lang) -> String {
     }
     let rows = found.nodes.iter().map(|visited| {
         let or_dash = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
-        let station = &visited.station;
+        let station = &visited.endpoint;
         vec![
             visited.node.to_string(),
             visited.hostname.clone(),
@@ -39,7 +39,7 @@ pub fn text(found: &Found, lang: Lang) -> String {
     out
 }
 
-fn matrix(out: &mut String, found: &Found, title: &str, shown: impl Fn(&Speed) -> String) {
+fn matrix(out: &mut String, found: &LinkReport, title: &str, shown: impl Fn(&Speed) -> String) {
     let _ = writeln!(out, "{title}");
     let head = std::iter::once("→".to_owned()).chain((0..found.nnodes).map(|to| to.to_string()));
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
@@ -58,15 +58,15 @@ fn matrix(out: &mut String, found: &Found, title: &str, shown: impl Fn(&Speed) -
 }
 
 /// Members of the report: `nodes` and `links`.
-pub fn json(found: &Found, lang: Lang) -> [(&'static str, Value); 2] {
-    let node = |visited: &crate::muster::Visited| {
-        let failed = visited.station.failed.as_ref();
+pub fn json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
+    let node = |visited: &crate::muster::NodeResult| {
+        let failed = visited.endpoint.failed.as_ref();
         json!({
             "node": visited.node,
             "hostname": visited.hostname,
-            "interface": visited.station.interface,
-            "address": visited.station.address.map(|address| address.ip()),
-            "megabits": visited.station.megabits,
+            "interface": visited.endpoint.interface,
+            "address": visited.endpoint.address.map(|address| address.ip()),
+            "megabits": visited.endpoint.megabits,
             "lost": found.lost.iter().find(|(node, _)| *node == visited.node).map(|(_, loss)| loss),
             "failed": failed.map(|refusal| json!({
                 "id": refusal.id,

@@ -169,7 +169,7 @@ fn nodes_that_look_in_the_wrong_place_say_so() {
     let wrong = (PORT + 1).to_string();
     let one = cluster.launcher(1, 1, 2, &args).env("MASTER_PORT", &wrong).start();
     let (zero, one) = (zero.wait().expect_code(88), one.wait().expect_code(86));
-    let refused = "refuses connections: that host is up and nothing listens there";
+    let refused = "refuses connections: the host is up, but nothing listens on that port";
     let line =
         format!("waiting for node 0 at node-0:{wrong} (0:03 of 0:04): 10.99.0.1:{wrong} {refused}");
     let verdict = format!(

@@ -1,0 +1,96 @@
+//! A node that refuses before it has joined: node 0 is told, and through it all others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::problem::incompatible;
+use crate::host::Host;
+use crate::lang::Text;
+use crate::muster::config::Config;
+use crate::muster::protocol::channel::ChannelError;
+use crate::muster::protocol::handshake::{self, Rejection};
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::net::{Dialer, Target};
+use crate::text;
+use crate::verdict::Refusal;
+
+/// Nodes of one job start within seconds.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What became of telling node 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Declined {
+    /// Node 0 knows, and through it all.
+    Told,
+    /// Node 0 ends as well, for a reason of its own.
+    EndsToo(Text),
+    /// Nothing listens where node 0 should be: it has ended, or comes later.
+    Absent(Text),
+    /// What is there did not take the message.
+    Untold(Text),
+}
+
+/// Tells node 0, where it can be reached within a few seconds, that this node cannot
+/// take part.
+pub async fn decline(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) -> Declined {
+    let mut outcome = Declined::Absent(text!("no answer", "无应答"));
+    let tell = async {
+        let mut dialer = Dialer::new(Target {
+            host,
+            address: &config.master_addr,
+            port: config.port,
+            last_resort: None,
+            deadline: Instant::now() + LIMIT,
+        });
+        while let Some(dialed) = dialer.next().await {
+            outcome = match dialed {
+                Err(error) => Declined::Absent(error.text()),
+                Ok((stream, peer)) => match tell(config, hostname, refusal, peer, stream).await {
+                    Ok(end) => return Some(end),
+                    Err(why) => Declined::Untold(why),
+                },
+            };
+        }
+        None
+    };
+    // A node 0 that is not there yet is told nothing; the nodes that dial it later learn it.
+    match tokio::time::timeout(LIMIT, tell).await {
+        Ok(Some(end)) => end,
+        _ => outcome,
+    }
+}
+
+/// Err: another try may turn out better.
+async fn tell(
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+    peer: SocketAddr,
+    stream: TcpStream,
+) -> Result<Declined, Text> {
+    let dialed = handshake::dial(stream, config.secret.as_ref()).await;
+    let mut channel = dialed.map_err(|rejection| match rejection {
+        Rejection::Unknown(why) => why,
+        Rejection::Silent => text!("it does not answer", "它没有应答"),
+        known => incompatible(peer, &known).text,
+    })?;
+    let sent = async {
+        channel.send(&FromMember::Hello(config.hello(hostname))).await?;
+        let answer = channel.receive().await?;
+        if let FromNode0::Welcome { .. } = answer {
+            channel.send(&FromMember::Decline(refusal.clone())).await?;
+        }
+        Ok::<FromNode0, ChannelError>(answer)
+    };
+    match sent.await.map_err(|error| error.text())? {
+        FromNode0::Welcome { .. } => {
+            channel.close().await;
+            Ok(Declined::Told)
+        }
+        FromNode0::Refuse(other) => Ok(Declined::EndsToo(other.text)),
+        _ => Err(text!("an answer that does not fit", "应答不符合预期")),
+    }
+}

@@ -1,0 +1,281 @@
+//! Any other node before the launch: finds node 0, sends its summary, gets the plan.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::connection::Connection;
+use super::identify::{Held, Holder};
+use super::measure::MeasureSession;
+use super::offer::Offer;
+use super::problem::{self, Problem, incompatible};
+use super::second_port;
+use crate::host::Host;
+use crate::lang::Text;
+use crate::muster::clock::{millis, now};
+use crate::muster::config::Config;
+use crate::muster::protocol::channel::Channel;
+use crate::muster::protocol::handshake::{self, Rejection};
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::summary::NodeSummary;
+use crate::names::LastResort;
+use crate::net::{DialError, Dialer, Seen, Target, jitter};
+use crate::pace::with_lines;
+use crate::verdict::{Id, Refusal, Verdict};
+
+/// After this silence a node asks whether it talks to a store.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Between two questions on the second port, while the first is silent.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How joining ended.
+#[derive(Debug)]
+pub enum Joined {
+    Offer(Box<Offer>),
+    /// Node 0 has the links measured (`Purpose::Check`).
+    Measure(Box<MeasureSession>),
+    /// Node 0 runs without a muster: this node goes on by itself.
+    Alone(Text),
+}
+
+/// Joins the muster of node 0.
+///
+/// # Errors
+/// At the deadline, with what kept it from node 0; at once when node 0 refuses, or its
+/// port belongs to another job.
+pub async fn join(
+    host: &Host,
+    config: &Config,
+    summary: &NodeSummary,
+    last_resort: Option<&LastResort>,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Joined, Refusal> {
+    let seen = Seen::nothing();
+    let deadline = Instant::now() + config.wait_timeout;
+    let target =
+        Target { host, address: &config.master_addr, port: config.port, last_resort, deadline };
+    let holder = Holder::new(config, &seen);
+    let search = Search { config, summary, seen: &seen, deadline, holder };
+    let progress = |waited| say(problem::progress(config, &seen, waited));
+    with_lines(config.pace, search.run(Dialer::new(target)), progress).await
+}
+
+/// Over how long the nodes of a job that are started in one instant spread their
+/// first dial: about what each costs node 0, so that its queue does not overflow.
+fn spread(config: &Config) -> Duration {
+    let each = if config.secret.is_some() { 200 } else { 100 };
+    Duration::from_micros(u64::from(config.nnodes) * each)
+}
+
+/// What one connection came to.
+enum Step {
+    Joined(Joined),
+    /// Nothing is there yet.
+    Retry,
+    /// The port is held, and not by a node 0 that lets this node in.
+    Held(Option<Refusal>),
+}
+
+impl From<Held> for Step {
+    fn from(held: Held) -> Step {
+        match held {
+            Held::Wait => Step::Held(None),
+            Held::Refuse(refusal) => Step::Held(Some(refusal)),
+            Held::Alone(text) => Step::Joined(Joined::Alone(text)),
+        }
+    }
+}
+
+struct Search<'a> {
+    config: &'a Config,
+    summary: &'a NodeSummary,
+    seen: &'a Seen<Problem>,
+    deadline: Instant,
+    holder: Holder<'a>,
+}
+
+impl Search<'_> {
+    async fn run(mut self, mut dialer: Dialer<'_>) -> Result<Joined, Refusal> {
+        sleep(jitter(spread(self.config))).await;
+        while let Some(dialed) = dialer.next().await {
+            let (stream, peer) = match dialed {
+                Ok(dialed) => dialed,
+                Err(error) => {
+                    if !matches!(error, DialError::Name(_)) {
+                        self.holder.clear();
+                    }
+                    self.seen.note(Problem::Dial(error));
+                    continue;
+                }
+            };
+            let refusal = match self.once(stream, peer).await {
+                Step::Joined(joined) => return Ok(joined),
+                Step::Retry => continue,
+                Step::Held(refusal) => refusal,
+            };
+            let is_final = |refusal: &Refusal| refusal.verdict == Verdict::PortInUse;
+            let refusal = match refusal {
+                Some(refusal) if is_final(&refusal) => Some(refusal),
+                other => self.on_second_port(peer).await.or(other),
+            };
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+        Err(problem::refusal(self.config, self.seen))
+    }
+
+    async fn on_second_port(&self, peer: SocketAddr) -> Option<Refusal> {
+        second_port::refusal(self.config, &self.summary.hostname, peer.ip()).await
+    }
+
+    async fn once(&mut self, stream: TcpStream, peer: SocketAddr) -> Step {
+        let local = stream.local_addr().ok();
+        let local = local.map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
+        match self.shake_hands(peer, stream).await {
+            Ok(channel) => {
+                self.holder.answered();
+                self.introduce(peer, local, channel).await
+            }
+            Err(step) => step,
+        }
+    }
+
+    /// The channel to node 0, or what was there in its place.
+    async fn shake_hands(
+        &mut self,
+        peer: SocketAddr,
+        stream: TcpStream,
+    ) -> Result<Channel<FromNode0>, Step> {
+        let secret = self.config.secret.as_ref();
+        let dial = handshake::dial(stream, secret);
+        tokio::pin!(dial);
+        // A store closes the connection or keeps silent, depending on its version.
+        let dialed = match timeout(ANSWER, &mut dial).await {
+            Ok(Err(Rejection::Unknown(cause))) => match self.holder.ask(peer).await {
+                Some(held) => return Err(held.into()),
+                None => Err(Rejection::Unknown(cause)),
+            },
+            Ok(dialed) => dialed,
+            Err(_) => {
+                self.holder.note(peer, Problem::Silent(peer));
+                if let Some(held) = self.holder.ask(peer).await {
+                    return Err(held.into());
+                }
+                // A node 0 that has thousands of handshakes to do answers late, and one
+                // whose port is held by another process is on the second.
+                loop {
+                    let pause = (Instant::now() + PAUSE).min(self.deadline);
+                    if let Ok(late) = timeout_at(pause, &mut dial).await {
+                        break late;
+                    }
+                    if let Some(refusal) = self.on_second_port(peer).await {
+                        return Err(Step::Held(Some(refusal)));
+                    }
+                    if Instant::now() >= self.deadline {
+                        break Err(Rejection::Silent);
+                    }
+                }
+            }
+        };
+        let rejection = match dialed {
+            Ok(channel) => return Ok(channel),
+            Err(rejection) => rejection,
+        };
+        self.holder.clear();
+        match rejection {
+            Rejection::Silent => self.holder.note(peer, Problem::Silent(peer)),
+            Rejection::Unknown(cause) => self.holder.note(peer, Problem::Unexpected(peer, cause)),
+            // A word that nothing proves: with a secret, and of a version, it is waited out.
+            rejection if secret.is_some() || rejection == Rejection::Version => {
+                self.seen.note(Problem::Rejected(peer, rejection));
+            }
+            rejection => return Err(Step::Held(Some(incompatible(peer, &rejection)))),
+        }
+        Err(Step::Held(None))
+    }
+
+    /// Says which node this is and waits for what node 0 makes of it.
+    async fn introduce(
+        &mut self,
+        peer: SocketAddr,
+        local: Option<SocketAddr>,
+        channel: Channel<FromNode0>,
+    ) -> Step {
+        let hostname = self.summary.hostname.clone();
+        let mut connection = Connection::new(channel, self.config);
+        let (asked, asked_wall) = (now(), millis(SystemTime::now()));
+        connection.send(&FromMember::Hello(self.config.hello(&hostname))).await;
+        // From our clock to node 0's, once it has let us in.
+        let mut offset = None;
+        let refusal = loop {
+            match connection.next().await {
+                Ok(FromNode0::Welcome { at, wall }) => {
+                    self.holder.let_in();
+                    self.seen.note(Problem::Gathering(peer));
+                    let way = now().saturating_sub(asked);
+                    offset = Some(behind(at, asked, way));
+                    let clock_offset = behind(wall, asked_wall, way);
+                    let summary = NodeSummary { clock_offset, ..self.summary.clone() };
+                    connection.send(&FromMember::Summary(summary)).await;
+                }
+                Ok(FromNode0::Agreed { agreement, differences }) => {
+                    let offset = offset.unwrap_or_default();
+                    let offer = Offer { agreement, differences, local, connection, offset };
+                    return Step::Joined(Joined::Offer(Box::new(offer)));
+                }
+                Ok(FromNode0::Measure { token }) => {
+                    let session = MeasureSession { connection, hostname, token };
+                    return Step::Joined(Joined::Measure(Box::new(session)));
+                }
+                Ok(FromNode0::Alone(text)) => return Step::Joined(Joined::Alone(text)),
+                Ok(FromNode0::Refuse(refusal)) => break refusal,
+                Ok(_) => {}
+                Err(lost) => {
+                    self.holder.clear();
+                    self.seen.note(match offset {
+                        Some(_) => Problem::Left(peer, lost.text()),
+                        None => Problem::Unexpected(peer, lost.text()),
+                    });
+                    return Step::Retry;
+                }
+            }
+        };
+        match refusal.id {
+            // A node 0 that is about to end may hold the port.
+            Id::MusterOtherJob => self.holder.other_job(peer, &refusal.text).into(),
+            // It examines the nodes, and may launch the job afterwards.
+            Id::MusterJob => {
+                self.seen.note(Problem::Refused(refusal));
+                Step::Held(None)
+            }
+            _ => Step::Held(Some(refusal)),
+        }
+    }
+}
+
+/// By how much a clock that said `theirs` is ahead of ours, which said `asked`; `way`:
+/// the journey there and back. Within that time nothing can be said of the clocks, and a
+/// slow one must not turn the order of two failures around.
+fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
+    let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
+    if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::muster::protocol::secret::Secret;
+
+    #[test]
+    fn the_first_dials_spread_with_the_job_and_with_what_a_node_costs() {
+        let of = |nnodes, secret| {
+            spread(&Config { secret, ..crate::muster::tests::config(1, nnodes, 1) })
+        };
+        assert_eq!(of(10_000, None), Duration::from_secs(1));
+        assert_eq!(of(10_000, Some(Secret::of_test(1))), Duration::from_secs(2));
+        assert!(of(8, None) < Duration::from_millis(1), "a small job does not wait");
+    }
+}

@@ -1,0 +1,72 @@
+//! Any other node while links are measured: does what node 0 asks for.
+
+use std::net::SocketAddr;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::{Connection, Received};
+use crate::muster::links::endpoint::{Measurement, Target, WHOLE};
+use crate::muster::links::schedule::{ALL_STEPS, STEP};
+use crate::muster::protocol::cause::Loss;
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::report::LinkReport;
+
+/// A place among the nodes that measure.
+#[derive(Debug)]
+pub struct MeasureSession {
+    pub(crate) connection: Connection,
+    pub(crate) hostname: String,
+    pub(crate) token: String,
+}
+
+impl MeasureSession {
+    /// Measures what node 0 asks for, until it reports what was found.
+    ///
+    /// # Errors
+    /// When node 0 is lost.
+    pub async fn follow(self, mut target: Target) -> Result<LinkReport, Loss> {
+        let MeasureSession { mut connection, hostname, token } = self;
+        let secret = connection.config.secret.clone();
+        target.serve(secret.clone(), token.clone());
+        let node_0 = connection.stream().peer_addr().ok();
+        let mut running = JoinSet::new();
+        let end = Instant::now() + ALL_STEPS + WHOLE + STEP;
+        loop {
+            let done = async {
+                tokio::select! {
+                    Some(done) = running.join_next() => Some(done),
+                    () = sleep_until(end) => None,
+                }
+            };
+            let frame = match connection.next_or(done).await.map_err(|lost| lost.loss())? {
+                Received::Frame(frame) => *frame,
+                Received::Other(Some(Ok(link))) => {
+                    connection.send(&FromMember::Measured(link)).await;
+                    continue;
+                }
+                Received::Other(Some(Err(_))) => continue,
+                Received::Other(None) => return Err(Loss::Silent),
+            };
+            match frame {
+                FromNode0::MeasureTo { to, address } => {
+                    // Node 0 listens where we found it, if it does not know better.
+                    let ip = match node_0 {
+                        Some(node_0) if address.ip().is_unspecified() => node_0.ip(),
+                        _ => address.ip(),
+                    };
+                    // One at a time: a node that asks for more is not our node 0.
+                    running.shutdown().await;
+                    let hello = Measurement::hello(&connection.config, &hostname, &token);
+                    let address = SocketAddr::new(ip.to_canonical(), address.port());
+                    running.spawn(Measurement { hello, to, address, secret: secret.clone() }.run());
+                }
+                FromNode0::Report(report) => {
+                    connection.close().await;
+                    return Ok(*report);
+                }
+                _ => {}
+            }
+        }
+    }
+}

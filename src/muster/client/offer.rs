@@ -1,0 +1,61 @@
+//! What node 0 proposed to a node, and the node's answer.
+
+use std::net::SocketAddr;
+
+use super::connection::Connection;
+use super::run;
+use crate::lang::Text;
+use crate::muster::protocol::agreement::Agreement;
+use crate::muster::protocol::difference::Difference;
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::session::Session;
+use crate::verdict::Refusal;
+
+/// What node 0 proposes.
+#[derive(Debug)]
+pub struct Offer {
+    pub agreement: Agreement,
+    pub differences: Vec<Difference>,
+    /// Our side of the connection: the address by which node 0 sees us.
+    pub local: Option<SocketAddr>,
+    pub(crate) connection: Connection,
+    /// Milliseconds from our clock to node 0's.
+    pub(crate) offset: i64,
+}
+
+/// How the agreement ended.
+#[derive(Debug)]
+pub enum Accepted {
+    Session(Session),
+    /// Node 0 gathers again, or died: join again.
+    Lost,
+    Alone(Text),
+}
+
+impl Offer {
+    /// This node can follow. Waits until all others can.
+    ///
+    /// # Errors
+    /// When another node cannot.
+    pub async fn accept(self) -> Result<Accepted, Refusal> {
+        let Offer { mut connection, offset, .. } = self;
+        connection.send(&FromMember::Accept).await;
+        loop {
+            match connection.next().await {
+                Ok(FromNode0::Go) => break,
+                Ok(FromNode0::Refuse(refusal)) => return Err(refusal),
+                Ok(FromNode0::Alone(text)) => return Ok(Accepted::Alone(text)),
+                Ok(_) => {}
+                Err(_) => return Ok(Accepted::Lost),
+            }
+        }
+        let connection = connection.started();
+        Ok(Accepted::Session(Session::start(|ends| run::run(connection, offset, ends))))
+    }
+
+    /// This node cannot follow: node 0 tells the others.
+    pub async fn decline(mut self, refusal: &Refusal) {
+        self.connection.send(&FromMember::Decline(refusal.clone())).await;
+        self.connection.close().await;
+    }
+}

@@ -1,0 +1,298 @@
+//! What keeps a node from node 0: what was seen, and what of it the refusal names when the wait
+//! is over.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::lang::Text;
+use crate::muster::config::Config;
+use crate::muster::protocol::handshake::Rejection;
+use crate::muster::protocol::job_key::JobKey;
+use crate::muster::second_port::second_port;
+use crate::net::{DialError, Observation, Seen};
+use crate::pace::{clock, spell};
+use crate::text;
+use crate::verdict::{Id, Refusal, Verdict};
+
+/// What one attempt to reach node 0 came to.
+#[derive(Debug, Clone)]
+pub(crate) enum Problem {
+    /// There is no connection.
+    Dial(DialError),
+    /// It takes connections and does not answer.
+    Silent(SocketAddr),
+    /// It answers otherwise, or hangs up.
+    Unexpected(SocketAddr, Text),
+    /// It says that it is another program.
+    Program(SocketAddr, Text),
+    /// torch's store of a running job.
+    Store(SocketAddr, Owner),
+    /// Node 0, with which no channel came about.
+    Rejected(SocketAddr, Rejection),
+    /// Node 0 was there.
+    Left(SocketAddr, Text),
+    /// Node 0 does not let this node in for now.
+    Refused(Refusal),
+    /// Node 0 is there and waits for others.
+    Gathering(SocketAddr),
+}
+
+/// To which job a store belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// To ours: an attempt of it runs, or is being ended.
+    Ours,
+    Other(JobKey),
+    /// No ranklaunch wrote its key.
+    Unknown,
+    /// The same, and a node with our rank is in it.
+    Complete,
+}
+
+impl Observation for Problem {
+    /// A node 0 that waits is no problem any more once it is gone.
+    fn replaces(&self, best: &Problem) -> bool {
+        self.rank() >= best.rank() || matches!(best, Problem::Gathering(_))
+    }
+}
+
+impl Problem {
+    /// The more it says of the cause, the higher.
+    fn rank(&self) -> u8 {
+        match self {
+            Problem::Dial(error) => error.rank(),
+            Problem::Silent(_) => DialError::HIGHEST + 1,
+            Problem::Unexpected(..) => DialError::HIGHEST + 2,
+            Problem::Program(..) => DialError::HIGHEST + 3,
+            Problem::Store(..) => DialError::HIGHEST + 4,
+            Problem::Left(..) => DialError::HIGHEST + 5,
+            Problem::Rejected(..) => DialError::HIGHEST + 6,
+            Problem::Refused(_) => DialError::HIGHEST + 7,
+            Problem::Gathering(_) => DialError::HIGHEST + 8,
+        }
+    }
+
+    fn text(&self) -> Text {
+        match self {
+            Problem::Dial(error) => error.text(),
+            Problem::Silent(peer) => text!(
+                "{peer} takes connections and says nothing: a proxy without node 0 behind it, a node 0 that hangs, or another program",
+                "{peer} 接受连接但没有任何应答：可能是后面没有节点 0 的代理、卡住的节点 0，或其他程序"
+            ),
+            Problem::Unexpected(peer, Text { en, zh }) => text!(
+                "{peer} takes connections and does not answer as node 0: {en}",
+                "{peer} 接受连接，但应答不符合节点 0：{zh}"
+            ),
+            Problem::Program(peer, Text { en, zh }) => text!(
+                "{peer} is {en}: another program holds the master port there",
+                "{peer} 是 {zh}：该 Master 端口被其他程序占用"
+            ),
+            Problem::Store(peer, Owner::Ours) => text!(
+                "{peer} is the store of this job's running attempt: this node joins the next one",
+                "{peer} 是本任务当前尝试的 store：本节点将加入下一次尝试"
+            ),
+            Problem::Store(peer, Owner::Other(key)) => {
+                let Text { en, zh } = key.text();
+                text!(
+                    "{peer} is the store of another job: {en}",
+                    "{peer} 是另一个任务的 store：{zh}"
+                )
+            }
+            Problem::Store(peer, Owner::Unknown) => text!(
+                "{peer} is torch's store: node 0 runs torchrun without a muster, or it is of another job",
+                "{peer} 是 torch 的 store：节点 0 直接运行了 torchrun 而没有集结，或属于另一个任务"
+            ),
+            Problem::Store(peer, Owner::Complete) => text!(
+                "{peer} is torch's store of a job that has a node of this rank already",
+                "{peer} 是 torch 的 store，其任务中已有相同编号的节点"
+            ),
+            Problem::Rejected(peer, rejection) => mismatch(*peer, rejection),
+            Problem::Refused(refusal) => refusal.text.clone(),
+            Problem::Gathering(peer) => text!(
+                "node 0 ({peer}) is there and waits for other nodes",
+                "节点 0（{peer}）已就绪，正在等待其他节点"
+            ),
+            Problem::Left(peer, Text { en, zh }) => text!(
+                "node 0 ({peer}) was there and ended the connection: {en}",
+                "节点 0（{peer}）曾经在线，随后断开了连接：{zh}"
+            ),
+        }
+    }
+}
+
+/// What is seen now, after so long.
+pub(crate) fn progress(config: &Config, seen: &Seen<Problem>, waited: Duration) -> Text {
+    let (address, port) = (&config.master_addr, config.port);
+    let (waited, limit) = (clock(waited), clock(config.wait_timeout));
+    let Text { en, zh } = match seen.get() {
+        Some((last, _)) => last.text(),
+        None => text!("nothing was tried yet", "尚未尝试"),
+    };
+    text!(
+        "waiting for node 0 at {address}:{port} ({waited} of {limit}): {en}",
+        "正在等待节点 0（{address}:{port}，{waited}/{limit}）：{zh}"
+    )
+}
+
+/// The wait is over.
+pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
+    let (address, port, waited) = (&config.master_addr, config.port, spell(config.wait_timeout));
+    let untried = || Problem::Dial(DialError::Name(Text::same(format!("{address:?}"))));
+    let (last, best) = seen.get().unwrap_or_else(|| (untried(), untried()));
+    let Text { mut en, mut zh } = best.text();
+    if last.rank() != best.rank() {
+        let now = last.text();
+        en = format!("{en}; at the end: {}", now.en).into();
+        zh = format!("{zh}；最后：{}", now.zh).into();
+    }
+    let not_reached = text!(
+        "node 0 at {address}:{port} was not reached in {waited}: {en}",
+        "{waited} 内未能连上节点 0（{address}:{port}）：{zh}"
+    );
+    let (verdict, id, hint) = match best {
+        Problem::Dial(error @ DialError::Name(_)) => {
+            let text = text!(
+                "the master's name {address} has no address after {waited}: {en}",
+                "{waited} 后仍无法解析 Master 名称 {address}：{zh}"
+            );
+            return error.refusal(address, port, text);
+        }
+        Problem::Dial(error) => return error.refusal(address, port, not_reached),
+        Problem::Rejected(peer, rejection) => {
+            return Refusal { text: Text { en, zh }, ..incompatible(peer, &rejection) };
+        }
+        Problem::Refused(refusal) => return refusal,
+        Problem::Silent(_)
+        | Problem::Unexpected(..)
+        | Problem::Left(..)
+        | Problem::Gathering(_) => (
+            Verdict::MasterReach,
+            Id::MasterReach,
+            text!(
+                "look at node 0's log; a mesh sidecar must leave port {port} alone, and another program must not hold it",
+                "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
+            ),
+        ),
+        Problem::Program(..) => {
+            let second = second_port(port);
+            (
+                Verdict::MasterReach,
+                Id::MasterReach,
+                text!(
+                    "end that program on node 0, or give all nodes another --master-port; a node 0 whose port is taken tells the others on port {second}, where nothing was heard",
+                    "请结束节点 0 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 0 会在端口 {second} 上告知其他节点，但那里没有任何应答"
+                ),
+            )
+        }
+        Problem::Store(_, Owner::Ours) => (
+            Verdict::Muster,
+            Id::MusterAttempt,
+            text!(
+                "the job went on without this node: look at node 0; --max-restarts lets a replaced node join",
+                "任务在没有本节点的情况下继续运行：请查看节点 0；--max-restarts 允许替换的节点加入"
+            ),
+        ),
+        Problem::Store(..) => (
+            Verdict::Muster,
+            Id::MusterStore,
+            text!(
+                "start node 0 with ranklaunch as well, or this node with --muster off; give each job its own --master-port",
+                "请在节点 0 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
+            ),
+        ),
+    };
+    Refusal::with(verdict, id, not_reached, hint)
+}
+
+/// Node 0 is there, but cannot speak with this node: no wait would change that.
+pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
+    let (text, hint) = (mismatch(peer, rejection), remedy(rejection));
+    match rejection {
+        Rejection::Version => Refusal::new(Id::MusterVersion, text, hint),
+        _ => Refusal::with(Verdict::Muster, Id::MusterSecret, text, hint),
+    }
+}
+
+/// The port of node 0 belongs to another job.
+pub(crate) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
+    let Text { en, zh } = by;
+    let ours = config.key().text();
+    let (own_en, own_zh) = (ours.en, ours.zh);
+    Refusal::with(
+        Verdict::PortInUse,
+        Id::MusterJob,
+        text!(
+            "the master port of node 0 ({peer}) is in use: {en}; this node belongs to {own_en}",
+            "节点 0 的 Master 端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"
+        ),
+        text!(
+            "end the other job, or give each job its own --master-port, the same on all of its nodes",
+            "请结束另一个任务，或为每个任务指定各自的 --master-port（同一任务的所有节点保持一致）"
+        ),
+    )
+}
+
+fn mismatch(peer: SocketAddr, rejection: &Rejection) -> Text {
+    match rejection {
+        Rejection::Mode { theirs: true } => text!(
+            "node 0 ({peer}) has a secret, and this node has none",
+            "节点 0（{peer}）设置了密钥，而本节点没有"
+        ),
+        Rejection::Mode { theirs: false } => text!(
+            "this node has a secret, and node 0 ({peer}) has none",
+            "本节点设置了密钥，而节点 0（{peer}）没有"
+        ),
+        Rejection::Version => text!(
+            "node 0 ({peer}) runs a ranklaunch whose version does not fit this one",
+            "节点 0（{peer}）的 ranklaunch 版本与本节点不兼容"
+        ),
+        _ => text!(
+            "node 0 ({peer}) and this node have different secrets",
+            "节点 0（{peer}）与本节点的密钥不一致"
+        ),
+    }
+}
+
+fn remedy(rejection: &Rejection) -> Text {
+    match rejection {
+        Rejection::Version => text!("use one image on all nodes", "请在所有节点使用同一镜像"),
+        _ => text!(
+            "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
+            "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::muster::tests::config;
+
+    #[test]
+    fn the_verdict_keeps_what_said_the_most() {
+        let peer = SocketAddr::from(([10, 0, 0, 1], 29501));
+        let refused = || Problem::Dial(DialError::Refused(peer));
+        let name = || Problem::Dial(DialError::Name(Text::same("\"m\"")));
+        let rows = [
+            (vec![name()], 85, "has no address after 20s: no address for \"m\""),
+            (vec![refused(), name()], 86, "another --master-port; at the end: no address for"),
+            (vec![refused(), Problem::Silent(peer), refused()], 86, "takes connections and says"),
+            (vec![Problem::Rejected(peer, Rejection::Secret), refused()], 88, "different secrets"),
+            (vec![Problem::Gathering(peer), refused()], 86, "refuses connections"),
+            (vec![Problem::Store(peer, Owner::Ours)], 88, "store of this job's running attempt"),
+        ];
+        for (all, code, words) in rows {
+            let seen = Seen::nothing();
+            all.into_iter().for_each(|one| seen.note(one));
+            let refusal = refusal(&config(1, 2, 29501), &seen);
+            assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
+            assert!(refusal.text.en.contains(words), "{words}: {}", refusal.text.en);
+            assert!(!refusal.hint.zh.is_empty() && refusal.text.en != refusal.text.zh);
+        }
+        let seen = Seen::nothing();
+        seen.note(refused());
+        let line = progress(&config(1, 2, 29501), &seen, Duration::from_secs(3));
+        let words = "waiting for node 0 at 127.0.0.1:29501 (0:03 of 0:20): 10.0.0.1:29501 refuses";
+        assert!(line.en.starts_with(words), "{}", line.en);
+    }
+}

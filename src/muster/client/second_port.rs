@@ -1,0 +1,36 @@
+//! Asks on the second port whether node 0 refuses there.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::muster::config::Config;
+use crate::muster::protocol::handshake;
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::second_port::second_port;
+use crate::net::connect;
+use crate::verdict::{Id, Refusal, Verdict};
+
+const CONNECT: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The refusal of node 0, if it is there.
+pub(crate) async fn refusal(config: &Config, hostname: &str, address: IpAddr) -> Option<Refusal> {
+    let peer = SocketAddr::new(address, second_port(config.port));
+    let stream = connect(peer, CONNECT).await.ok()?;
+    let asked = async {
+        let mut channel = handshake::dial(stream, config.secret.as_ref()).await.ok()?;
+        channel.send(&FromMember::Hello(config.hello(hostname))).await.ok()?;
+        match channel.receive().await.ok()? {
+            // The node 0 of another job may gather on this port: it refuses for another reason.
+            FromNode0::Refuse(refusal) if is_of_node_0(&refusal) => Some(refusal),
+            _ => None,
+        }
+    };
+    timeout(ANSWER, asked).await.ok().flatten()
+}
+
+fn is_of_node_0(refusal: &Refusal) -> bool {
+    refusal.verdict == Verdict::PortInUse || refusal.id == Id::MusterDeclined
+}

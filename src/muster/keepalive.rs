@@ -1,0 +1,142 @@
+//! When a node sends a heartbeat, how long it may be silent, and what lets it speak again in time.
+//!
+//! Owns the promise that a partition shorter than the peer timeout is survived. Two
+//! things lie between the length of a partition and the silence that it makes:
+//! the last frame may have been a heartbeat old when it began, and what was sent
+//! meanwhile is sent again by the kernel only after pauses that double. A frame of
+//! the first second is tried again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6 and 25.4 s: after
+//! a cut of 13 s the connection would stay silent for 12 s more.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep_until};
+
+use super::config::Config;
+use crate::sys;
+
+/// A partition that is shorter is survived; a node that is silent for longer is lost.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Before the start a silence may be so many times longer: nothing runs that could
+/// hang, and node 0 may have thousands of handshakes to do.
+const BEFORE_THE_START: u32 = 4;
+/// Between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+/// The longest pause before the kernel sends again; the least that it takes.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long the kernel may try, in milliseconds: we decide when a node is lost.
+/// With a capped pause its own 15 attempts (tcp_retries2) are over after 14.4 s.
+const KERNEL: u32 = 120_000;
+/// How long processes may take to be gone that were killed after their grace.
+const KILLED: Duration = Duration::from_secs(5);
+/// For a busy node on either side.
+const ALLOWANCE: Duration = Duration::from_secs(1);
+
+impl Config {
+    /// Between two heartbeats: four within the peer timeout at least.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        HEARTBEAT.min(self.peer_timeout / 4)
+    }
+
+    /// After so long without a frame a node is lost that has not started yet.
+    pub(crate) fn silence_before_start(&self) -> Duration {
+        self.peer_timeout * BEFORE_THE_START
+    }
+
+    /// A store that has been there for so long is none of an attempt that is being ended:
+    /// the node that was lost was noticed, and the grace is over.
+    pub(crate) fn proof(&self) -> Duration {
+        self.longest_silence() + self.grace + KILLED
+    }
+
+    /// After so long without a frame a node is lost: the peer timeout, the age that
+    /// the last heartbeat may have had, and the time until the kernel tries again.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        let again = if is_capped() { AGAIN } else { self.peer_timeout };
+        self.peer_timeout + self.heartbeat() + again + ALLOWANCE
+    }
+}
+
+/// When this side sends its next heartbeat; the first one at once.
+#[derive(Debug)]
+pub(crate) struct Heartbeat {
+    every: Duration,
+    next: Instant,
+}
+
+impl Heartbeat {
+    /// At the pace of the time before the start.
+    pub(crate) fn before_start() -> Heartbeat {
+        Heartbeat::every(HEARTBEAT)
+    }
+
+    pub(crate) fn every(every: Duration) -> Heartbeat {
+        Heartbeat { every, next: Instant::now() }
+    }
+
+    pub(crate) fn is_due_now(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// Waits until it is due; gives how late that is. While this process did not run it heard
+    /// nothing, which is no silence of its peers. Cancel-safe.
+    pub(crate) async fn due(&mut self) -> Duration {
+        sleep_until(self.next).await;
+        let late = self.next.elapsed();
+        self.next = Instant::now() + self.every;
+        late
+    }
+}
+
+/// To be called once for each connection between nodes.
+pub(crate) fn prepare(stream: &TcpStream) {
+    // Each makes the connection better and none is needed to speak at all.
+    let _ = stream.set_nodelay(true);
+    let _ = sys::cap_retransmission(stream, AGAIN);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, KERNEL);
+}
+
+/// Whether this kernel can cap the pause (Linux 6.15).
+fn is_capped() -> bool {
+    static CAPPED: OnceLock<bool> = OnceLock::new();
+    *CAPPED.get_or_init(|| {
+        TcpSocket::new_v4().is_ok_and(|socket| sys::cap_retransmission(&socket, AGAIN).is_ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::muster::tests::config;
+
+    #[test]
+    fn the_silence_of_a_partition_below_the_timeout_is_allowed() {
+        let config = Config { peer_timeout: Duration::from_secs(15), ..config(1, 2, 29500) };
+        // The last heartbeat left 3 s before it began, the next attempt comes 1 s after.
+        let silence = config.peer_timeout + config.heartbeat() + AGAIN;
+        assert_eq!(silence, Duration::from_secs(19));
+        let capped = silence + ALLOWANCE;
+        // Where the pause cannot be capped it may be as long as what went before.
+        let doubled = capped - AGAIN + config.peer_timeout;
+        let expected = if is_capped() { capped } else { doubled };
+        assert_eq!(config.longest_silence(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_kernel_that_can_cap_the_pause_does() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let peer = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(peer).await.expect("a connection");
+        prepare(&stream);
+        assert!(stream.nodelay().expect("an option"));
+        let timeout = rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
+        assert_eq!(timeout, KERNEL);
+        // Below what the kernel takes: the option is known and the value is not, or
+        // the option is not known.
+        let refused = sys::cap_retransmission(&stream, Duration::from_millis(1));
+        let errno = refused.expect_err("1 ms is too short").raw_os_error();
+        let unknown = errno == Some(rustix::io::Errno::NOPROTOOPT.raw_os_error());
+        assert_eq!(is_capped(), !unknown, "{errno:?}");
+    }
+}

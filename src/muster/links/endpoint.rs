@@ -1,0 +1,303 @@
+//! One direction of one pair of nodes: round trips, then as much as goes through.
+//!
+//! The sender dials the other's listener with the handshake of the muster, proves
+//! by the token of this gathering that it belongs here, and then sends unencrypted
+//! messages of 16 bytes that come back, then zeros until the receiver has seen
+//! enough and says what arrived. The zeros are no secret.
+//!
+//! A connection without the token gets no byte more than the handshake, and what
+//! comes back to a member is never more than it sent.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Link, Measured, Speed};
+use crate::muster::clock::now;
+use crate::muster::config::Config;
+use crate::muster::connection_limiter::ConnectionLimiter;
+use crate::muster::keepalive;
+use crate::muster::protocol::handshake;
+use crate::muster::protocol::job_key::JobKey;
+use crate::muster::protocol::messages::{FromMember, FromNode0, Hello, Purpose};
+use crate::muster::protocol::secret::Secret;
+use crate::net::connect;
+
+/// A lost first packet is sent again after 1 s, a second one after 2 s more.
+const CONNECT: Duration = Duration::from_secs(4);
+/// Round trips; the first few wake CPUs and fill caches, and do not count.
+const PINGS: usize = 48;
+const WARM_UP: usize = 8;
+/// On a long way fewer round trips have to do.
+const PINGING: Duration = Duration::from_millis(1500);
+/// The most that is sent, and for how long.
+const BYTES: u64 = 256 << 20;
+const SENDING: Duration = Duration::from_millis(250);
+/// What one direction may take in all, whatever happens.
+pub(crate) const WHOLE: Duration = Duration::from_secs(8);
+
+const MESSAGE: usize = 16;
+const BLOCK: usize = 256 << 10;
+/// Members that are served at a time. Node 0 asks one of them at a time to come; a
+/// connection that was given up may not have ended yet.
+const AT_ONCE: usize = 4;
+/// First byte of a message: send it back, or: zeros follow.
+const ECHO: u8 = b'p';
+const FLOOD: u8 = b'f';
+
+/// Where the others measure to. Closed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    listener: Option<TcpListener>,
+    port: u16,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Target {
+    /// Listens on any free port of this address. Lets no node in until [`Target::serve`].
+    ///
+    /// # Errors
+    /// When the address is not this node's, or no port is free.
+    pub async fn open(address: IpAddr) -> io::Result<Target> {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0)).await?;
+        let port = listener.local_addr()?.port();
+        Ok(Target { listener: Some(listener), port, task: None })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on members of this gathering can measure.
+    pub(crate) fn serve(&mut self, secret: Option<Secret>, token: String) {
+        let Some(listener) = self.listener.take() else { return };
+        self.task = Some(tokio::spawn(accept_all(listener, secret, token)));
+    }
+}
+
+async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String) {
+    let (secret, token) = (Arc::new(secret), Arc::new(token));
+    let (limiter, places) = (ConnectionLimiter::new(1), Arc::new(Semaphore::new(AT_ONCE)));
+    let mut id = 0;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptor left, or a connection that was reset in the queue.
+            limiter.evict_oldest();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        id += 1;
+        let (evicted, limiter, places) = (limiter.enter(id), limiter.clone(), Arc::clone(&places));
+        let (secret, token) = (Arc::clone(&secret), Arc::clone(&token));
+        tokio::spawn(async move {
+            let admitted = tokio::select! {
+                biased;
+                admitted = admit(stream, secret.as_ref().as_ref(), &token) => admitted,
+                _ = evicted => Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            let served = match (admitted, places.try_acquire()) {
+                (Ok(stream), Ok(_place)) => {
+                    let _identified = limiter.identify(id);
+                    timeout(WHOLE, serve_one(stream)).await.unwrap_or(Ok(()))
+                }
+                (Ok(_), Err(_)) => Err(io::ErrorKind::ResourceBusy.into()),
+                (Err(error), _) => Err(error),
+            };
+            limiter.leave(id);
+            if let Err(error) = served {
+                tracing::info!(%error, "a measurement failed");
+            }
+        });
+    }
+}
+
+/// The bare connection of a member of this gathering.
+async fn admit(stream: TcpStream, secret: Option<&Secret>, token: &str) -> io::Result<TcpStream> {
+    let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+    let admitted = handshake::admit(stream, secret).await;
+    let (mut channel, hello) = admitted.map_err(|why| io::Error::other(format!("{why:?}")))?;
+    if hello.purpose != Purpose::Measure || hello.key.job.as_deref() != Some(token) {
+        return Err(denied());
+    }
+    let welcome = FromNode0::Welcome { at: now(), wall: 0 };
+    channel.send(&welcome).await.map_err(io::Error::other)?;
+    let stream = channel.into_stream().ok_or_else(denied)?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
+    let mut message = [0u8; MESSAGE];
+    loop {
+        stream.read_exact(&mut message).await?;
+        match message.first() {
+            Some(&ECHO) => stream.write_all(&message).await?,
+            Some(&FLOOD) => break,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+    let Arrived { bytes, micros, waited } = swallow(&mut stream).await?;
+    let mut answer = bytes.to_be_bytes().to_vec();
+    answer.extend(micros.to_be_bytes());
+    answer.extend(waited.to_be_bytes());
+    stream.write_all(&answer).await?;
+    // Bytes that are unread when a connection closes reset it, and the answer with it.
+    let mut rest = vec![0u8; BLOCK];
+    while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+    Ok(())
+}
+
+/// What a receiver saw.
+struct Arrived {
+    bytes: u64,
+    micros: u32,
+    /// Microseconds of these that it waited for a CPU.
+    waited: u32,
+}
+
+/// Microseconds for which this thread was ready and had no CPU, since its start
+/// (sched-stats.rst, second field); 0 where the kernel does not count it. It is of
+/// ourselves, and so of no node that could be replayed.
+fn waited_for_a_cpu() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok());
+    nanos.unwrap_or(0) / 1000
+}
+
+fn saturated(micros: u128) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
+}
+
+/// Reads until there were enough bytes, or it took long enough.
+async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
+    let mut block = vec![0u8; BLOCK];
+    let mut read = stream.read(&mut block).await?;
+    let (began, waited) = (Instant::now(), waited_for_a_cpu());
+    let end = began + SENDING;
+    // What was there before the clock ran does not count.
+    let mut bytes = 0;
+    while read > 0 && bytes < BYTES {
+        read = tokio::select! {
+            biased;
+            () = sleep_until(end) => break,
+            read = stream.read(&mut block) => read?,
+        };
+        bytes += read as u64;
+    }
+    let micros = saturated(began.elapsed().as_micros()).max(1);
+    let waited = saturated(waited_for_a_cpu().saturating_sub(waited).into());
+    Ok(Arrived { bytes, micros, waited })
+}
+
+/// What a sender needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Measurement {
+    pub(crate) hello: Hello,
+    pub(crate) to: u32,
+    pub(crate) address: SocketAddr,
+    pub(crate) secret: Option<Secret>,
+}
+
+impl Measurement {
+    /// What the sender says first; the token stands for the job.
+    pub(crate) fn hello(config: &Config, hostname: &str, token: &str) -> Hello {
+        let key = JobKey { job: Some(token.to_owned()), port: 0, nnodes: config.nnodes };
+        Hello { key, purpose: Purpose::Measure, ..config.hello(hostname) }
+    }
+
+    /// Measures; never longer than [`WHOLE`].
+    pub(crate) async fn run(self) -> Link {
+        let measured = match timeout(WHOLE, self.measure()).await {
+            Ok(Ok(speed)) => Measured::Speed(speed),
+            Ok(Err(error)) => Measured::Failed(format!("{}: {error}", self.address)),
+            Err(_) => Measured::Failed(format!("{}: no answer", self.address)),
+        };
+        Link { from: self.hello.node, to: self.to, measured }
+    }
+
+    async fn measure(&self) -> io::Result<Speed> {
+        let stream = connect(self.address, CONNECT).await?;
+        keepalive::prepare(&stream);
+        let dialed = handshake::dial(stream, self.secret.as_ref()).await;
+        let mut channel = dialed.map_err(|why| io::Error::other(format!("{why:?}")))?;
+        let hello = FromMember::Hello(self.hello.clone());
+        channel.send(&hello).await.map_err(io::Error::other)?;
+        match channel.receive().await.map_err(io::Error::other)? {
+            FromNode0::Welcome { .. } => {}
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        let mut stream = channel.into_stream().ok_or(io::ErrorKind::InvalidData)?;
+        let speed = ping(&mut stream).await?;
+        let before = waited_for_a_cpu();
+        let there = flood(&mut stream).await?;
+        let waited = waited_for_a_cpu().saturating_sub(before).max(there.waited.into());
+        // What is still on its way would be in the way of the next measurement.
+        let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+        Ok(Speed { bytes: there.bytes, micros: there.micros.into(), waited, ..speed })
+    }
+}
+
+async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
+    let end = Instant::now() + PINGING;
+    let mut trips = Vec::with_capacity(PINGS);
+    let mut message = [0u8; MESSAGE];
+    if let Some(first) = message.first_mut() {
+        *first = ECHO;
+    }
+    while trips.len() < PINGS && (trips.is_empty() || Instant::now() < end) {
+        let sent = Instant::now();
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut message).await?;
+        trips.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    // On a way so long that few were made, all count.
+    let mut counted = trips.split_off(if trips.len() > 2 * WARM_UP { WARM_UP } else { 0 });
+    counted.sort_unstable();
+    let at = |part: usize| counted.get((counted.len() - 1) * part / 100).copied().unwrap_or(0);
+    Ok(Speed { floor: at(0), median: at(50), p99: at(99), ..Speed::default() })
+}
+
+/// Sends until the receiver answers.
+async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
+    let mut start = [0u8; MESSAGE];
+    if let Some(first) = start.first_mut() {
+        *first = FLOOD;
+    }
+    stream.write_all(&start).await?;
+    let (mut reader, mut writer) = stream.split();
+    let mut answer = [0u8; MESSAGE];
+    let zeros = vec![0u8; BLOCK];
+    // A little more than the receiver counts, since its clock starts after the first bytes.
+    let blocks = BYTES / BLOCK as u64 + 64;
+    let send = async {
+        for _ in 0..blocks {
+            writer.write_all(&zeros).await?;
+        }
+        std::future::pending::<io::Result<()>>().await
+    };
+    tokio::select! {
+        read = reader.read_exact(&mut answer) => read.map(drop)?,
+        sent = send => sent?,
+    }
+    let number = |range: std::ops::Range<usize>| {
+        let bytes = answer.get(range).unwrap_or_default();
+        bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte))
+    };
+    let short = |range| saturated(number(range).into());
+    Ok(Arrived { bytes: number(0..8), micros: short(8..12), waited: short(12..16) })
+}

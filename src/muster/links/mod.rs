@@ -1,0 +1,179 @@
+//! The links between nodes: what was measured, in which order, and which of them are outliers.
+//!
+//! The types are what nodes tell each other and what [`check`](crate::check) and the report show.
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::sanitize::sanitize;
+
+pub(super) mod endpoint;
+pub(super) mod judge;
+pub(super) mod schedule;
+
+/// The most nodes of which every pair is measured: 240 directions in 30 steps.
+pub(super) const ALL_PAIRS: u32 = 16;
+/// An end that waited for a CPU for more than all but this part of the time says nothing
+/// of the link beyond what went through in that part.
+const MOST_HINDERED: u64 = 50;
+
+/// One direction of one pair, as the sender saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    pub from: u32,
+    pub to: u32,
+    pub measured: Measured,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    Speed(Speed),
+    /// No connection, or one that broke; what came back.
+    Failed(String),
+}
+
+/// Round trips in microseconds, and what arrived in how many microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speed {
+    /// The quickest round trip: what the way itself takes, on a busy node too.
+    pub floor: u64,
+    pub median: u64,
+    pub p99: u64,
+    pub bytes: u64,
+    pub micros: u64,
+    /// Of these, how long the busier end waited for a CPU.
+    #[serde(default)]
+    pub waited: u64,
+}
+
+impl Speed {
+    /// Gb/s
+    pub fn gigabits(&self) -> f64 {
+        self.bytes as f64 * 8.0 / (self.micros.max(1) as f64 * 1e3)
+    }
+
+    /// Mb/s, rounded down.
+    pub fn megabits(&self) -> u64 {
+        in_megabits(self.gigabits())
+    }
+
+    /// Gb/s while both ends had a CPU: what a busy node keeps from a link is no
+    /// fault of the link. An end that sleeps because nothing comes does not wait.
+    pub(crate) fn unhindered(&self) -> f64 {
+        let least = self.micros / MOST_HINDERED;
+        let micros = self.micros.saturating_sub(self.waited).max(least);
+        Speed { micros, ..*self }.gigabits()
+    }
+
+    /// The better half of two measurements: what a busy moment spoilt counts for nothing.
+    fn better(self, other: Speed) -> Speed {
+        let quick = if self.floor <= other.floor { self } else { other };
+        let wide = if self.unhindered() >= other.unhindered() { self } else { other };
+        Speed { bytes: wide.bytes, micros: wide.micros, waited: wide.waited, ..quick }
+    }
+}
+
+impl Link {
+    pub fn speed(&self) -> Option<&Speed> {
+        match &self.measured {
+            Measured::Speed(speed) => Some(speed),
+            Measured::Failed(_) => None,
+        }
+    }
+
+    /// Takes a second measurement of the same direction into account.
+    pub(crate) fn add(&mut self, second: Link) {
+        self.measured = match (&self.measured, second.measured) {
+            (Measured::Speed(first), Measured::Speed(second)) => {
+                Measured::Speed(first.better(second))
+            }
+            (Measured::Speed(first), Measured::Failed(_)) => Measured::Speed(*first),
+            (Measured::Failed(_), second) => second,
+        };
+    }
+
+    pub(crate) fn sanitize(&mut self) {
+        if let Measured::Failed(why) = &mut self.measured {
+            sanitize(why);
+        }
+    }
+}
+
+/// What is wrong with a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    Unreachable,
+    Slow,
+    Narrow,
+}
+
+/// Where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Every link that was measured.
+    All,
+    /// All that leads to and from this node, or all of one direction.
+    Node(u32),
+    /// Both directions.
+    Pair(u32, u32),
+    /// From the first to the second only.
+    OneWay(u32, u32),
+}
+
+impl Place {
+    /// Whether it holds this direction.
+    pub(super) fn has(self, from: u32, to: u32) -> bool {
+        match self {
+            Place::All => true,
+            Place::Node(node) => from == node || to == node,
+            Place::Pair(one, other) => (from, to) == (one, other) || (from, to) == (other, one),
+            Place::OneWay(one, other) => (from, to) == (one, other),
+        }
+    }
+}
+
+/// A finding about links.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outlier {
+    pub trouble: Trouble,
+    pub place: Place,
+    /// The worst link there.
+    pub worst: Link,
+    /// What a good link has: microseconds for [`Trouble::Slow`], Mb/s for
+    /// [`Trouble::Narrow`]; none where there is no better one.
+    pub others: Option<u64>,
+}
+
+pub(super) fn in_megabits(gigabits: f64) -> u64 {
+    // Saturating: rates are small positive numbers.
+    #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
+    let megabits = (gigabits * 1e3) as u64;
+    megabits
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn link(from: u32, to: u32, floor: u64, gigabits: u64) -> Link {
+        let speed =
+            Speed { floor, median: floor, p99: floor, bytes: gigabits * 125, micros: 1, waited: 0 };
+        Link { from, to, measured: Measured::Speed(speed) }
+    }
+
+    #[test]
+    fn a_second_look_takes_the_better_of_both() {
+        let mut first = link(0, 1, 9_000, 9);
+        first.add(link(0, 1, 90, 1));
+        let speed = first.speed().expect("a speed");
+        assert_eq!((speed.floor, speed.gigabits()), (90, 9.0));
+        let failed = Link { from: 0, to: 1, measured: Measured::Failed("late".to_owned()) };
+        first.add(failed.clone());
+        assert!(first.speed().is_some());
+        let mut failed = failed;
+        failed.add(link(0, 1, 90, 1));
+        assert!(failed.speed().is_some());
+    }
+}

@@ -1,0 +1,53 @@
+//! What node 0 decides for all: the plan of the job, and whether all start again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::cause::Cause;
+
+/// What node 0 decided for all. Every node renders its own command line from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    pub nnodes: u32,
+    pub nproc: u32,
+    /// nnodes × nproc; also the key of the profile's `[[select]]` rows.
+    pub world: u32,
+    pub ulysses: u32,
+    pub ring: u32,
+    pub heads: Option<u32>,
+    pub master_port: u16,
+    /// `<job>-<UTC time>-<4 hex>`
+    pub run_id: String,
+    /// `20250102-030405`
+    pub timestamp: String,
+    /// 0 at first; the same on all nodes.
+    pub attempt: u32,
+}
+
+impl Agreement {
+    /// Run id and timestamp become folder names and arguments: only letters, digits, `.` and `-`.
+    pub(crate) fn is_sound(&self) -> bool {
+        let plain = |word: &str| {
+            (1..=128).contains(&word.len())
+                && !word.starts_with('.')
+                && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+        };
+        plain(&self.run_id)
+            && plain(&self.timestamp)
+            && self.nproc > 0
+            && self.nnodes.checked_mul(self.nproc) == Some(self.world)
+    }
+}
+
+/// All nodes start again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// The number of the coming attempt.
+    pub attempt: u32,
+    /// Milliseconds until then.
+    pub pause: u64,
+}
+
+/// Node 0's policy: what follows from the first failure of an attempt that lasted so long.
+pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;

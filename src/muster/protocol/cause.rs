@@ -1,0 +1,199 @@
+//! The first failure of a job, as all nodes know it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::sanitize::{sanitize, sanitize_text};
+use super::summary::Unit;
+use crate::lang::Text;
+use crate::text;
+use crate::verdict::{Class, Id};
+
+/// Last lines in a cause, so that it always fits into a frame.
+pub(crate) const LINES: usize = 20;
+
+/// Percent of a memory limit from which an OOM kill is the likely death.
+const SHORT: u64 = 90;
+
+/// Bytes in use and the limit, as the tightest cgroup has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    pub used: u64,
+    pub limit: u64,
+}
+
+impl Memory {
+    /// So near to the limit that a death is probably an OOM kill.
+    pub(crate) fn is_short(self) -> bool {
+        self.percent() >= SHORT
+    }
+
+    /// Percent in use, rounded down.
+    pub fn percent(self) -> u64 {
+        u64::try_from(u128::from(self.used) * 100 / u128::from(self.limit.max(1))).unwrap_or(100)
+    }
+}
+
+/// The first failure of the job: the same on every node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    pub node: u32,
+    /// Of a task: the rank of its node.
+    #[serde(default)]
+    pub on: Option<u32>,
+    pub hostname: String,
+    /// Global rank.
+    pub rank: Option<u32>,
+    /// `rank.exit`, `node.died`…
+    pub id: Id,
+    /// As in the verdict of the node itself.
+    pub class: Class,
+    /// Exit code of that node's launcher.
+    pub code: i32,
+    pub text: Text,
+    pub hint: Text,
+    /// Milliseconds since 1970 by node 0's clock.
+    pub at: i64,
+    /// Last lines of the rank that failed, oldest first.
+    pub lines: Vec<String>,
+    /// All that the node knows is in; before that only who failed and how.
+    pub whole: bool,
+    /// Set where the node itself could not speak any more.
+    pub loss: Option<Loss>,
+}
+
+/// Why a node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Its connection was closed without a farewell.
+    Died,
+    /// Nothing was heard from it for the peer timeout.
+    Silent,
+}
+
+impl Cause {
+    /// The cause when a node is lost.
+    pub(crate) fn lost(
+        (node, on): (u32, Option<u32>),
+        hostname: &str,
+        loss: Loss,
+        memory: Option<Memory>,
+        silence: Duration,
+        at: i64,
+    ) -> Cause {
+        let seconds = silence.as_secs();
+        let unit = if on.is_some() { Unit::Task } else { Unit::Node };
+        let Text { en: who, zh: who_zh } = unit.named(node);
+        let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
+        let (id, text, hint) = match (loss, full) {
+            (Loss::Died, Some(percent)) => (
+                Id::NodeDied,
+                text!(
+                    "the agent of {who} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
+                    "{who_zh}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
+                ),
+                text!(
+                    "raise that pod's memory limit, or use less host memory (data loader workers, pinned memory, checkpoints in RAM)",
+                    "请提高该 Pod 的内存限制，或减少主机内存占用（数据加载进程、锁页内存、内存中的检查点）"
+                ),
+            ),
+            (Loss::Died, None) => (
+                Id::NodeDied,
+                text!(
+                    "the agent of {who} ({hostname}) died",
+                    "{who_zh}（{hostname}）的 agent 已死亡"
+                ),
+                text!(
+                    "look at that node: its pod may have been deleted, evicted or killed for memory (kubectl describe pod)",
+                    "请检查该节点：其 Pod 可能被删除、驱逐或因内存不足被杀（kubectl describe pod）"
+                ),
+            ),
+            (Loss::Silent, _) => (
+                Id::NodeSilent,
+                text!(
+                    "nothing was heard from {who} ({hostname}) for {seconds} s",
+                    "已有 {seconds} 秒未收到 {who_zh}（{hostname}）的任何消息"
+                ),
+                text!(
+                    "that node lost power or its network, or this node lost the network to it",
+                    "该节点断电或断网，或本节点到它的网络中断"
+                ),
+            ),
+        };
+        Cause {
+            node,
+            on,
+            hostname: hostname.to_owned(),
+            rank: None,
+            id,
+            class: Class::Launcher,
+            code: 137,
+            text,
+            hint,
+            at,
+            lines: Vec::new(),
+            whole: true,
+            loss: Some(loss),
+        }
+    }
+
+    /// The kernel that takes a whole container takes the guard before the agent, which
+    /// may just have the time to say so: where memory was short, that is why.
+    pub(crate) fn seen_with(self, memory: Option<Memory>) -> Cause {
+        if self.id != Id::GuardKilled || !memory.is_some_and(Memory::is_short) {
+            return self;
+        }
+        let (who, at) = ((self.node, self.on), self.at);
+        Cause::lost(who, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
+    }
+
+    /// Sorts the first failure to the front. A dead agent is never a consequence of
+    /// a failing rank elsewhere, while its end reaches us after the errors that the
+    /// vanished ranks cause on other nodes.
+    pub(crate) fn order(&self) -> (bool, i64, u32) {
+        (self.loss != Some(Loss::Died), self.at, self.node)
+    }
+
+    /// Whether operators should start the job again: by the convention that codes from 128 are retryable.
+    pub fn is_retryable(&self) -> bool {
+        self.code >= 128
+    }
+
+    /// Cuts what was received to what a frame carries.
+    pub(crate) fn sanitize(&mut self) {
+        sanitize(&mut self.hostname);
+        sanitize_text(&mut self.text);
+        sanitize_text(&mut self.hint);
+        let surplus = self.lines.len().saturating_sub(LINES);
+        self.lines.drain(..surplus);
+        self.lines.iter_mut().for_each(sanitize);
+    }
+
+    pub(crate) fn without_lines(&self) -> Cause {
+        Cause { lines: Vec::new(), ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
+        let said = |id: Id, used: Option<u64>| {
+            let lost = Cause::lost((1, None), "h", Loss::Died, None, Duration::ZERO, 7);
+            let own = Cause { id, loss: None, ..lost };
+            own.seen_with(used.map(|used| Memory { used, limit: 100 }))
+        };
+        let taken = said(Id::GuardKilled, Some(93));
+        assert_eq!((taken.id, taken.at, taken.node), (Id::NodeDied, 7, 1));
+        assert!(taken.text.en.contains("at 93 % of its memory limit"), "{taken:?}");
+        for (id, used) in
+            [(Id::GuardKilled, Some(50)), (Id::GuardKilled, None), (Id::RankExit, Some(93))]
+        {
+            assert_eq!(said(id, used).id, id);
+        }
+    }
+}

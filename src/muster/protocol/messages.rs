@@ -1,0 +1,183 @@
+//! The frames, one type per direction.
+
+use std::net::SocketAddr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::agreement::{Again, Agreement};
+use super::cause::{Cause, Memory};
+use super::difference::Difference;
+use super::job_key::JobKey;
+use super::report::LinkReport;
+use super::sanitize::{sanitize, sanitize_refusal, sanitize_text};
+use super::summary::NodeSummary;
+use crate::lang::Text;
+use crate::muster::links::Link;
+use crate::verdict::Refusal;
+
+/// The frames of one direction.
+pub(crate) trait Message: Serialize + DeserializeOwned {
+    /// What the other side sends.
+    type Answer: Message;
+
+    /// Makes what was received fit for a terminal and a path.
+    ///
+    /// # Errors
+    /// What no honest node says.
+    fn sanitize(&mut self) -> Result<(), &'static str>;
+
+    /// Without what only helps people, where a frame is too long. None: it has nothing such.
+    fn shortened(&self) -> Option<Self>;
+}
+
+/// Any other node to node 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FromMember {
+    Hello(Hello),
+    Summary(NodeSummary),
+    Accept,
+    Decline(Refusal),
+    Failed(Cause),
+    /// All ranks of the node ended well.
+    Done,
+    Pong,
+    /// What [`FromNode0::MeasureTo`] came to.
+    Measured(Link),
+    Heartbeat {
+        memory: Option<Memory>,
+    },
+}
+
+/// Node 0 to any other node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FromNode0 {
+    Welcome {
+        /// Node 0's steady clock in milliseconds.
+        at: i64,
+        /// Its wall clock.
+        wall: i64,
+    },
+    Refuse(Refusal),
+    /// The muster is called off; every node goes on by itself.
+    Alone(Text),
+    Agreed {
+        agreement: Agreement,
+        differences: Vec<Difference>,
+    },
+    Go,
+    Ping,
+    /// A node failed: stop, the verdict follows.
+    Stop,
+    Verdict {
+        cause: Cause,
+        again: Option<Again>,
+    },
+    AllDone,
+    /// All nodes are there: links are measured by nodes that show this token.
+    Measure {
+        token: String,
+    },
+    /// Measure to this node, now.
+    MeasureTo {
+        to: u32,
+        address: SocketAddr,
+    },
+    Report(Box<LinkReport>),
+    Heartbeat {
+        memory: Option<Memory>,
+    },
+}
+
+/// What a connection is for. A node joins only a node 0 with the same purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// To launch a job.
+    Run,
+    /// To look at all nodes and the links between them.
+    Check,
+    /// From node to node: to measure one link.
+    Measure,
+}
+
+/// The first frame of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) node: u32,
+    pub(crate) key: JobKey,
+    pub(crate) hostname: String,
+    pub(crate) purpose: Purpose,
+}
+
+impl Message for FromMember {
+    type Answer = FromNode0;
+
+    fn sanitize(&mut self) -> Result<(), &'static str> {
+        match self {
+            FromMember::Hello(hello) => {
+                sanitize(&mut hello.hostname);
+                hello.key.job.iter_mut().for_each(sanitize);
+            }
+            FromMember::Summary(summary) => return summary.sanitize(),
+            FromMember::Decline(refusal) => sanitize_refusal(refusal),
+            FromMember::Failed(cause) => cause.sanitize(),
+            FromMember::Measured(link) => link.sanitize(),
+            FromMember::Accept
+            | FromMember::Done
+            | FromMember::Pong
+            | FromMember::Heartbeat { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn shortened(&self) -> Option<FromMember> {
+        match self {
+            FromMember::Failed(cause) => Some(FromMember::Failed(cause.without_lines())),
+            _ => None,
+        }
+    }
+}
+
+impl Message for FromNode0 {
+    type Answer = FromMember;
+
+    fn sanitize(&mut self) -> Result<(), &'static str> {
+        match self {
+            FromNode0::Refuse(refusal) => sanitize_refusal(refusal),
+            FromNode0::Alone(text) => sanitize_text(text),
+            FromNode0::Verdict { cause, .. } => cause.sanitize(),
+            FromNode0::Report(report) => report.sanitize(),
+            FromNode0::Agreed { agreement, differences } => {
+                if !agreement.is_sound() {
+                    return Err("an agreement that cannot be");
+                }
+                differences.iter_mut().for_each(Difference::sanitize);
+            }
+            FromNode0::Welcome { .. }
+            | FromNode0::Go
+            | FromNode0::Ping
+            | FromNode0::Stop
+            | FromNode0::AllDone
+            | FromNode0::Measure { .. }
+            | FromNode0::MeasureTo { .. }
+            | FromNode0::Heartbeat { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn shortened(&self) -> Option<FromNode0> {
+        match self {
+            FromNode0::Verdict { cause, again } => {
+                Some(FromNode0::Verdict { cause: cause.without_lines(), again: *again })
+            }
+            FromNode0::Agreed { agreement, .. } => {
+                Some(FromNode0::Agreed { agreement: agreement.clone(), differences: Vec::new() })
+            }
+            FromNode0::Report(report) => Some(FromNode0::Report(Box::new(report.shortened()))),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Lets nodes in one by one and keeps what they said: the rules are job, node count, rank and
+//! duplicates.
+//!
+//! Owns the listener and the connections until the agreement. Each thing that happens gives a
+//! [`Change`]; [`gather`](super::gather) decides what follows from it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::compare;
+use super::listener::{Arrival, ConnectionId, Event, EventReceiver, Listener, drain};
+use super::refusals::{
+    Absence, cannot_listen, declined, duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+};
+use super::registry::Registry;
+use super::rejected::{Rejected, Say, Verdict};
+use crate::lang::Text;
+use crate::muster::clock::{millis, now};
+use crate::muster::config::Config;
+use crate::muster::keepalive::Heartbeat;
+use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::summary::NodeSummary;
+use crate::text;
+use crate::verdict::Refusal;
+
+/// How long the earlier of two nodes with one rank has to prove that it still runs.
+const CHALLENGE: Duration = Duration::from_secs(2);
+/// How long the last frames may take to leave.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// What happened, as far as the muster is concerned.
+#[derive(Debug)]
+pub(crate) enum Change {
+    None,
+    /// A node can follow what was proposed.
+    Accepted(u32),
+    /// A node left that was counted on.
+    Left(u32),
+    /// A node of the job runs torchrun without ranklaunch.
+    Alone(Text),
+}
+
+/// A newcomer whose rank is taken, until the earlier node has answered.
+#[derive(Debug)]
+struct Challenge {
+    until: Instant,
+    newcomer: Arrival,
+}
+
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) config: Config,
+    pub(crate) own: NodeSummary,
+    listener: Listener,
+    pub(crate) events: EventReceiver,
+    pub(crate) registry: Registry,
+    summaries: BTreeMap<u32, NodeSummary>,
+    challenges: BTreeMap<u32, Challenge>,
+    /// When and from where a node was heard last, also of those that left.
+    seen: BTreeMap<u32, (SocketAddr, Instant)>,
+    rejected: Rejected,
+    heartbeat: Heartbeat,
+}
+
+impl Admission {
+    /// # Errors
+    /// When the port cannot be listened on.
+    pub(crate) fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
+        let opened = Listener::open(config.port, config.nnodes, config.secret.clone());
+        let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
+        Ok(Admission {
+            config: config.clone(),
+            own,
+            listener,
+            events,
+            registry: Registry::default(),
+            summaries: BTreeMap::new(),
+            challenges: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            rejected: Rejected::new(config),
+            heartbeat: Heartbeat::before_start(),
+        })
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.challenges.is_empty() && self.summaries.len() == self.config.others()
+    }
+
+    /// Of all nodes that have sent theirs, in the order of the node rank.
+    pub(crate) fn summaries(&self) -> Vec<NodeSummary> {
+        std::iter::once(&self.own).chain(self.summaries.values()).cloned().collect()
+    }
+
+    /// Waits for the next thing that happens. Cancel-safe.
+    ///
+    /// # Errors
+    /// When no job can come of it.
+    pub(crate) async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
+        let due = self.challenges.values().map(|challenge| challenge.until).min();
+        let challenge = async {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(event) = self.events.recv() => self.hear(event, say),
+            late = self.heartbeat.due() => self.keep_alive(late),
+            () = challenge => self.end_challenges(say),
+        }
+    }
+
+    fn keep_alive(&mut self, late: Duration) -> Result<Change, Refusal> {
+        let silent = self.registry.keep_alive(late, None, self.config.silence_before_start());
+        for node in &silent {
+            self.remove(*node);
+        }
+        match silent.first() {
+            Some(node) => Ok(Change::Left(*node)),
+            None if self.is_complete() => Ok(Change::None),
+            None => self.of_rejected(self.rejected.verdict()),
+        }
+    }
+
+    fn of_rejected(&self, verdict: Verdict) -> Result<Change, Refusal> {
+        match verdict {
+            Verdict::Wait => Ok(Change::None),
+            Verdict::Alone(text) => Ok(Change::Alone(text)),
+            Verdict::Refuse(refusal) => Err(refusal),
+        }
+    }
+
+    fn hear(&mut self, event: Event, say: Say<'_>) -> Result<Change, Refusal> {
+        match event {
+            Event::Arrived(arrival) => self.arrived(arrival, say),
+            Event::Frame(id, frame) => self.frame(id, frame),
+            Event::Gone(id) => {
+                self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
+                let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };
+                self.replace(node, say)
+            }
+            Event::Rejected { from, why } => {
+                let verdict = self.rejected.hear(from, &why, say);
+                self.of_rejected(verdict)
+            }
+        }
+    }
+
+    fn remove(&mut self, node: u32) {
+        self.registry.remove(node);
+        self.summaries.remove(&node);
+    }
+
+    /// A node has left; a newcomer that waited for its rank gets it.
+    fn replace(&mut self, node: u32, say: Say<'_>) -> Result<Change, Refusal> {
+        self.remove(node);
+        if let Some(Challenge { newcomer, .. }) = self.challenges.remove(&node) {
+            self.arrived(newcomer, say)?;
+        }
+        Ok(Change::Left(node))
+    }
+
+    /// A node of another job costs this one nothing: it is told, and named.
+    fn arrived(&mut self, arrival: Arrival, say: Say<'_>) -> Result<Change, Refusal> {
+        let Arrival { hello, from, out, .. } = &arrival;
+        let (node, from, theirs) = (hello.node, *from, &hello.key);
+        let refuse = |refusal: Refusal| {
+            out.send(&FromNode0::Refuse(refusal.clone()));
+            refusal
+        };
+        if self.config.key().is_of_other_job(theirs) {
+            let Refusal { hint, .. } = refuse(wrong_job(&self.config, hello));
+            let host = &hello.hostname;
+            let Text { en, zh } = theirs.text();
+            let line = text!(
+                "{host} ({from}) belongs to {en}: rejected",
+                "{host}（{from}）属于{zh}：拒绝其加入"
+            );
+            self.rejected.name(from, line, hint, say);
+            return Ok(Change::None);
+        }
+        if hello.purpose != self.config.purpose {
+            refuse(wrong_purpose(self.config.purpose));
+            return Ok(Change::None);
+        }
+        if node == 0 || node >= theirs.nnodes {
+            let refusal = refuse(wrong_rank(&self.config, hello, from));
+            self.rejected.name(from, refusal.text, refusal.hint, say);
+            return Ok(Change::None);
+        }
+        self.seen.insert(node, (from, Instant::now()));
+        // Its job has the name of ours.
+        if theirs.nnodes != self.config.nnodes {
+            return Err(refuse(wrong_count(&self.config, hello)));
+        }
+        if let Some(earlier) = self.registry.get(node) {
+            earlier.send(&FromNode0::Ping);
+            let until = Instant::now() + CHALLENGE;
+            self.challenges.insert(node, Challenge { until, newcomer: arrival });
+            return Ok(Change::None);
+        }
+        out.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+        self.registry.insert(arrival);
+        Ok(Change::None)
+    }
+
+    fn frame(&mut self, id: ConnectionId, frame: FromMember) -> Result<Change, Refusal> {
+        let Some((node, member)) = self.registry.hear(id) else { return Ok(Change::None) };
+        self.seen.insert(node, (member.from, Instant::now()));
+        if let Some(Challenge { newcomer, .. }) = self.challenges.remove(&node) {
+            let earlier = (member.hostname.as_str(), member.from);
+            let refusal = duplicate(self.config.unit, earlier, &newcomer.hello, newcomer.from);
+            newcomer.out.send(&FromNode0::Refuse(refusal.clone()));
+            return Err(refusal);
+        }
+        match frame {
+            FromMember::Summary(summary) if summary.node == node => {
+                compare::check(&self.own, &summary)?;
+                member.seat = summary.seat;
+                self.summaries.insert(node, summary);
+            }
+            FromMember::Accept => return Ok(Change::Accepted(node)),
+            FromMember::Decline(refusal) => {
+                return Err(declined(self.config.unit, node, &member.hostname, &refusal));
+            }
+            FromMember::Heartbeat { memory } => member.note_memory(memory),
+            // A pong says what every frame says; the others come once the job runs.
+            _ => {}
+        }
+        Ok(Change::None)
+    }
+
+    /// A node that did not answer in time loses its rank to the newcomer.
+    fn end_challenges(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
+        let now = Instant::now();
+        let is_due =
+            |(node, challenge): (&u32, &Challenge)| (challenge.until <= now).then_some(*node);
+        let due: Vec<u32> = self.challenges.iter().filter_map(is_due).collect();
+        for node in &due {
+            self.replace(*node, &mut *say)?;
+        }
+        // What it had agreed to before is void.
+        Ok(due.first().map_or(Change::None, |node| Change::Left(*node)))
+    }
+
+    /// Who else was at the port: a health check, a port scan, or worse.
+    pub(crate) fn say_rejected(&self, say: Say<'_>) {
+        self.rejected.say(say);
+    }
+
+    pub(crate) fn absence(&self) -> Absence<'_> {
+        let config = &self.config;
+        let is_absent = |node: &u32| !self.summaries.contains_key(node);
+        let absent: Vec<u32> = (1..config.nnodes).filter(is_absent).collect();
+        let seen = absent.iter().find_map(|node| self.seen.get(node)).copied();
+        Absence { config, absent, seen, rejected: &self.rejected }
+    }
+
+    /// Frees the port; nodes stay connected. Gives what the job goes on with.
+    pub(crate) async fn close_port(self) -> (Config, NodeSummary, EventReceiver, Registry) {
+        let Admission { config, own, listener, events, registry, .. } = self;
+        listener.close().await;
+        (config, own, events, registry)
+    }
+
+    /// Closes everything, after what was sent has left.
+    pub(crate) async fn close(self) {
+        let (_, _, events, registry) = self.close_port().await;
+        drop(registry);
+        drain(events, DRAIN).await;
+    }
+
+    pub(crate) async fn refuse(self, refusal: &Refusal) {
+        self.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
+        self.close().await;
+    }
+}

@@ -1,0 +1,205 @@
+//! Node 0 before the launch: waits for all nodes, then proposes the plan.
+
+use std::collections::BTreeSet;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::time::{Instant, sleep_until};
+
+use super::admission::{Admission, Change};
+use super::compare;
+use super::decline::tell_latecomers;
+use super::refusals::too_few_files;
+use super::run;
+use crate::lang::Text;
+use crate::muster::config::Config;
+use crate::muster::protocol::agreement::{Agreement, Decide};
+use crate::muster::protocol::difference::Difference;
+use crate::muster::protocol::messages::FromNode0;
+use crate::muster::protocol::summary::NodeSummary;
+use crate::muster::session::Session;
+use crate::pace::Lines;
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// How the wait ended.
+#[derive(Debug)]
+pub enum Assembly {
+    All(Box<Gathered>),
+    /// A node runs without ranklaunch: all nodes go on without a muster.
+    Alone(Text),
+}
+
+/// How the agreement ended.
+#[derive(Debug)]
+pub enum Settled {
+    Session(Session),
+    /// A node disconnected in between; the others come back by themselves.
+    Lost(Text),
+}
+
+/// All nodes are there.
+#[derive(Debug)]
+pub struct Gathered {
+    pub(crate) admission: Admission,
+    pub(crate) summaries: Vec<NodeSummary>,
+    pub(crate) differences: Vec<Difference>,
+}
+
+/// Waits for all nodes. The own summary is node 0's.
+///
+/// # Errors
+/// When this process may not open a file per node, the port cannot be listened on,
+/// a node is missing at the deadline, or nodes do not fit together. All that have
+/// arrived are told.
+pub async fn gather(
+    config: &Config,
+    own: NodeSummary,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Assembly, Refusal> {
+    // Also where a muster is not required: the others would wait for one that never comes.
+    if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
+        return Err(refusal);
+    }
+    let mut admission = Admission::open(config, own)?;
+    match wait_for_all(config, &mut admission, say).await {
+        Ok(None) => {}
+        Ok(Some(text)) => {
+            admission.registry.broadcast(&FromNode0::Alone(text.clone()));
+            admission.close().await;
+            return Ok(Assembly::Alone(text));
+        }
+        Err(refusal) => {
+            admission.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
+            // A node that is missing at the deadline has had its time.
+            if refusal.id != Id::MusterMissing {
+                let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
+                // A node that comes a little later would dial a node 0 that is gone until its
+                // own deadline.
+                tell_latecomers(config, &mut admission.events, &refusal, &mut told).await;
+            }
+            admission.close().await;
+            return Err(refusal);
+        }
+    }
+    let summaries = admission.summaries();
+    if let Err(refusal) = compare::check_all(&summaries) {
+        admission.refuse(&refusal).await;
+        return Err(refusal);
+    }
+    let differences = compare::differences(&summaries);
+    Ok(Assembly::All(Box::new(Gathered { admission, summaries, differences })))
+}
+
+/// Some: all nodes go on without a muster.
+async fn wait_for_all(
+    config: &Config,
+    admission: &mut Admission,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Option<Text>, Refusal> {
+    let end = Instant::now() + config.wait_timeout;
+    let mut lines = Lines::begin(config.pace);
+    while !admission.is_complete() {
+        tokio::select! {
+            change = admission.next(say) => {
+                if let Change::Alone(text) = change? {
+                    return Ok(Some(text));
+                }
+            }
+            () = sleep_until(lines.due().min(end)) => {
+                if Instant::now() >= end {
+                    admission.say_rejected(say);
+                    return Err(admission.absence().refusal());
+                }
+                say(admission.absence().progress(lines.waited()));
+                lines.said();
+            }
+        }
+    }
+    Ok(None)
+}
+
+impl Gathered {
+    /// Of all nodes, in the order of the node rank.
+    pub fn summaries(&self) -> &[NodeSummary] {
+        &self.summaries
+    }
+
+    pub fn differences(&self) -> &[Difference] {
+        &self.differences
+    }
+
+    /// The least that one node can carry; a fixed number counts as what it can carry.
+    pub fn fewest(&self) -> u32 {
+        compare::fewest(&self.summaries)
+    }
+
+    /// The heads, where at least one node knows them.
+    pub fn heads(&self) -> Option<u32> {
+        compare::heads(&self.summaries)
+    }
+
+    /// Tells all nodes that no job comes of it.
+    pub async fn refuse(self, refusal: &Refusal) {
+        self.admission.refuse(refusal).await;
+    }
+
+    /// Proposes; when all nodes can follow, frees the port and tells them to start.
+    ///
+    /// # Errors
+    /// When the proposal does not fit what a node said, or a node cannot follow.
+    pub async fn agree(
+        self,
+        agreement: Agreement,
+        decide: Decide,
+        say: &mut (dyn FnMut(Text) + Send),
+    ) -> Result<Settled, Refusal> {
+        let Gathered { mut admission, summaries, differences } = self;
+        let accepted = match compare::check_exact(&summaries, agreement.nproc) {
+            Ok(()) => {
+                admission.registry.broadcast(&FromNode0::Agreed { agreement, differences });
+                wait_for_accepts(&mut admission, say).await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        match accepted {
+            Ok(None) => {}
+            Ok(Some(node)) => {
+                let Text { en, zh } = admission.config.unit.named(node);
+                admission.close().await;
+                return Ok(Settled::Lost(text!(
+                    "{en} disconnected during the agreement; gathering again",
+                    "{zh} 在协商过程中断开连接；重新集结"
+                )));
+            }
+            Err(refusal) => {
+                admission.refuse(&refusal).await;
+                return Err(refusal);
+            }
+        }
+        admission.say_rejected(say);
+        // First the port, then the word: torch's store binds it at once.
+        let (config, own, events, registry) = admission.close_port().await;
+        registry.broadcast(&FromNode0::Go);
+        let hostname = own.hostname;
+        Ok(Settled::Session(Session::start(|ends| {
+            run::run(config, hostname, events, registry, decide, ends)
+        })))
+    }
+}
+
+/// Some: the node that left before all had accepted.
+async fn wait_for_accepts(
+    admission: &mut Admission,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Option<u32>, Refusal> {
+    let mut awaited: BTreeSet<u32> = admission.registry.nodes().collect();
+    while !awaited.is_empty() {
+        match admission.next(say).await? {
+            Change::Accepted(node) => drop(awaited.remove(&node)),
+            Change::Left(node) => return Ok(Some(node)),
+            // All nodes are there: a plain torchrun is none of them.
+            Change::None | Change::Alone(_) => {}
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,205 @@
+//! The listener of node 0 and what comes through it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, unconstrained, yield_now};
+use tokio::time::timeout;
+
+use crate::muster::connection_limiter::ConnectionLimiter;
+use crate::muster::keepalive;
+use crate::muster::protocol::channel::Channel;
+use crate::muster::protocol::codec;
+use crate::muster::protocol::handshake::{self, Rejection};
+use crate::muster::protocol::messages::{FromMember, FromNode0, Hello};
+use crate::muster::protocol::secret::Secret;
+use crate::net::on_all_addresses;
+use crate::text;
+
+/// Connections that are accepted before any other task's turn.
+const AT_ONCE: ConnectionId = 1024;
+/// How long a peer may leave its socket full.
+const SEND: Duration = Duration::from_secs(30);
+/// How long a closed connection may take to drain.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Names a connection; numbers are never used twice.
+pub(crate) type ConnectionId = u64;
+
+/// Queues frames for one node. Dropped, it closes the connection once they are sent.
+#[derive(Debug)]
+pub(crate) struct FrameSender(mpsc::UnboundedSender<Arc<[u8]>>);
+
+impl FrameSender {
+    pub(crate) fn send(&self, frame: &FromNode0) {
+        self.send_encoded(codec::encode(frame).into());
+    }
+
+    pub(crate) fn send_encoded(&self, bytes: Arc<[u8]>) {
+        // A connection that is gone says so by itself.
+        let _ = self.0.send(bytes);
+    }
+}
+
+/// A connection that has said which node it is.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) id: ConnectionId,
+    pub(crate) hello: Hello,
+    pub(crate) from: SocketAddr,
+    pub(crate) out: FrameSender,
+}
+
+/// What happens on the connections, in one order.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Arrived(Arrival),
+    Frame(ConnectionId, FromMember),
+    Gone(ConnectionId),
+    Rejected { from: SocketAddr, why: Rejection },
+}
+
+pub(crate) type EventReceiver = mpsc::Receiver<Event>;
+
+/// Waits until all connections are closed whose senders were dropped.
+pub(crate) async fn drain(mut events: EventReceiver, limit: Duration) {
+    let drained = async { while events.recv().await.is_some() {} };
+    let _ = timeout(limit, drained).await;
+}
+
+/// An open listener. Dropped, it closes; [`Listener::close`] also waits for that.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Listens on all addresses, as torch's store does.
+    pub(crate) fn open(
+        port: u16,
+        nnodes: u32,
+        secret: Option<Secret>,
+    ) -> io::Result<(Listener, EventReceiver)> {
+        let listener = TcpListener::from_std(on_all_addresses(port)?)?;
+        let (stop, stopped) = oneshot::channel();
+        let (sender, events) = mpsc::channel(1024);
+        let limiter = ConnectionLimiter::new(nnodes);
+        // The runtime's own measure of fairness, 128 at a time, would leave the
+        // kernel's queue to overflow while thousands of handshakes are computed.
+        let task = tokio::spawn(unconstrained(async move {
+            tokio::select! {
+                () = accept_all(listener, &limiter, secret, sender) => {}
+                _ = stopped => {}
+            }
+            limiter.evict_all();
+        }));
+        Ok((Listener { stop, task }, events))
+    }
+
+    /// Frees the port and closes all unidentified connections; nodes stay connected.
+    pub(crate) async fn close(self) {
+        drop(self.stop);
+        let _ = self.task.await;
+    }
+}
+
+async fn accept_all(
+    listener: TcpListener,
+    limiter: &ConnectionLimiter,
+    secret: Option<Secret>,
+    events: mpsc::Sender<Event>,
+) {
+    let secret = Arc::new(secret);
+    let mut id: ConnectionId = 0;
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            // No descriptor left: the oldest unidentified connection gives way.
+            Err(error) if is_out_of_descriptors(&error) && limiter.evict_oldest() => {
+                yield_now().await;
+                continue;
+            }
+            // A connection that was reset in the queue, or none that could give way.
+            Err(_) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        id += 1;
+        if id.is_multiple_of(AT_ONCE) {
+            yield_now().await;
+        }
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let evicted = limiter.enter(id);
+        let (secret, events, limiter) = (Arc::clone(&secret), events.clone(), limiter.clone());
+        tokio::spawn(async move {
+            let admitted = tokio::select! {
+                biased;
+                admitted = Box::pin(handshake::admit(stream, secret.as_ref().as_ref())) => admitted,
+                _ = evicted => {
+                    Err(Rejection::Unknown(text!("evicted for other connections", "已为其他连接让位")))
+                }
+            };
+            match admitted {
+                Ok((channel, hello)) => {
+                    let _identified = limiter.identify(id);
+                    let (out, frames) = mpsc::unbounded_channel();
+                    let arrival = Arrival { id, hello, from, out: FrameSender(out) };
+                    if events.send(Event::Arrived(arrival)).await.is_ok() {
+                        pump(channel, frames, id, events).await;
+                    }
+                }
+                Err(why) => {
+                    limiter.leave(id);
+                    let _ = events.send(Event::Rejected { from, why }).await;
+                }
+            }
+        });
+    }
+}
+
+/// This process, or the whole node, has no file descriptor left.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+/// Carries frames both ways until one side ends.
+async fn pump(
+    mut channel: Channel<FromMember>,
+    mut frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
+    id: ConnectionId,
+    events: mpsc::Sender<Event>,
+) {
+    keepalive::prepare(channel.stream());
+    loop {
+        tokio::select! {
+            biased;
+            bytes = frames.recv() => match bytes {
+                Some(bytes) => {
+                    if !matches!(timeout(SEND, channel.send_encoded(&bytes)).await, Ok(Ok(()))) {
+                        break;
+                    }
+                }
+                None => {
+                    let _ = timeout(DRAIN, channel.close()).await;
+                    return;
+                }
+            },
+            frame = channel.receive() => match frame {
+                Ok(frame) => {
+                    if events.send(Event::Frame(id, frame)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(_) => break,
+            },
+        }
+    }
+    let _ = events.send(Event::Gone(id)).await;
+}

@@ -1,0 +1,278 @@
+//! Why node 0 refuses: a node, the whole job, or to listen at all.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::rejected::Rejected;
+use crate::lang::Text;
+use crate::muster::config::Config;
+use crate::muster::protocol::messages::{Hello, Purpose};
+use crate::muster::protocol::summary::Unit;
+use crate::pace::{clock, spell};
+use crate::text;
+use crate::verdict::{Id, Refusal, Verdict};
+
+/// What all nodes hear of the refusal of one. A port of node 0 that is taken ends each
+/// of them as it ends node 0.
+pub(crate) fn declined(unit: Unit, node: u32, host: &str, refusal: &Refusal) -> Refusal {
+    let Text { en, zh } = &refusal.text;
+    let Text { en: who, zh: who_zh } = unit.named(node);
+    let (verdict, id) = match refusal.verdict {
+        Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id),
+        _ => (Verdict::Muster, Id::MusterDeclined),
+    };
+    Refusal::with(
+        verdict,
+        id,
+        text!("{who} ({host}) cannot take part: {en}", "{who_zh}（{host}）无法参与：{zh}"),
+        refusal.hint.clone(),
+    )
+}
+
+/// `2, 5-9, 11`, at most a handful of ranges.
+fn ranges(nodes: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let mut found: Vec<(u32, u32)> = Vec::new();
+    for node in nodes {
+        match found.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*node) => *last = *node,
+            _ => found.push((*node, *node)),
+        }
+    }
+    let mut words: Vec<String> = found
+        .iter()
+        .take(SHOWN)
+        .map(
+            |(first, last)| {
+                if first == last { first.to_string() } else { format!("{first}-{last}") }
+            },
+        )
+        .collect();
+    if found.len() > SHOWN {
+        words.push("…".to_owned());
+    }
+    words.join(", ")
+}
+
+pub(crate) fn duplicate(
+    unit: Unit,
+    (first, first_from): (&str, SocketAddr),
+    later: &Hello,
+    from: SocketAddr,
+) -> Refusal {
+    let (Text { en: who, zh: who_zh }, all) = (unit.named(later.node), unit.plural());
+    let (all, all_zh) = (all.en, all.zh);
+    let second = &later.hostname;
+    Refusal::new(
+        Id::MusterDuplicate,
+        text!(
+            "two {all} say that they are {who}: {first} ({first_from}) and {second} ({from})",
+            "有两个{all_zh}自称为{who_zh}：{first}（{first_from}）和 {second}（{from}）"
+        ),
+        text!(
+            "give each node its own RANK or --node-rank",
+            "请为每个节点设置不同的 RANK 或 --node-rank"
+        ),
+    )
+}
+
+/// What a node of another job is told.
+pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
+    let (ours, theirs) = (config.key(), &hello.key);
+    if (&ours.job, ours.port) == (&theirs.job, theirs.port) {
+        return wrong_count(config, hello);
+    }
+    let (ours, theirs) = (ours.text(), theirs.text());
+    let (our_en, our_zh, en, zh) = (ours.en, ours.zh, theirs.en, theirs.zh);
+    Refusal::new(
+        Id::MusterOtherJob,
+        text!(
+            "node 0 there leads another job: {our_en}, and this node belongs to {en}",
+            "那里的节点 0 属于另一个任务：{our_zh}，而本节点属于{zh}"
+        ),
+        text!(
+            "end the earlier job, or give the jobs different master ports",
+            "请结束之前的任务，或为各任务指定不同的 Master 端口"
+        ),
+    )
+}
+
+/// What a node is told that counts other nodes.
+pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
+    let Hello { node, key, hostname, .. } = hello;
+    let (ours, theirs) = (config.nnodes, key.nnodes);
+    let (Text { en: who, zh: who_zh }, all) = (config.unit.named(*node), config.unit.plural());
+    let Text { en: first, zh: first_zh } = config.unit.named(0);
+    let (all, all_zh) = (all.en, all.zh);
+    Refusal::new(
+        Id::MusterNnodes,
+        text!(
+            "{who} ({hostname}) counts {theirs} {all}, and {first} counts {ours}",
+            "{who_zh}（{hostname}）认为共有 {theirs} 个{all_zh}，而{first_zh} 认为有 {ours} 个"
+        ),
+        text!(
+            "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
+            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的 Master 端口"
+        ),
+    )
+}
+
+/// What a node is told that cannot be one of this job.
+pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
+    let (nnodes, host) = (config.nnodes, &hello.hostname);
+    let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
+    Refusal::new(
+        Id::MusterRank,
+        text!(
+            "{host} ({from}) says that it is {who} of {nnodes}",
+            "{host}（{from}）自称为共 {nnodes} 个中的{who_zh}"
+        ),
+        text!("number the nodes from 0", "节点应从 0 开始编号"),
+    )
+}
+
+/// Of the id that makes a node try again: a check may be followed by the launch.
+pub(crate) fn wrong_purpose(ours: Purpose) -> Refusal {
+    let word = if ours == Purpose::Run { "run" } else { "check" };
+    Refusal::with(
+        Verdict::Muster,
+        Id::MusterJob,
+        text!(
+            "node 0 is there with `ranklaunch {word}`, and this node is not",
+            "节点 0 正在执行 `ranklaunch {word}`，而本节点不是"
+        ),
+        text!("start the same subcommand on all nodes", "请在所有节点执行相同的子命令"),
+    )
+}
+
+pub(crate) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
+    Refusal::new(
+        Id::PortFree,
+        text!(
+            "node 0 cannot listen on port {port} for the other nodes: {error}",
+            "节点 0 无法在端口 {port} 上监听其他节点：{error}"
+        ),
+        text!(
+            "end what holds the port, or choose another with --master-port, the same on every node",
+            "请结束占用该端口的进程，或在所有节点上用 --master-port 指定同一个其他端口"
+        ),
+    )
+}
+
+/// Every node is a connection of node 0, and so an open file. `limit`: None is unlimited.
+pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> {
+    /// Logs, pipes of ranks, and unidentified connections, which are evicted for each other.
+    const OTHERS: u64 = 128;
+    let needed = u64::from(nnodes) + OTHERS;
+    let limit = limit.filter(|limit| *limit < needed)?;
+    Some(Refusal::new(
+        Id::MusterNofile,
+        text!(
+            "node 0 may open {limit} files (hard limit), and a muster of {nnodes} nodes needs {needed}",
+            "节点 0 最多可打开 {limit} 个文件（硬限制），而 {nnodes} 个节点的集结需要 {needed} 个"
+        ),
+        text!(
+            "docker run --ulimit nofile=1048576, or LimitNOFILE of containerd; --muster off on all nodes starts each by itself",
+            "docker run --ulimit nofile=1048576，或 containerd 的 LimitNOFILE；在所有节点使用 --muster off 可让各节点自行启动"
+        ),
+    ))
+}
+
+/// The nodes that have not arrived, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct Absence<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) absent: Vec<u32>,
+    /// From where and when one of them was heard last.
+    pub(crate) seen: Option<(SocketAddr, Instant)>,
+    pub(crate) rejected: &'a Rejected,
+}
+
+impl Absence<'_> {
+    fn arrived(&self) -> u32 {
+        let absent = u32::try_from(self.absent.len()).unwrap_or(u32::MAX);
+        self.config.nnodes.saturating_sub(absent)
+    }
+
+    pub(crate) fn progress(&self, waited: Duration) -> Text {
+        let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
+        let absent = ranges(&self.absent);
+        let (waited, patience) = (clock(waited), clock(self.config.wait_timeout));
+        match self.config.unit {
+            Unit::Node => text!(
+                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {patience})",
+                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{patience}）"
+            ),
+            Unit::Task => text!(
+                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for task {absent} ({waited} of {patience})",
+                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 task {absent}（{waited}/{patience}）"
+            ),
+        }
+    }
+
+    /// The refusal at the deadline.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
+        let waited = spell(self.config.wait_timeout);
+        let list = ranges(&self.absent);
+        let Text { en, zh } = match (self.seen, self.rejected.text()) {
+            (Some((from, at)), _) => {
+                let ago = at.elapsed().as_secs();
+                text!("last seen from {from} {ago} s ago", "{ago} 秒前曾从 {from} 连接")
+            }
+            (None, Some(rejected)) => rejected,
+            (None, None) => text!("never connected", "从未连接"),
+        };
+        let known = self.rejected.hint().filter(|_| self.seen.is_none());
+        let hint = match known {
+            Some(hint) => hint.clone(),
+            None if self.config.is_world_size => text!(
+                "look at that node; if WORLD_SIZE counts processes on this platform, use --world-size-counts processes; --wait-timeout waits longer",
+                "请检查该节点；若本平台的 WORLD_SIZE 表示进程数，请使用 --world-size-counts processes；--wait-timeout 可延长等待"
+            ),
+            None => text!(
+                "look at that node's own log: it says where it looks for node 0; --wait-timeout waits longer",
+                "请查看该节点自己的日志，其中写明了它在何处寻找节点 0；--wait-timeout 可延长等待"
+            ),
+        };
+        Refusal::new(
+            Id::MusterMissing,
+            match self.config.unit {
+                Unit::Node => text!(
+                    "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
+                ),
+                Unit::Task => text!(
+                    "{arrived} of {nnodes} tasks arrived in {waited}; missing task {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 task {list}（{zh}）"
+                ),
+            },
+            hint,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_0_that_may_not_hold_all_connections_says_so_at_once() {
+        assert_eq!(too_few_files(10_000, Some(20_000)), None);
+        assert_eq!(too_few_files(10_000, None), None);
+        let refusal = too_few_files(1_000, Some(1_024)).expect("too few");
+        assert!(refusal.text.en.contains("1024 files (hard limit)"), "{}", refusal.text.en);
+        assert!(refusal.text.en.contains("1000 nodes needs 1128"), "{}", refusal.text.en);
+    }
+
+    #[test]
+    fn missing_nodes_are_shown_as_ranges() {
+        assert_eq!(ranges(&[2]), "2");
+        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
+        let odd: Vec<u32> = (0..100).map(|n| 2 * n + 1).collect();
+        assert!(ranges(&odd).ends_with("15, …"), "{}", ranges(&odd));
+    }
+}

@@ -1,0 +1,119 @@
+//! The nodes that are connected to node 0.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::listener::{Arrival, ConnectionId, FrameSender};
+use crate::muster::protocol::cause::Memory;
+use crate::muster::protocol::codec;
+use crate::muster::protocol::messages::FromNode0;
+use crate::muster::protocol::summary::Seat;
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    id: ConnectionId,
+    pub(crate) from: SocketAddr,
+    pub(crate) hostname: String,
+    out: FrameSender,
+    heard: Instant,
+    /// As its last heartbeat that knew it.
+    pub(crate) memory: Option<Memory>,
+    /// Of a task, once its summary is here.
+    pub(crate) seat: Option<Seat>,
+}
+
+impl Member {
+    pub(crate) fn send(&self, frame: &FromNode0) {
+        self.out.send(frame);
+    }
+
+    pub(crate) fn note_memory(&mut self, memory: Option<Memory>) {
+        self.memory = memory.or(self.memory);
+    }
+}
+
+/// Members by node rank and by connection: ten thousand are not searched for each frame.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    members: BTreeMap<u32, Member>,
+    by_id: HashMap<ConnectionId, u32>,
+}
+
+impl Registry {
+    pub(crate) fn insert(&mut self, arrival: Arrival) {
+        let Arrival { id, hello, from, out } = arrival;
+        let member = Member {
+            id,
+            from,
+            hostname: hello.hostname,
+            out,
+            heard: Instant::now(),
+            memory: None,
+            seat: None,
+        };
+        self.by_id.insert(id, hello.node);
+        self.members.insert(hello.node, member);
+    }
+
+    pub(crate) fn get(&self, node: u32) -> Option<&Member> {
+        self.members.get(&node)
+    }
+
+    pub(crate) fn node_of(&self, id: ConnectionId) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The member that sent a frame just now.
+    pub(crate) fn hear(&mut self, id: ConnectionId) -> Option<(u32, &mut Member)> {
+        let node = self.node_of(id)?;
+        let member = self.members.get_mut(&node)?;
+        member.heard = Instant::now();
+        Some((node, member))
+    }
+
+    pub(crate) fn remove(&mut self, node: u32) -> Option<Member> {
+        let member = self.members.remove(&node)?;
+        self.by_id.remove(&member.id);
+        Some(member)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
+        self.members.iter().map(|(node, member)| (*node, member))
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.members.keys().copied()
+    }
+
+    pub(crate) fn broadcast(&self, frame: &FromNode0) {
+        let bytes: Arc<[u8]> = codec::encode(frame).into();
+        for member in self.members.values() {
+            member.out.send_encoded(Arc::clone(&bytes));
+        }
+    }
+
+    /// A heartbeat to all, `late` after it was due; gives the nodes of which nothing was heard
+    /// for longer than `longest`.
+    pub(crate) fn keep_alive(
+        &mut self,
+        late: Duration,
+        memory: Option<Memory>,
+        longest: Duration,
+    ) -> Vec<u32> {
+        self.broadcast(&FromNode0::Heartbeat { memory });
+        self.members.values_mut().for_each(|member| member.heard += late);
+        let is_silent = |member: &Member| member.heard.elapsed() > longest;
+        self.iter().filter(|(_, member)| is_silent(member)).map(|(node, _)| node).collect()
+    }
+
+    /// What was heard before counts as heard now: the last heartbeats may be as old as the
+    /// agreement took.
+    pub(crate) fn forget_silence(&mut self) {
+        let now = Instant::now();
+        self.members.values_mut().for_each(|member| member.heard = now);
+    }
+}

@@ -1,0 +1,145 @@
+//! The agreement, and what all nodes learn while the job runs.
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::verdict::Class;
+
+/// Three sessions of one job; cards as given for nodes 1 and 2.
+async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
+    let port = port();
+    let of = |node| {
+        let mut config = config(node, 3, port);
+        change(&mut config);
+        config
+    };
+    let (zero, one, two) = tokio::join!(
+        node_0(of(0), summary(0, 3)),
+        other(of(1), summary(1, 3)),
+        other(of(2), summary(2, 3))
+    );
+    (
+        zero.expect("agreed").expect("a muster"),
+        one.expect("agreed").expect("a muster").0,
+        two.expect("agreed").expect("a muster").0,
+    )
+}
+
+async fn verdict(session: &mut Session) -> Event {
+    loop {
+        match timeout(Duration::from_secs(10), session.next_event()).await.expect("a verdict") {
+            Event::Stop => {}
+            event => return event,
+        }
+    }
+}
+
+fn failure(node: u32, at: i64, whole: bool) -> Cause {
+    Cause {
+        node,
+        on: None,
+        hostname: format!("host-{node}"),
+        rank: Some(node),
+        id: Id::RankExit,
+        class: Class::Script,
+        code: 7,
+        text: crate::text!("rank {node} failed", "rank {node} 失败"),
+        hint: crate::lang::Text::same(""),
+        at,
+        lines: if whole { vec!["the last line".to_owned()] } else { Vec::new() },
+        whole,
+        loss: None,
+    }
+}
+
+#[tokio::test]
+async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
+    let port = port();
+    let seven = NodeSummary { most: 7, gpus: 7, ..summary(2, 3) };
+    let (zero, one, two) = tokio::join!(
+        node_0(config(0, 3, port), summary(0, 3)),
+        other(config(1, 3, port), summary(1, 3)),
+        other(config(2, 3, port), seven)
+    );
+    let (session, agreed) = one.expect("agreed").expect("a muster");
+    assert_eq!((agreed.nproc, agreed.world), (7, 21));
+    assert_eq!(two.expect("agreed").expect("a muster").1, agreed);
+    // torchrun binds the port beside the living connections.
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port));
+    assert!(listener.is_ok(), "{listener:?}");
+    drop((zero, session));
+}
+
+#[tokio::test]
+async fn the_first_failure_reaches_all_with_its_last_lines() {
+    let (mut zero, mut one, mut two) = three(|_| {}).await;
+    let at = now();
+    // The consequence is reported first, and happened later.
+    one.failed(failure(1, at, true));
+    two.failed(failure(2, at - 60, false));
+    two.failed(failure(2, at + 500, true));
+    let expected = failure(2, at - 60, true);
+    for session in [&mut zero, &mut one, &mut two] {
+        let Event::Verdict { cause, again } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!(again, None);
+        assert!((cause.at - expected.at).abs() < 20, "{cause:?}");
+        assert_eq!(Cause { at: expected.at, ..*cause }, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_success_stops_nobody_and_all_leave_together() {
+    let (mut zero, mut one, mut two) = three(|_| {}).await;
+    one.done();
+    zero.done();
+    let early = timeout(Duration::from_millis(300), one.next_event()).await;
+    assert!(early.is_err(), "{early:?}");
+    two.done();
+    for session in [&mut zero, &mut one, &mut two] {
+        assert_eq!(verdict(session).await, Event::AllDone);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_dies_is_named_at_once_with_its_memory() {
+    // Sealed, since a reset must be noticed there as well.
+    let (mut zero, mut one, two) = three(|config| config.secret = secret("0123456789abcdef")).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(two);
+    for session in [&mut zero, &mut one] {
+        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!((cause.node, cause.loss), (2, Some(Loss::Died)));
+        assert!(cause.text.en.contains("99 % of its memory limit"), "{}", cause.text.en);
+    }
+}
+
+#[tokio::test]
+async fn node_0_vanishing_ends_the_job_for_all() {
+    let (zero, mut one, mut two) = three(|_| {}).await;
+    drop(zero);
+    for session in [&mut one, &mut two] {
+        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        assert_eq!((cause.node, cause.id), (0, Id::NodeDied));
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_do_not_fit_are_refused_everywhere() {
+    let port = port();
+    let other_rule =
+        NodeSummary { rule: crate::settings::LayoutRule::UlyssesWorld, ..summary(1, 2) };
+    let (zero, one) = tokio::join!(
+        node_0(config(0, 2, port), summary(0, 2)),
+        other(config(1, 2, port), other_rule)
+    );
+    let (zero, one) = (zero.expect_err("refused"), one.expect_err("refused"));
+    assert_eq!(zero, one);
+    assert_eq!(zero.id, Id::MusterRule);
+
+    // One job by its name, whose nodes count differently.
+    let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
+    let (zero, one) =
+        tokio::join!(node_0(named(0, 2), summary(0, 2)), other(named(1, 3), summary(1, 3)));
+    assert_eq!(zero.expect_err("refused").id, Id::MusterNnodes);
+    assert_eq!(one.expect_err("refused").id, Id::MusterNnodes);
+}

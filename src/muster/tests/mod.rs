@@ -1,0 +1,118 @@
+//! Whole musters over loopback: several members against one node 0.
+
+mod admission;
+mod agreement;
+mod check;
+mod looking;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::host::Host;
+use crate::verdict::{Id, Refusal};
+
+pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
+    NodeSummary {
+        node,
+        nnodes,
+        hostname: format!("host-{node}"),
+        version: "1".to_owned(),
+        engine: crate::settings::Engine::Direct,
+        rule: crate::settings::LayoutRule::None,
+        heads: None,
+        most: 8,
+        exact: None,
+        gpus: 8,
+        torch: None,
+        driver: None,
+        script: None,
+        nccl: None,
+        rails: 0,
+        link_layer: None,
+        clock_offset: 0,
+        mtu: None,
+        rates: None,
+        endpoint: None,
+        seat: None,
+    }
+}
+
+fn port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|one| one.local_addr())
+        .expect("a port")
+        .port()
+}
+
+pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
+    Config {
+        purpose: Purpose::Run,
+        unit: Unit::Node,
+        node,
+        nnodes,
+        job: None,
+        master_addr: "127.0.0.1".to_owned(),
+        port,
+        wait_timeout: Duration::from_secs(20),
+        pace: crate::pace::Pace::STANDARD,
+        peer_timeout: Duration::from_secs(2),
+        secret: None,
+        without: Without::Follow,
+        grace: Duration::from_secs(1),
+        is_world_size: true,
+        memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
+    }
+}
+
+pub(crate) fn secret(words: &str) -> Option<Secret> {
+    let environment = BTreeMap::from([("RANKLAUNCH_SECRET".into(), words.into())]);
+    Secret::read(&Host::replayed("/", environment)).expect("long enough")
+}
+
+fn agreement(gathered: &Gathered, port: u16) -> Agreement {
+    let nproc = gathered.fewest();
+    let nnodes = u32::try_from(gathered.summaries().len()).expect("few");
+    Agreement {
+        nnodes,
+        nproc,
+        world: nnodes * nproc,
+        ulysses: 1,
+        ring: 1,
+        heads: None,
+        master_port: port,
+        run_id: "run-1".to_owned(),
+        timestamp: "20250102-030405".to_owned(),
+        attempt: 0,
+    }
+}
+
+async fn node_0(config: Config, own: NodeSummary) -> Result<Option<Session>, Refusal> {
+    loop {
+        let Assembly::All(gathered) = gather(&config, own.clone(), &mut |_| {}).await? else {
+            return Ok(None);
+        };
+        let agreed = agreement(&gathered, config.port);
+        if let Settled::Session(session) =
+            gathered.agree(agreed, Box::new(|_, _| None), &mut |_| {}).await?
+        {
+            return Ok(Some(session));
+        }
+    }
+}
+
+async fn other(config: Config, own: NodeSummary) -> Result<Option<(Session, Agreement)>, Refusal> {
+    let host = Host::replayed("/", BTreeMap::new());
+    loop {
+        let Joined::Offer(offer) = join(&host, &config, &own, None, &mut |_| {}).await? else {
+            return Ok(None);
+        };
+        let agreed = offer.agreement.clone();
+        match offer.accept().await? {
+            Accepted::Session(session) => return Ok(Some((session, agreed))),
+            Accepted::Alone(_) => return Ok(None),
+            Accepted::Lost => {}
+        }
+    }
+}

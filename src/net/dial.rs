@@ -1,0 +1,315 @@
+//! Dialing until somebody answers: resolve, connect to each address, pause, again, up to a
+//! deadline.
+//!
+//! Owns the pauses and what counts as an attempt; who asks decides what a connection is worth
+//! and when the wait is over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::host::Host;
+use crate::lang::{Text, cause};
+use crate::names::{self, LastResort};
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// What one connection attempt may take; a dropped SYN is repeated after 1 s and 3 s.
+const CONNECT: Duration = Duration::from_secs(5);
+/// What one round of name resolution may take.
+const RESOLVE: Duration = Duration::from_secs(8);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DialError {
+    /// The name has no address; what was asked, and what came back.
+    Name(Text),
+    /// Nothing answered, or the network says why.
+    Unreachable(SocketAddr, Text),
+    /// The host is up, but nothing listens.
+    Refused(SocketAddr),
+    /// The connection was accepted and did not stay open.
+    Closed(SocketAddr, Text),
+}
+
+impl DialError {
+    fn of(peer: SocketAddr, error: &io::Error) -> DialError {
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::ConnectionRefused, _) => DialError::Refused(peer),
+            // Our own limit, not the kernel's.
+            (io::ErrorKind::TimedOut, None) => DialError::Unreachable(
+                peer,
+                text!("no answer to the connection attempt", "连接请求没有应答"),
+            ),
+            _ => DialError::Unreachable(peer, cause(error)),
+        }
+    }
+
+    /// The more it says of the cause, the higher; at most [`DialError::HIGHEST`].
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            DialError::Name(_) => 1,
+            DialError::Unreachable(..) => 2,
+            DialError::Refused(_) => 3,
+            DialError::Closed(..) => Self::HIGHEST,
+        }
+    }
+
+    pub(crate) const HIGHEST: u8 = 4;
+
+    pub(crate) fn text(&self) -> Text {
+        match self {
+            DialError::Name(Text { en, zh }) => text!("no address for {en}", "无法解析 {zh}"),
+            DialError::Refused(peer) => text!(
+                "{peer} refuses connections: the host is up, but nothing listens on that port; node 0 has not started yet, or has another --master-port",
+                "{peer} 拒绝连接：主机在线，但该端口上没有进程监听；节点 0 尚未启动，或使用了另一个 --master-port"
+            ),
+            DialError::Unreachable(peer, Text { en, zh })
+            | DialError::Closed(peer, Text { en, zh }) => {
+                text!("{peer}: {en}", "{peer}：{zh}")
+            }
+        }
+    }
+
+    /// The refusal when the wait for `address:port` is over; `text` says what was waited for.
+    pub(crate) fn refusal(&self, address: &str, port: u16, text: Text) -> Refusal {
+        let (id, hint) = match self {
+            DialError::Name(_) => (
+                Id::MasterResolve,
+                text!(
+                    "check that the master's pod and its headless service {address:?} exist in this namespace, or set --master-addr; --wait-timeout waits longer",
+                    "请检查 Master 的 Pod 及其 headless service {address:?} 是否存在于当前命名空间，或设置 --master-addr；--wait-timeout 可延长等待"
+                ),
+            ),
+            DialError::Refused(_) => (
+                Id::MasterReach,
+                text!(
+                    "look at node 0's log: it says on which port it waits; give all nodes one --master-port (here {port})",
+                    "请查看节点 0 的日志中它等待的端口；所有节点应使用同一个 --master-port（本节点为 {port}）"
+                ),
+            ),
+            DialError::Unreachable(..) | DialError::Closed(..) => (
+                Id::MasterReach,
+                text!(
+                    "check that node 0 runs and that no firewall or NetworkPolicy closes port {port}; --master-addr and --master-port name another, --wait-timeout waits longer",
+                    "请检查节点 0 是否在运行，以及防火墙或 NetworkPolicy 是否放行端口 {port}；可用 --master-addr 和 --master-port 指定其他地址，--wait-timeout 可延长等待"
+                ),
+            ),
+        };
+        Refusal::new(id, text, hint)
+    }
+}
+
+/// Of two observations, which one explains a wait that came to nothing.
+pub(crate) trait Observation: Clone {
+    fn replaces(&self, best: &Self) -> bool;
+}
+
+impl Observation for DialError {
+    fn replaces(&self, best: &Self) -> bool {
+        self.rank() >= best.rank()
+    }
+}
+
+/// What was observed during a wait. Shared with whoever says how the wait goes.
+#[derive(Debug)]
+pub(crate) struct Seen<O>(Mutex<Option<(O, O)>>);
+
+impl<O: Observation> Seen<O> {
+    pub(crate) fn nothing() -> Seen<O> {
+        Seen(Mutex::new(None))
+    }
+
+    pub(crate) fn note(&self, observation: O) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let best = match seen.take() {
+            Some((_, best)) if !observation.replaces(&best) => best,
+            _ => observation.clone(),
+        };
+        *seen = Some((observation, best));
+    }
+
+    /// The latest observation, and the one that says the most.
+    pub(crate) fn get(&self) -> Option<(O, O)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Connects, with a deadline of its own. Small frames leave at once.
+pub(crate) async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let dialed = timeout(limit, TcpStream::connect(peer)).await;
+    let stream = dialed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // Without a listener a connection from a port to itself can succeed (simultaneous open),
+    // when the kernel picks the peer's port for our side.
+    if stream.local_addr()? == peer {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Somewhere between nothing and `most`.
+pub(crate) fn jitter(most: Duration) -> Duration {
+    let mut random = [0u8; 4];
+    // Without randomness all wait alike, which is only slower.
+    let _ = crate::random::fill(&mut random);
+    most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+}
+
+/// Where to, and until when.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) host: &'a Host,
+    /// A name or an address.
+    pub(crate) address: &'a str,
+    pub(crate) port: u16,
+    pub(crate) last_resort: Option<&'a LastResort>,
+    pub(crate) deadline: Instant,
+}
+
+/// One wait: rounds of all addresses with growing pauses between them.
+pub(crate) struct Dialer<'a> {
+    target: Target<'a>,
+    /// Before the next round; none before the first.
+    pause: Option<Duration>,
+    round: VecDeque<IpAddr>,
+    /// What the name last resolved to.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) lookups: u32,
+    pub(crate) connections: u32,
+    has_failed: bool,
+}
+
+impl Dialer<'_> {
+    pub(crate) fn new(target: Target<'_>) -> Dialer<'_> {
+        Dialer {
+            target,
+            pause: None,
+            round: VecDeque::new(),
+            addresses: Vec::new(),
+            lookups: 0,
+            connections: 0,
+            has_failed: false,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.target.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The next connection, or why there is none. None: the deadline has passed.
+    pub(crate) async fn next(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
+        let dialed = self.attempt().await?;
+        if dialed.is_err() {
+            // What our own deadline cut short must not hide the attempt before it.
+            if self.has_failed && self.left().is_zero() {
+                return None;
+            }
+            self.has_failed = true;
+        }
+        Some(dialed)
+    }
+
+    async fn attempt(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
+        if self.round.is_empty() {
+            self.wait_for_round().await?;
+            let Target { host, address, last_resort, .. } = self.target;
+            self.lookups += 1;
+            match names::resolve(host, address, self.left().min(RESOLVE), last_resort).await {
+                Err(error) => return Some(Err(DialError::Name(error.text()))),
+                Ok(addresses) => {
+                    if self.addresses.is_empty() {
+                        // The name is there: from now on the peer may answer at any moment.
+                        self.pause = Some(FIRST_PAUSE);
+                    }
+                    self.round = addresses.iter().copied().collect();
+                    self.addresses = addresses;
+                }
+            }
+        }
+        let peer = SocketAddr::new(self.round.pop_front()?, self.target.port);
+        self.connections += 1;
+        let connected = connect(peer, self.left().min(CONNECT)).await;
+        Some(connected.map(|stream| (stream, peer)).map_err(|error| DialError::of(peer, &error)))
+    }
+
+    /// None: the next round would begin after the deadline.
+    async fn wait_for_round(&mut self) -> Option<()> {
+        let Some(pause) = self.pause else {
+            self.pause = Some(FIRST_PAUSE);
+            return Some(());
+        };
+        self.pause = Some((pause * 2).min(LONGEST_PAUSE));
+        let next = Instant::now() + pause / 2 + jitter(pause);
+        sleep_until(next.min(self.target.deadline)).await;
+        (next < self.target.deadline).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 0 sees a herd as a trickle: in no part of the time much more than its share.
+    #[test]
+    fn a_herd_spreads_over_its_time_and_no_longer() {
+        const NODES: usize = 10_000;
+        const PARTS: usize = 20;
+        let most = Duration::from_secs(1);
+        let mut dials = [0usize; PARTS + 1];
+        for _ in 0..NODES {
+            let at = jitter(most);
+            assert!(at <= most, "{at:?}");
+            dials[usize::try_from(at.as_millis()).expect("short") * PARTS / 1000] += 1;
+        }
+        // Twelve standard deviations: chance does not fail this, a lump does.
+        let (share, slack) = (NODES / PARTS, 260);
+        for part in &dials[..PARTS] {
+            assert!(part.abs_diff(share) < slack, "{dials:?}");
+        }
+        assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_says_the_most_is_kept_and_of_equals_the_latest() {
+        let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
+        let name = || DialError::Name(text!("x", "x"));
+        let slow = |words: &'static str| DialError::Unreachable(peer, Text::same(words));
+        let seen = Seen::nothing();
+        assert_eq!(seen.get(), None);
+        for (noted, best) in [
+            (name(), name()),
+            (slow("one"), slow("one")),
+            (slow("two"), slow("two")),
+            (name(), slow("two")),
+            (DialError::Refused(peer), DialError::Refused(peer)),
+        ] {
+            seen.note(noted.clone());
+            assert_eq!(seen.get(), Some((noted, best)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_from_a_port_to_itself_is_none() {
+        let peer = SocketAddr::from((
+            [127, 0, 0, 1],
+            crate::prepare::free_port([127, 0, 0, 1].into()).expect("a port"),
+        ));
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(peer).expect("free");
+        assert_eq!(
+            socket.connect(peer).await.expect("to itself").local_addr().expect("ours"),
+            peer
+        );
+        assert!(
+            matches!(connect(peer, CONNECT).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        );
+    }
+}
