@@ -47,7 +47,7 @@ const TAIL_SHARE: u32 = 35;
 
 /// What SIGKILL is given to work where the ranks can spare it: a driver may take seconds to
 /// give the memory of a GPU back.
-const UNKILLABLE: Duration = Duration::from_secs(5);
+pub(super) const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The whole of `--grace`, divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::apart;
-use super::budget::{EndBudget, EndStep};
-use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch};
+use super::budget::{EndBudget, EndStep, UNKILLABLE};
+use super::keeper::{Event, Keeper, Mark, Watch};
 use super::link::{self, AgentLink, AgentWord, GuardWord};
 use super::message::JOB_MARK;
 use super::outcome::End;
@@ -244,8 +244,8 @@ impl Guard {
     fn after_agent(mut self, over: Over, lost: impl Fn(&Lost) -> i32) -> i32 {
         // An agent that ended by itself has swept; one that was killed has not,
         // and nobody is left who could grant its ranks a grace or take their logs.
-        let last_wait = self.stop.map_or(LAST_WAIT, |(_, since)| {
-            LAST_WAIT.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
+        let last_wait = self.stop.map_or(UNKILLABLE, |(_, since)| {
+            UNKILLABLE.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
         });
         let (said, will) = (self.said, self.will.take());
         let speak = |how| said.unwrap_or_else(|| lost(&Lost { how, will }));

@@ -13,7 +13,8 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use super::keeper::{Event, Keeper, LAST_WAIT, Mark, Watch};
+use super::budget::UNKILLABLE;
+use super::keeper::{Event, Keeper, Mark, Watch};
 use super::outcome::End;
 use super::relay::apart_from_strangers;
 use super::terminal::{Terminal, Then, shares_group};
@@ -110,7 +111,7 @@ impl Init {
                 terminal.restore_modes();
             }
         }
-        self.keeper.sweep(grace, LAST_WAIT);
+        self.keeper.sweep(grace, UNKILLABLE);
         if let Place::Foreground(terminal) = &self.place {
             // A shell that was killed leaves it to one of its jobs.
             terminal.take_back_from_the_dead();

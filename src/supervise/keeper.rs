@@ -14,19 +14,13 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 
 use super::outcome::{End, Survivor};
+use super::sweep::{Newcomers, Step, Sweep};
 use super::tree::{self, Process};
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
 use crate::verdict::Verdict;
 
-/// After SIGKILL, how long to wait for processes to go before they are given up,
-/// where nobody waits for us.
-pub(super) const LAST_WAIT: Duration = Duration::from_secs(5);
-/// Pause between two scans while something is being killed.
-const KILL_PAUSE: Duration = Duration::from_millis(20);
-/// Pause between two scans while leftovers may end by themselves.
-const GRACE_PAUSE: Duration = Duration::from_millis(100);
 /// Two interrupts closer than this are one key press seen twice.
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 
@@ -35,7 +29,7 @@ pub(super) struct Watch {
     /// As the program was started; the child gets it back.
     pub(super) inherited: Dispositions,
     signals: SignalQueue,
-    strangers: HashSet<i32>,
+    foreign_pids: HashSet<i32>,
 }
 
 impl Watch {
@@ -44,19 +38,19 @@ impl Watch {
     pub(super) fn begin(wanted: SignalSet) -> io::Result<Watch> {
         let inherited = Dispositions::inherited();
         // Children that an exec'ing shell left us are not the job's.
-        let strangers = children_of_self();
+        let foreign_pids = children_of_self();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         // We write to terminals, and hand them over, from the background.
         sys::ignore(&[Signal::TTIN, Signal::TTOU]);
         let signals = SignalQueue::begin(wanted.without(&inherited.ignored))?;
-        Ok(Watch { inherited, signals, strangers })
+        Ok(Watch { inherited, signals, foreign_pids })
     }
 
     /// True when orphans of others come to us as well: PID 1 adopts what is
     /// started in the container, and earlier children may leave orphans too. The
     /// job's processes then need a mark.
     pub(super) fn adopts_outsiders(&self) -> bool {
-        own_pid() == 1 || !self.strangers.is_empty()
+        own_pid() == 1 || !self.foreign_pids.is_empty()
     }
 
     pub(super) fn keep(self, child: i32, mark: Mark) -> Keeper {
@@ -65,7 +59,7 @@ impl Watch {
             end: None,
             stopped: None,
             adopts_outsiders: self.adopts_outsiders(),
-            strangers: self.strangers,
+            foreign_pids: self.foreign_pids,
             mark,
             given_up: false,
             signals: self.signals,
@@ -112,7 +106,7 @@ pub(super) struct Keeper {
     end: Option<End>,
     stopped: Option<i32>,
     /// Children that were there before the child.
-    strangers: HashSet<i32>,
+    foreign_pids: HashSet<i32>,
     adopts_outsiders: bool,
     /// The child has done its work and cannot end; nobody waits for it.
     given_up: bool,
@@ -172,7 +166,7 @@ impl Keeper {
 
     /// These are not waited for: they outlived SIGKILL, and the child has said so.
     pub(super) fn leave_behind(&mut self, pids: &[i32]) {
-        self.strangers.extend(pids);
+        self.foreign_pids.extend(pids);
     }
 
     /// True when `other` can be read; a signal and the deadline wake as well.
@@ -194,7 +188,7 @@ impl Keeper {
                     match End::from_wait(status) {
                         Some(end) if pid == self.child => self.end = Some(end),
                         Some(_) => {
-                            self.strangers.remove(&pid);
+                            self.foreign_pids.remove(&pid);
                         }
                         None if pid == self.child => self.stopped = status.stopping_signal(),
                         None => {}
@@ -211,74 +205,55 @@ impl Keeper {
     /// then KILL until a scan finds nothing, for `last_wait` at most. A second
     /// interrupt ends the grace.
     pub(super) fn sweep(&mut self, grace: Duration, last_wait: Duration) {
-        let mut kill = Instant::now() + grace;
-        if !tree::has_proc() {
-            return self.sweep_without_proc(kill, last_wait);
-        }
-        let mut asked = HashSet::new();
-        loop {
-            if !self.reap() {
-                return;
-            }
+        let asked = Newcomers::Asked;
+        let mut sweep = Sweep::begin(Instant::now(), asked, Duration::ZERO, grace, last_wait);
+        while self.reap() {
             let all = tree::snapshot();
             let left = self.of_the_job(&all);
+            // Without /proc only wait(2) knows our children: all of them are the job's, since
+            // their parents were. PID 1 cannot tell them from others'.
+            let unseen = if tree::has_proc() || self.adopts_outsiders {
+                Vec::new()
+            } else {
+                // Children that were there before the child have older pids.
+                tree::children_without_proc(self.child)
+            };
             // A scan is not atomic: a process may fork and go while it runs. Where
             // every child is the job's, only the kernel's "no child" is the end;
             // PID 1 takes everything with it when it ends.
-            let others = self.adopts_outsiders || self.given_up || !self.strangers.is_empty();
-            if others && left.is_empty() {
+            let others = self.adopts_outsiders || self.given_up || !self.foreign_pids.is_empty();
+            if others && left.is_empty() && unseen.is_empty() {
                 return;
             }
-            let now = Instant::now();
-            let killing = now >= kill;
-            if now >= kill + last_wait {
-                tree::survivors(left).iter().for_each(say_last);
-                return;
-            }
-            for process in left {
-                if killing {
-                    tree::signal(process, Signal::KILL);
-                } else if asked.insert((process.pid, process.start_ticks)) {
-                    tree::signal(process, Signal::TERM);
-                    // One that a shell had stopped cannot end before it goes on.
-                    tree::signal(process, Signal::CONT);
+            let (step, wake) = sweep.step(Instant::now());
+            match step {
+                Step::Wait => {}
+                Step::Term => {
+                    for process in left {
+                        if sweep.is_new((process.pid, process.start_ticks)) {
+                            tree::signal(process, Signal::TERM);
+                            // One that a shell had stopped cannot end before it goes on.
+                            tree::signal(process, Signal::CONT);
+                        }
+                    }
+                    let new = unseen.into_iter().filter(|pid| sweep.is_new((*pid, 0)));
+                    new.for_each(|pid| sys::send(pid, Signal::TERM.as_raw()));
                 }
+                Step::Kill => {
+                    tree::signal_all(&left, Signal::KILL);
+                    unseen.into_iter().for_each(|pid| sys::send(pid, Signal::KILL.as_raw()));
+                    if !self.adopts_outsiders {
+                        tree::kill_children(&self.foreign_pids);
+                    }
+                }
+                Step::GiveUp => return tree::survivors(left).iter().for_each(say_last),
             }
-            if killing && !self.adopts_outsiders {
-                tree::kill_children(&self.strangers);
-            }
-            let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
-            self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
+            self.sleep(Some(wake), None);
             while let Some(taken) = self.signals.take() {
                 if taken.is(Signal::INT) && self.interrupted_again() {
-                    kill = kill.min(Instant::now());
+                    sweep.kill_now(Instant::now(), last_wait);
                 }
             }
-        }
-    }
-
-    /// [`sweep`](Self::sweep) where only wait(2) knows our children: all of them are the
-    /// job's, since their parents were. PID 1 cannot tell them from others'; the kernel
-    /// ends all of them with it.
-    fn sweep_without_proc(&mut self, kill: Instant, last_wait: Duration) {
-        let mut asked = HashSet::new();
-        while !self.adopts_outsiders && self.reap() {
-            let now = Instant::now();
-            let killing = now >= kill;
-            if now >= kill + last_wait {
-                return;
-            }
-            // Children that were there before the child have older pids.
-            for pid in tree::children_without_proc(self.child) {
-                if killing {
-                    sys::send(pid, Signal::KILL.as_raw());
-                } else if asked.insert(pid) {
-                    sys::send(pid, Signal::TERM.as_raw());
-                }
-            }
-            let pause = if killing { KILL_PAUSE } else { GRACE_PAUSE };
-            self.sleep(Some(kill.max(now).min(now + pause).max(now + KILL_PAUSE)), None);
-            while self.signals.take().is_some() {}
         }
     }
 
@@ -288,7 +263,7 @@ impl Keeper {
         let mut job = Vec::new();
         for child in all.values().filter(|process| process.ppid == own_pid()) {
             let ours = child.pid == self.child || !self.adopts_outsiders || self.marked(child, all);
-            if self.strangers.contains(&child.pid) || !ours {
+            if self.foreign_pids.contains(&child.pid) || !ours {
                 continue;
             }
             let done = child.is_dead() || (self.given_up && child.pid == self.child);

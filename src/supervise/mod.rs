@@ -18,10 +18,10 @@ mod link;
 mod message;
 mod outcome;
 mod relay;
-
 mod run;
 pub mod shim;
 mod socket;
+mod sweep;
 mod terminal;
 mod tree;
 

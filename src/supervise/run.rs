@@ -78,7 +78,7 @@ pub async fn run(
     let (launching, started) = match started {
         Ok(started) => started,
         Err(error) => {
-            kill_all_descendants(&others).await;
+            kill_all_descendants(&others, &mut ended).await;
             return Err(error);
         }
     };
@@ -93,8 +93,7 @@ pub async fn run(
         children: started.children.iter().copied().collect(),
         shims: HashMap::new(),
         mute: Vec::new(),
-        childless: false,
-        given_up: false,
+        nothing_left: false,
         launching,
         ranks: BTreeMap::new(),
         outcome: Outcome { planned: launch.planned, ..Outcome::default() },
@@ -126,18 +125,19 @@ pub async fn run(
         match state.launching.look() {
             // What a stop has ended meanwhile could not begin any more.
             Err(error) if state.outcome.stop.is_none() => {
-                kill_all_descendants(&state.others).await;
+                kill_all_descendants(&state.others, &mut ended).await;
                 return Err(error);
             }
             _ => state.launching.tell(state.notice),
         }
         state.name_the_mute();
         state.weigh_engine();
+        state.end_leftovers();
         if state.finished() {
             break;
         }
         let launched = state.launching.next_deadline().filter(|_| state.stop.is_none());
-        let wake = launched.into_iter().fold(state.next_deadline(), Instant::min);
+        let wake = launched.into_iter().fold(state.next_deadline().into(), Instant::min);
         tokio::select! {
             accepted = listener.accept() => if let Ok(connection) = accepted {
                 next_id += 1;
@@ -229,10 +229,8 @@ struct Supervisor<'a> {
     shims: HashMap<u64, Shim>,
     /// Shims of ours that ended, until their connections were looked through: (pid, rank, end).
     mute: Vec<(i32, RankId, End)>,
-    /// Nothing is below us any more, zombies included.
-    childless: bool,
-    /// What is left cannot be ended by anybody.
-    given_up: bool,
+    /// No process of the job is left, or none that can be ended.
+    nothing_left: bool,
     launching: Launching,
     ranks: BTreeMap<GlobalRank, RankEnd>,
     outcome: Outcome,
@@ -291,7 +289,7 @@ impl Supervisor<'_> {
                 }
                 self.launching.rank_is_through(rank.global);
                 (self.notice)(Notice::RankStarted { rank, pid });
-                if self.stop.as_ref().is_some_and(|stop| stop.term_tree.is_none()) {
+                if self.stop.as_ref().is_some_and(|stop| stop.sweep.has_asked()) {
                     // It was not there yet when the tree had its TERM.
                     let number = Signal::TERM.as_raw();
                     let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
@@ -382,7 +380,7 @@ impl Supervisor<'_> {
                 Err(Errno::INTR) => continue,
                 Ok(None) => return,
                 Err(_no_child) => {
-                    self.childless = true;
+                    self.nothing_left = true;
                     // None should be left here; one whose status somebody else took is gone.
                     for (_, rank) in self.children.drain().collect::<Vec<_>>() {
                         let end = End::Code(Verdict::Internal.code());
@@ -444,10 +442,8 @@ impl Supervisor<'_> {
     fn engine_gone(&mut self, end: End) {
         self.begin_stop(StopReason::EngineGone(end));
         // Its share of the grace is of no use to anybody now.
-        if let Some(stop) = &mut self.stop
-            && stop.term_tree.is_some()
-        {
-            stop.term_tree = Some(Instant::now());
+        if let Some(stop) = &mut self.stop {
+            stop.sweep.term_now(std::time::Instant::now());
         }
     }
 

@@ -25,6 +25,7 @@ use super::bind::{self, Placement};
 use super::budget::EndBudget;
 use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
+use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Step, Sweep};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::lang::{Text, cause};
@@ -35,17 +36,8 @@ use crate::sys::{
 use crate::text;
 use crate::verdict::Verdict;
 
-/// Between two scans while something is being killed.
-const KILL_PAUSE: Duration = Duration::from_millis(10);
-/// Between two looks while leftovers may end by themselves.
-const LEFTOVER_PAUSE: Duration = Duration::from_millis(100);
-
 /// Characters of a program's path that fit into a packet in any case.
 const NAMED: usize = 1000;
-
-/// What ends by itself so soon after its rank was about to (multiprocessing's resource
-/// tracker): it is no leftover.
-const SETTLE: Duration = Duration::from_millis(200);
 
 /// Runs the program named by `argv` as a rank; never returns to the caller's work.
 ///
@@ -253,10 +245,10 @@ impl Shim {
             }
             if self.agent.is_none() {
                 // Once may not be enough: the rank may be forking.
-                self.signal_descendants(Signal::KILL);
+                signal_descendants(Signal::KILL);
                 tree::kill_children(&HashSet::new());
             }
-            self.wait(if self.agent.is_none() { KILL_PAUSE.into() } else { None });
+            self.wait(if self.agent.is_none() { Some(KILL_PAUSE) } else { None });
         };
         if let Some(lent) = &self.terminal {
             lent.terminal.take_back(self.child);
@@ -336,36 +328,36 @@ impl Shim {
     /// After success uploads and the like may still run: they get TERM and the
     /// grace. After a failure nothing of the rank is worth waiting for.
     fn end_leftovers(&mut self, end: End) {
-        let begun = Instant::now();
-        let deadline = begun + if end.success() { self.grace } else { Duration::ZERO };
-        let give_up = deadline + EndBudget::of(self.grace).after_kill();
-        let mut signalled = false;
+        let grace = if end.success() { self.grace } else { Duration::ZERO };
+        let last_wait = EndBudget::of(self.grace).after_kill();
+        let mut sweep = Sweep::begin(Instant::now(), Newcomers::Spared, SETTLE, grace, last_wait);
         let mut told = false;
         loop {
             self.reap();
             // Every orphan below us becomes our child, so without one nothing is left.
-            // What outlives SIGKILL sleeps in the kernel; the agent will name it.
-            if self.childless || Instant::now() >= give_up {
+            if self.childless {
                 return;
             }
-            let kill = Instant::now() >= deadline || self.agent.is_none();
-            if !kill && begun.elapsed() < SETTLE {
-                self.wait(Some(KILL_PAUSE));
-                continue;
+            let now = Instant::now();
+            if self.agent.is_none() {
+                sweep.kill_now(now, last_wait);
             }
-            if end.success() && !told {
+            let (step, wake) = sweep.step(now);
+            if step != Step::Wait && end.success() && !told {
                 told = true;
                 self.tell_of_leftovers();
             }
-            if kill {
-                self.signal_descendants(Signal::KILL);
-                tree::kill_children(&HashSet::new());
-            } else if !signalled {
-                signalled = true;
-                self.signal_descendants(Signal::TERM);
+            match step {
+                Step::Wait => {}
+                Step::Term => signal_descendants(Signal::TERM),
+                Step::Kill => {
+                    signal_descendants(Signal::KILL);
+                    tree::kill_children(&HashSet::new());
+                }
+                // What outlives SIGKILL sleeps in the kernel; the agent will name it.
+                Step::GiveUp => return,
             }
-            let pause = if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
-            self.wait(Some(pause));
+            self.wait(Some(wake.saturating_duration_since(now)));
         }
     }
 
@@ -380,11 +372,9 @@ impl Shim {
             let _ = socket::send(agent, &said, &[]);
         }
     }
+}
 
-    fn signal_descendants(&self, signal: Signal) {
-        let all = tree::snapshot();
-        for process in tree::descendants(&all, own_pid()) {
-            tree::signal(process, signal);
-        }
-    }
+fn signal_descendants(signal: Signal) {
+    let all = tree::snapshot();
+    tree::signal_all(&tree::descendants(&all, own_pid()), signal);
 }

@@ -69,6 +69,13 @@ pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     signal::send(Path::new(PROC), one, handle.as_ref(), signal).is_ok()
 }
 
+/// Sends `signal` to all of these.
+pub(super) fn signal_all(processes: &[&Process], to_send: Signal) {
+    for process in processes {
+        signal(process, to_send);
+    }
+}
+
 /// How many processes one call of [`kill_children`] may meet.
 const GENERATIONS: usize = 5_000;
 

@@ -5,52 +5,42 @@
 //! nothing.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::WaitOptions;
-use tokio::time::Instant;
+use tokio::signal::unix::Signal as Signals;
 
-use super::super::budget::{EndBudget, EndStep};
+use super::super::budget::{EndBudget, EndStep, UNKILLABLE};
 use super::super::message::ToRank;
 use super::super::outcome::{End, Notice, StopReason};
-use super::super::tree::{self, Process};
+use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Step, Sweep};
+use super::super::tree;
 use super::{Phase, Shim, Supervisor};
 use crate::sys::{Signal, own_pid};
 
-/// How long SIGKILL may take after a start that failed half-way.
-const UNKILLABLE: Duration = Duration::from_secs(5);
-/// The same after a second interrupt: a person waits, and the guard not much longer.
+/// How long SIGKILL may take after a second interrupt: a person waits, and the guard not much
+/// longer.
 const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// How long an engine without a single rank may take to end once a stop has begun.
 /// torchrun's exit barrier waits for other nodes up to 300 s inside a call into
 /// C++, in which no Python signal handler runs.
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
-/// Pause between two scans while something is being killed.
-const KILL_PAUSE: Duration = Duration::from_millis(10);
-/// What ends by itself so soon after the engine was about to: it is no leftover.
-const SETTLE: Duration = Duration::from_millis(200);
-/// Pause between two scans while leftovers may end by themselves.
-const LEFTOVER_PAUSE: Duration = Duration::from_millis(100);
+/// Without a deadline the loop still looks again now and then.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// How far a stop has come.
 pub(super) struct Stopping {
-    /// When every process of the tree gets TERM; None once they had it.
-    pub(super) term_tree: Option<Instant>,
-    kill: Instant,
+    /// Of every process of the tree.
+    pub(super) sweep: Sweep,
     killing: bool,
-    /// When what outlived SIGKILL is named.
-    give_up: Instant,
     /// When an engine that has no rank any more is killed.
     kill_engine: Option<Instant>,
 }
 
 /// After the engine and all shims: what is still below us.
 pub(super) struct Leftovers {
-    termed: HashSet<(i32, u64)>,
-    kill: Instant,
-    give_up: Instant,
-    next: Instant,
-    since: Instant,
+    sweep: Sweep,
+    wake: Instant,
     announced: bool,
 }
 
@@ -63,15 +53,11 @@ impl Supervisor<'_> {
         self.outcome.stop = Some(reason);
         (self.notice)(Notice::Stopping { reason });
         let now = Instant::now();
-        self.outcome.stopped_at = Some(now.into_std());
+        self.outcome.stopped_at = Some(now);
         let budget = EndBudget::of(self.grace);
         let engine_alive = self.has_engine && !self.children.is_empty();
         if engine_alive && matches!(reason, StopReason::Signal(_) | StopReason::OtherNode) {
-            for pid in self.children.keys() {
-                if let Some(engine) = tree::process(*pid) {
-                    tree::signal(&engine, Signal::TERM);
-                }
-            }
+            self.signal_engine(Signal::TERM);
         }
         // An engine that lost a rank ends the others without being told.
         let share = if engine_alive { budget.until(EndStep::Engine) } else { Duration::ZERO };
@@ -79,70 +65,69 @@ impl Supervisor<'_> {
             StopReason::Signal(_) => budget.until(EndStep::Ranks),
             _ => budget.own_kill(),
         };
+        let last_wait = budget.until(EndStep::Kill).saturating_sub(kill);
         self.stop = Some(Stopping {
-            term_tree: Some(now + share),
-            kill: now + kill,
+            // What a rank starts in order to end well gets no TERM of its own.
+            sweep: Sweep::begin(now, Newcomers::Spared, share, kill, last_wait),
             killing: false,
-            give_up: now + budget.until(EndStep::Kill),
             kill_engine: None,
         });
     }
 
+    fn signal_engine(&self, signal: Signal) {
+        for engine in self.children.keys().filter_map(|pid| tree::process(*pid)) {
+            tree::signal(&engine, signal);
+        }
+    }
+
     pub(super) fn kill_now(&mut self) {
         if let Some(stop) = &mut self.stop {
-            stop.term_tree = None;
-            stop.kill = stop.kill.min(Instant::now());
-            stop.give_up = stop.give_up.min(stop.kill + UNKILLABLE_NOW);
+            stop.sweep.kill_now(Instant::now(), UNKILLABLE_NOW);
         }
     }
 
     /// Does what the clock demands.
     pub(super) fn advance(&mut self) {
         let now = Instant::now();
-        let has_shims = self.has_shims();
+        let engine_alone = self.has_engine && !self.children.is_empty() && !self.has_shims();
         let Some(stop) = &mut self.stop else { return };
-        if self.has_engine && !self.children.is_empty() && !has_shims {
-            let at = *stop.kill_engine.get_or_insert(now + ENGINE_ALONE);
-            for engine in self.children.keys().filter(|_| now >= at) {
-                if let Some(engine) = tree::process(*engine) {
-                    tree::signal(&engine, Signal::KILL);
+        stop.kill_engine = engine_alone.then(|| stop.kill_engine.unwrap_or(now + ENGINE_ALONE));
+        let kill_engine = stop.kill_engine.is_some_and(|at| now >= at);
+        let (step, _) = stop.sweep.step(now);
+        if matches!(step, Step::Kill | Step::GiveUp) && !stop.killing {
+            stop.killing = true;
+            (self.notice)(Notice::Killing);
+        }
+        if kill_engine {
+            self.signal_engine(Signal::KILL);
+        }
+        if step == Step::Wait {
+            return;
+        }
+        let all = tree::snapshot();
+        let left = tree::job(&all, own_pid(), &self.others);
+        match step {
+            Step::Wait => {}
+            Step::Term => {
+                tree::signal_all(&left, Signal::TERM);
+                // What hidepid hides from us (a rank that is not dumpable) its parent can reach.
+                for shim in self.shims.values() {
+                    let Some(identity) = shim.identity() else { continue };
+                    let pid = self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid);
+                    if pid.is_some_and(|pid| !all.contains_key(&pid)) {
+                        let number = Signal::TERM.as_raw();
+                        let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
+                    }
                 }
             }
-        } else {
-            stop.kill_engine = None;
-        }
-        if stop.term_tree.is_some_and(|at| now >= at) {
-            stop.term_tree = None;
-            let all = tree::snapshot();
-            for process in tree::job(&all, own_pid(), &self.others) {
-                tree::signal(process, Signal::TERM);
+            Step::Kill => {
+                tree::signal_all(&left, Signal::KILL);
+                tree::kill_children(&self.others);
             }
-            // What hidepid hides from us (a rank that is not dumpable) its parent can reach.
-            for shim in self.shims.values() {
-                let Some(identity) = shim.identity() else { continue };
-                let pid = self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid);
-                if pid.is_some_and(|pid| !all.contains_key(&pid)) {
-                    let number = Signal::TERM.as_raw();
-                    let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
-                }
-            }
-        }
-        if now >= stop.kill {
-            if !stop.killing {
-                stop.killing = true;
-                (self.notice)(Notice::Killing);
-            }
-            let all = tree::snapshot();
-            let left = tree::job(&all, own_pid(), &self.others);
-            if now >= stop.give_up {
+            Step::GiveUp => {
                 self.outcome.survivors = tree::survivors(left);
                 self.give_up();
-                return;
             }
-            for process in left {
-                tree::signal(process, Signal::KILL);
-            }
-            tree::kill_children(&self.others);
         }
     }
 
@@ -160,101 +145,91 @@ impl Supervisor<'_> {
         self.shims.clear();
         self.mute.clear();
         self.leftovers = None;
-        self.given_up = true;
+        self.nothing_left = true;
     }
 
     pub(super) fn next_deadline(&self) -> Instant {
         let now = Instant::now();
-        let far = now + Duration::from_secs(3600);
-        let stop = self.stop.as_ref().map(|stop| {
-            if stop.killing {
-                return now + KILL_PAUSE;
-            }
-            // Never earlier than a pause from now: an engine that was killed may take a while.
-            let engine = stop.kill_engine.map(|at| at.max(now + KILL_PAUSE));
-            [stop.term_tree, engine].into_iter().flatten().fold(stop.kill, Instant::min)
-        });
-        let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.next);
-        [stop, leftovers].into_iter().flatten().min().unwrap_or(far)
+        let stop = self.stop.as_ref().map(|stop| stop.sweep.wake(now));
+        // Never earlier than a pause from now: an engine that was killed may take a while.
+        let engine = self.stop.as_ref().and_then(|stop| stop.kill_engine);
+        let engine = engine.map(|at| at.max(now + KILL_PAUSE));
+        let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.wake);
+        [stop, engine, leftovers].into_iter().flatten().min().unwrap_or(now + FAR)
     }
 
     /// True when nothing of the job is left, or nothing that can be ended.
-    pub(super) fn finished(&mut self) -> bool {
-        if !self.children.is_empty() || self.has_shims() || !self.mute.is_empty() {
-            return false;
-        }
-        // Every orphan below us becomes our child, so without one nothing is left.
-        // A scan would overlook what forks and exits faster than it reads.
-        if self.childless || self.given_up {
-            return true;
-        }
-        let all = tree::snapshot();
-        let left = tree::job(&all, own_pid(), &self.others);
-        if left.is_empty() && !self.others.is_empty() {
-            return true;
-        }
-        self.end_leftovers(&left);
-        false
+    pub(super) fn finished(&self) -> bool {
+        self.nothing_left && self.ranks_are_over()
+    }
+
+    fn ranks_are_over(&self) -> bool {
+        self.children.is_empty() && !self.has_shims() && self.mute.is_empty()
     }
 
     /// The ranks are over; what the engine or they left behind gets TERM and the
     /// grace if all went well, and KILL otherwise.
-    fn end_leftovers(&mut self, left: &[&Process]) {
+    pub(super) fn end_leftovers(&mut self) {
+        // Every orphan below us becomes our child, so without one nothing is left.
+        // A scan would overlook what forks and exits faster than it reads.
+        if self.nothing_left || !self.ranks_are_over() {
+            return;
+        }
+        let all = tree::snapshot();
+        let left = tree::job(&all, own_pid(), &self.others);
+        if left.is_empty() && !self.others.is_empty() {
+            self.nothing_left = true;
+            return;
+        }
         let now = Instant::now();
         let well = self.outcome.stop.is_none() && self.outcome.engine.is_none_or(End::success);
         let budget = EndBudget::of(self.grace);
         let grace = if well { budget.until(EndStep::Ranks) } else { Duration::ZERO };
-        let leftovers = self.leftovers.get_or_insert_with(|| Leftovers {
-            termed: HashSet::new(),
-            kill: now + grace,
-            give_up: now + grace + budget.after_kill(),
-            next: now,
-            since: now,
-            announced: false,
+        let leftovers = self.leftovers.get_or_insert_with(|| {
+            let last_wait = budget.after_kill();
+            let sweep = Sweep::begin(now, Newcomers::Asked, SETTLE, grace, last_wait);
+            Leftovers { sweep, wake: now, announced: false }
         });
-        if now < leftovers.kill && now < leftovers.since + SETTLE {
-            leftovers.next = now + KILL_PAUSE;
-            return;
-        }
-        if !leftovers.announced && !left.is_empty() {
+        let (step, wake) = leftovers.sweep.step(now);
+        leftovers.wake = wake;
+        if step != Step::Wait && !left.is_empty() && !leftovers.announced {
             leftovers.announced = true;
-            let names = tree::names(left, Notice::NAMED);
+            let names = tree::names(&left, Notice::NAMED);
             let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             (self.notice)(Notice::Leftovers { rank: None, names, count: left.len(), grace_ms });
         }
-        let kill = now >= leftovers.kill;
-        if kill && now >= leftovers.give_up {
-            self.outcome.survivors = tree::survivors(left.iter().copied());
-            self.given_up = true;
-            return;
-        }
-        if kill {
-            tree::kill_children(&self.others);
-        }
-        for process in left {
-            if kill {
-                tree::signal(process, Signal::KILL);
-            } else if leftovers.termed.insert((process.pid, process.start_ticks)) {
-                tree::signal(process, Signal::TERM);
+        match step {
+            Step::Wait => {}
+            Step::Term => {
+                let new = |one: &&tree::Process| leftovers.sweep.is_new((one.pid, one.start_ticks));
+                let new: Vec<&tree::Process> = left.into_iter().filter(new).collect();
+                tree::signal_all(&new, Signal::TERM);
+            }
+            Step::Kill => {
+                tree::signal_all(&left, Signal::KILL);
+                tree::kill_children(&self.others);
+            }
+            Step::GiveUp => {
+                self.outcome.survivors = tree::survivors(left);
+                self.nothing_left = true;
             }
         }
-        leftovers.next = now + if kill { KILL_PAUSE } else { LEFTOVER_PAUSE };
     }
 }
 
-/// After a start that failed half-way: what did start must not stay.
-pub(super) async fn kill_all_descendants(others: &HashSet<i32>) {
-    let deadline = Instant::now() + UNKILLABLE;
+/// After a start that failed half-way: what did start must not stay. `ended` is SIGCHLD.
+pub(super) async fn kill_all_descendants(others: &HashSet<i32>, ended: &mut Signals) {
+    let (now, asked) = (Instant::now(), Newcomers::Asked);
+    let mut sweep = Sweep::begin(now, asked, Duration::ZERO, Duration::ZERO, UNKILLABLE);
     loop {
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
         let all = tree::snapshot();
         let left = tree::job(&all, own_pid(), others);
-        if left.is_empty() || Instant::now() >= deadline {
+        let (step, wake) = sweep.step(Instant::now());
+        if left.is_empty() || step == Step::GiveUp {
             return;
         }
-        for process in left {
-            tree::signal(process, Signal::KILL);
-        }
-        tokio::time::sleep(KILL_PAUSE).await;
+        tree::signal_all(&left, Signal::KILL);
+        let _ = tokio::time::timeout_at(wake.into(), ended.recv()).await;
     }
 }
