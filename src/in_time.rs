@@ -5,6 +5,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::lang::failure;
+use crate::text;
+
 /// Does `work` in a thread of its own, or here where none is to be had: the pids limit is
 /// used up, or the container refuses clone3(2). What hangs then hangs us; what does not,
 /// which is nearly all, is done.
@@ -78,7 +81,10 @@ pub(crate) fn io_in_time<T: Send + 'static>(
 ) -> io::Result<T> {
     in_time(patience, work).unwrap_or_else(|| {
         let seconds = patience.as_secs();
-        let why = format!("no answer within {seconds} s, is its mount dead?");
-        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        let why = text!(
+            "no answer within {seconds} s, is its mount dead?",
+            "{seconds} 秒内无响应，挂载点可能已失效"
+        );
+        Err(failure(io::ErrorKind::TimedOut, why))
     })
 }

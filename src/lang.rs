@@ -6,6 +6,7 @@
 //! never translated.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -67,8 +68,27 @@ impl Text {
     }
 }
 
+/// A failure that we name ourselves: [`cause`] gives `text` back.
+pub fn failure(kind: io::ErrorKind, text: Text) -> io::Error {
+    io::Error::new(kind, Named(text))
+}
+
+#[derive(Debug)]
+struct Named(Text);
+
+impl fmt::Display for Named {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.en)
+    }
+}
+
+impl std::error::Error for Named {}
+
 /// What the system says of a failure. The number stays, so that it can be looked up.
 pub fn cause(error: &io::Error) -> Text {
+    if let Some(Named(text)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return text.clone();
+    }
     const KNOWN: &[(io::ErrorKind, &str)] = &[
         (io::ErrorKind::NotFound, "文件或目录不存在"),
         (io::ErrorKind::PermissionDenied, "权限不足"),
@@ -154,7 +174,7 @@ pub fn singular(sentence: String) -> String {
 }
 
 /// `1 node`, `2 nodes`: a number with its English noun, whose plural ends in s.
-pub fn counted(count: impl TryInto<u64> + std::fmt::Display, noun: &str) -> String {
+pub fn counted(count: impl TryInto<u64> + fmt::Display, noun: &str) -> String {
     let shown = count.to_string();
     let many = if count.try_into().is_ok_and(|count| count == 1) { "" } else { "s" };
     format!("{shown} {noun}{many}")

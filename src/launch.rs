@@ -48,7 +48,7 @@ use crate::report::journal::Journal;
 use crate::settings::{self, Settings};
 use crate::supervise::apart::apart;
 use crate::supervise::guard::{self, HowLost, Lost};
-use crate::supervise::{AgentEar, AgentLink, EndStep, GuardWord, shim};
+use crate::supervise::{AgentEar, AgentLink, EndStep, Halt, shim};
 use crate::sys::{Dispositions, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
@@ -408,8 +408,8 @@ async fn conduct(
             console.say(&closing::refusal(&refusal, code, scene.lang()));
             ending
         }
-        Err(signal) => {
-            let ending = report::ending::stopped(signal);
+        Err(halt) => {
+            let ending = report::ending::halted(halt);
             let code = remap(&scene.settings.exit_codes, ending.code);
             console.say(&closing::ended_early(&ending, code, scene.lang()));
             ending
@@ -426,16 +426,13 @@ fn remap(exits: &BTreeMap<i32, i32>, code: i32) -> i32 {
 }
 
 /// Runs a phase before the start; a stop, or the loss of the guard, drops it.
-async fn until_stop<T>(ear: &AgentEar, phase: impl Future<Output = T>) -> Result<T, i32> {
+async fn until_stop<T>(ear: &AgentEar, phase: impl Future<Output = T>) -> Result<T, Halt> {
     tokio::pin!(phase);
     loop {
         tokio::select! {
             done = &mut phase => return Ok(done),
-            word = ear.hear() => match word {
-                GuardWord::Stop(signal) => return Err(signal),
-                GuardWord::KillNow | GuardWord::Gone => return Err(9),
-                // No rank is there to take it.
-                GuardWord::Pass(_) => {}
+            word = ear.hear() => if let Some(halt) = word.halt() {
+                return Err(halt);
             }
         }
     }

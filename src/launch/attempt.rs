@@ -19,6 +19,7 @@ use super::shared::{Together, last_lines};
 use super::{Guard, Scene};
 use crate::engine::Starts;
 use crate::in_time::{beside, in_thread};
+use crate::lang;
 use crate::lang::Text;
 use crate::logs::{self, Level, Logs, LogsConfig};
 use crate::muster::Again;
@@ -32,7 +33,7 @@ use crate::report::ending::{self, describe, ending, signal_name};
 use crate::report::files::RunRecord;
 use crate::report::{self, Ending, engine_log, memory};
 use crate::supervise::{
-    self, End, EndBudget, EndStep, Launch, Notice, Outcome, Owner, Planned, RankStart, Start,
+    self, End, EndBudget, EndStep, Halt, Launch, Notice, Outcome, Owner, Planned, RankStart, Start,
     Stream, Streams, Unit,
 };
 use crate::sys::{self, Dispositions};
@@ -122,8 +123,8 @@ pub(super) async fn all(
             "将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
         ));
         let pause = tokio::time::sleep(Duration::from_millis(again.pause));
-        if let Err(signal) = super::until_stop(guard.ear, pause).await {
-            let ending = stopped(scene, signal);
+        if let Err(halt) = super::until_stop(guard.ear, pause).await {
+            let ending = halted(scene, halt);
             scene.announce(guard.link, &ending, node, clock);
             break (ending, clock);
         }
@@ -158,7 +159,7 @@ async fn clear_stale(
     match super::until_stop(guard.ear, request.carry_out(scene)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
-        Err(signal) => Err(stopped(scene, signal)),
+        Err(halt) => Err(halted(scene, halt)),
     }
 }
 
@@ -182,13 +183,13 @@ async fn anew(
     match super::until_stop(ear, prepared).await {
         Ok(Ok(ready)) => Ok(ready),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
-        Err(signal) => Err(stopped(scene, signal)),
+        Err(halt) => Err(halted(scene, halt)),
     }
 }
 
 /// Between two attempts.
-fn stopped(scene: &Scene, signal: i32) -> Ending {
-    let ending = ending::stopped(signal);
+fn halted(scene: &Scene, halt: Halt) -> Ending {
+    let ending = ending::halted(halt);
     let code = super::remap(&scene.settings.exit_codes, ending.code);
     scene.console.say(&closing::ended_early(&ending, code, scene.lang()));
     ending
@@ -246,7 +247,7 @@ async fn once(
     let scratch = scene.scratch.make();
     let launch = launch(scene, ready, &plan, &identity, dispositions, &scratch);
     let say = |line: &Text| scene.say(line);
-    let mut pipes = Pipes { logs: &logs, say: &say, planned: launch.planned };
+    let mut pipes = Pipes { logs: &logs, say: &say };
     let oom = OomWatch::begin(&scene.host);
     let mut notice = |notice: Notice| {
         if matches!(notice, Notice::Stopping { .. }) {
@@ -333,7 +334,7 @@ fn read_engine(scene: &Scene, ending: Ending, logs: &Logs, port: u16) -> Ending 
     if ending.id != Id::EngineStart {
         return ending;
     }
-    let tail = logs.tail(logs::Owner::Engine, usize::MAX);
+    let tail = logs.tail(Owner::Engine, usize::MAX);
     let lines: Vec<_> = tail.iter().map(logs::TailLine::text).collect();
     if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
         return ending;
@@ -489,10 +490,10 @@ fn launch(
 }
 
 fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
-    let program = program.display();
+    let (program, Text { en, zh }) = (program.display(), lang::cause(error));
     Refusal::new(
         Id::EngineExec,
-        text!("cannot start {program}: {error}", "无法启动 {program}：{error}"),
+        text!("cannot start {program}: {en}", "无法启动 {program}：{zh}"),
         ending::not_executed_hint(error).unwrap_or_else(|| {
             if error.kind() == std::io::ErrorKind::TimedOut {
                 return text!(
@@ -512,29 +513,12 @@ fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
 struct Pipes<'a> {
     logs: &'a Logs,
     say: &'a (dyn Fn(&Text) + Sync),
-    planned: Planned,
-}
-
-/// Whose output the logs hold for a shim's number.
-pub(super) fn owner(planned: Planned, number: GlobalRank) -> logs::Owner {
-    match planned.what {
-        Unit::Rank => logs::Owner::Rank(number.0),
-        Unit::Command => logs::Owner::Command(number.0),
-    }
 }
 
 impl Streams for Pipes<'_> {
     fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd) {
-        let owner = match owner {
-            Owner::Engine => logs::Owner::Engine,
-            Owner::Rank(rank) => self::owner(self.planned, rank),
-        };
-        let kind = match stream {
-            Stream::Out => logs::Kind::Out,
-            Stream::Err => logs::Kind::Err,
-        };
         let spare = pipe.try_clone();
-        if let Err(error) = self.logs.attach(owner, kind, pipe) {
+        if let Err(error) = self.logs.attach(owner, stream, pipe) {
             tracing::error!(%owner, %error, "no reader for a stream");
             // A closed pipe would kill the rank at its next line.
             if let Ok(spare) = spare.and_then(sys::watch) {

@@ -29,6 +29,7 @@ use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
+use crate::supervise::End;
 use crate::sys::{self, Signal};
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -383,11 +384,10 @@ fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
 }
 
 fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
-    use std::os::unix::process::ExitStatusExt;
     let deadline = Instant::now() + patience;
     loop {
         if let Ok(Some(status)) = child.try_wait() {
-            return status.code().or(status.signal().map(|signal| 128 + signal));
+            return End::of(status).map(End::shell_code);
         }
         if Instant::now() >= deadline {
             return None;

@@ -8,17 +8,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Scene;
-use super::attempt::owner;
 use super::node::Next;
 use super::restart::Restarts;
 use crate::lang::Text;
-use crate::logs::{self, Logs};
+use crate::logs::Logs;
 use crate::muster::{self, Again, Cause, Event, Mark, Session};
 use crate::plan::RunIdentity;
 use crate::report::{self, Ending, ending::Speaker};
 use crate::supervise::{
-    self, AgentEar, GuardWord, Launch, Notice, Outcome, Planned, RankEnd, StopReason, Streams,
+    self, AgentEar, End, Launch, Notice, Outcome, Owner, Planned, RankEnd, StopReason, Streams,
 };
+use crate::sys::Signal;
 use crate::text;
 use crate::verdict::{Class, Id, Verdict};
 
@@ -31,8 +31,8 @@ const VERDICT: Duration = Duration::from_secs(5);
 /// Between two lines that say that others still run.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// 128 + SIGTERM: what operators read as "try again".
-const RETRYABLE: i32 = 143;
+/// What operators read as "try again".
+const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
 
 /// One attempt's tie to the other nodes.
 #[derive(Debug)]
@@ -226,10 +226,8 @@ impl Together {
         while !self.all_done && self.verdict.is_none() {
             tokio::select! {
                 event = self.session.next_event() => self.note(event),
-                word = ear.hear() => match word {
-                    GuardWord::Stop(signal) => return Some(report::ending::stopped(signal)),
-                    GuardWord::KillNow | GuardWord::Gone => return Some(report::ending::stopped(9)),
-                    GuardWord::Pass(_) => {}
+                word = ear.hear() => if let Some(halt) = word.halt() {
+                    return Some(report::ending::halted(halt));
                 },
                 () = sleep_until(next_line) => {
                     next_line = Instant::now() + PROGRESS;
@@ -303,8 +301,8 @@ fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) ->
 /// What led to `ending`, oldest first.
 pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<String> {
     let owner = match ending.speaker(planned) {
-        Some(Speaker::Started(number)) => owner(planned, number),
-        Some(Speaker::Engine) => logs::Owner::Engine,
+        Some(Speaker::Started(number)) => planned.owner(number),
+        Some(Speaker::Engine) => Owner::Engine,
         None => return Vec::new(),
     };
     logs.tail(owner, LAST_LINES).iter().map(|line| line.text().into_owned()).collect()

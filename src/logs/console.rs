@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::Kind;
 use super::escape::printable;
 use super::sink::{Lane, Sink};
 use crate::lang::{Lang, Text};
+use crate::supervise::Stream;
 
 /// A handle to the one console writer; cheap to clone.
 #[derive(Debug, Clone)]
@@ -97,10 +97,10 @@ impl Console {
     }
 
     /// A place for the finished lines of one stream; `lost` counts its dropped lines.
-    pub(super) fn lane(&self, sink: Kind, prefix: &str, lost: Arc<AtomicU64>) -> Lane {
+    pub(super) fn lane(&self, sink: Stream, prefix: &str, lost: Arc<AtomicU64>) -> Lane {
         let sink = match sink {
-            Kind::Out => Arc::clone(&self.inner.out),
-            Kind::Err => Arc::clone(&self.inner.err),
+            Stream::Out => Arc::clone(&self.inner.out),
+            Stream::Err => Arc::clone(&self.inner.err),
         };
         Lane::open(sink, prefix, lost)
     }

@@ -23,7 +23,6 @@ mod tests;
 mod write;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +42,9 @@ use tail::Tail;
 pub use tail::TailLine;
 
 use crate::lang::Text;
+use crate::rank::GlobalRank;
 use crate::settings::{Console as ConsoleMode, ConsolePrefix};
+use crate::supervise::{Owner, Stream};
 use crate::text;
 
 /// Stack of our threads; they keep their buffers on the heap.
@@ -56,33 +57,6 @@ const PIPE_BYTES: usize = 1024 * 1024;
 const OPEN: Duration = Duration::from_secs(1);
 /// How long a reader that was told to stop may take: it only empties its pipe.
 const STOP: Duration = Duration::from_secs(1);
-
-/// Whose output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
-    Engine,
-    /// Global rank.
-    Rank(u32),
-    /// The one process of engine `command` on this node rank.
-    Command(u32),
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Owner::Engine => out.write_str("engine"),
-            Owner::Rank(rank) => write!(out, "rank {rank}"),
-            Owner::Command(node) => write!(out, "command of node {node}"),
-        }
-    }
-}
-
-/// Standard output or standard error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    Out,
-    Err,
-}
 
 #[derive(Debug, Clone)]
 pub struct LogsConfig {
@@ -105,28 +79,28 @@ impl LogsConfig {
         self.cap_rank.min(self.cap_node / (u64::from(self.local_ranks) + 1))
     }
 
-    fn on_console(&self, owner: Owner, kind: Kind) -> bool {
+    fn on_console(&self, owner: Owner, stream: Stream) -> bool {
         match self.console {
             ConsoleMode::All => true,
             ConsoleMode::Rank0 => {
-                matches!(owner, Owner::Engine | Owner::Rank(0) | Owner::Command(0))
+                matches!(owner, Owner::Engine | Owner::Rank(GlobalRank(0)) | Owner::Command(0))
             }
-            ConsoleMode::Errors => owner == Owner::Engine || kind == Kind::Err,
+            ConsoleMode::Errors => owner == Owner::Engine || stream == Stream::Err,
             ConsoleMode::None => false,
         }
     }
 
-    fn console_prefix(&self, owner: Owner, kind: Kind) -> String {
+    fn console_prefix(&self, owner: Owner, stream: Stream) -> String {
         if self.world_size <= 1 || self.prefix == ConsolePrefix::None {
             return String::new();
         }
         let width = (self.world_size - 1).to_string().len();
-        match (owner, kind) {
+        match (owner, stream) {
             (Owner::Engine, _) => "[engine] ".to_owned(),
-            (Owner::Rank(rank), Kind::Out) => format!("[r{rank:0width$}] "),
-            (Owner::Rank(rank), Kind::Err) => format!("[r{rank:0width$}!] "),
-            (Owner::Command(node), Kind::Out) => format!("[n{node:0width$}] "),
-            (Owner::Command(node), Kind::Err) => format!("[n{node:0width$}!] "),
+            (Owner::Rank(rank), Stream::Out) => format!("[r{rank:0width$}] "),
+            (Owner::Rank(rank), Stream::Err) => format!("[r{rank:0width$}!] "),
+            (Owner::Command(node), Stream::Out) => format!("[n{node:0width$}] "),
+            (Owner::Command(node), Stream::Err) => format!("[n{node:0width$}!] "),
         }
     }
 }
@@ -221,7 +195,7 @@ impl Logs {
     ///
     /// # Errors
     /// When no thread or descriptor is to be had; `pipe` is then closed.
-    pub fn attach(&self, owner: Owner, kind: Kind, pipe: OwnedFd) -> std::io::Result<()> {
+    pub fn attach(&self, owner: Owner, stream: Stream, pipe: OwnedFd) -> std::io::Result<()> {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
         // From the first rank on its own lines count. Without a file they would be lost.
         if owner != Owner::Engine && self.files.is_some() {
@@ -233,13 +207,13 @@ impl Logs {
             let state = state.owners.entry(owner).or_default();
             state.readers.push(Arc::clone(&stop));
             Reader {
-                kind,
+                stream,
                 pipe,
                 stop: Arc::clone(&stop),
                 counters: Arc::clone(&state.counters),
                 tail: Arc::clone(&state.tail),
-                console: self.console_lane(owner, kind, state),
-                file: self.file_port(owner, kind, state),
+                console: self.console_lane(owner, stream, state),
+                file: self.file_port(owner, stream, state),
                 shares_file: owner == Owner::Engine,
                 quiet: (owner == Owner::Engine).then(|| Quiet {
                     on: Arc::clone(&self.engine_is_quiet),
@@ -315,29 +289,30 @@ impl Logs {
     fn console_lane(
         &self,
         owner: Owner,
-        kind: Kind,
+        stream: Stream,
         state: &OwnerState,
     ) -> Option<(LineFormatter, sink::Lane)> {
-        self.config.on_console(owner, kind).then(|| {
-            let prefix = self.config.console_prefix(owner, kind);
+        self.config.on_console(owner, stream).then(|| {
+            let prefix = self.config.console_prefix(owner, stream);
             // Where a line goes without the prefix its gap still needs a name.
             let said_as = if prefix.is_empty() { format!("{owner}: ") } else { prefix.clone() };
-            let sink = if owner == Owner::Engine { Kind::Err } else { kind };
+            let sink = if owner == Owner::Engine { Stream::Err } else { stream };
             let lane = self.console.lane(sink, &said_as, Arc::clone(&state.lost_lines));
             (LineFormatter::new(&prefix), lane)
         })
     }
 
-    fn file_port(&self, owner: Owner, kind: Kind, state: &mut OwnerState) -> Option<FilePort> {
+    fn file_port(&self, owner: Owner, stream: Stream, state: &mut OwnerState) -> Option<FilePort> {
         let files = self.files.as_ref()?;
         let cap = self.config.cap_owner();
-        let (name, cap) = match (owner, kind) {
+        let (name, cap) = match (owner, stream) {
             (Owner::Engine, _) => ("engine.log".to_owned(), cap),
-            (Owner::Rank(rank) | Owner::Command(rank), Kind::Out) => {
-                (format!("rank-{rank:05}.out"), cap / 2)
-            }
-            (Owner::Rank(rank) | Owner::Command(rank), Kind::Err) => {
-                (format!("rank-{rank:05}.err"), cap / 2)
+            (Owner::Rank(GlobalRank(number)) | Owner::Command(number), stream) => {
+                let ending = match stream {
+                    Stream::Out => "out",
+                    Stream::Err => "err",
+                };
+                (format!("rank-{number:05}.{ending}"), cap / 2)
             }
         };
         let add = || files.add(name.clone(), cap, self.console.lang());

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use memchr::{memchr_iter, memrchr};
 use rustix::io::Errno;
 
-use super::Kind;
 use super::files::FilePort;
 use super::lines::LineFormatter;
 use super::sink::Lane;
 use super::tail::Tail;
+use crate::supervise::Stream;
 use crate::sys::{PollFd, PollFlags, poll};
 
 /// A quiet stream reads into this much…
@@ -42,7 +42,7 @@ pub(super) struct Counters {
 /// Everything that one stream's thread works with.
 #[derive(Debug)]
 pub(super) struct Reader {
-    pub(super) kind: Kind,
+    pub(super) stream: Stream,
     pub(super) pipe: OwnedFd,
     /// An eventfd: readable when the reader is to stop.
     pub(super) stop: Arc<OwnedFd>,
@@ -154,7 +154,7 @@ impl Reader {
                 lane.push(shown, lines.emitted - before);
             }
         }
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.kind, buffer);
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
         if self.shares_file {
             let whole = memrchr(b'\n', buffer).map_or(0, |end| end + 1);
             let (lines, rest) = buffer.split_at_checked(whole).unwrap_or((buffer, &[]));

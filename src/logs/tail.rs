@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
 
-use super::Kind;
+use crate::supervise::Stream;
 
 pub(super) const LINES: usize = 200;
 const BYTES: usize = 256 * 1024;
@@ -18,7 +18,7 @@ const LONGEST: usize = 4 * 1024;
 /// One line of the crash tail, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TailLine {
-    pub kind: Kind,
+    pub stream: Stream,
     pub bytes: Vec<u8>,
 }
 
@@ -38,45 +38,45 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub(super) fn append(&mut self, kind: Kind, chunk: &[u8]) {
+    pub(super) fn append(&mut self, stream: Stream, chunk: &[u8]) {
         let Some(end) = memrchr(b'\n', chunk) else {
-            keep(self.partial(kind), chunk);
+            keep(self.partial(stream), chunk);
             return;
         };
         let (whole, rest) = chunk.split_at_checked(end).unwrap_or((chunk, &[]));
         // Newline number LINES from the end: nothing before it can stay.
         let mut start = 0;
         if let Some(at) = memrchr_iter(b'\n', whole).nth(LINES - 1) {
-            self.partial(kind).clear();
+            self.partial(stream).clear();
             start = at + 1;
         }
         let whole = whole.get(start..).unwrap_or_default();
         let mut from = 0;
         for end in memchr_iter(b'\n', whole).chain([whole.len()]) {
-            let mut line = std::mem::take(self.partial(kind));
+            let mut line = std::mem::take(self.partial(stream));
             keep(&mut line, whole.get(from..end).unwrap_or_default());
-            let spare = self.push(TailLine { kind, bytes: line });
-            *self.partial(kind) = spare;
+            let spare = self.push(TailLine { stream, bytes: line });
+            *self.partial(stream) = spare;
             from = end + 1;
         }
-        keep(self.partial(kind), rest.get(1..).unwrap_or_default());
+        keep(self.partial(stream), rest.get(1..).unwrap_or_default());
     }
 
     /// The last `n` lines, unfinished ones last.
     pub(super) fn last(&self, n: usize) -> Vec<TailLine> {
-        let unfinished = [(Kind::Out, &self.out), (Kind::Err, &self.err)]
+        let unfinished = [(Stream::Out, &self.out), (Stream::Err, &self.err)]
             .into_iter()
             .filter(|(_, bytes)| !bytes.is_empty())
-            .map(|(kind, bytes)| TailLine { kind, bytes: bytes.clone() });
+            .map(|(stream, bytes)| TailLine { stream, bytes: bytes.clone() });
         let mut lines: Vec<TailLine> = self.lines.iter().cloned().chain(unfinished).collect();
         lines.drain(..lines.len().saturating_sub(n));
         lines
     }
 
-    fn partial(&mut self, kind: Kind) -> &mut Vec<u8> {
-        match kind {
-            Kind::Out => &mut self.out,
-            Kind::Err => &mut self.err,
+    fn partial(&mut self, stream: Stream) -> &mut Vec<u8> {
+        match stream {
+            Stream::Out => &mut self.out,
+            Stream::Err => &mut self.err,
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
         let all: String = (0..1000).map(|n| format!("line {n}\n")).collect();
         for size in [1, 7, 100, 5_000, 100_000] {
             let mut tail = Tail::default();
-            all.as_bytes().chunks(size).for_each(|chunk| tail.append(Kind::Out, chunk));
+            all.as_bytes().chunks(size).for_each(|chunk| tail.append(Stream::Out, chunk));
             let lines = texts(&tail, 500);
             assert_eq!(lines.len(), LINES, "chunks of {size}");
             assert_eq!(lines.first().map(String::as_str), Some("line 800"), "chunks of {size}");
@@ -139,21 +139,21 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_stand_in_order_of_arrival_with_their_kind() {
+    fn both_streams_stand_in_order_of_arrival_with_their_stream() {
         let mut tail = Tail::default();
-        tail.append(Kind::Out, b"a\nunfin");
-        tail.append(Kind::Err, b"Traceback\n");
-        tail.append(Kind::Out, b"ished\nlast");
+        tail.append(Stream::Out, b"a\nunfin");
+        tail.append(Stream::Err, b"Traceback\n");
+        tail.append(Stream::Out, b"ished\nlast");
         let lines = tail.last(10);
-        let seen: Vec<(Kind, &[u8])> =
-            lines.iter().map(|line| (line.kind, line.bytes.as_slice())).collect();
+        let seen: Vec<(Stream, &[u8])> =
+            lines.iter().map(|line| (line.stream, line.bytes.as_slice())).collect();
         assert_eq!(
             seen,
             [
-                (Kind::Out, &b"a"[..]),
-                (Kind::Err, b"Traceback"),
-                (Kind::Out, b"unfinished"),
-                (Kind::Out, b"last"),
+                (Stream::Out, &b"a"[..]),
+                (Stream::Err, b"Traceback"),
+                (Stream::Out, b"unfinished"),
+                (Stream::Out, b"last"),
             ]
         );
     }
@@ -162,8 +162,8 @@ mod tests {
     fn memory_is_bounded_by_bytes_too() {
         let mut tail = Tail::default();
         for _ in 0..1000 {
-            tail.append(Kind::Err, &[b'x'; 10_000]);
-            tail.append(Kind::Err, b"\n");
+            tail.append(Stream::Err, &[b'x'; 10_000]);
+            tail.append(Stream::Err, b"\n");
         }
         assert!(tail.bytes <= BYTES);
         assert!(tail.lines.iter().all(|line| line.bytes.len() <= LONGEST));
@@ -177,7 +177,7 @@ mod tests {
             &[b"1%\r", b"2%\r", b"3%\n"],
         ] {
             let mut tail = Tail::default();
-            chunks.iter().for_each(|chunk| tail.append(Kind::Err, chunk));
+            chunks.iter().for_each(|chunk| tail.append(Stream::Err, chunk));
             assert_eq!(texts(&tail, 9), ["3%"], "{chunks:?}");
         }
     }

@@ -44,9 +44,9 @@ fn silent() -> Console {
     Console::new(null(), null(), Lang::En)
 }
 
-fn attached(logs: &Logs, owner: Owner, kind: Kind) -> PipeWriter {
+fn attached(logs: &Logs, owner: Owner, stream: Stream) -> PipeWriter {
     let (from, to) = pipe().expect("a pipe");
-    logs.attach(owner, kind, from.into()).expect("attached");
+    logs.attach(owner, stream, from.into()).expect("attached");
     to
 }
 
@@ -83,11 +83,11 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().expect("a folder");
         let logs = Logs::start(config(Some(folder.path())), silent());
-        let rank = Owner::Rank(3);
-        let writers: Vec<_> = [(Kind::Out, out.clone()), (Kind::Err, err.clone())]
+        let rank = Owner::Rank(GlobalRank(3));
+        let writers: Vec<_> = [(Stream::Out, out.clone()), (Stream::Err, err.clone())]
             .into_iter()
-            .map(|(kind, chunks)| {
-                let mut to = attached(&logs, rank, kind);
+            .map(|(stream, chunks)| {
+                let mut to = attached(&logs, rank, stream);
                 thread::spawn(move || chunks.iter().for_each(|chunk| to.write_all(chunk).expect("written")))
             })
             .collect();
@@ -127,9 +127,9 @@ fn eight_writers_at_once_tear_no_line() {
     let (out, err) = (collected(out), collected(err));
     let logs = Logs::start(config(None), console.clone());
     let writers: Vec<_> = (0..8)
-        .flat_map(|rank| [(rank, Kind::Out), (rank, Kind::Err)])
-        .map(|(rank, kind)| {
-            let mut to = attached(&logs, Owner::Rank(rank), kind);
+        .flat_map(|rank| [(rank, Stream::Out), (rank, Stream::Err)])
+        .map(|(rank, stream)| {
+            let mut to = attached(&logs, Owner::Rank(GlobalRank(rank)), stream);
             thread::spawn(move || {
                 let all: String = (0..2000).map(|n| format!("line {n} end\n")).collect();
                 for chunk in all.as_bytes().chunks(37 + 11 * rank as usize) {
@@ -163,10 +163,10 @@ fn both_streams_into_one_pipe_tear_no_line() {
     let console = Console::new(to.into(), again.into(), Lang::En);
     let text = collected(from);
     let logs = Logs::start(config(None), console.clone());
-    let writers: Vec<_> = [Kind::Out, Kind::Err]
+    let writers: Vec<_> = [Stream::Out, Stream::Err]
         .into_iter()
-        .map(|kind| {
-            let mut to = attached(&logs, Owner::Rank(0), kind);
+        .map(|stream| {
+            let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), stream);
             thread::spawn(move || {
                 let all: String = (0..50_000).map(|n| format!("line {n} end\n")).collect();
                 to.write_all(all.as_bytes()).expect("written");
@@ -186,7 +186,7 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), silent());
     let (from, to) = pipe().expect("a pipe");
-    logs.attach(Owner::Rank(5), Kind::Out, from.into()).expect("attached");
+    logs.attach(Owner::Rank(GlobalRank(5)), Stream::Out, from.into()).expect("attached");
     // The subshell lives, and holds the pipe, until its input ends.
     let mut child = Command::new("sh")
         .args(["-c", "exec 3<&0; (read line <&3; echo too late) & printf 'done, no newline'"])
@@ -211,7 +211,7 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
 #[test]
 fn a_rank_that_closed_its_pipes_is_done_at_once() {
     let logs = Logs::start(config(None), silent());
-    drop(attached(&logs, Owner::Rank(0), Kind::Out));
+    drop(attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out));
     let began = Instant::now();
     logs.read_out(SOON);
     assert!(began.elapsed() < OPEN / 2);
@@ -235,16 +235,16 @@ fn each_mode_shows_what_it_says() {
         let config =
             LogsConfig { console: mode, world_size, prefix, ..config(Some(folder.path())) };
         let logs = Logs::start(config, console.clone());
-        let mut engine = attached(&logs, Owner::Engine, Kind::Out);
+        let mut engine = attached(&logs, Owner::Engine, Stream::Out);
         engine.write_all(b"e\n").expect("written");
         wait_until("the engine's line", || !logs.tail(Owner::Engine, 1).is_empty());
-        for (owner, kind, text) in [
-            (Owner::Rank(0), Kind::Out, "o0\n"),
-            (Owner::Rank(0), Kind::Err, "e0\n"),
-            (Owner::Rank(1), Kind::Out, "o1\n"),
-            (Owner::Rank(1), Kind::Err, "e1\n"),
+        for (owner, stream, text) in [
+            (Owner::Rank(GlobalRank(0)), Stream::Out, "o0\n"),
+            (Owner::Rank(GlobalRank(0)), Stream::Err, "e0\n"),
+            (Owner::Rank(GlobalRank(1)), Stream::Out, "o1\n"),
+            (Owner::Rank(GlobalRank(1)), Stream::Err, "e1\n"),
         ] {
-            attached(&logs, owner, kind).write_all(text.as_bytes()).expect("written");
+            attached(&logs, owner, stream).write_all(text.as_bytes()).expect("written");
         }
         // The ranks have begun: what the engine says now is for its file.
         engine.write_all(b"and more\nof that\n").expect("written");
@@ -270,8 +270,8 @@ fn without_a_file_the_engine_stays_on_the_console() {
     let (console, _out, err) = console();
     let err = collected(err);
     let logs = Logs::start(config(None), console.clone());
-    drop(attached(&logs, Owner::Rank(0), Kind::Out));
-    attached(&logs, Owner::Engine, Kind::Err).write_all(b"late\n").expect("written");
+    drop(attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out));
+    attached(&logs, Owner::Engine, Stream::Err).write_all(b"late\n").expect("written");
     finish(logs, SOON);
     assert!(console.flush(SOON));
     drop(console);
@@ -282,7 +282,7 @@ fn without_a_file_the_engine_stays_on_the_console() {
 fn an_unfinished_line_reaches_the_console_while_the_rank_waits() {
     let (console, out, _err) = console();
     let logs = Logs::start(config(None), console);
-    let mut to = attached(&logs, Owner::Rank(2), Kind::Out);
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(2)), Stream::Out);
     to.write_all(b"whole\nprompt> \0\xff").expect("written");
     let mut lines = BufReader::new(out).lines().map(|line| line.expect("read"));
     assert_eq!(lines.next().as_deref(), Some("[r02] whole"));
@@ -295,13 +295,13 @@ fn an_unfinished_line_reaches_the_console_while_the_rank_waits() {
 fn the_engine_log_holds_whole_lines_of_both_streams() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), silent());
-    let writers: Vec<_> = [Kind::Out, Kind::Err]
+    let writers: Vec<_> = [Stream::Out, Stream::Err]
         .into_iter()
-        .map(|kind| {
-            let mut to = attached(&logs, Owner::Engine, kind);
+        .map(|stream| {
+            let mut to = attached(&logs, Owner::Engine, stream);
             thread::spawn(move || {
                 for n in 0..3000 {
-                    to.write_all(format!("{kind:?} ").as_bytes()).expect("written");
+                    to.write_all(format!("{stream:?} ").as_bytes()).expect("written");
                     to.write_all(format!("{n} end\n").as_bytes()).expect("written");
                 }
             })
@@ -322,17 +322,17 @@ fn the_engine_log_holds_whole_lines_of_both_streams() {
 #[test]
 fn the_tail_outlives_the_pipes() {
     let logs = Logs::start(config(None), silent());
-    let mut to = attached(&logs, Owner::Rank(0), Kind::Err);
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Err);
     for n in 0..500 {
         to.write_all(format!("line {n}\n").as_bytes()).expect("written");
     }
     drop(to);
     logs.read_out(SOON);
-    let tail = logs.tail(Owner::Rank(0), 1000);
+    let tail = logs.tail(Owner::Rank(GlobalRank(0)), 1000);
     assert_eq!(tail.len(), 200);
     assert_eq!(tail.first().map(|line| line.text().into_owned()).as_deref(), Some("line 300"));
-    assert!(tail.iter().all(|line| line.kind == Kind::Err));
-    assert!(logs.tail(Owner::Rank(9), 10).is_empty());
+    assert!(tail.iter().all(|line| line.stream == Stream::Err));
+    assert!(logs.tail(Owner::Rank(GlobalRank(9)), 10).is_empty());
 }
 
 #[test]

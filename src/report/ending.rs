@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
 use crate::rank::GlobalRank;
-use crate::supervise::{End, OtherWorld, Outcome, Planned, StopReason, Unit};
+use crate::supervise::{End, Halt, OtherWorld, Outcome, Planned, StopReason, Unit};
 use crate::sys::{self, Signal};
 use crate::text;
 use crate::verdict::{Class, Id, Refusal, Verdict};
@@ -90,17 +90,7 @@ pub fn ending(outcome: &Outcome) -> Ending {
     }
     match outcome.stop {
         Some(StopReason::Signal(signal)) => stopped(signal),
-        Some(StopReason::GuardGone) => make(
-            137,
-            Class::Launcher,
-            Id::GuardKilled,
-            None,
-            text!("the launcher's guard process was killed", "启动器的守护进程被杀死"),
-            text!(
-                "somebody sent SIGKILL to ranklaunch, or the node ran out of memory",
-                "有人向 ranklaunch 发送了 SIGKILL，或节点内存耗尽"
-            ),
-        ),
+        Some(StopReason::GuardGone) => guard_killed(),
         Some(StopReason::RankFailed(rank)) => rank_failed(outcome, rank),
         Some(StopReason::EngineGone(end)) => engine_gone(end),
         Some(StopReason::OtherNode) => other_node(),
@@ -120,6 +110,28 @@ fn other_node() -> Ending {
     )
 }
 
+/// Ended while no rank ran.
+pub fn halted(halt: Halt) -> Ending {
+    match halt {
+        Halt::Signal(signal) => stopped(signal),
+        Halt::GuardGone => guard_killed(),
+    }
+}
+
+fn guard_killed() -> Ending {
+    make(
+        End::Signal(Signal::KILL.as_raw()).shell_code(),
+        Class::Launcher,
+        Id::GuardKilled,
+        None,
+        text!("the guard process of ranklaunch was killed", "ranklaunch 的 guard 进程被杀死"),
+        text!(
+            "somebody sent SIGKILL to ranklaunch, or the node ran out of memory",
+            "有人向 ranklaunch 发送了 SIGKILL，或节点内存耗尽"
+        ),
+    )
+}
+
 /// Stopped from outside by `signal`.
 pub fn stopped(signal: i32) -> Ending {
     let name = signal_name(signal);
@@ -133,7 +145,7 @@ pub fn stopped(signal: i32) -> Ending {
         )
     };
     make(
-        128 + signal,
+        End::Signal(signal).shell_code(),
         Class::Stopped,
         Id::StoppedSignal,
         None,
@@ -147,7 +159,7 @@ pub fn stopped(signal: i32) -> Ending {
 pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
     let name = signal_name(signal);
     make(
-        128 + stopped_by.unwrap_or(signal),
+        End::Signal(stopped_by.unwrap_or(signal)).shell_code(),
         Class::Launcher,
         Id::AgentKilled,
         None,
@@ -166,7 +178,7 @@ pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
 pub fn agent_hung(signal: i32) -> Ending {
     let name = signal_name(signal);
     make(
-        128 + signal,
+        End::Signal(signal).shell_code(),
         Class::Stopped,
         Id::AgentHung,
         None,

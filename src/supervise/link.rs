@@ -11,6 +11,8 @@ use rustix::net::{
 };
 use tokio::io::unix::AsyncFd;
 
+use crate::sys::Signal;
+
 /// Guard → agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardWord {
@@ -22,6 +24,25 @@ pub enum GuardWord {
     Pass(i32),
     /// The guard is gone.
     Gone,
+}
+
+/// What ends a phase in which no rank runs: a stop from outside, or the loss of the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    Signal(i32),
+    GuardGone,
+}
+
+impl GuardWord {
+    /// None: no rank is there to take what it passes on.
+    pub fn halt(self) -> Option<Halt> {
+        match self {
+            GuardWord::Stop(signal) => Some(Halt::Signal(signal)),
+            GuardWord::KillNow => Some(Halt::Signal(Signal::KILL.as_raw())),
+            GuardWord::Gone => Some(Halt::GuardGone),
+            GuardWord::Pass(_) => None,
+        }
+    }
 }
 
 /// Agent → guard.
@@ -198,6 +219,18 @@ impl AgentEar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_phase_without_ranks_ends_by_a_stop_or_with_the_guard() {
+        for (word, halt) in [
+            (GuardWord::Stop(15), Some(Halt::Signal(15))),
+            (GuardWord::KillNow, Some(Halt::Signal(9))),
+            (GuardWord::Gone, Some(Halt::GuardGone)),
+            (GuardWord::Pass(10), None),
+        ] {
+            assert_eq!(word.halt(), halt);
+        }
+    }
 
     #[test]
     fn words_survive_the_wire() {

@@ -27,10 +27,11 @@ mod tree;
 
 pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start};
-pub use link::{AgentEar, AgentLink, GuardWord};
+pub use link::{AgentEar, AgentLink, Halt};
 pub use message::JOB_MARK;
 pub use outcome::{
-    End, Notice, OtherWorld, Outcome, Planned, RankEnd, StopReason, Survivor, Unit, exec_code,
+    End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, StopReason, Stream, Survivor, Unit,
+    exec_code,
 };
-pub use run::{Owner, Stream, Streams, run};
+pub use run::{Streams, run};
 pub use terminal::at_terminal;

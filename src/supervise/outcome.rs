@@ -1,6 +1,10 @@
 //! How things ended: the data that supervision gives to the report.
 
+use std::fmt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant, SystemTime};
+
+use std::os::unix::process::ExitStatusExt;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +26,16 @@ impl End {
     }
 
     /// The code that a shell shows: n, or 128 + signal.
-    pub fn shell_code(self) -> i32 {
+    pub const fn shell_code(self) -> i32 {
         match self {
             End::Code(code) => code,
             End::Signal(signal) => 128 + signal,
         }
+    }
+
+    /// Of a child of std; None for a stop or continue.
+    pub fn of(status: ExitStatus) -> Option<End> {
+        status.code().map(End::Code).or_else(|| status.signal().map(End::Signal))
     }
 
     /// From a raw wait status; None for a stop or continue.
@@ -96,6 +105,32 @@ pub enum Unit {
     Command,
 }
 
+/// Whose output a pipe carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    Engine,
+    Rank(GlobalRank),
+    /// The one process of engine `command` on the node with this rank.
+    Command(u32),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Engine => out.write_str("engine"),
+            Owner::Rank(rank) => write!(out, "rank {rank}"),
+            Owner::Command(node) => write!(out, "command of node {node}"),
+        }
+    }
+}
+
+/// Standard output or standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stream {
+    Out,
+    Err,
+}
+
 /// Which ranks the engine was asked to start on this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Planned {
@@ -113,6 +148,14 @@ impl Planned {
     /// The rank with the number `local` on this node.
     pub fn rank(&self, local: LocalRank) -> RankId {
         RankId { global: self.first.plus(local), local }
+    }
+
+    /// Whose output the shim with this number carries.
+    pub fn owner(&self, number: GlobalRank) -> Owner {
+        match self.what {
+            Unit::Rank => Owner::Rank(number),
+            Unit::Command => Owner::Command(number.0),
+        }
     }
 
     /// Whether a rank with this WORLD_SIZE is in another world; without one torch's

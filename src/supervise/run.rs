@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::engine::{self, Launch, Start};
 use super::link::{AgentEar, GuardWord};
 use super::message::{FromRank, ToRank};
-use super::outcome::{End, Notice, OtherWorld, Outcome, RankEnd, StopReason};
+use super::outcome::{End, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream};
 use super::socket::{Connection, Listener};
 use super::terminal;
 use super::tree;
@@ -31,19 +31,6 @@ use crate::sys::{self, Signal, own_pid};
 use crate::verdict::Verdict;
 use launching::Launching;
 use stop::{Leftovers, Stopping, kill_all_descendants};
-
-/// Whose output a pipe carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Owner {
-    Engine,
-    Rank(GlobalRank),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    Out,
-    Err,
-}
 
 /// Who takes the pipes' read ends.
 pub trait Streams {
@@ -267,7 +254,7 @@ impl Supervisor<'_> {
                     (self.notice)(Notice::Unread { rank });
                 }
                 for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
-                    self.streams.attach(Owner::Rank(rank.global), stream, pipe);
+                    self.streams.attach(planned.owner(rank.global), stream, pipe);
                 }
                 let at = SystemTime::now();
                 self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });

@@ -29,7 +29,7 @@ fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
     let (console, out, err) = console();
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), console.clone());
-    let (finished, writer) = flood(attached(&logs, Owner::Rank(1), Kind::Out));
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(GlobalRank(1)), Stream::Out));
     let lines = finished.recv_timeout(SOON).expect("the rank was held by the console");
     writer.join().expect("written");
 
@@ -50,7 +50,7 @@ fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
     let (seen, dropped) = by_rank(&text);
     assert_eq!(seen["[r01"].len() + dropped, lines);
     assert!(dropped > lines / 2);
-    let account = summary.owners[&Owner::Rank(1)];
+    let account = summary.owners[&Owner::Rank(GlobalRank(1))];
     assert_eq!(account.dropped_console_lines, dropped as u64);
     let file = std::fs::metadata(folder.path().join("rank-00001.out")).expect("there").len();
     let notices = u64::from(account.dropped_file_bytes > 0) * 200;
@@ -84,7 +84,7 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     )
     .expect("a fifo");
     let logs = Logs::start(config(Some(folder.path())), silent());
-    let to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     let mut later = to.try_clone().expect("a copy");
     let (finished, writer) = flood(to);
     finished.recv_timeout(SOON).expect("the rank was held by the file system");
@@ -92,7 +92,9 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     // What was written last is in memory, though no file has it.
     later.write_all(b"line 999999999 end\n").expect("written");
     wait_until("the tail", || {
-        logs.tail(Owner::Rank(0), 1).first().is_some_and(|line| line.text() == "line 999999999 end")
+        logs.tail(Owner::Rank(GlobalRank(0)), 1)
+            .first()
+            .is_some_and(|line| line.text() == "line 999999999 end")
     });
 
     let mut file = File::open(&path).expect("the server is back");
@@ -106,7 +108,7 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     let summary = finish(logs, SOON);
     assert!(began.elapsed() < SOON);
     let text = text.join().expect("read");
-    let lost = summary.owners[&Owner::Rank(0)].dropped_file_bytes;
+    let lost = summary.owners[&Owner::Rank(GlobalRank(0))].dropped_file_bytes;
     assert!(lost > 10_000_000, "{lost}");
     assert!(text.contains(&format!("[ranklaunch] {lost} bytes (")), "the gap is said");
     assert!(text.lines().all(|line| line.starts_with("line ") || line.starts_with("[ranklaunch]")));
@@ -114,8 +116,8 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
 
 fn fifo(path: &Path) {
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).expect("a fifo");
+    let stream = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path, stream, mode, 0).expect("a fifo");
 }
 
 /// Numbered lines until told to stop; the bytes written so far.
@@ -144,7 +146,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
     fifo(&path);
     let logs = Logs::start(config(Some(folder.path())), silent());
     let (stop, written) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-    let to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     let writer = endless(to, Arc::clone(&stop), Arc::clone(&written));
     let so_far = || written.load(Ordering::Relaxed);
     for _ in 0..3 {
@@ -199,7 +201,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
         (last, gap) = (Some(number), 0);
     }
     assert!(said > 0, "there are gaps");
-    assert!(summary.owners[&Owner::Rank(0)].dropped_file_bytes > 12_000_000);
+    assert!(summary.owners[&Owner::Rank(GlobalRank(0))].dropped_file_bytes > 12_000_000);
 }
 
 #[test]
@@ -208,7 +210,7 @@ fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
     let path = folder.path().join("rank-00000.out");
     fifo(&path);
     let logs = Logs::start(config(Some(folder.path())), silent());
-    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     to.write_all(&[b'x'; 3_000_000]).expect("written");
     drop(to);
     logs.read_out(SOON);
@@ -216,7 +218,7 @@ fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
     logs.write_out(SOON);
     assert!(began.elapsed() < SOON / 2, "it takes nothing: {:?}", began.elapsed());
     let summary = logs.summary();
-    assert_eq!(summary.owners[&Owner::Rank(0)].dropped_file_bytes, 3_000_000);
+    assert_eq!(summary.owners[&Owner::Rank(GlobalRank(0))].dropped_file_bytes, 3_000_000);
     assert!(summary.problems[0].en.contains("3000000 bytes"), "{:?}", summary.problems);
     // Releases the writer, which is still in open.
     drop(File::options().read(true).write(true).open(&path).expect("opened"));
@@ -232,9 +234,9 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
     let (chosen, _) = choose_folder(&[candidate], "job-1", "node-0", 0);
     let config = LogsConfig { folder: chosen, console: ConsoleMode::None, ..config(None) };
     let logs = Logs::start(config, console.clone());
-    let mut quiet = attached(&logs, Owner::Rank(1), Kind::Out);
+    let mut quiet = attached(&logs, Owner::Rank(GlobalRank(1)), Stream::Out);
     quiet.write_all(b"gone\n").expect("written");
-    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     to.write_all(b"before\n").expect("written");
     let file = |rank: u32| place.join(format!("job-1/node-0/attempt-0/rank-0000{rank}.out"));
     let length = |rank| std::fs::metadata(file(rank)).map_or(0, |it| it.len());
@@ -251,10 +253,10 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
     drop(console);
     let held = std::fs::read_to_string(file(0)).expect("made again");
     assert!(held.starts_with("[ranklaunch] ") && held.ends_with("the end\n"), "{held}");
-    let gone = summary.owners[&Owner::Rank(0)];
+    let gone = summary.owners[&Owner::Rank(GlobalRank(0))];
     let kept = held.lines().skip(1).map(|line| line.len() as u64 + 1).sum::<u64>();
     assert_eq!(gone.removed_file_bytes + kept, gone.bytes);
-    assert_eq!(summary.owners[&Owner::Rank(1)].removed_file_bytes, 5);
+    assert_eq!(summary.owners[&Owner::Rank(GlobalRank(1))].removed_file_bytes, 5);
     let said = said.join().expect("read");
     assert_eq!(said.matches("were removed or cut while the job ran").count(), 1, "{said}");
 }
@@ -300,7 +302,9 @@ fn a_file_system_that_never_answers_does_not_hold_the_end() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
         .expect("a fifo");
     let logs = Logs::start(config(Some(folder.path())), silent());
-    attached(&logs, Owner::Rank(0), Kind::Err).write_all(b"last words\n").expect("written");
+    attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Err)
+        .write_all(b"last words\n")
+        .expect("written");
     let began = Instant::now();
     let summary = finish(logs, Duration::from_millis(500));
     assert!(began.elapsed() < Duration::from_secs(5));
@@ -327,7 +331,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
     let (console, _out, err) = console();
     let mut said = BufReader::new(err).lines();
     let logs = Logs::start(config(Some(folder.path())), console.clone());
-    let mut to = attached(&logs, Owner::Rank(0), Kind::Out);
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     let all: String = (0..10_000).map(|n| format!("line {n:06} end\n")).collect();
     to.write_all(all.as_bytes()).expect("written");
     let line = said.next().expect("a line").expect("read");
@@ -350,7 +354,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
 fn our_own_text_goes_before_the_ranks_and_is_bounded() {
     let (console, _out, err) = console();
     let logs = Logs::start(config(None), console.clone());
-    let (finished, writer) = flood(attached(&logs, Owner::Rank(1), Kind::Err));
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(GlobalRank(1)), Stream::Err));
     finished.recv_timeout(SOON).expect("written");
     writer.join().expect("written");
     console.say("root cause");
@@ -377,7 +381,7 @@ fn a_console_that_was_closed_is_not_waited_for() {
     let (console, out, err) = console();
     drop((out, err));
     let logs = Logs::start(config(None), console.clone());
-    let (finished, writer) = flood(attached(&logs, Owner::Rank(0), Kind::Out));
+    let (finished, writer) = flood(attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out));
     finished.recv_timeout(SOON).expect("written");
     writer.join().expect("written");
     console.say("nobody hears");

@@ -34,7 +34,7 @@ fn throughput_beside_cat() {
     let mut ranks: Vec<_> = (0..2)
         .map(|rank| {
             let (from, to) = pipe().expect("a pipe");
-            logs.attach(Owner::Rank(rank), Kind::Out, from.into()).expect("attached");
+            logs.attach(Owner::Rank(GlobalRank(rank)), Stream::Out, from.into()).expect("attached");
             yes(to.into())
         })
         .collect();

@@ -15,8 +15,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use super::super::outcome::Notice;
+use crate::lang::failure;
 use crate::rank::{GlobalRank, RankId};
-use crate::sys;
+use crate::{sys, text};
 
 /// A program that is not executed by then is worth a line.
 const QUIET: Duration = Duration::from_secs(5);
@@ -103,8 +104,11 @@ impl Launching {
         }
         if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.patience) {
             let seconds = self.patience.as_secs_f64();
-            let why = format!("it was not executed within {seconds} s, is its mount dead?");
-            return Err((late.program.clone(), io::Error::new(io::ErrorKind::TimedOut, why)));
+            let why = text!(
+                "it was not executed within {seconds} s, is its mount dead?",
+                "{seconds} 秒内仍未开始执行，其挂载点可能已失效"
+            );
+            return Err((late.program.clone(), failure(io::ErrorKind::TimedOut, why)));
         }
         Ok(())
     }
