@@ -36,8 +36,8 @@ use serde::{Deserialize, Serialize};
 use scratch::ScratchName;
 
 use crate::cli::{self, Command, Options};
+use crate::deadline::with_deadline;
 use crate::host::Host;
-use crate::in_time::in_time;
 use crate::lang::{self, Lang, Text};
 use crate::logs::Console;
 use crate::muster;
@@ -46,9 +46,9 @@ use crate::report;
 use crate::report::closing;
 use crate::report::journal::Journal;
 use crate::settings::{self, Settings};
-use crate::supervise::apart::apart;
 use crate::supervise::guard::{self, HowLost, Lost};
-use crate::supervise::{AgentEar, AgentLink, EndStep, Halt, shim};
+use crate::supervise::isolate::isolate;
+use crate::supervise::{AgentLink, EndStep, GuardCommands, Halt, shim};
 use crate::sys::{Dispositions, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
@@ -99,12 +99,12 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     match cli.command {
         Command::Run(options) => run(&options),
         Command::Init(init) => commands::init(&init),
-        Command::Plan(plan) => apart(|| printing(lang(), || commands::plan(&plan))),
+        Command::Plan(plan) => isolate(|| printing(lang(), || commands::plan(&plan))),
         Command::Check(asked) => {
             Host::hide(muster::SECRET);
-            apart(|| printing(lang(), || check::check(&asked)))
+            isolate(|| printing(lang(), || check::check(&asked)))
         }
-        Command::Clean(clean) => apart(|| printing(lang(), || commands::clean(&clean))),
+        Command::Clean(clean) => isolate(|| printing(lang(), || commands::clean(&clean))),
         Command::Wait(wait) => commands::wait(&wait),
         Command::Lint(lint) => printing(lang(), || commands::lint(&lint)),
         Command::Explain(asked) => printing(lang(), || explain::explain(&asked, lang())),
@@ -145,7 +145,7 @@ fn run(options: &Options) -> i32 {
     scratch.sweep();
     ended.unwrap_or_else(|error| {
         let Text { en, zh } = lang::cause(&error);
-        let text = text!("cannot start the guard process: {en}", "无法启动守护进程：{zh}");
+        let text = text!("cannot start the guard process: {en}", "无法启动 guard 进程：{zh}");
         commands::say(&closing::line(&text, lang));
         Verdict::Internal.code()
     })
@@ -173,7 +173,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
         HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
     };
     if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, oom.kills(&host)) {
-        let agent = text!("the launcher's agent", "启动器的 agent");
+        let agent = text!("the agent of ranklaunch", "ranklaunch 的 agent");
         ending = report::memory::of_victim(ending, &agent, &kills);
     }
     let code = will.exit_codes.get(&ending.code).copied().unwrap_or(ending.code);
@@ -217,7 +217,7 @@ fn agent(
 #[derive(Clone, Copy)]
 pub(crate) struct Guard<'a> {
     pub(crate) link: &'a AgentLink,
-    pub(crate) ear: &'a AgentEar,
+    pub(crate) guard_commands: &'a GuardCommands,
 }
 
 /// What every phase needs.
@@ -279,7 +279,7 @@ pub(crate) fn open(options: &Options) -> Result<(Host, Settings), (Refusal, Lang
     let patience = settings::deadline(options, &host).unwrap_or(PROFILE);
     let (reader, trail) = host.traced();
     let asked = options.clone();
-    let read = in_time(patience, move || {
+    let read = with_deadline(patience, move || {
         let mut settings = settings::read(&asked, &reader)?;
         enter(&mut settings, &reader)?;
         Ok(settings)
@@ -350,8 +350,9 @@ async fn conduct(
             let code = refusal.verdict.code();
             console.say(&closing::refusal(&refusal, code, lang));
             // A stop, or the guard's end, cuts the excuse short.
-            if let Ok(ear) = link.listen()
-                && let Ok(Some(line)) = until_stop(&ear, excuse::unread(options, &refusal)).await
+            if let Ok(guard_commands) = link.listen()
+                && let Ok(Some(line)) =
+                    until_stop(&guard_commands, excuse::unread(options, &refusal)).await
             {
                 console.say(&closing::line(&line, lang));
             }
@@ -387,8 +388,8 @@ async fn conduct(
         scratch,
         journal,
     };
-    let ear = match link.listen() {
-        Ok(ear) => ear,
+    let guard_commands = match link.listen() {
+        Ok(guard_commands) => guard_commands,
         Err(error) => {
             console.say(&format!("ranklaunch: cannot listen to the guard: {error}\n"));
             console.flush(LAST_WORDS);
@@ -396,9 +397,15 @@ async fn conduct(
         }
     };
 
-    let early = match until_stop(&ear, node::prepare(&scene, None)).await {
+    let early = match until_stop(&guard_commands, node::prepare(&scene, None)).await {
         Ok(Ok(ready)) => {
-            let ending = attempt::all(&scene, ready, Guard { link, ear: &ear }, dispositions).await;
+            let ending = attempt::all(
+                &scene,
+                ready,
+                Guard { link, guard_commands: &guard_commands },
+                dispositions,
+            )
+            .await;
             console.flush(LAST_WORDS);
             return remap(&scene.settings.exit_codes, ending.code);
         }
@@ -426,12 +433,15 @@ fn remap(exits: &BTreeMap<i32, i32>, code: i32) -> i32 {
 }
 
 /// Runs a phase before the start; a stop, or the loss of the guard, drops it.
-async fn until_stop<T>(ear: &AgentEar, phase: impl Future<Output = T>) -> Result<T, Halt> {
+async fn until_stop<T>(
+    guard_commands: &GuardCommands,
+    phase: impl Future<Output = T>,
+) -> Result<T, Halt> {
     tokio::pin!(phase);
     loop {
         tokio::select! {
             done = &mut phase => return Ok(done),
-            word = ear.hear() => if let Some(halt) = word.halt() {
+            word = guard_commands.next() => if let Some(halt) = word.halt() {
                 return Err(halt);
             }
         }

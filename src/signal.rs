@@ -6,12 +6,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::procfs;
-use crate::sys::{Pid, Signal};
+use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 
 /// A handle of the process; None where there are none to be had: ENOSYS before Linux 5.3,
 /// EPERM under older seccomp profiles and in gVisor, EMFILE when files are used up.
@@ -23,6 +24,18 @@ pub(crate) fn handle(pid: Pid) -> Result<Option<OwnedFd>, Errno> {
         Ok(handle) => Ok(Some(handle)),
         Err(Errno::SRCH) => Err(Errno::SRCH),
         Err(_) => Ok(None),
+    }
+}
+
+/// Between two looks at a process without a handle.
+const BLIND: Duration = Duration::from_millis(1);
+
+/// Waits until the process behind `handle` has ended, at most `timeout`. Where there is no
+/// handle it returns after a moment, for another look.
+pub(crate) fn wait_for_end(handle: Option<&OwnedFd>, timeout: Duration) {
+    match handle {
+        Some(handle) => drop(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(timeout))),
+        None => std::thread::sleep(timeout.min(BLIND)),
     }
 }
 

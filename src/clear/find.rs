@@ -283,8 +283,8 @@ impl<'a> Search<'a> {
         if let Some(why) = self.foreign(process.pid) {
             return Fate::Spared(why);
         }
-        let keeper = self.keeper(process);
-        if matches!(rule, Rule::Marker { .. }) && keeper.is_none() {
+        let agent = self.supervising_agent(process);
+        if matches!(rule, Rule::Marker { .. }) && agent.is_none() {
             let why =
                 text!("the ranklaunch that started it is gone", "启动它的 ranklaunch 已不存在");
             proven.roots.insert(process.pid, why.clone());
@@ -296,12 +296,14 @@ impl<'a> Search<'a> {
         };
         let launches = matches!(self.kind_of(top.pid), Kind::Launcher { .. } | Kind::Ranklaunch);
         let pid = top.pid;
-        let alive = match keeper {
+        let alive = match agent {
             Some(agent) => running(agent),
             None if launches && pid == process.pid => {
                 text!("it is a launcher that runs", "它是正在运行的启动器")
             }
-            None if launches => text!("its launcher {pid} lives", "其启动器 {pid} 仍存活"),
+            None if launches => {
+                text!("its launcher {pid} is still running", "其启动器 {pid} 仍在运行")
+            }
             // A data loader is as stale as the rank that forked it.
             None => match self.dead_launcher(top) {
                 Ok((first, why)) => {
@@ -327,7 +329,7 @@ impl<'a> Search<'a> {
     }
 
     /// The ranklaunch that still looks after a process.
-    fn keeper(&mut self, process: &Process) -> Option<i32> {
+    fn supervising_agent(&mut self, process: &Process) -> Option<i32> {
         let marker = self.seen.get(&process.pid).and_then(|seen| seen.marker.clone());
         if let Some(marker) = marker.filter(|marker| marker.alive) {
             return Some(marker.agent);
@@ -447,8 +449,8 @@ impl<'a> Search<'a> {
 
 pub(super) fn running(agent: i32) -> Text {
     text!(
-        "its job is running: ranklaunch {agent} lives",
-        "所属任务仍在运行：ranklaunch {agent} 存活"
+        "its job is running: ranklaunch {agent} is still running",
+        "所属任务仍在运行：ranklaunch {agent} 仍在运行"
     )
 }
 

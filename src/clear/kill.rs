@@ -1,4 +1,4 @@
-//! Ending what [`find`](super::find) found stale: TERM, patience, KILL, patience.
+//! Ending what [`find`](super::find) found stale: TERM, a wait, KILL, a wait.
 //!
 //! A signal goes to the process that was found, and never to a stranger who got its
 //! pid since (see [`crate::signal`]).

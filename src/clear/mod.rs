@@ -71,7 +71,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Nothing known yet, with the usual patience: 10 s after TERM, 20 s after KILL.
+    /// Nothing known yet, with the usual waits: 10 s after TERM, 20 s after KILL.
     pub fn new(mode: StaleMode) -> Request {
         Request {
             script: None,

@@ -160,7 +160,7 @@ impl Around<'_> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {
             // hidepid hides the processes of others, the host's init above all.
-            return if pid == 1 { Ok(None) } else { Err(lives(pid, "?")) };
+            return if pid == 1 { Ok(None) } else { Err(still_running(pid, "?")) };
         };
         let name = shown(parent);
         let adopts = match (self.kind)(pid) {
@@ -170,7 +170,7 @@ impl Around<'_> {
             Kind::Other => pid == 1 || SUBREAPERS.contains(&parent.comm.as_slice()),
         };
         if !adopts || self.is_python(pid) {
-            return Err(lives(pid, &name));
+            return Err(still_running(pid, &name));
         }
         Ok(Some(parent))
     }
@@ -235,14 +235,14 @@ impl Around<'_> {
     }
 }
 
-fn lives(pid: i32, name: &str) -> Text {
+fn still_running(pid: i32, name: &str) -> Text {
     if pid == 0 {
         return text!(
-            "it was started from outside of this container (docker exec), where its parent may live",
-            "它是从容器外启动的（docker exec），其父进程可能仍存活"
+            "it was started from outside of this container (docker exec), where its parent may still be running",
+            "它是从容器外启动的（docker exec），其父进程可能仍在运行"
         );
     }
-    text!("its parent {pid} ({name}) lives", "其父进程 {pid}（{name}）仍存活")
+    text!("its parent {pid} ({name}) is still running", "其父进程 {pid}（{name}）仍在运行")
 }
 
 /// The short name, with nothing in it that a terminal obeys.

@@ -637,7 +637,7 @@ fn act(mode: &str) {
     assert!(!newer().is_empty(), "the younger one was ended");
     assert!(report.waited < Duration::from_secs(9), "{:?}", report.waited);
     if mode == "report" {
-        let words = [("user 65534", stale), ("lives", stale), ("kill would end", stale)];
+        let words = [("user 65534", stale), ("is still running", stale), ("kill would end", stale)];
         for (word, mode) in words {
             let said = |one: &Found| one.left_alone(mode).en.contains(word);
             assert!(report.found.iter().any(said), "{word}: {:?}", report.found);

@@ -17,8 +17,8 @@ use super::restart::Restarts;
 use super::scratch::Scratch;
 use super::shared::{Together, last_lines};
 use super::{Guard, Scene};
+use crate::deadline::{in_thread, with_deadline_async};
 use crate::engine::Starts;
-use crate::in_time::{beside, in_thread};
 use crate::lang;
 use crate::lang::Text;
 use crate::logs::{self, Level, Logs, LogsConfig};
@@ -64,7 +64,8 @@ pub(super) async fn all(
         // The others have agreed and wait for this node.
         let Some(mut together) = ready.together.take() else { return ending };
         let patience = clock.left(EndStep::LastWords);
-        let judged = together.judge(scene, guard.ear, ending, Vec::new(), patience).await;
+        let judged =
+            together.judge(scene, guard.guard_commands, ending, Vec::new(), patience).await;
         together.close().await;
         return judged.ending;
     }
@@ -95,7 +96,7 @@ pub(super) async fn all(
             }
             tokio::join!(together.close(), finish(scene, rest));
             let Some((next, again)) = go_on else { break (ending, clock) };
-            match anew(scene, guard.ear, &next, again).await {
+            match anew(scene, guard.guard_commands, &next, again).await {
                 Ok(prepared) => ready = prepared,
                 Err(ending) => {
                     scene.announce(guard.link, &ending, node, clock);
@@ -123,7 +124,7 @@ pub(super) async fn all(
             "将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
         ));
         let pause = tokio::time::sleep(Duration::from_millis(again.pause));
-        if let Err(halt) = super::until_stop(guard.ear, pause).await {
+        if let Err(halt) = super::until_stop(guard.guard_commands, pause).await {
             let ending = halted(scene, halt);
             scene.announce(guard.link, &ending, node, clock);
             break (ending, clock);
@@ -156,7 +157,7 @@ async fn clear_stale(
     guard: Guard<'_>,
     request: &super::stale::Duty,
 ) -> Result<(), Ending> {
-    match super::until_stop(guard.ear, request.carry_out(scene)).await {
+    match super::until_stop(guard.guard_commands, request.carry_out(scene)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
         Err(halt) => Err(halted(scene, halt)),
@@ -166,7 +167,7 @@ async fn clear_stale(
 /// All nodes gather again after a pause.
 async fn anew(
     scene: &Scene,
-    ear: &supervise::AgentEar,
+    guard_commands: &supervise::GuardCommands,
     next: &super::node::Next,
     again: Again,
 ) -> Result<Ready, Ending> {
@@ -180,7 +181,7 @@ async fn anew(
         tokio::time::sleep(Duration::from_millis(again.pause)).await;
         super::node::prepare(scene, Some(next)).await
     };
-    match super::until_stop(ear, prepared).await {
+    match super::until_stop(guard_commands, prepared).await {
         Ok(Ok(ready)) => Ok(ready),
         Ok(Err(refusal)) => Err(refuse(scene, &refusal)),
         Err(halt) => Err(halted(scene, halt)),
@@ -268,10 +269,12 @@ async fn once(
     let outcome = match &mut together {
         None => {
             let nowhere = std::future::pending();
-            supervise::run(&launch, guard.ear, &mut pipes, &mut notice, nowhere).await
+            supervise::run(&launch, guard.guard_commands, &mut pipes, &mut notice, nowhere).await
         }
         Some(together) => {
-            together.accompany(&launch, guard.ear, &logs, &mut pipes, &mut notice, &judge).await
+            together
+                .accompany(&launch, guard.guard_commands, &logs, &mut pipes, &mut notice, &judge)
+                .await
         }
     };
     let clock = Clock::of(scene.settings.grace.value, outcome.as_ref().ok());
@@ -289,7 +292,8 @@ async fn once(
         None => (ending, None),
         Some(together) => {
             let patience = clock.left(EndStep::LastWords);
-            let judged = together.judge(scene, guard.ear, ending, lines.clone(), patience).await;
+            let judged =
+                together.judge(scene, guard.guard_commands, ending, lines.clone(), patience).await;
             lines = judged.lines.unwrap_or(lines);
             (judged.ending, judged.again)
         }
@@ -367,14 +371,16 @@ async fn link_counters(scene: &Scene, plan: &Plan) -> Option<Counters> {
         return None;
     }
     let (host, ports) = (Arc::clone(&scene.host), plan.network.hcas.clone());
-    beside(ANSWER, move || counters::counters(&host, &ports)).await
+    with_deadline_async(ANSWER, move || counters::counters(&host, &ports)).await
 }
 
 /// By how much they grew while the job ran; nothing where they cannot be read any more.
 async fn grown(scene: &Scene, before: Option<Counters>, patience: Duration) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&scene.host);
-    beside(patience, move || counters::growth(&host, &before)).await.unwrap_or_default()
+    with_deadline_async(patience, move || counters::growth(&host, &before))
+        .await
+        .unwrap_or_default()
 }
 
 fn refuse(scene: &Scene, refusal: &Refusal) -> Ending {
@@ -482,7 +488,7 @@ fn launch(
         env,
         dispositions,
         grace,
-        patience: scene.settings.deadline.as_ref().map_or(EXECUTED, |deadline| deadline.value),
+        exec_timeout: scene.settings.deadline.as_ref().map_or(EXECUTED, |deadline| deadline.value),
         interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
@@ -560,8 +566,8 @@ fn narrate(scene: &Scene, planned: Planned, notice: &Notice) {
         Notice::RankEnded { rank, end: None } => {
             let Text { en: who, zh: who_zh } = named(planned, rank.global);
             text!(
-                "the process that watched {who} vanished, so {who} was ended",
-                "监视 {who_zh} 的进程消失；{who_zh} 已被终止"
+                "the rank shim of {who} was killed, so {who} was ended with it",
+                "{who_zh} 的 rank shim 被杀死；{who_zh} 已随之终止"
             )
         }
         Notice::NotExecuted { rank, program, after, given_up } => {

@@ -18,9 +18,9 @@ use super::look::{self, Patience};
 use super::{check_nodes, excuse, open, remap, stale};
 use crate::check::{Nodes, Reach, Tried};
 use crate::cli;
+use crate::deadline::with_deadline_async;
 use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
-use crate::in_time::beside;
 use crate::lang;
 use crate::lang::Text;
 use crate::muster::LinkReport;
@@ -29,8 +29,9 @@ use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
+use crate::signal;
 use crate::supervise::End;
-use crate::sys::{self, Signal};
+use crate::sys::{self, Pid, Signal};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
@@ -212,7 +213,7 @@ const TRIED: &str = "tried";
 /// the facts say already.
 async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, WriteProblem>> {
     let folder = facts.state.logs.as_ref()?.path.clone();
-    beside(patience.files, move || prepare::try_write(&folder)).await
+    with_deadline_async(patience.files, move || prepare::try_write(&folder)).await
 }
 
 /// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
@@ -385,13 +386,15 @@ fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
 
 fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
     let deadline = Instant::now() + patience;
+    let handle = signal::handle(Pid::from_child(child)).ok().flatten();
     loop {
         if let Ok(Some(status)) = child.try_wait() {
             return End::of(status).map(End::shell_code);
         }
-        if Instant::now() >= deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             return None;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        signal::wait_for_end(handle.as_ref(), left);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::Scene;
-use crate::in_time::{in_thread, io_in_time};
+use crate::deadline::{in_thread, io_with_deadline};
 use crate::lang::Lang;
 use crate::logs::{Level, LogFolder, Logs, LogsSummary};
 use crate::report::files::RunRecord;
@@ -107,8 +107,10 @@ async fn write(
 ) -> std::io::Result<()> {
     let bytes = record.render()?;
     let folder = Arc::clone(folder);
-    in_thread(move || io_in_time(patience, move || folder.replace(Level::Node, "run.json", &bytes)))
-        .await
+    in_thread(move || {
+        io_with_deadline(patience, move || folder.replace(Level::Node, "run.json", &bytes))
+    })
+    .await
 }
 
 /// The logs' account for run.json.

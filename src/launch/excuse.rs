@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Scene;
 use super::together::{config, is_wanted};
 use crate::cli::Options;
+use crate::deadline::with_deadline;
 use crate::host::Host;
-use crate::in_time::in_time;
 use crate::lang::Text;
 use crate::muster::{self, Config, Declined, Purpose};
 use crate::observe::{self, Contract, Facts, GpuFacts};
@@ -72,7 +72,7 @@ pub(super) async fn examined(
 pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text> {
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
-    let read = in_time(FILES, move || {
+    let read = with_deadline(FILES, move || {
         let above = observe::torchrun_above(&reader);
         (settings::read_meeting(&asked, &reader), observe::contract(&reader, above))
     });

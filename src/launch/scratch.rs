@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::in_time::{in_time, io_in_time};
+use crate::deadline::{io_with_deadline, with_deadline};
 
 /// How long the local disk may take.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -26,12 +26,12 @@ impl ScratchName {
     pub(super) fn make(&self) -> Scratch {
         let path = self.0.clone();
         let make = move || std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| path);
-        Scratch(io_in_time(ANSWER, make).ok())
+        Scratch(io_with_deadline(ANSWER, make).ok())
     }
 
     /// Removes what is left of it. For a process in which nothing else runs any more.
     pub(super) fn sweep(self) {
-        in_time(ANSWER, move || remove(&self.0));
+        with_deadline(ANSWER, move || remove(&self.0));
     }
 }
 
@@ -48,7 +48,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Some(path) = self.0.take() {
-            in_time(ANSWER, move || remove(&path));
+            with_deadline(ANSWER, move || remove(&path));
         }
     }
 }

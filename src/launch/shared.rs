@@ -16,7 +16,7 @@ use crate::muster::{self, Again, Cause, Event, Mark, Session};
 use crate::plan::RunIdentity;
 use crate::report::{self, Ending, ending::Speaker};
 use crate::supervise::{
-    self, AgentEar, End, Launch, Notice, Outcome, Owner, Planned, RankEnd, StopReason, Streams,
+    self, End, GuardCommands, Launch, Notice, Outcome, Owner, Planned, RankEnd, StopReason, Streams,
 };
 use crate::sys::Signal;
 use crate::text;
@@ -88,7 +88,7 @@ impl Together {
     pub(super) async fn accompany(
         &mut self,
         launch: &Launch,
-        ear: &AgentEar,
+        guard_commands: &GuardCommands,
         logs: &Logs,
         streams: &mut (dyn Streams + Send),
         narrate: &mut (dyn FnMut(Notice) + Send),
@@ -106,7 +106,7 @@ impl Together {
             let _ = noticed.send(notice.clone());
             narrate(notice);
         };
-        let run = supervise::run(launch, ear, streams, &mut notice, elsewhere);
+        let run = supervise::run(launch, guard_commands, streams, &mut notice, elsewhere);
         tokio::pin!(run);
         let own_store = self.mark.clone();
         let marking = async {
@@ -188,7 +188,7 @@ impl Together {
     pub(super) async fn judge(
         &mut self,
         scene: &Scene,
-        ear: &AgentEar,
+        guard_commands: &GuardCommands,
         local: Ending,
         lines: Vec<String>,
         patience: Duration,
@@ -199,7 +199,7 @@ impl Together {
         let other = local.id == Id::NodeOther;
         if well {
             self.session.done();
-            if let Some(stopped) = self.wait_for_others(scene, ear).await {
+            if let Some(stopped) = self.wait_for_others(scene, guard_commands).await {
                 self.report(&stopped, Vec::new(), true);
                 local = stopped;
             }
@@ -220,13 +220,17 @@ impl Together {
 
     /// A node whose ranks are done stays until all are: the job has one end.
     /// Some: it was stopped from outside meanwhile.
-    async fn wait_for_others(&mut self, scene: &Scene, ear: &AgentEar) -> Option<Ending> {
+    async fn wait_for_others(
+        &mut self,
+        scene: &Scene,
+        guard_commands: &GuardCommands,
+    ) -> Option<Ending> {
         let mut next_line = Instant::now() + PROGRESS;
         let node = self.node;
         while !self.all_done && self.verdict.is_none() {
             tokio::select! {
                 event = self.session.next_event() => self.note(event),
-                word = ear.hear() => if let Some(halt) = word.halt() {
+                word = guard_commands.next() => if let Some(halt) = word.halt() {
                     return Some(report::ending::halted(halt));
                 },
                 () = sleep_until(next_line) => {

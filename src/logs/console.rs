@@ -3,7 +3,7 @@
 //! Owns two sinks with a thread each. Takes our own text and finished lines of
 //! the ranks; gives whole lines, our own first, the streams in turn. A sink that
 //! stops taking holds back neither the other sink nor, beyond its
-//! [`Patience`](super::patience::Patience), a producer: buffers are bounded, what
+//! [`StallBudget`](super::stall_budget::StallBudget), a producer: buffers are bounded, what
 //! does not fit is dropped and counted, and the count is said where the gap is.
 //!
 //! Starts threads: to be made after the last fork without exec.

@@ -14,8 +14,8 @@ use memchr::memchr;
 
 use super::capped::CappedFile;
 use super::held::LogFolder;
-use super::patience::Patience;
 use super::reader::LAST_BYTES;
+use super::stall_budget::StallBudget;
 use crate::lang::bytes as human_bytes;
 use crate::lang::{Lang, Text};
 use crate::logs::Console;
@@ -103,7 +103,7 @@ struct Queue {
     /// Queued or being written.
     bytes: usize,
     account: FileAccount,
-    patience: Patience,
+    stall_budget: StallBudget,
     retry_at: Option<Instant>,
 }
 
@@ -145,7 +145,7 @@ impl FileWriter {
             pieces: VecDeque::new(),
             bytes: 0,
             account: FileAccount::default(),
-            patience: Patience::new(),
+            stall_budget: StallBudget::new(),
             retry_at: None,
         });
         self.shared.work.notify_one();
@@ -210,8 +210,8 @@ impl FilePort {
                 }
                 return;
             }
-            let patience = queue.patience.left();
-            if queue.has_gap() || patience.is_zero() || stage != Stage::Running {
+            let left = queue.stall_budget.left();
+            if queue.has_gap() || left.is_zero() || stage != Stage::Running {
                 queue.lose(chunk.len());
                 break;
             }
@@ -219,11 +219,11 @@ impl FilePort {
             state = self
                 .shared
                 .room
-                .wait_timeout(state, patience)
+                .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             if let Some(queue) = state.queues.get_mut(self.index) {
-                queue.patience.spend(before.elapsed());
+                queue.stall_budget.spend(before.elapsed());
             }
         }
         chunk.clear();
@@ -313,7 +313,7 @@ impl State {
         self.taken += bytes as u64;
         if let Some(queue) = self.queues.get_mut(index) {
             queue.bytes = queue.bytes.saturating_sub(bytes);
-            queue.patience.earn(bytes);
+            queue.stall_budget.earn(bytes);
         }
     }
 

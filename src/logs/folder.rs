@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::held::LogFolder;
-use crate::in_time::in_time;
+use crate::deadline::with_deadline;
 use crate::lang::Text;
 use crate::lang::cause;
 use crate::text;
@@ -133,7 +133,7 @@ fn choose(
     let below = [run.clone(), member.to_owned(), format!("attempt-{attempt}")];
     let mut refused: Vec<(PathBuf, Text)> = Vec::new();
     for candidate in candidates {
-        match in_time(ANSWER, {
+        match with_deadline(ANSWER, {
             let (candidate, below) = (candidate.clone(), below.clone());
             move || make(&candidate, &below)
         }) {
@@ -144,7 +144,7 @@ fn choose(
                     .collect();
                 let folder = Arc::new(folder);
                 let again = Arc::clone(&folder);
-                in_time(ANSWER, move || again.point_latest());
+                with_deadline(ANSWER, move || again.point_latest());
                 return (Some(folder), warnings);
             }
             Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),

@@ -13,10 +13,10 @@ mod files;
 mod folder;
 mod held;
 mod lines;
-mod patience;
 mod reader;
 mod rows;
 mod sink;
+mod stall_budget;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -249,13 +249,13 @@ impl Logs {
     }
 
     /// The job is over: reads what is left in the pipes, closes them, and has every
-    /// line in [`tail`](Self::tail). Takes two seconds and `patience` at most, however
+    /// line in [`tail`](Self::tail). Takes two seconds and `timeout` at most, however
     /// slow the disk or the console is, and mostly no time at all.
-    pub fn read_out(&self, patience: Duration) {
+    pub fn read_out(&self, timeout: Duration) {
         if let Some(files) = &self.files {
             files.expect_last_bytes();
         }
-        self.shared.stop_readers(patience.min(OPEN), patience.min(STOP));
+        self.shared.stop_readers(timeout.min(OPEN), timeout.min(STOP));
     }
 
     /// Writes the files out, after [`read_out`](Self::read_out): as long as the disk
@@ -375,11 +375,11 @@ impl Shared {
     }
 
     /// Waits for the readers to end by themselves, then stops them and waits again.
-    fn stop_readers(&self, patience: Duration, stop: Duration) {
+    fn stop_readers(&self, timeout: Duration, stop: Duration) {
         let open = |state: &State| state.owners.values().any(|state| !state.readers.is_empty());
         let (state, _) = self
             .ended
-            .wait_timeout_while(self.lock(), patience, |state| open(state))
+            .wait_timeout_while(self.lock(), timeout, |state| open(state))
             .unwrap_or_else(PoisonError::into_inner);
         for stop in state.owners.values().flat_map(|state| &state.readers) {
             let _ = rustix::io::write(stop, &1u64.to_ne_bytes());

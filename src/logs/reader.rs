@@ -1,7 +1,7 @@
 //! Reads one pipe of a rank and hands what came to tail, console and file.
 //!
 //! One plain thread per stream. It never waits for a sink beyond the sink's
-//! [`Patience`](super::patience::Patience). It ends at end of file, or, when told
+//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file, or, when told
 //! to stop, as soon as the pipe is empty: a grandchild may hold the write end for
 //! ever.
 

@@ -1,7 +1,7 @@
 //! One console descriptor: a thread that writes, and what waits for it.
 //!
 //! Owns our own text and one lane per stream, all bounded. A producer waits for
-//! room within its [`Patience`] and then drops; the writer says the gap behind
+//! room within its [`StallBudget`] and then drops; the writer says the gap behind
 //! what it took from the lane.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::patience::Patience;
+use super::stall_budget::StallBudget;
 use super::write::write_lines;
 use crate::lang::Lang;
 use crate::lang::bytes as human_bytes;
@@ -62,8 +62,8 @@ impl Lane {
                 }
                 return;
             }
-            let patience = lane.patience.left();
-            if dead || lane.lost_lines > 0 || patience.is_zero() {
+            let left = lane.stall_budget.left();
+            if dead || lane.lost_lines > 0 || left.is_zero() {
                 if !dead {
                     lane.lost_lines += lines;
                     lane.lost_bytes += text.len() as u64;
@@ -71,14 +71,10 @@ impl Lane {
                 break;
             }
             let before = Instant::now();
-            state = self
-                .sink
-                .room
-                .wait_timeout(state, patience)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.sink.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             if let Some(lane) = state.lanes.get_mut(&self.id) {
-                lane.patience.spend(before.elapsed());
+                lane.stall_budget.spend(before.elapsed());
             }
         }
         self.lost.fetch_add(lines, Ordering::Relaxed);
@@ -147,7 +143,7 @@ struct LaneState {
     buffer: Vec<u8>,
     lost_lines: u64,
     lost_bytes: u64,
-    patience: Patience,
+    stall_budget: StallBudget,
     closed: bool,
 }
 
@@ -158,7 +154,7 @@ impl LaneState {
             buffer: Vec::new(),
             lost_lines: 0,
             lost_bytes: 0,
-            patience: Patience::new(),
+            stall_budget: StallBudget::new(),
             closed: false,
         }
     }
@@ -171,7 +167,7 @@ impl LaneState {
     fn take(&mut self, batch: &mut Vec<u8>, lang: Lang) {
         batch.clear();
         std::mem::swap(&mut self.buffer, batch);
-        self.patience.earn(batch.len());
+        self.stall_budget.earn(batch.len());
         if self.lost_lines > 0 {
             let (lines, bytes) = (self.lost_lines, human_bytes(self.lost_bytes));
             let notice = text!("{lines} lines ({bytes}) dropped", "丢弃了 {lines} 行（{bytes}）");

@@ -164,8 +164,8 @@ pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
         Id::AgentKilled,
         None,
         text!(
-            "the launcher's agent was killed by {name}; its ranks were ended with it",
-            "启动器的 agent 被 {name} 杀死；其 rank 已随之终止"
+            "the agent of ranklaunch was killed by {name}; its ranks were ended with it",
+            "ranklaunch 的 agent 被 {name} 杀死；其 rank 已随之终止"
         ),
         text!(
             "somebody sent it to ranklaunch, or the node ran out of memory",
@@ -183,8 +183,8 @@ pub fn agent_hung(signal: i32) -> Ending {
         Id::AgentHung,
         None,
         text!(
-            "stopped from outside by {name}; the launcher's agent did not end within the grace and was killed with its ranks",
-            "被外部信号 {name} 停止；启动器的 agent 未能在宽限期内结束，已连同其 rank 一起被杀死"
+            "stopped from outside by {name}; the agent of ranklaunch did not end within the grace and was killed with its ranks",
+            "被外部信号 {name} 停止；ranklaunch 的 agent 未能在宽限期内结束，已连同其 rank 一起被杀死"
         ),
         text!(
             "something that it waits for does not answer (a dead mount, a driver), or the node is overloaded; the last lines of the ranks may be missing in the logs",

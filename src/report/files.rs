@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::ending::Ending;
+use crate::deadline::io_with_deadline;
 use crate::host::Host;
-use crate::in_time::io_in_time;
 use crate::lang::Lang;
 use crate::observe::OomKills;
 use crate::observe::counters::Growth;
@@ -182,7 +182,7 @@ pub fn announce_in(
         None => return Ok(()),
     };
     let message = termination_message(ending, node, exit_code, lang);
-    io_in_time(patience, move || std::fs::write(path, message))
+    io_with_deadline(patience, move || std::fs::write(path, message))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::bind;
-use super::message::{AGENT_SOCKET, JOB_MARK, SLOT, TERMINAL};
+use super::message::{AGENT_SOCKET, JOB_MARK, RANK_SLOT, TERMINAL};
 use super::outcome::Planned;
 use super::tree;
 use crate::cpus::CpuList;
@@ -37,7 +37,7 @@ pub struct Launch {
     /// The stop budget, from the first TERM to the last KILL.
     pub grace: Duration,
     /// How long a program may take to be executed: its mount may be dead.
-    pub patience: Duration,
+    pub exec_timeout: Duration,
     /// The only rank keeps our stdin, stdout and stderr; nothing of it is captured.
     pub interactive: bool,
     /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
@@ -130,7 +130,7 @@ pub(super) fn start(
             for rank in ranks {
                 let mut env = rank.env.clone();
                 let RankId { global, local } = rank.id;
-                env.insert(SLOT.into(), format!("{global} {local}").into());
+                env.insert(RANK_SLOT.into(), format!("{global} {local}").into());
                 begun(spawn(&line, &env)?, Some(rank.id));
             }
         }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::apart;
 use super::budget::{EndBudget, EndStep, UNKILLABLE};
-use super::keeper::{Event, Keeper, Mark, Watch};
-use super::link::{self, AgentLink, AgentWord, GuardWord};
+use super::isolate;
+use super::link::{self, AgentLink, AgentReport, GuardCommand};
 use super::message::JOB_MARK;
 use super::outcome::End;
-use super::relay::apart_from_strangers;
+use super::reaper::{ChildWatch, Event, Mark, Reaper};
+use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
 use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
@@ -28,7 +28,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// What SIGKILL is given to work after the budget of a stop is used up.
 const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// How long the agent may take for the KILL that a second interrupt demands.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The named signals that mean something to a launch. Those after SIGWINCH have no
 /// meaning of their own: by default they would end the guard, and the ranks with it at
@@ -75,10 +75,10 @@ pub fn guarded(
     lost: impl Fn(&Lost) -> i32,
 ) -> io::Result<i32> {
     // The agent ends the job when its guard is gone.
-    if let Some(code) = apart_from_strangers(Signal::KILL)? {
+    if let Some(code) = isolate_from_foreign_children(Signal::KILL)? {
         return Ok(code);
     }
-    let watch = Watch::begin(SignalSet::and_real_time(&WATCHED))?;
+    let watch = ChildWatch::begin(SignalSet::and_real_time(&WATCHED))?;
     // `ulimit -f` would end the agent with its first long log file. Ignored, the write
     // fails with EFBIG, as on a full disk; the ranks get it back as it was.
     sys::ignore(&[Signal::XFSZ]);
@@ -98,7 +98,7 @@ pub fn guarded(
             let code = agent(&link, inherited);
             // A thread of ours that is stuck in a dead mount keeps this process from
             // ending. Neither the guard nor a reader of our output has to wait for it.
-            apart::let_go();
+            isolate::detach_stdio();
             let left = tree::living_below();
             if !left.is_empty() {
                 link.announce_left(left);
@@ -112,7 +112,7 @@ pub fn guarded(
     // The agent marks its processes with its own pid.
     let mark = Mark { variable: JOB_MARK, part: format!(":{child}:") };
     let mut guard = Guard {
-        keeper: watch.keep(child, mark),
+        reaper: watch.keep(child, mark),
         link: ours,
         terminal,
         grace: FIRST_GRACE,
@@ -135,7 +135,7 @@ enum Over {
 }
 
 struct Guard {
-    keeper: Keeper,
+    reaper: Reaper,
     link: OwnedFd,
     /// Ours, where there is one.
     terminal: Option<Terminal>,
@@ -160,20 +160,20 @@ impl Guard {
             let whole = self.stop.map(|(_, since)| since + budget.until(EndStep::Agent));
             let leave = self.verdict.map(|(_, by)| by);
             let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
-            match self.keeper.next(deadline, Some(self.link.as_fd())) {
+            match self.reaper.next(deadline, Some(self.link.as_fd())) {
                 Event::Ended(End::Code(code)) => {
                     // The agent's last words are in the socket, unless they were read.
-                    self.hear_agent();
+                    self.read_agent();
                     return Over::Code(code);
                 }
                 Event::Ended(End::Signal(signal)) => {
-                    self.hear_agent();
+                    self.read_agent();
                     let stopped_by = self.stop.map(|(signal, _)| signal);
                     return Over::Lost(HowLost::Killed { signal, stopped_by });
                 }
                 // It has done everything, and something that no signal ends keeps it.
                 Event::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
-                    self.keeper.give_up_child();
+                    self.reaper.give_up_child();
                     return Over::Code(self.verdict.map_or(0, |(code, _)| code));
                 }
                 // The agent had its whole budget and more: it hangs, and is swept
@@ -185,23 +185,23 @@ impl Guard {
                 Event::Signal(taken) => self.signalled(taken.number),
                 // An end of file stays readable: the agent's SIGCHLD follows it
                 // within the kernel's exit path.
-                Event::Readable => self.hear_agent(),
+                Event::Readable => self.read_agent(),
                 // Whoever stopped the agent will continue it.
                 Event::Stopped(_) => {}
             }
         }
     }
 
-    fn hear_agent(&mut self) {
+    fn read_agent(&mut self) {
         let mut packet = [0u8; link::LONGEST];
         while let Ok((length, _)) = recv(&self.link, &mut packet, RecvFlags::DONTWAIT) {
-            match AgentWord::decode(packet.get(..length).unwrap_or_default()) {
-                Some(AgentWord::Grace(grace)) => self.grace = grace,
-                Some(AgentWord::Interactive) => self.interactive = true,
-                Some(AgentWord::Said(code)) => self.said = Some(code),
-                Some(AgentWord::Left(pids)) => self.keeper.leave_behind(&pids),
-                Some(AgentWord::Will(will)) => self.will = Some(will),
-                Some(AgentWord::Verdict(code)) => {
+            match AgentReport::decode(packet.get(..length).unwrap_or_default()) {
+                Some(AgentReport::Grace(grace)) => self.grace = grace,
+                Some(AgentReport::Interactive) => self.interactive = true,
+                Some(AgentReport::Said(code)) => self.said = Some(code),
+                Some(AgentReport::Left(pids)) => self.reaper.leave_behind(&pids),
+                Some(AgentReport::Will(will)) => self.will = Some(will),
+                Some(AgentReport::Verdict(code)) => {
                     self.verdict = Some((code, Instant::now() + LEAVE));
                 }
                 None => return,
@@ -211,19 +211,19 @@ impl Guard {
 
     fn signalled(&mut self, number: i32) {
         match Signal::from_named_raw(number) {
-            Some(Signal::USR1 | Signal::USR2) => self.tell(GuardWord::Pass(number)),
+            Some(Signal::USR1 | Signal::USR2) => self.tell(GuardCommand::Pass(number)),
             // As under plain python these are the rank's own. The agent knows
             // whether there is a rank to take them.
             Some(Signal::INT | Signal::WINCH | Signal::CONT) if self.interactive => {
-                self.tell(GuardWord::Pass(number));
+                self.tell(GuardCommand::Pass(number));
             }
             Some(Signal::WINCH | Signal::CONT) => {}
-            Some(Signal::INT) if self.keeper.interrupted_again() => {
-                self.kill_by.get_or_insert(Instant::now() + KILL_PATIENCE);
-                self.tell(GuardWord::KillNow);
+            Some(Signal::INT) if self.reaper.interrupted_again() => {
+                self.kill_by.get_or_insert(Instant::now() + KILL_TIMEOUT);
+                self.tell(GuardCommand::KillNow);
             }
             // Real-time: a program's own, whatever it means by it.
-            None => self.tell(GuardWord::Pass(number)),
+            None => self.tell(GuardCommand::Pass(number)),
             Some(_) => self.stop_by(number),
         }
     }
@@ -232,11 +232,11 @@ impl Guard {
     fn stop_by(&mut self, number: i32) {
         if self.stop.is_none() {
             self.stop = Some((number, Instant::now()));
-            self.tell(GuardWord::Stop(number));
+            self.tell(GuardCommand::Stop(number));
         }
     }
 
-    fn tell(&self, word: GuardWord) {
+    fn tell(&self, word: GuardCommand) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = send(&self.link, &link::encode(word), flags);
     }
@@ -253,15 +253,15 @@ impl Guard {
             // The time is used up: what people read comes before what may take long.
             Over::Lost(how @ HowLost::Hung { .. }) => {
                 let code = speak(how);
-                self.keeper.sweep(Duration::ZERO, last_wait);
+                self.reaper.sweep(Duration::ZERO, last_wait);
                 code
             }
             Over::Lost(how) => {
-                self.keeper.sweep(Duration::ZERO, last_wait);
+                self.reaper.sweep(Duration::ZERO, last_wait);
                 speak(how)
             }
             Over::Code(code) => {
-                self.keeper.sweep(Duration::ZERO, last_wait);
+                self.reaper.sweep(Duration::ZERO, last_wait);
                 code
             }
         };

@@ -14,9 +14,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::budget::UNKILLABLE;
-use super::keeper::{Event, Keeper, Mark, Watch};
 use super::outcome::End;
-use super::relay::apart_from_strangers;
+use super::reaper::{ChildWatch, Event, Mark, Reaper};
+use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
 use crate::sys::{self, Signal, SignalSet, Taken, own_pid};
@@ -40,10 +40,10 @@ enum Place {
 /// executed. Call before any thread exists.
 pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    if let Some(code) = apart_from_strangers(Signal::TERM)? {
+    if let Some(code) = isolate_from_foreign_children(Signal::TERM)? {
         return Ok(code);
     }
-    let watch = Watch::begin(SignalSet::all_but(&NOT_FORWARDED))?;
+    let watch = ChildWatch::begin(SignalSet::all_but(&NOT_FORWARDED))?;
     let place = match Terminal::of(io::stdin().as_fd(), sys::own_group()) {
         None => Place::Apart,
         Some(_) if shares_group() => Place::Together,
@@ -78,7 +78,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
             return Err(error);
         }
     };
-    let init = Init { keeper: watch.keep(child, mark), place, group: child, told_to_stop: false };
+    let init = Init { reaper: watch.keep(child, mark), place, group: child, told_to_stop: false };
     Ok(init.watch(grace))
 }
 
@@ -87,7 +87,7 @@ const NOT_FORWARDED: [Signal; 5] =
     [Signal::KILL, Signal::STOP, Signal::CHILD, Signal::TTIN, Signal::TTOU];
 
 struct Init {
-    keeper: Keeper,
+    reaper: Reaper,
     place: Place,
     /// The command's, unless it is [`Place::Together`] with us.
     group: i32,
@@ -98,7 +98,7 @@ struct Init {
 impl Init {
     fn watch(mut self, grace: Duration) -> i32 {
         let end = loop {
-            match self.keeper.next(None, None) {
+            match self.reaper.next(None, None) {
                 Event::Ended(end) => break end,
                 Event::Stopped(signal) => self.stopped(signal),
                 Event::Signal(taken) => self.signalled(taken),
@@ -111,7 +111,7 @@ impl Init {
                 terminal.restore_modes();
             }
         }
-        self.keeper.sweep(grace, UNKILLABLE);
+        self.reaper.sweep(grace, UNKILLABLE);
         if let Place::Foreground(terminal) = &self.place {
             // A shell that was killed leaves it to one of its jobs.
             terminal.take_back_from_the_dead();
@@ -124,8 +124,8 @@ impl Init {
         if matches!(self.place, Place::Together) && taken.by_kernel {
             return;
         }
-        if taken.is(Signal::INT) && self.keeper.interrupted_again() {
-            return sys::send(self.keeper.child(), Signal::KILL.as_raw());
+        if taken.is(Signal::INT) && self.reaper.interrupted_again() {
+            return sys::send(self.reaper.child(), Signal::KILL.as_raw());
         }
         match &self.place {
             Place::Foreground(terminal) if taken.is(Signal::CONT) => {
@@ -134,7 +134,7 @@ impl Init {
             }
             _ => {
                 self.told_to_stop |= taken.is(Signal::TSTP);
-                sys::send(self.keeper.child(), taken.number);
+                sys::send(self.reaper.child(), taken.number);
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::sys::Signal;
 
 /// Guard → agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardWord {
+pub enum GuardCommand {
     /// The first signal that asks us to stop.
     Stop(i32),
     /// Stop at once: a second Ctrl-C.
@@ -33,21 +33,21 @@ pub enum Halt {
     GuardGone,
 }
 
-impl GuardWord {
+impl GuardCommand {
     /// None: no rank is there to take what it passes on.
     pub fn halt(self) -> Option<Halt> {
         match self {
-            GuardWord::Stop(signal) => Some(Halt::Signal(signal)),
-            GuardWord::KillNow => Some(Halt::Signal(Signal::KILL.as_raw())),
-            GuardWord::Gone => Some(Halt::GuardGone),
-            GuardWord::Pass(_) => None,
+            GuardCommand::Stop(signal) => Some(Halt::Signal(signal)),
+            GuardCommand::KillNow => Some(Halt::Signal(Signal::KILL.as_raw())),
+            GuardCommand::Gone => Some(Halt::GuardGone),
+            GuardCommand::Pass(_) => None,
         }
     }
 }
 
 /// Agent → guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum AgentWord {
+pub(super) enum AgentReport {
     /// The whole stop budget.
     Grace(Duration),
     /// A rank has the terminal from now on, and what is typed there is its own.
@@ -66,39 +66,39 @@ pub(super) enum AgentWord {
 /// The longest word of the agent, in bytes.
 pub(super) const LONGEST: usize = 16 << 10;
 
-impl AgentWord {
+impl AgentReport {
     fn encode(&self) -> Vec<u8> {
         let word = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
         match self {
-            AgentWord::Grace(grace) => {
+            AgentReport::Grace(grace) => {
                 word(b'g', &u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes())
             }
-            AgentWord::Interactive => word(b'i', &[]),
-            AgentWord::Said(code) => word(b's', &code.to_le_bytes()),
-            AgentWord::Verdict(code) => word(b'v', &code.to_le_bytes()),
-            AgentWord::Left(pids) => {
+            AgentReport::Interactive => word(b'i', &[]),
+            AgentReport::Said(code) => word(b's', &code.to_le_bytes()),
+            AgentReport::Verdict(code) => word(b'v', &code.to_le_bytes()),
+            AgentReport::Left(pids) => {
                 let bytes: Vec<u8> =
                     pids.iter().take(LONGEST / 8).flat_map(|pid| pid.to_le_bytes()).collect();
                 word(b'l', &bytes)
             }
-            AgentWord::Will(will) => word(b'w', will),
+            AgentReport::Will(will) => word(b'w', will),
         }
     }
 
-    pub(super) fn decode(packet: &[u8]) -> Option<AgentWord> {
+    pub(super) fn decode(packet: &[u8]) -> Option<AgentReport> {
         let (kind, rest) = packet.split_first()?;
         let number = || Some(i32::from_le_bytes(rest.try_into().ok()?));
         Some(match kind {
             b'g' => {
-                AgentWord::Grace(Duration::from_millis(u64::from_le_bytes(rest.try_into().ok()?)))
+                AgentReport::Grace(Duration::from_millis(u64::from_le_bytes(rest.try_into().ok()?)))
             }
-            b'i' => AgentWord::Interactive,
-            b's' => AgentWord::Said(number()?),
-            b'v' => AgentWord::Verdict(number()?),
-            b'l' => AgentWord::Left(
+            b'i' => AgentReport::Interactive,
+            b's' => AgentReport::Said(number()?),
+            b'v' => AgentReport::Verdict(number()?),
+            b'l' => AgentReport::Left(
                 rest.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect(),
             ),
-            b'w' => AgentWord::Will(rest.to_vec()),
+            b'w' => AgentReport::Will(rest.to_vec()),
             _ => return None,
         })
     }
@@ -109,22 +109,22 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-pub(super) fn encode(word: GuardWord) -> [u8; 2] {
+pub(super) fn encode(word: GuardCommand) -> [u8; 2] {
     let number = |signal: i32| u8::try_from(signal).unwrap_or(0);
     match word {
-        GuardWord::Stop(signal) => [b's', number(signal)],
-        GuardWord::KillNow => [b'k', 0],
-        GuardWord::Pass(signal) => [b'p', number(signal)],
-        GuardWord::Gone => [b'g', 0],
+        GuardCommand::Stop(signal) => [b's', number(signal)],
+        GuardCommand::KillNow => [b'k', 0],
+        GuardCommand::Pass(signal) => [b'p', number(signal)],
+        GuardCommand::Gone => [b'g', 0],
     }
 }
 
-fn decode(packet: &[u8]) -> Option<GuardWord> {
+fn decode(packet: &[u8]) -> Option<GuardCommand> {
     match *packet {
-        [b's', signal] => Some(GuardWord::Stop(i32::from(signal))),
-        [b'k', _] => Some(GuardWord::KillNow),
-        [b'p', signal] => Some(GuardWord::Pass(i32::from(signal))),
-        [] | [b'g', _] => Some(GuardWord::Gone),
+        [b's', signal] => Some(GuardCommand::Stop(i32::from(signal))),
+        [b'k', _] => Some(GuardCommand::KillNow),
+        [b'p', signal] => Some(GuardCommand::Pass(i32::from(signal))),
+        [] | [b'g', _] => Some(GuardCommand::Gone),
         _ => None,
     }
 }
@@ -142,64 +142,64 @@ impl AgentLink {
 
     /// Tells the guard the whole stop budget, after which it no longer waits for us.
     pub fn announce_grace(&self, grace: Duration) {
-        self.say(AgentWord::Grace(grace));
+        self.say(AgentReport::Grace(grace));
     }
 
     /// Tells the guard that a rank gets the terminal: Ctrl-C is no stop any more.
     pub fn announce_interactive(&self) {
-        self.say(AgentWord::Interactive);
+        self.say(AgentReport::Interactive);
     }
 
     /// Tells the guard the exit code: from now on it waits for us only a moment.
     pub fn announce_verdict(&self, code: i32) {
-        self.say(AgentWord::Verdict(code));
+        self.say(AgentReport::Verdict(code));
     }
 
     /// Tells the guard that closing block and termination message are written, with the
     /// exit code: should this process hang or be killed from now on, that code stands and
     /// nothing more is said.
     pub fn announce_said(&self, code: i32) {
-        self.say(AgentWord::Said(code));
+        self.say(AgentReport::Said(code));
     }
 
     /// Leaves with the guard what whoever speaks for us needs, should we be killed.
     /// At most 16 KiB; a longer one is not left.
     pub fn leave_will(&self, will: &[u8]) {
         if will.len() < LONGEST {
-            self.say(AgentWord::Will(will.to_vec()));
+            self.say(AgentReport::Will(will.to_vec()));
         }
     }
 
     /// Tells the guard of processes that nobody can end: it does not wait for them.
     pub(super) fn announce_left(&self, pids: Vec<i32>) {
-        self.say(AgentWord::Left(pids));
+        self.say(AgentReport::Left(pids));
     }
 
-    fn say(&self, word: AgentWord) {
+    fn say(&self, word: AgentReport) {
         // A guard that is gone is noticed by the end of file.
         let _ = send(&self.fd, &word.encode(), SendFlags::NOSIGNAL);
     }
 
     /// Turns the socket into a stream of words. Call within the runtime.
-    pub fn listen(&self) -> io::Result<AgentEar> {
+    pub fn listen(&self) -> io::Result<GuardCommands> {
         let fd = self.fd.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(AgentEar { fd: crate::sys::watch(fd)? })
+        Ok(GuardCommands { fd: crate::sys::watch(fd)? })
     }
 }
 
 /// Receives the guard's words.
 #[derive(Debug)]
-pub struct AgentEar {
+pub struct GuardCommands {
     fd: AsyncFd<OwnedFd>,
 }
 
-impl AgentEar {
-    /// The next word; after [`GuardWord::Gone`] every call gives it again. Cancel-safe.
-    pub async fn hear(&self) -> GuardWord {
+impl GuardCommands {
+    /// The next word; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
+    pub async fn next(&self) -> GuardCommand {
         let mut packet = [0u8; 16];
         loop {
-            let Ok(mut ready) = self.fd.readable().await else { return GuardWord::Gone };
+            let Ok(mut ready) = self.fd.readable().await else { return GuardCommand::Gone };
             let read = ready
                 .try_io(|fd| recv(fd, &mut packet, RecvFlags::empty()).map_err(io::Error::from));
             match read {
@@ -209,7 +209,7 @@ impl AgentEar {
                     }
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(Err(_)) => return GuardWord::Gone,
+                Ok(Err(_)) => return GuardCommand::Gone,
                 Err(_would_block) => {}
             }
         }
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn a_phase_without_ranks_ends_by_a_stop_or_with_the_guard() {
         for (word, halt) in [
-            (GuardWord::Stop(15), Some(Halt::Signal(15))),
-            (GuardWord::KillNow, Some(Halt::Signal(9))),
-            (GuardWord::Gone, Some(Halt::GuardGone)),
-            (GuardWord::Pass(10), None),
+            (GuardCommand::Stop(15), Some(Halt::Signal(15))),
+            (GuardCommand::KillNow, Some(Halt::Signal(9))),
+            (GuardCommand::Gone, Some(Halt::GuardGone)),
+            (GuardCommand::Pass(10), None),
         ] {
             assert_eq!(word.halt(), halt);
         }
@@ -234,23 +234,27 @@ mod tests {
 
     #[test]
     fn words_survive_the_wire() {
-        for word in [GuardWord::Stop(15), GuardWord::KillNow, GuardWord::Pass(10), GuardWord::Gone]
-        {
+        for word in [
+            GuardCommand::Stop(15),
+            GuardCommand::KillNow,
+            GuardCommand::Pass(10),
+            GuardCommand::Gone,
+        ] {
             assert_eq!(decode(&encode(word)), Some(word));
         }
         for word in [
-            AgentWord::Grace(Duration::from_millis(2500)),
-            AgentWord::Interactive,
-            AgentWord::Said(92),
-            AgentWord::Verdict(143),
-            AgentWord::Left(vec![7, 1 << 20]),
-            AgentWord::Left(vec![]),
-            AgentWord::Will(b"{}".to_vec()),
+            AgentReport::Grace(Duration::from_millis(2500)),
+            AgentReport::Interactive,
+            AgentReport::Said(92),
+            AgentReport::Verdict(143),
+            AgentReport::Left(vec![7, 1 << 20]),
+            AgentReport::Left(vec![]),
+            AgentReport::Will(b"{}".to_vec()),
         ] {
-            assert_eq!(AgentWord::decode(&word.encode()), Some(word));
+            assert_eq!(AgentReport::decode(&word.encode()), Some(word));
         }
-        assert_eq!(AgentWord::decode(b""), None);
-        assert_eq!(decode(b""), Some(GuardWord::Gone));
+        assert_eq!(AgentReport::decode(b""), None);
+        assert_eq!(decode(b""), Some(GuardCommand::Gone));
         assert_eq!(decode(b"zzz"), None);
     }
 }

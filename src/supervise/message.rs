@@ -13,7 +13,7 @@ pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
 /// The fourth word of [`AGENT_SOCKET`].
 pub(super) const TERMINAL: &str = "terminal";
 /// `<rank> <local rank>` where no engine sets RANK and LOCAL_RANK.
-pub(super) const SLOT: &str = "RANKLAUNCH_SLOT";
+pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
 pub use crate::procfs::JOB_MARK;
 
 /// Shim → agent.

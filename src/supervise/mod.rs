@@ -7,16 +7,16 @@
 //! and the engine ended, and what could not be ended. Decides nothing about the
 //! job: what runs was fixed by the plan, what it meant is said by the report.
 
-pub mod apart;
 mod bind;
 pub mod budget;
 mod engine;
 pub mod guard;
 pub mod init;
-mod keeper;
+pub mod isolate;
 mod link;
 mod message;
 mod outcome;
+mod reaper;
 mod relay;
 mod run;
 pub mod shim;
@@ -27,7 +27,7 @@ mod tree;
 
 pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start};
-pub use link::{AgentEar, AgentLink, Halt};
+pub use link::{AgentLink, GuardCommands, Halt};
 pub use message::JOB_MARK;
 pub use outcome::{
     End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, StopReason, Stream, Survivor, Unit,

@@ -11,8 +11,8 @@ use std::io;
 
 use rustix::process::WaitOptions;
 
-use super::keeper::children_of_self;
 use super::outcome::End;
+use super::reaper::children_of_self;
 use crate::sys::{
     self, Fork, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 ///
 /// `orphaned` is what the child gets should this process be killed. Call before any
 /// thread exists and before anything of the signal state was changed.
-pub(super) fn apart_from_strangers(orphaned: Signal) -> io::Result<Option<i32>> {
+pub(super) fn isolate_from_foreign_children(orphaned: Signal) -> io::Result<Option<i32>> {
     if own_pid() == 1 || children_of_self().is_empty() {
         return Ok(None);
     }

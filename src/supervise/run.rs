@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::engine::{self, Launch, Start};
-use super::link::{AgentEar, GuardWord};
+use super::link::{GuardCommand, GuardCommands};
 use super::message::{FromRank, ToRank};
 use super::outcome::{End, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream};
 use super::socket::{Connection, Listener};
@@ -43,7 +43,7 @@ pub trait Streams {
 /// `elsewhere` completes when another node of the job has failed.
 pub async fn run(
     launch: &Launch,
-    ear: &AgentEar,
+    guard_commands: &GuardCommands,
     streams: &mut (dyn Streams + Send),
     notice: &mut (dyn FnMut(Notice) + Send),
     elsewhere: impl Future<Output = ()>,
@@ -60,7 +60,7 @@ pub async fn run(
     let started =
         engine::start(launch, listener.name(), listener.token()).and_then(|mut started| {
             let reports = std::mem::take(&mut started.reports);
-            Ok((Launching::new(reports, launch.patience).map_err(nowhere)?, started))
+            Ok((Launching::new(reports, launch.exec_timeout).map_err(nowhere)?, started))
         });
     let (launching, started) = match started {
         Ok(started) => started,
@@ -79,7 +79,7 @@ pub async fn run(
         has_engine: matches!(launch.start, Start::Engine { .. }),
         children: started.children.iter().copied().collect(),
         shims: HashMap::new(),
-        mute: Vec::new(),
+        unreported: Vec::new(),
         nothing_left: false,
         launching,
         ranks: BTreeMap::new(),
@@ -106,7 +106,7 @@ pub async fn run(
             state.shims.insert(next_id, Shim::new(connection, next_id, sender.clone()));
         }
         while let Ok((id, word)) = said.try_recv() {
-            state.shim_said(id, word);
+            state.on_shim_message(id, word);
         }
         // Before the end of whoever was not executed is taken for the engine's own.
         match state.launching.look() {
@@ -117,7 +117,7 @@ pub async fn run(
             }
             _ => state.launching.tell(state.notice),
         }
-        state.name_the_mute();
+        state.report_unreported();
         state.weigh_engine();
         state.end_leftovers();
         if state.finished() {
@@ -130,10 +130,10 @@ pub async fn run(
                 next_id += 1;
                 state.shims.insert(next_id, Shim::new(connection, next_id, sender.clone()));
             },
-            Some((id, word)) = said.recv() => state.shim_said(id, word),
-            word = ear.hear(), if !guard_gone => {
-                guard_gone = word == GuardWord::Gone;
-                state.guard_said(word);
+            Some((id, word)) = said.recv() => state.on_shim_message(id, word),
+            word = guard_commands.next(), if !guard_gone => {
+                guard_gone = word == GuardCommand::Gone;
+                state.on_guard_command(word);
             }
             () = &mut elsewhere, if !stopped_elsewhere => {
                 stopped_elsewhere = true;
@@ -149,7 +149,7 @@ pub async fn run(
 }
 
 /// A shim's packets, or None once: it is gone.
-type Said = (u64, Option<(FromRank, Vec<OwnedFd>)>);
+type ShimMessage = (u64, Option<(FromRank, Vec<OwnedFd>)>);
 
 struct Shim {
     connection: Arc<Connection>,
@@ -177,7 +177,7 @@ struct Identity {
 const HELLO: Duration = Duration::from_secs(5);
 
 impl Shim {
-    fn new(connection: Connection, id: u64, sender: mpsc::UnboundedSender<Said>) -> Shim {
+    fn new(connection: Connection, id: u64, sender: mpsc::UnboundedSender<ShimMessage>) -> Shim {
         let connection = Arc::new(connection);
         let reader = Arc::clone(&connection);
         tokio::spawn(async move {
@@ -215,7 +215,7 @@ struct Supervisor<'a> {
     children: HashMap<i32, Option<RankId>>,
     shims: HashMap<u64, Shim>,
     /// Shims of ours that ended, until their connections were looked through: (pid, rank, end).
-    mute: Vec<(i32, RankId, End)>,
+    unreported: Vec<(i32, RankId, End)>,
     /// No process of the job is left, or none that can be ended.
     nothing_left: bool,
     launching: Launching,
@@ -229,7 +229,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn shim_said(&mut self, id: u64, word: Option<(FromRank, Vec<OwnedFd>)>) {
+    fn on_shim_message(&mut self, id: u64, word: Option<(FromRank, Vec<OwnedFd>)>) {
         let Some((word, pipes)) = word else {
             return self.shim_gone(id);
         };
@@ -336,12 +336,12 @@ impl Supervisor<'_> {
         }
     }
 
-    fn guard_said(&mut self, word: GuardWord) {
-        self.outcome.told |= !matches!(word, GuardWord::Pass(_));
+    fn on_guard_command(&mut self, word: GuardCommand) {
+        self.outcome.told |= !matches!(word, GuardCommand::Pass(_));
         match word {
-            GuardWord::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
-            GuardWord::KillNow => self.kill_now(),
-            GuardWord::Pass(number) => {
+            GuardCommand::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
+            GuardCommand::KillNow => self.kill_now(),
+            GuardCommand::Pass(number) => {
                 let mut taken = false;
                 for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
                     // A shim that does not read is stopped or dying: nothing to pass on to.
@@ -352,7 +352,7 @@ impl Supervisor<'_> {
                     self.begin_stop(StopReason::Signal(number));
                 }
             }
-            GuardWord::Gone => {
+            GuardCommand::Gone => {
                 self.begin_stop(StopReason::GuardGone);
                 self.kill_now();
             }
@@ -373,7 +373,7 @@ impl Supervisor<'_> {
                         let end = End::Code(Verdict::Internal.code());
                         match rank {
                             None => self.engine_ended(end),
-                            Some(rank) => self.mute.push((0, rank, end)),
+                            Some(rank) => self.unreported.push((0, rank, end)),
                         }
                     }
                     return;
@@ -383,7 +383,7 @@ impl Supervisor<'_> {
             let pid = pid.as_raw_pid();
             match self.children.remove(&pid) {
                 Some(None) => self.engine_ended(end),
-                Some(Some(rank)) => self.mute.push((pid, rank, end)),
+                Some(Some(rank)) => self.unreported.push((pid, rank, end)),
                 None => {
                     self.others.remove(&pid);
                 }
@@ -393,14 +393,14 @@ impl Supervisor<'_> {
 
     /// A shim of ours that ended and never said Hello: its rank never began. Asked
     /// once every connection that it may have made has been accepted.
-    fn name_the_mute(&mut self) {
-        for (pid, rank, end) in std::mem::take(&mut self.mute) {
+    fn report_unreported(&mut self) {
+        for (pid, rank, end) in std::mem::take(&mut self.unreported) {
             if self.ranks.contains_key(&rank.global) {
                 continue;
             }
             if self.shims.values().any(|shim| shim.connection.peer() == pid) {
                 // Its last words are under way.
-                self.mute.push((pid, rank, end));
+                self.unreported.push((pid, rank, end));
                 continue;
             }
             let at = SystemTime::now();

@@ -23,7 +23,7 @@ use rustix::process::WaitOptions;
 
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
-use super::message::{AGENT_SOCKET, FromRank, SLOT, TERMINAL, ToRank};
+use super::message::{AGENT_SOCKET, FromRank, RANK_SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Step, Sweep};
 use super::terminal::{Terminal, Then};
@@ -57,7 +57,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         return 64;
     };
     let mut command = Command::new(program);
-    command.args(args).env_remove(AGENT_SOCKET).env_remove(SLOT).env_remove(bind::CPUS);
+    command.args(args).env_remove(AGENT_SOCKET).env_remove(RANK_SLOT).env_remove(bind::CPUS);
     let Some(agent) = Agent::find() else {
         let inherited = Dispositions::inherited();
         sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
@@ -114,7 +114,7 @@ fn number(name: &str) -> Option<u32> {
 /// From the slot that the agent gave, else from the engine's variables. An engine
 /// that starts a single process may set none of them.
 fn slot() -> (Option<GlobalRank>, LocalRank) {
-    std::env::var(SLOT)
+    std::env::var(RANK_SLOT)
         .ok()
         .and_then(|value| {
             let (rank, local) = value.split_once(' ')?;
@@ -298,11 +298,11 @@ impl Shim {
         let agent_spoke = waits.get(1).is_some_and(|wait| !wait.revents().is_empty());
         while self.signals.take().is_some() {}
         if agent_spoke {
-            self.hear_agent();
+            self.read_agent();
         }
     }
 
-    fn hear_agent(&mut self) {
+    fn read_agent(&mut self) {
         let Some(agent) = &self.agent else { return };
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {

@@ -179,7 +179,7 @@ impl Connection {
     }
 
     /// Whether a packet, or the end, waits to be received.
-    pub(super) fn has_words(&self) -> bool {
+    pub(super) fn has_message(&self) -> bool {
         sys::is_readable(&self.fd)
     }
 

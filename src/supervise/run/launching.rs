@@ -24,7 +24,7 @@ const QUIET: Duration = Duration::from_secs(5);
 
 pub(super) struct Launching {
     since: Instant,
-    patience: Duration,
+    timeout: Duration,
     /// Our own children.
     begun: Vec<Begun>,
     /// The programs of ranks, which their shims execute.
@@ -40,14 +40,14 @@ struct Begun {
 impl Launching {
     pub(super) fn new(
         reports: Vec<(PathBuf, OwnedFd)>,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Launching> {
         let watched = |(program, report): (PathBuf, OwnedFd)| {
             rustix::io::ioctl_fionbio(&report, true)?;
             Ok(Begun { program, report: sys::watch(report)? })
         };
         let begun = reports.into_iter().map(watched).collect::<io::Result<_>>()?;
-        Ok(Launching { since: Instant::now(), patience, begun, ranks: Vec::new(), told: false })
+        Ok(Launching { since: Instant::now(), timeout, begun, ranks: Vec::new(), told: false })
     }
 
     /// A shim is about to execute its rank's program.
@@ -102,8 +102,8 @@ impl Launching {
         if let Some(failed) = failed {
             return Err(failed);
         }
-        if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.patience) {
-            let seconds = self.patience.as_secs_f64();
+        if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.timeout) {
+            let seconds = self.timeout.as_secs_f64();
             let why = text!(
                 "it was not executed within {seconds} s, is its mount dead?",
                 "{seconds} 秒内仍未开始执行，其挂载点可能已失效"
@@ -121,7 +121,7 @@ impl Launching {
         {
             self.told = true;
             let program = one.program.display().to_string();
-            let given_up = Some(self.patience);
+            let given_up = Some(self.timeout);
             notice(Notice::NotExecuted { rank: None, program, after: QUIET, given_up });
         }
         self.ranks.retain(|(rank, program, since)| {
@@ -136,7 +136,7 @@ impl Launching {
 
     /// When [`look`](Self::look) or [`tell`](Self::tell) has something to do at the latest.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let told = if self.told { self.patience } else { QUIET.min(self.patience) };
+        let told = if self.told { self.timeout } else { QUIET.min(self.timeout) };
         let own = (!self.is_through()).then(|| self.since + told);
         let ranks = self.ranks.iter().map(|(_, _, since)| *since + QUIET);
         ranks.chain(own).min()

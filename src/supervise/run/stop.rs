@@ -135,7 +135,7 @@ impl Supervisor<'_> {
     /// and its engine can both be over before its shim's first packet was read. Whoever
     /// has said nothing does not count.
     fn has_shims(&self) -> bool {
-        let counts = |shim: &Shim| shim.phase != Phase::New || shim.connection.has_words();
+        let counts = |shim: &Shim| shim.phase != Phase::New || shim.connection.has_message();
         self.shims.values().any(counts)
     }
 
@@ -143,7 +143,7 @@ impl Supervisor<'_> {
     fn give_up(&mut self) {
         self.children.clear();
         self.shims.clear();
-        self.mute.clear();
+        self.unreported.clear();
         self.leftovers = None;
         self.nothing_left = true;
     }
@@ -164,7 +164,7 @@ impl Supervisor<'_> {
     }
 
     fn ranks_are_over(&self) -> bool {
-        self.children.is_empty() && !self.has_shims() && self.mute.is_empty()
+        self.children.is_empty() && !self.has_shims() && self.unreported.is_empty()
     }
 
     /// The ranks are over; what the engine or they left behind gets TERM and the

@@ -25,17 +25,17 @@ use crate::verdict::Verdict;
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 
 /// Everything that has to be in place before the child is made.
-pub(super) struct Watch {
+pub(super) struct ChildWatch {
     /// As the program was started; the child gets it back.
     pub(super) inherited: Dispositions,
     signals: SignalQueue,
     foreign_pids: HashSet<i32>,
 }
 
-impl Watch {
+impl ChildWatch {
     /// Becomes a subreaper and from now on takes `wanted` (and SIGCHLD) through a
     /// descriptor. What was ignored when we were started (nohup) stays ignored.
-    pub(super) fn begin(wanted: SignalSet) -> io::Result<Watch> {
+    pub(super) fn begin(wanted: SignalSet) -> io::Result<ChildWatch> {
         let inherited = Dispositions::inherited();
         // Children that an exec'ing shell left us are not the job's.
         let foreign_pids = children_of_self();
@@ -43,7 +43,7 @@ impl Watch {
         // We write to terminals, and hand them over, from the background.
         sys::ignore(&[Signal::TTIN, Signal::TTOU]);
         let signals = SignalQueue::begin(wanted.without(&inherited.ignored))?;
-        Ok(Watch { inherited, signals, foreign_pids })
+        Ok(ChildWatch { inherited, signals, foreign_pids })
     }
 
     /// True when orphans of others come to us as well: PID 1 adopts what is
@@ -53,8 +53,8 @@ impl Watch {
         own_pid() == 1 || !self.foreign_pids.is_empty()
     }
 
-    pub(super) fn keep(self, child: i32, mark: Mark) -> Keeper {
-        Keeper {
+    pub(super) fn keep(self, child: i32, mark: Mark) -> Reaper {
+        Reaper {
             child,
             end: None,
             stopped: None,
@@ -101,7 +101,7 @@ pub(super) enum Event {
     Readable,
 }
 
-pub(super) struct Keeper {
+pub(super) struct Reaper {
     child: i32,
     end: Option<End>,
     stopped: Option<i32>,
@@ -115,7 +115,7 @@ pub(super) struct Keeper {
     interrupted: Option<Instant>,
 }
 
-impl Keeper {
+impl Reaper {
     pub(super) fn child(&self) -> i32 {
         self.child
     }

@@ -11,7 +11,7 @@ use crate::text;
 /// Does `work` in a thread of its own, or here where none is to be had: the pids limit is
 /// used up, or the container refuses clone3(2). What hangs then hangs us; what does not,
 /// which is nearly all, is done.
-fn apart(work: impl FnOnce() + Send + 'static) {
+fn spawn_detached(work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(Mutex::new(Some(work)));
     let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let theirs = Arc::clone(&work);
@@ -29,27 +29,27 @@ fn apart(work: impl FnOnce() + Send + 'static) {
 
 /// The result of `work`, done in a thread of its own; None when it has none by then.
 /// The thread is left behind: nothing can end a wait in a dead mount.
-pub(crate) fn in_time<T: Send + 'static>(
-    patience: Duration,
+pub(crate) fn with_deadline<T: Send + 'static>(
+    timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (done, result) = mpsc::sync_channel(1);
-    apart(move || {
+    spawn_detached(move || {
         let _ = done.send(work());
     });
-    result.recv_timeout(patience).ok()
+    result.recv_timeout(timeout).ok()
 }
 
-/// [`in_time`] for a task of the runtime, whose thread others share meanwhile.
-pub(crate) async fn beside<T: Send + 'static>(
-    patience: Duration,
+/// [`with_deadline`] for a task of the runtime, whose thread others share meanwhile.
+pub(crate) async fn with_deadline_async<T: Send + 'static>(
+    timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (done, result) = tokio::sync::oneshot::channel();
-    apart(move || {
+    spawn_detached(move || {
         let _ = done.send(work());
     });
-    tokio::time::timeout(patience, result).await.ok()?.ok()
+    tokio::time::timeout(timeout, result).await.ok()?.ok()
 }
 
 /// The result of `work`, done in a thread of its own while the runtime goes on. Where
@@ -59,7 +59,7 @@ pub(crate) fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     let (done, result) = tokio::sync::oneshot::channel();
-    apart(move || {
+    spawn_detached(move || {
         let _ = done.send(work());
     });
     async move {
@@ -71,16 +71,16 @@ pub(crate) fn in_thread<T: Send + 'static>(
     }
 }
 
-/// [`in_time`] for what may fail: no answer is an error like any other.
+/// [`with_deadline`] for what may fail: no answer is an error like any other.
 ///
 /// # Errors
 /// That of `work`, or that there was no answer.
-pub(crate) fn io_in_time<T: Send + 'static>(
-    patience: Duration,
+pub(crate) fn io_with_deadline<T: Send + 'static>(
+    timeout: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    in_time(patience, work).unwrap_or_else(|| {
-        let seconds = patience.as_secs();
+    with_deadline(timeout, work).unwrap_or_else(|| {
+        let seconds = timeout.as_secs();
         let why = text!(
             "no answer within {seconds} s, is its mount dead?",
             "{seconds} 秒内无响应，挂载点可能已失效"

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{WaitOptions, WaitStatus};
 
 use super::outcome::End;
+use crate::signal;
 use crate::sys::{self, Fork, Pid, Signal};
 use crate::verdict::Verdict;
 
@@ -22,7 +23,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// The exit code of `work`, as soon as it is known. Call before any thread exists.
 ///
 /// The child dies with this process. Where no process can be made, the work is done here.
-pub fn apart(work: impl FnOnce() -> i32) -> i32 {
+pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
     let Ok((mut verdict, mut said)) = io::pipe() else { return work() };
     let parent = rustix::process::getpid();
     match sys::fork_single_threaded() {
@@ -35,7 +36,7 @@ pub fn apart(work: impl FnOnce() -> i32) -> i32 {
                 sys::exit_now(End::Signal(9).shell_code());
             }
             let code = work();
-            let_go();
+            detach_stdio();
             let _ = said.write_all(&code.to_le_bytes());
             sys::exit_now(code)
         }
@@ -64,7 +65,7 @@ pub fn apart(work: impl FnOnce() -> i32) -> i32 {
 /// Lets the standard streams go: a process that cannot end would hold a pipe open,
 /// and its reader would wait for it. The console's writers have copies of their own,
 /// and how soon these threads end is not known.
-pub fn let_go() {
+pub fn detach_stdio() {
     let _ = io::stdout().flush();
     // A pipe that ends nowhere, since a bare root has no /dev/null.
     let Ok((nothing, nowhere)) = io::pipe() else { return };
@@ -77,16 +78,22 @@ pub fn let_go() {
 /// How the child ended; None when it has not by the deadline.
 fn ended(child: i32, deadline: Option<Instant>) -> Option<WaitStatus> {
     let pid = Pid::from_raw(child);
+    // The child is not reaped yet: its pid is its own.
+    let handle = pid.and_then(|pid| signal::handle(pid).ok().flatten());
     let mut options = WaitOptions::empty();
     options.set(WaitOptions::NOHANG, deadline.is_some());
     loop {
         match rustix::process::waitpid(pid, options) {
             Ok(Some((_, status))) => return Some(status),
             Err(rustix::io::Errno::INTR) => {}
-            Ok(None) if deadline.is_some_and(|deadline| Instant::now() < deadline) => {
-                std::thread::sleep(Duration::from_micros(200));
+            Ok(None) => {
+                let left = deadline?.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return None;
+                }
+                signal::wait_for_end(handle.as_ref(), left);
             }
-            Ok(None) | Err(_) => return None,
+            Err(_) => return None,
         }
     }
 }

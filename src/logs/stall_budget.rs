@@ -13,11 +13,11 @@ const BURST: Duration = Duration::from_millis(250);
 const EARNED_PER_BYTE: Duration = Duration::from_nanos(4);
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience(Duration);
+pub(super) struct StallBudget(Duration);
 
-impl Patience {
-    pub(super) fn new() -> Patience {
-        Patience(BURST)
+impl StallBudget {
+    pub(super) fn new() -> StallBudget {
+        StallBudget(BURST)
     }
 
     pub(super) fn left(self) -> Duration {
@@ -40,12 +40,12 @@ mod tests {
 
     #[test]
     fn a_stopped_sink_exhausts_it_and_a_taking_one_restores_it() {
-        let mut patience = Patience::new();
-        patience.spend(Duration::from_secs(9));
-        assert_eq!(patience.left(), Duration::ZERO);
-        patience.earn(1_000_000);
-        assert_eq!(patience.left(), Duration::from_millis(4));
-        patience.earn(usize::MAX);
-        assert_eq!(patience.left(), BURST);
+        let mut budget = StallBudget::new();
+        budget.spend(Duration::from_secs(9));
+        assert_eq!(budget.left(), Duration::ZERO);
+        budget.earn(1_000_000);
+        assert_eq!(budget.left(), Duration::from_millis(4));
+        budget.earn(usize::MAX);
+        assert_eq!(budget.left(), BURST);
     }
 }
