@@ -186,7 +186,7 @@ fn an_agent_that_is_killed_has_its_end_said() {
     container
         .wait()
         .code(137)
-        .says(&["the agent of ranklaunch was killed by SIGKILL", "(agent.killed)"]);
+        .says(&["ranklaunch's agent was killed by SIGKILL", "(agent.killed)"]);
     let message = json(&std::fs::read_to_string(log.path()).expect("text"));
     assert_eq!((&message["cause"], &message["code"]), (&"agent.killed".into(), &137.into()));
 }

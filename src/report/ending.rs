@@ -164,7 +164,7 @@ pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
         Id::AgentKilled,
         None,
         text!(
-            "the agent of ranklaunch was killed by {name}; its ranks were ended with it",
+            "ranklaunch's agent was killed by {name}; its ranks were ended with it",
             "ranklaunch 的 agent 被 {name} 杀死；其 rank 已随之终止"
         ),
         text!(
@@ -183,7 +183,7 @@ pub fn agent_hung(signal: i32) -> Ending {
         Id::AgentHung,
         None,
         text!(
-            "stopped from outside by {name}; the agent of ranklaunch did not end within the grace and was killed with its ranks",
+            "stopped from outside by {name}; ranklaunch's agent did not end within the grace and was killed with its ranks",
             "被外部信号 {name} 停止；ranklaunch 的 agent 未能在宽限期内结束，已连同其 rank 一起被杀死"
         ),
         text!(
