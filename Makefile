@@ -14,7 +14,7 @@
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
-# make audit  licences, sources and unused dependencies, as tests/dependencies.rs reads them as well
+# make audit  licences, sources and unused dependencies, as tests/documents/dependencies.rs reads them as well
 #
 # Needs cargo, python3 and make. Everything else is installed here, through the
 # ordinary package registries: torch goes into one virtual environment in the
@@ -29,7 +29,7 @@ BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunc
 # executable static.
 unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
 
-# Manifests of other projects, which tests/lint/real.txt judges; without the folder that is skipped.
+# Manifests of other projects, which tests/documents/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
 .PHONY: build demo gpu vm test lint docs house bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
@@ -54,7 +54,7 @@ lint: linker
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 docs: linker
-	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test findings documents
+	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test documents pages
 
 house: linker
 	$(CARGO) test --locked --quiet --test house -- --include-ignored --nocapture
@@ -62,12 +62,12 @@ house: linker
 soak: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_ROUNDS="$${SOAK_ROUNDS:-500}" \
-	$(CARGO) test --locked --test soak direct -- --nocapture
+	$(CARGO) test --locked --test hunt soak::direct -- --nocapture
 
 soak-torchrun: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" SOAK_TORCHRUN_ROUNDS="$${SOAK_TORCHRUN_ROUNDS:-20}" \
-	$(CARGO) test --locked --test soak torchrun -- --nocapture
+	$(CARGO) test --locked --test hunt soak::torchrun -- --nocapture
 
 hunt: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \

@@ -51,8 +51,6 @@ pub mod rank;
 pub mod report;
 pub mod settings;
 mod signal;
-#[cfg(test)]
-mod skipped;
 pub mod supervise;
 #[allow(
     unsafe_code,

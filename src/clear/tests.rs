@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::host::Host;
 use crate::procfs;
-use crate::skipped::skipped;
+use harness::skipped;
 
 /// One planted process; the defaults are an orphan of ours that is older than we are.
 #[derive(Clone)]

@@ -354,7 +354,7 @@ fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skipped::skipped;
+    use harness::skipped;
     use std::collections::BTreeMap;
 
     fn live_with(name: &str, address: &str) -> NetworkFacts {

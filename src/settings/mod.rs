@@ -19,8 +19,6 @@ mod meeting;
 mod places;
 mod profile;
 mod program;
-#[cfg(test)]
-mod reference;
 mod refuse;
 mod sizes;
 mod table;

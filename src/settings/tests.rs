@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::reference::{self, REFERENCE};
+use harness::reference::{self, REFERENCE};
+
 use super::*;
 use crate::lang::Text;
 use crate::verdict::{Family, Id, Severity, Verdict};

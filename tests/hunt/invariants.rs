@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::common::faults::Role;
 use crate::round::{Node, Round};
 use crate::spec::{Fault, Kind, Spec};
+use harness::faults::Role;
 
 /// Everything that is wrong with this end.
 pub(crate) fn complaints(round: &Round) -> Vec<String> {

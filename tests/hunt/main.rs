@@ -7,25 +7,17 @@
 //! `direct` is a test like any other. DeepSpeed is a stand-in. Nothing here is judged by
 //! how long it took, so a busy machine finds nothing that a quiet one does not.
 
-#![cfg(target_os = "linux")]
-
-#[path = "../common/mod.rs"]
-mod common;
-
 mod invariants;
 mod round;
+mod soak;
 mod spec;
-
-#[path = "../muster_nodes/cluster.rs"]
-#[expect(dead_code, reason = "only cables are cut here")]
-mod cluster;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use common::chance::Chance;
-use common::faults::Role;
+use harness::chance::Chance;
+use harness::faults::Role;
 use invariants::Expected;
 use round::{Node, Round};
 use serde_json::json;

@@ -8,11 +8,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
-use crate::common::faults::{Job, Over, Place, Role, Setup, modules};
-use crate::common::{Ended, Running, free_port};
 use crate::invariants;
 use crate::spec::{Fault, Kind, MESSAGE, Spec};
+use harness::cluster::Cluster;
+use harness::faults::{Job, Over, Place, Role, Setup, modules};
+use harness::{Ended, Running, free_port};
 
 /// Only what never ends is found by the clock: how long a busy machine takes is no fault.
 /// Ranks that nobody ends live longer.
@@ -105,7 +105,7 @@ impl Round {
                     skipped = disk.is_none();
                 }
                 let args = spec.arguments(setup.misbehave());
-                setup.start(&crate::common::executable(), &args)
+                setup.start(&harness::executable(), &args)
             })
             .collect();
         let (mut victim, mut missed) = (None, false);
@@ -146,7 +146,7 @@ impl Round {
         };
         let Some(cluster) = Cluster::new(spec.nodes) else { return round };
         round.skipped = false;
-        let args = spec.arguments(crate::common::faults::misbehave().to_owned());
+        let args = spec.arguments(harness::faults::misbehave().to_owned());
         let start = |rank| {
             let launcher = cluster.launcher(rank, rank, spec.nodes, &args);
             launcher.env("PYTHONPATH", modules()).start()
@@ -154,7 +154,7 @@ impl Round {
         let running: Vec<Running> = (0..spec.nodes).map(start).collect();
         for (rank, running) in (0..).zip(&running) {
             for file in spec.byte_counts(rank, running.folder()) {
-                crate::common::wait_until("the ranks", || file.exists().then_some(()));
+                harness::wait_until("the ranks", || file.exists().then_some(()));
             }
         }
         cluster.cut(node);

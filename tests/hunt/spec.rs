@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::common::chance::Chance;
-use crate::common::faults::Role;
-use crate::common::run_args;
+use harness::chance::Chance;
+use harness::faults::Role;
+use harness::run_args;
 
 /// The termination message, in a job's folder.
 pub(crate) const MESSAGE: &str = "message";

@@ -1,7 +1,7 @@
 //! Sinks that stop, hang, fill up or go: none holds a rank, each loss is said.
 
 use super::*;
-use crate::skipped::skipped;
+use harness::skipped;
 
 const FLOOD: usize = 50_000_000;
 

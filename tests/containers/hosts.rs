@@ -1,0 +1,258 @@
+//! Bare Docker hosts, by hand: what the guide for two machines does with
+//! `docker run --net=host … tail -f /dev/null`, `pkill -f generate.py` and two
+//! torchrun commands, and two jobs per host. A host is a container here; what is
+//! `--net=host` and `--pid=host` on it joins its namespaces.
+
+use std::path::Path;
+
+use harness::docker::{self, Container, Owned, Setup, docker, tell};
+use harness::fake_nvml::FakeNvml;
+use harness::wait_until;
+
+/// Lives until it is removed, and reaps nothing, as in the guide.
+const IDLE: &[&str] = &["tail", "-f", "/dev/null"];
+
+/// Says READY. Rank 0 listens on the master port until the others have come, who wait
+/// for a file; without a rank it just stays.
+const GENERATE: &str = r#"
+import os, runpy, sys, time
+print("READY", " ".join(sys.argv[1:]), flush=True)
+rank = os.environ.get("RANK")
+while rank is None:
+    time.sleep(1)
+while rank != "0" and not os.path.exists("/tmp/go"):
+    time.sleep(0.02)
+runpy.run_path("/tests/meet.py")
+"#;
+
+struct Site {
+    image: Owned,
+    network: Owned,
+    work: tempfile::TempDir,
+    nvml: FakeNvml,
+}
+
+impl Site {
+    fn new() -> Site {
+        let work = tempfile::tempdir().expect("a folder");
+        std::fs::write(work.path().join("generate.py"), GENERATE).expect("written");
+        Site {
+            image: docker::host_like(),
+            network: docker::network(),
+            work,
+            nvml: FakeNvml::new(&[("GPUS", "8")]),
+        }
+    }
+
+    /// The container of the guide's first chapter, or one that joins a host's namespaces.
+    fn container(&self) -> Setup {
+        let library = self.nvml.library();
+        let folder = library.parent().expect("a folder");
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        Setup::of(&self.image)
+            .programs()
+            .mount(&programs, "/tests")
+            .mount(self.work.path(), "/workspace")
+            .mount(folder, &folder.display().to_string())
+            .env("RANKLAUNCH_NVML_LIBRARY", &library.display().to_string())
+            .options(&["--shm-size", "8g", "-w", "/workspace"])
+    }
+
+    /// A host, and the address that others reach it by.
+    fn host(&self) -> (Container, String) {
+        let setup =
+            self.container().options(&["--network", &self.network.name, "--entrypoint", "tail"]);
+        let host = setup.start(&IDLE[1..]);
+        let address = wait_until("an address", || {
+            let all = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
+            let said = docker(&["inspect", "-f", all, host.name()]);
+            let said = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+            (!said.is_empty()).then_some(said)
+        });
+        (host, address)
+    }
+}
+
+fn inside(container: &Container, script: &str) -> String {
+    tell(&["exec", container.name(), "sh", "-c", script])
+}
+
+fn read(container: &Container, file: &str) -> String {
+    let said = docker(&["exec", container.name(), "cat", file]);
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// Chapters 2 and 3, with eight GPUs on each machine: 10 processes, since 40 heads
+/// cannot be shared by 16.
+#[test]
+fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let site = Site::new();
+    let hosts = [site.host(), site.host()];
+    let master = hosts[0].1.clone();
+    for (host, _) in &hosts {
+        // What a run of yesterday left, and an editor that merely has the file open.
+        inside(
+            host,
+            "LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
+        );
+        wait_until("the leftover", || {
+            let line = inside(host, "tr '\\0' ' ' </proc/$(cat /tmp/stale)/cmdline");
+            line.contains("generate.py").then_some(())
+        });
+    }
+    for (rank, (host, _)) in hosts.iter().enumerate() {
+        let line = format!(
+            "nohup {} --profile wan22 --engine direct --nnodes 2 --node-rank {rank} \
+             --master-addr {master} >/tmp/log 2>&1; echo ended with $? >/tmp/code",
+            docker::RANKLAUNCH
+        );
+        tell(&["exec", "-d", host.name(), "sh", "-c", &line]);
+    }
+    for (host, _) in &hosts {
+        wait_until("five ranks", || {
+            let log = read(host, "/tmp/log");
+            assert!(!log.contains("exit code"), "{log}");
+            (log.matches("] READY ").count() == 5).then_some(())
+        });
+        assert_eq!(inside(host, "kill -0 $(cat /tmp/editor) && echo lives"), "lives");
+        let log = read(host, "/tmp/log");
+        assert!(log.contains("--ulysses_size 10"), "{log}");
+        // tail reaps nobody, so it stays as a zombie.
+        let state = inside(host, "grep State: /proc/$(cat /tmp/stale)/status || echo gone");
+        assert!(state.contains("gone") || state.contains('Z'), "{state}\n{log}");
+    }
+    for (host, _) in &hosts {
+        inside(host, "touch /tmp/go");
+    }
+    for (rank, (host, _)) in hosts.iter().enumerate() {
+        let code =
+            wait_until("the end", || Some(read(host, "/tmp/code")).filter(|code| !code.is_empty()));
+        let log = read(host, "/tmp/log");
+        assert_eq!(code.trim(), "ended with 0", "{log}");
+        let last = format!("rank {} of 10 met", rank * 5 + 4);
+        assert!(log.contains(&last), "{log}");
+    }
+}
+
+/// A job of two nodes, each a container that joins the network and the processes of
+/// its host, as `--net=host --pid=host` does.
+fn job(site: &Site, hosts: &[(Container, String); 2], port: &str) -> [Container; 2] {
+    [0, 1].map(|rank: usize| {
+        let host = format!("container:{}", hosts[rank].0.name());
+        site.container()
+            .options(&["--network", &host, "--pid", &host])
+            .env("MASTER_PORT", port)
+            .start(&[
+                "run",
+                "--engine",
+                "direct",
+                "--device",
+                "cpu",
+                "--nproc-per-node",
+                "1",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                &rank.to_string(),
+                "--master-addr",
+                &hosts[0].1,
+                "--",
+                "generate.py",
+                port,
+            ])
+    })
+}
+
+#[test]
+fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let site = Site::new();
+    let hosts = [site.host(), site.host()];
+    let mut first = job(&site, &hosts, "29500");
+    for node in &mut first {
+        node.says("READY 29500", 1);
+    }
+    // The same script, started later, with stale processes to be killed.
+    let mut second = job(&site, &hosts, "29600");
+    for node in &mut second {
+        node.says("READY 29600", 1);
+    }
+    // A third one with the first one's port, which its rank 0 has by now.
+    let listening = |port: u16| {
+        let line = format!(":{port:04X} 00000000:0000 0A");
+        move |node: &Container| read(node, "/proc/net/tcp").contains(&line)
+    };
+    first[0].waits("its port", listening(29500));
+    let host = format!("container:{}", hosts[0].0.name());
+    let third = site.container().options(&["--network", &host, "--pid", &host]).run(&[
+        "run",
+        "--engine",
+        "direct",
+        "--device",
+        "cpu",
+        "--nproc-per-node",
+        "1",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "0",
+        "--master-addr",
+        &hosts[0].1,
+        "--master-port",
+        "29500",
+        "--",
+        "generate.py",
+    ]);
+    third.code(87).says(&["29500", "(port."]);
+    for node in second.iter().chain(&first) {
+        tell(&["exec", node.name(), "touch", "/tmp/go"]);
+    }
+    for node in second.into_iter().chain(first) {
+        let over = node.wait().code(0);
+        assert!(over.out.contains("of 2 met"), "{}", over.out);
+        assert!(!over.err.contains("ended with signal"), "{}", over.err);
+    }
+}
+
+#[test]
+fn two_nodes_on_the_network_of_this_machine() {
+    if docker::missing().is_some() {
+        return;
+    }
+    let (image, port) = (docker::host_like(), harness::free_port().to_string());
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let nodes = ["0", "1"].map(|rank| {
+        Setup::of(&image)
+            .programs()
+            .mount(&programs, "/tests")
+            .options(&["--network", "host"])
+            .start(&[
+                "run",
+                "--engine",
+                "direct",
+                "--device",
+                "cpu",
+                "--nproc-per-node",
+                "2",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                rank,
+                "--master-addr",
+                "127.0.0.1",
+                "--master-port",
+                &port,
+                "--",
+                "/tests/meet.py",
+            ])
+    });
+    for (node, rank) in nodes.map(Container::wait).into_iter().zip([1, 3]) {
+        let node = node.code(0);
+        assert!(node.out.contains(&format!("rank {rank} of 4 met")), "{}", node.out);
+    }
+}

@@ -1,0 +1,5 @@
+//! Jobs in containers of a real Docker engine.
+
+mod hosts;
+mod jobs;
+mod start;

@@ -1,0 +1,136 @@
+//! The help and the manual page as they are printed, in both languages.
+//!
+//! RANKLAUNCH_BLESS=1 writes what is printed into tests/help, to be read in the diff.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use harness::executable;
+
+const COMMANDS: &[&str] = &[
+    "",
+    "run",
+    "plan",
+    "check",
+    "clean",
+    "wait",
+    "init",
+    "lint",
+    "explain",
+    "profile",
+    "profile list",
+    "profile show",
+    "profile new",
+    "profile check",
+    "install",
+    "completions",
+    "man",
+];
+
+fn printed(words: &[&str], variables: &[(&str, &str)]) -> String {
+    let output = Command::new(executable())
+        .args(words)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
+    assert!(output.stderr.is_empty(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn all(lang: &str) -> String {
+    let mut text = String::new();
+    for command in COMMANDS {
+        let words = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
+        let words: Vec<&str> = words.collect();
+        let shown = printed(&words, &[("RANKLAUNCH_LANG", lang)]);
+        // The shared options stand in the help of the program itself.
+        let own = match *command {
+            "" => shown.as_str(),
+            _ => ["\nThe job:\n", "\n任务:\n"]
+                .into_iter()
+                .find_map(|heading| Some(shown.split_once(heading)?.0))
+                .unwrap_or(&shown),
+        };
+        let _ = writeln!(text, "$ ranklaunch {}\n{own}", words.join(" "));
+    }
+    text
+}
+
+fn compared(name: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(name);
+    if std::env::var_os("RANKLAUNCH_BLESS").is_some() {
+        std::fs::write(&file, text).expect("written");
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    for (at, (is, was)) in text.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(is, was, "tests/help/{name}:{}; RANKLAUNCH_BLESS=1 writes it anew", at + 1);
+    }
+    assert_eq!(text.lines().count(), expected.lines().count(), "tests/help/{name}");
+}
+
+#[test]
+fn help_reads_as_it_was_read() {
+    for lang in ["en", "zh"] {
+        compared(&format!("{lang}.txt"), &all(lang));
+    }
+}
+
+/// Words of English in Chinese help are names: of programs, options, values and placeholders.
+#[test]
+fn chinese_help_has_no_english_sentence() {
+    for text in [all("zh"), printed(&["man", "--lang", "zh"], &[])] {
+        // Whoever built it may have noted how.
+        let text = text.split(".SH 版本").next().unwrap_or_default();
+        let mut examples = 0;
+        for line in text.lines().filter(|line| !line.starts_with('$')) {
+            // Usage, examples, and lists of names.
+            if line.contains("ranklaunch ") && line.is_ascii() {
+                examples += 1;
+                continue;
+            }
+            // A command that is quoted.
+            let line = line.split("ranklaunch ").next().unwrap_or_default();
+            let mut in_a_row = 0;
+            for word in line.split(' ') {
+                let is_word = word.len() > 1 && word.bytes().all(|b| b.is_ascii_lowercase());
+                in_a_row = if is_word { in_a_row + 1 } else { 0 };
+                assert!(in_a_row < 3, "{line}");
+            }
+        }
+        assert!(examples > 3, "{text}");
+    }
+}
+
+#[test]
+fn the_language_of_help_is_the_one_that_was_chosen() {
+    let chinese = "启动分布式 PyTorch 任务";
+    for (words, variables, is_chinese) in [
+        (&["--help"][..], &[][..], false),
+        (&["--help"], &[("LANG", "zh_CN.UTF-8")], true),
+        (&["--help"], &[("LANG", "zh_CN.UTF-8"), ("RANKLAUNCH_LANG", "en")], false),
+        (&["--help", "--lang", "zh"], &[], true),
+        (&["--lang=en", "-h"], &[("RANKLAUNCH_LANG", "zh")], false),
+        (&["help"], &[("RANKLAUNCH_LANG", "zh")], true),
+        (&["man"], &[("RANKLAUNCH_LANG", "zh")], true),
+        (&["man", "--lang", "en"], &[("RANKLAUNCH_LANG", "zh")], false),
+        (&["man", "--lang", "zh"], &[], true),
+    ] {
+        let text = printed(words, variables);
+        assert_eq!(text.contains(chinese), is_chinese, "{words:?} {variables:?}\n{text}");
+    }
+}
+
+/// Chinese help fits a terminal of 80 columns.
+#[test]
+fn no_line_of_chinese_help_is_too_wide() {
+    let wide =
+        |line: &str| line.chars().map(|one| if one.is_ascii() { 1 } else { 2 }).sum::<usize>();
+    let text = all("zh");
+    let long: Vec<&str> =
+        text.lines().filter(|line| !line.contains("ranklaunch ") && wide(line) > 82).collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}

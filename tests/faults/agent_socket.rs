@@ -1,0 +1,92 @@
+//! The agent's socket is an abstract one: on the host's network every container of the
+//! node sees its name. Whoever connects without being a shim of ours changes nothing.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use harness::faults::{Job, Place, Role, Setup};
+use nix::sys::signal::Signal;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Connects as a shim does, says Hello and a rank's pid, and stays or leaves.
+const STRANGER: &str = "import json, socket, sys, time\n\
+    name, token, pid, stay = sys.argv[1:]\n\
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+    s.connect('\\0' + name)\n\
+    def say(**words):\n\
+    \x20   try: s.send(json.dumps(words).encode())\n\
+    \x20   except OSError: pass\n\
+    if token: say(say='hello', rank=7, local_rank=7, shim=1, session=0, token=token)\n\
+    if pid != '0': say(say='started', pid=int(pid))\n\
+    time.sleep(float(stay))\n";
+
+/// The socket's name, from the environment of a shim.
+fn socket(job: &Job) -> String {
+    let environ = std::fs::read(format!("/proc/{}/environ", job.find(Role::Shim)));
+    let environ = String::from_utf8_lossy(&environ.expect("a shim")).into_owned();
+    let value = environ
+        .split('\0')
+        .find_map(|entry| entry.strip_prefix("RANKLAUNCH_AGENT_SOCKET="))
+        .expect("the variable");
+    value.split(' ').next().expect("a name").to_owned()
+}
+
+fn stranger(namespace: bool, words: [&str; 4]) -> Child {
+    let mut command = if namespace {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(harness::python());
+        command
+    } else {
+        Command::new(harness::python())
+    };
+    command.args(["-c", STRANGER]).args(words).spawn().expect("a stranger")
+}
+
+fn places() -> impl Iterator<Item = bool> {
+    [false, true].into_iter().filter(|namespace| !namespace || Place::Namespace.exists())
+}
+
+#[test]
+fn who_holds_a_connection_holds_no_end() {
+    for namespace in places() {
+        let setup = Setup::new(Place::Plain);
+        let release = setup.folder().join("release");
+        // Grace and stranger last longer than our patience.
+        let mut job = setup.direct(1, &["--grace", "10m"], &["until", "release"]);
+        job.says("READY", 1);
+        let name = socket(&job);
+        let mut holder = stranger(namespace, [&name, "", "0", "600"]);
+        harness::wait_until("its connection", || {
+            let table = std::fs::read_to_string("/proc/net/unix").expect("a table");
+            // The listener, our shim, and the stranger as long as it is not turned away.
+            let ended = namespace && table.matches(&name).count() >= 2;
+            (table.matches(&name).count() >= 3 || ended).then_some(())
+        });
+        std::fs::write(release, "").expect("the rank is released");
+        job.ends_within(harness::PATIENCE).code(0).nothing_left();
+        holder.kill().expect("it lives");
+        holder.wait().expect("it is reaped");
+    }
+}
+
+#[test]
+fn who_names_a_process_has_it_killed_by_nobody() {
+    for namespace in places() {
+        for token in ["", "0123456789abcdef01234567"] {
+            let mut innocent = Command::new("sleep").arg("60").spawn().expect("a process");
+            let mut job = Setup::new(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
+            job.says("READY", 1);
+            let pid = innocent.id().to_string();
+            let mut liar = stranger(namespace, [&socket(&job), token, &pid, "0.2"]);
+            liar.wait().expect("it ends");
+            let began = Instant::now();
+            job.waits("what it may have caused", |_| began.elapsed() > Duration::from_millis(300));
+            assert!(innocent.try_wait().expect("a child").is_none(), "it was killed");
+            job.send(Role::Guard, Signal::SIGTERM);
+            job.ends_within(SOON).code(143).nothing_left();
+            innocent.kill().expect("it lives");
+            innocent.wait().expect("it is reaped");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Files, processes and threads that are used up: a launch is refused before anything of
+//! it runs, with what it needs and what there is, or it runs and loses nothing.
+
+use std::process::Command;
+
+use harness::{Ended, Launcher, executable, skipped};
+
+const RUN: [&str; 7] = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
+/// Enough output that a stream without a reader kills its rank.
+const PROGRAM: [&str; 4] =
+    ["--", "sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo line $i of $RANK; i=$((i+1)); done"];
+
+/// Below a shell that has set limits.
+fn limited(limit: &str, nproc: u32, more: &[&str]) -> Ended {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limit}; exec \"$@\""), "sh"]).arg(executable());
+    let nproc = nproc.to_string();
+    let launcher = Launcher::of(shell, RUN).args(["--nproc-per-node", &nproc, "--probe", "off"]);
+    launcher.args(more).args(PROGRAM).run()
+}
+
+/// Refused with its reason, or every rank wrote all that it had to.
+fn whole_or_refused(ended: &Ended, id: &str, nproc: usize, what: &str) -> bool {
+    if ended.code == 84 {
+        assert!(ended.err.contains(id), "{what}\n{}", ended.err);
+        assert!(!ended.out.contains("line"), "{what}: refused, and yet a rank ran");
+        return false;
+    }
+    assert_eq!(ended.code, 0, "{what}\n{}", ended.err);
+    assert_eq!(ended.out.matches("line 1999 of").count(), nproc, "{what}\n{}", ended.err);
+    true
+}
+
+#[test]
+fn too_few_files_are_refused_before_the_start() {
+    let mut ran = Vec::new();
+    for files in [16, 40, 64, 100, 128, 256] {
+        let ended = limited(&format!("ulimit -n {files}"), 16, &[]);
+        // Below all that, not even the runtime starts; that has its own words.
+        if files == 16 && ended.code != 84 {
+            assert!(ended.code != 0 && !ended.out.contains("line"), "{}", ended.err);
+            continue;
+        }
+        ran.push(whole_or_refused(&ended, "nofile", 16, &format!("{files} files")));
+    }
+    assert_eq!(ran.first(), Some(&false), "{ran:?}");
+    assert_eq!(ran.last(), Some(&true), "{ran:?}");
+    let ended = limited("ulimit -n 64", 16, &["--severity", "nofile=warn"]);
+    assert_ne!(ended.code, 84, "{}", ended.err);
+    assert!(ended.err.contains("16 ranks need"), "{}", ended.err);
+}
+
+/// A control group of version 1 or 2 with a limit of pids, removed at the end.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Option<Group> {
+        let name = format!("ranklaunch-test-{}", std::process::id());
+        let places = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
+        let made = places.iter().map(|place| std::path::Path::new(place).join(&name));
+        let made = made.into_iter().find(|folder| {
+            std::fs::create_dir(folder).is_ok()
+                && (folder.join("pids.max").exists() || {
+                    let _ = std::fs::remove_dir(folder);
+                    false
+                })
+        });
+        if made.is_none() {
+            skipped("no control group with a pids limit can be made here");
+        }
+        made.map(Group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn too_few_pids_are_refused_before_the_start() {
+    let Some(group) = Group::new() else { return };
+    let mut ran = Vec::new();
+    for most in [8, 14, 17, 20, 23, 26, 29, 40] {
+        std::fs::write(group.0.join("pids.max"), most.to_string()).expect("a limit");
+        let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
+        let ended = limited(&enter, 2, &[]);
+        ran.push(whole_or_refused(&ended, "pids.limit", 2, &format!("{most} pids")));
+    }
+    assert_eq!(ran.first(), Some(&false), "{ran:?}");
+    assert_eq!(ran.last(), Some(&true), "{ran:?}");
+}
+
+/// `ulimit -f` sends SIGXFSZ to whoever writes more: a report that is cut in silence, or a
+/// program that dies without a word.
+#[test]
+fn what_a_limit_on_files_cuts_off_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report.json");
+    let report = report.to_str().expect("a path");
+    let job = ["--device", "cpu", "--engine", "command", "--", "true"];
+    for (words, to_file, unwritten) in [
+        (vec!["plan", "--format", "json"], true, "standard output"),
+        (vec!["check", "--format", "json"], true, "standard output"),
+        (vec!["check", "--report", report], false, report),
+        (vec!["completions", "bash"], true, "standard output"),
+    ] {
+        let more: &[&str] = if words[0] == "completions" { &[] } else { &job };
+        let to = if to_file { "> file" } else { "| cat" };
+        let line = format!("ulimit -f 1; \"$@\" {to}; echo code ${{PIPESTATUS[0]}}");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &line, "bash"]).arg(executable());
+        let ended = Launcher::of(shell, &words).args(more).run();
+        assert!(ended.out.ends_with("code 64\n"), "{words:?}\n{}{}", ended.out, ended.err);
+        let said = format!("cannot write {unwritten}: File too large");
+        assert!(ended.err.contains(&said), "{words:?}\n{}", ended.err);
+        assert!(ended.err.contains("ulimit -f"), "{words:?}\n{}", ended.err);
+    }
+}

@@ -1,0 +1,137 @@
+//! SIGKILL of any one process of a job: the launcher ends, and nothing is left,
+//! as a plain process, below another subreaper and as PID 1.
+
+use std::path::Path;
+use std::time::Duration;
+
+use harness::faults::{PLACES, Place, Role, Setup};
+use nix::sys::signal::Signal;
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn escapees(place: Place, victim: Role) -> harness::faults::Job {
+    let mut job = Setup::new(place).direct(2, &[], &["escape"]);
+    job.says("READY", 2);
+    let roles = job.roles();
+    let count = |role| roles.iter().filter(|(its, _)| *its == role).count();
+    assert_eq!(
+        [Role::Guard, Role::Agent, Role::Shim, Role::Rank].map(count),
+        [1, 1, 2, 2],
+        "{roles:#?}"
+    );
+    assert_eq!(count(Role::Grandchild), 14, "{roles:#?}");
+    job.send(victim, Signal::SIGKILL);
+    job
+}
+
+fn in_every_place(test: impl Fn(Place)) {
+    for place in PLACES.into_iter().filter(|place| place.exists()) {
+        test(place);
+    }
+}
+
+#[test]
+fn nothing_survives_a_killed_guard() {
+    in_every_place(|place| {
+        let over = escapees(place, Role::Guard).ends_within(SOON).nothing_left_soon();
+        // unshare cannot say that its child was killed.
+        if place != Place::Namespace {
+            over.code(137);
+        }
+    });
+}
+
+#[test]
+fn nothing_survives_a_killed_agent() {
+    in_every_place(|place| {
+        escapees(place, Role::Agent).ends_within(SOON).code(137).nothing_left();
+    });
+}
+
+#[test]
+fn nothing_survives_a_killed_shim() {
+    in_every_place(|place| {
+        escapees(place, Role::Shim).ends_within(SOON).code(137).nothing_left();
+    });
+}
+
+#[test]
+fn nothing_survives_a_killed_rank() {
+    in_every_place(|place| {
+        escapees(place, Role::Rank).ends_within(SOON).code(137).nothing_left();
+    });
+}
+
+/// The job does not mind, and goes on until it is stopped.
+#[test]
+fn a_killed_grandchild_changes_nothing() {
+    in_every_place(|place| {
+        let job = escapees(place, Role::Grandchild);
+        job.send(Role::Guard, Signal::SIGTERM);
+        job.ends_within(SOON).code(143).nothing_left();
+    });
+}
+
+#[test]
+fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
+    in_every_place(|place| {
+        for (program, code) in
+            [(&["escape-and-exit", "9"][..], 9), (&["loader"], 134), (&["hold-stdout", "5"], 5)]
+        {
+            // None of it waits for a grace that is longer than our patience.
+            let mut job = Setup::new(place).direct(2, &["--grace", "10m"], program);
+            job.waits("a READY", |job| job.out().contains("READY") || !job.err().is_empty());
+            job.ends_within(harness::PATIENCE).code(code).nothing_left();
+        }
+    });
+}
+
+/// The same ranks without us: each check above would fail.
+#[test]
+fn control_a_shell_leaves_them() {
+    for place in [Place::Plain, Place::Subreaper] {
+        let script = "./misbehave escape & ./misbehave escape & wait";
+        let mut job = Setup::new(place).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        job.says("READY", 2);
+        let shell = job
+            .processes()
+            .into_iter()
+            .find(|seen| seen.argv.first().is_some_and(|word| word == "/bin/sh"))
+            .expect("the shell");
+        harness::kill(shell.pid);
+        let over = job.ends_within(SOON).code(137);
+        if place == Place::Plain {
+            assert_eq!(over.left.len(), 16, "{:#?}", over.left);
+        } else {
+            // Both ranks and both daemons; the others still have their parents.
+            assert!(over.report().contains("at-once 4 "), "{}", over.report());
+            assert!(over.report().contains("\nafter 4 "), "{}", over.report());
+        }
+    }
+    // A rank that crashes leaves its data loaders and whoever left its session.
+    for (program, left) in [("escape-and-exit 9", 7), ("loader", 4), ("hold-stdout 5", 1)] {
+        let script = format!("./misbehave {program}; exit 3");
+        let job =
+            Setup::new(Place::Plain).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        let over = job.ends_within(SOON).code(3);
+        assert_eq!(over.left.len(), left, "{:#?}", over.left);
+    }
+}
+
+/// Below PID 1 of a container an end leaves nothing by nature; what an attempt
+/// leaves while the container lives is the difference.
+#[test]
+fn control_a_container_keeps_what_a_rank_left() {
+    if !Place::Namespace.exists() {
+        return;
+    }
+    let script = "./misbehave escape-and-exit 9; echo OVER; while :; do sleep 0.1; done";
+    let mut job =
+        Setup::new(Place::Namespace).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+    job.says("OVER", 1);
+    let of_shell = |seen: &harness::Process| {
+        matches!(seen.argv.first().map(String::as_str), Some("/bin/sh" | "sleep"))
+    };
+    let left = job.processes().iter().filter(|seen| !of_shell(seen)).count();
+    assert!(left >= 7, "{:#?}", job.processes());
+}

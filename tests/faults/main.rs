@@ -1,0 +1,12 @@
+//! One node under fault: whichever process is killed or stopped, nothing of the job is left.
+
+mod agent_socket;
+mod few_resources;
+mod hidden_processes;
+mod inherited;
+mod kill;
+mod orphans;
+mod restart;
+mod stale_processes;
+mod stop;
+mod torchrun;

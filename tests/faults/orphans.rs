@@ -1,0 +1,75 @@
+//! Ten thousand orphans that end at once are reaped while the job runs: by the
+//! shim below whose rank they began, and by PID 1 when a visitor left them.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::alive::zombies_of;
+use harness::faults::{Job, Place, Role, Setup};
+use nix::sys::signal::Signal;
+
+const MANY: usize = 10_000;
+const SOON: Duration = Duration::from_secs(10);
+
+/// The time from the first zombie or the call until no child of `parent` is one.
+fn until_reaped(job: &mut Job, parent: i32) -> Duration {
+    let started = Instant::now();
+    job.waits("the reaping", |_| zombies_of(parent) == 0);
+    started.elapsed()
+}
+
+#[test]
+fn a_shim_reaps_ten_thousand() {
+    let mut job = Setup::new(Place::Subreaper).direct(1, &[], &["orphans", &MANY.to_string()]);
+    job.says("READY", 1);
+    let shim = job.find(Role::Shim);
+    // The rank stays, so its orphans are all that can go.
+    job.waits("their end", |job| job.processes().len() == 4);
+    let took = until_reaped(&mut job, shim);
+    println!("a shim reaped {MANY} orphans within {took:?} of the last one's end");
+    job.send(Role::Guard, Signal::SIGTERM);
+    job.ends_within(SOON).code(143).nothing_left();
+}
+
+#[test]
+fn pid_1_reaps_a_visitors_ten_thousand() {
+    if !Place::Namespace.exists() {
+        return;
+    }
+    let mut job = Setup::new(Place::Namespace).direct(1, &[], &["wait"]);
+    job.says("READY", 1);
+    let guard = job.find(Role::Guard);
+    let said = job.folder().join("visitor.out");
+    let mut visitor = Command::new("nsenter")
+        .args(["-t", &guard.to_string(), "-p", "-m"])
+        .arg(job.folder().join("misbehave"))
+        .args(["orphans", &MANY.to_string()])
+        .env("JOB_TEST_TOKEN", job.token())
+        .stdout(std::fs::File::create(&said).expect("a file"))
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("nsenter");
+    // All of them were there, and then none but the job's four, nsenter and the visitor.
+    job.waits("the crowd", |_| std::fs::read_to_string(&said).is_ok_and(|out| out == "READY\n"));
+    job.waits("their end", |job| job.processes().len() == 6);
+    let took = until_reaped(&mut job, guard);
+    println!("PID 1 reaped {MANY} orphans within {took:?} of the last one's end");
+    job.send(Role::Guard, Signal::SIGTERM);
+    job.ends_within(SOON).code(143).nothing_left();
+    visitor.wait().expect("the namespace took it along");
+}
+
+/// A PID 1 that does not reap keeps them all.
+#[test]
+fn control_who_does_not_reap_keeps_zombies() {
+    if !Place::Namespace.exists() {
+        return;
+    }
+    let setup = Setup::new(Place::Namespace);
+    let program = setup.misbehave();
+    let mut job = setup.start(&program, &["orphans".into(), "100".into()]);
+    job.says("READY", 1);
+    job.waits("their end", |job| job.roles().len() == 1);
+    let init = job.processes().remove(0).pid;
+    assert_eq!(zombies_of(init), 100);
+}

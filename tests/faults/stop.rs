@@ -1,0 +1,278 @@
+//! Stopping a job that does not want to stop: repeated and second signals,
+//! stopped processes, waits, processes that fork while they are killed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use harness::faults::{Job, PLACES, Place, Role, Setup, modules, send};
+use harness::skipped;
+use nix::sys::signal::Signal;
+
+/// Only what never ends is found by it: where something must not wait for the grace, the
+/// grace is longer than anybody's patience.
+const SOON: Duration = harness::PATIENCE;
+/// Longer than [`SOON`].
+const ENDLESS: &str = "10m";
+
+fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Job {
+    let mut job = Setup::new(Place::Plain).direct(nproc, options, program);
+    job.says("READY", nproc as usize);
+    job
+}
+
+#[test]
+fn repeated_term_leaves_the_checkpoint_its_time() {
+    // The control comes first: a grace below the time that it needs loses it.
+    for (grace, needed, saved) in [("2s", "30000", 0), (ENDLESS, "3000", 2)] {
+        let mut job = direct(2, &["--grace", grace], &["checkpoint", needed]);
+        let started = Instant::now();
+        for sent in 1..=6u32 {
+            job.send(Role::Guard, Signal::SIGTERM);
+            job.waits("the pause between two signals", |_| {
+                started.elapsed() >= Duration::from_millis(150) * sent
+            });
+        }
+        let over = job.ends_within(SOON).code(143).nothing_left();
+        assert_eq!(over.job.out().matches("SAVED").count(), saved, "{}", over.job.err());
+        assert!(saved == 0 || started.elapsed() >= Duration::from_secs(3));
+    }
+}
+
+#[test]
+fn a_second_interrupt_kills_but_not_within_a_second() {
+    let (mut job, first) = loop {
+        let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
+        let guard = job.find(Role::Guard);
+        let first = Instant::now();
+        send(guard, Signal::SIGINT);
+        job.waits("a moment", |_| first.elapsed() > Duration::from_millis(300));
+        send(guard, Signal::SIGINT);
+        // A busy machine may have taken a second for it.
+        if first.elapsed() < Duration::from_millis(900) {
+            break (job, first);
+        }
+    };
+    job.waits("the end of the second", |_| first.elapsed() > Duration::from_millis(1500));
+    assert_eq!(job.roles().iter().filter(|(role, _)| *role == Role::Rank).count(), 2);
+    job.send(Role::Guard, Signal::SIGINT);
+    job.ends_within(SOON).code(130).nothing_left();
+}
+
+#[test]
+fn a_second_interrupt_kills_even_when_the_agent_hangs() {
+    let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
+    job.send(Role::Agent, Signal::SIGSTOP);
+    let first = Instant::now();
+    job.send(Role::Guard, Signal::SIGINT);
+    job.waits("a second", |_| first.elapsed() > Duration::from_millis(1100));
+    job.send(Role::Guard, Signal::SIGINT);
+    job.ends_within(SOON).code(130).nothing_left();
+}
+
+/// A stopped process takes no TERM; of the agent the guard's own deadline remains.
+#[test]
+fn stopped_processes_end_with_the_grace() {
+    for place in PLACES.into_iter().filter(|place| place.exists()) {
+        for stopped in [Role::Rank, Role::Shim, Role::Agent] {
+            let setup = Setup::new(place).env("RANKLAUNCH_GRACE", ENDLESS);
+            let mut job = setup.direct(2, &["--grace", "2s"], &["escape"]);
+            job.says("READY", 2);
+            job.send(stopped, Signal::SIGSTOP);
+            job.send(Role::Guard, Signal::SIGTERM);
+            job.ends_within(SOON).code(143).nothing_left();
+        }
+    }
+}
+
+#[test]
+fn term_ends_every_wait_at_once() {
+    let free = harness::free_port().to_string();
+    for place in PLACES.into_iter().filter(|place| place.exists()) {
+        for (master, sign) in
+            [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
+        {
+            let setup = Setup::new(place)
+                .env("WORLD_SIZE", "2")
+                .env("RANK", "1")
+                .env("MASTER_ADDR", master)
+                .env("MASTER_PORT", &free);
+            let mut job = setup.direct(1, &["--muster", "off"], &["wait"]);
+            job.waits("the wait's beginning", |job| job.err().contains(sign));
+            let began = Instant::now();
+            job.waits("the wait itself", |_| began.elapsed() > Duration::from_millis(300));
+            job.send(Role::Guard, Signal::SIGTERM);
+            // It would wait for half an hour.
+            job.ends_within(SOON).code(143).nothing_left();
+        }
+    }
+}
+
+/// Whoever got hold of a rank's stdout from outside keeps the pipe open.
+#[test]
+fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
+    let setup = Setup::new(Place::Plain);
+    let release = setup.folder().join("release");
+    let mut job = setup.direct(1, &[], &["until", "release"]);
+    job.says("READY", 1);
+    let path = format!("/proc/{}/fd/1", job.find(Role::Rank));
+    let held = std::fs::OpenOptions::new().write(true).open(path).expect("the pipe opens");
+    std::fs::write(release, "").expect("the rank is released");
+    job.ends_within(SOON).code(0).nothing_left();
+    drop(held);
+}
+
+#[test]
+fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
+    for (code, written) in [("0", true), ("3", false)] {
+        let job =
+            Setup::new(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
+        let over = job.ends_within(SOON).code(code.parse().expect("a code")).nothing_left();
+        let file = std::fs::read_to_string(over.job.folder().join("file"));
+        assert_eq!(file.is_ok_and(|file| file == "whole\n"), written);
+        assert!(!written || over.elapsed >= Duration::from_secs(1), "{:?}", over.elapsed);
+    }
+}
+
+/// Who ignores the TERM after success does not keep the job beyond the grace.
+#[test]
+fn a_leftover_that_holds_stdout_is_killed_after_the_grace() {
+    let job = Setup::new(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
+    let over = job.ends_within(SOON).code(0).nothing_left();
+    assert!(over.elapsed >= Duration::from_millis(1900), "{:?}", over.elapsed);
+}
+
+#[test]
+fn what_forks_while_it_is_killed_is_caught() {
+    for place in [Place::Plain, Place::Subreaper] {
+        for program in ["hydra", "bomb"] {
+            for victim in [Role::Guard, Role::Agent, Role::Shim, Role::Rank] {
+                let mut job = Setup::new(place).direct(1, &["--grace", "2s"], &[program]);
+                job.says("READY", 1);
+                let victim_pid = job.find(victim);
+                harness::kill(victim_pid);
+                let over = job.ends_within(SOON);
+                let elapsed = over.elapsed;
+                let _ = match victim {
+                    Role::Guard => over.nothing_left_soon(),
+                    _ => over.nothing_left(),
+                };
+                println!("{program} {victim:?} {place:?}: {elapsed:?}");
+            }
+            let mut job = Setup::new(place).direct(1, &["--grace", "2s"], &[program]);
+            job.says("READY", 1);
+            job.send(Role::Guard, Signal::SIGTERM);
+            job.ends_within(SOON).code(143).nothing_left();
+        }
+    }
+}
+
+/// One pass over what is there, as a script would do it: sooner or later a fork
+/// gets away, though not every time.
+#[test]
+fn control_a_shell_does_not_catch_it() {
+    let escaped = |_| {
+        let script = "./misbehave hydra & wait";
+        let mut job =
+            Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        job.says("READY", 1);
+        for seen in job.processes() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
+        }
+        !job.ends_within(SOON).report().starts_with("at-once 0 ")
+    };
+    assert!((0..20).any(escaped), "every pass caught all of it");
+}
+
+/// DeepSpeed's launcher keeps its ranks in its own session: one that dies there
+/// must take nobody with it before the others had their TERM.
+#[test]
+fn ranks_of_one_session_die_one_by_one() {
+    let setup = Setup::new(Place::Subreaper).env("PYTHONPATH", modules());
+    let program = setup.misbehave();
+    let mut args = harness::run_args("deepspeed", 2);
+    args.extend(["--grace".into(), "10s".into(), "--".into(), program.into()]);
+    args.extend(["checkpoint".into(), "1000".into()]);
+    let mut job = setup.start(&harness::executable(), &args);
+    job.says("READY", 2);
+    let sessions: std::collections::BTreeSet<i32> = job
+        .roles()
+        .into_iter()
+        .filter(|(role, _)| matches!(role, Role::Rank | Role::Shim))
+        .map(|(_, seen)| {
+            let pid = nix::unistd::Pid::from_raw(seen.pid);
+            nix::unistd::getsid(Some(pid)).expect("it lives").as_raw()
+        })
+        .collect();
+    assert_eq!(sessions.len(), 1, "{:#?}", job.roles());
+    job.send(Role::Shim, Signal::SIGKILL);
+    let over = job.ends_within(SOON).code(137).nothing_left();
+    assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
+}
+
+/// The agent is killed when all is said and only the console, which takes nothing, is
+/// waited for: the exit code is the one that was announced.
+#[test]
+fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
+    let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'; exit 5";
+    for kill in [false, true] {
+        let setup = Setup::new(Place::Plain).mute_console();
+        let options = ["--termination-log", "message"];
+        let mut job = setup.direct_of(Path::new("/bin/sh"), 1, &options, &["-c", script]);
+        let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        job.waits("run.json", |_| record.exists());
+        if kill {
+            job.send(Role::Agent, Signal::SIGKILL);
+        }
+        let over = job.ends_within(SOON).code(5);
+        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        assert!(message.contains("code 5"), "{message}");
+    }
+}
+
+/// Processes that outlive SIGKILL cannot be made; ones that refuse it can: they
+/// belong to root, and the launcher does not. It waits for them, but not for ever.
+#[test]
+fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("only root can make a process that its launcher may not signal");
+        return;
+    }
+    for (mode, nproc, stop) in [("become-root", 1, true), ("fail-beside-root", 2, false)] {
+        let setup = Setup::new(Place::Plain).user(65534);
+        let program = setup.folder().join("rooted");
+        // By another process, since a descriptor open for writing forbids execution.
+        let script = "cp misbehave rooted && chmod 4755 rooted";
+        let made = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .current_dir(setup.folder())
+            .status()
+            .expect("a shell");
+        assert!(made.success());
+        let mut job = setup.direct_of(
+            &program,
+            nproc,
+            &["--grace", "3s", "--termination-log", "message"],
+            &[mode],
+        );
+        job.waits("the rank", |job| job.out().matches("READY").count() >= nproc as usize);
+        if stop {
+            job.send(Role::Guard, Signal::SIGTERM);
+        }
+        // Stopped or failed: it keeps to its grace, whatever is left, and the guard does not
+        // wait for what the agent has named. What is left beyond the grace is for a loaded machine.
+        let over = job.ends_within(SOON);
+        assert_eq!(over.code, 83, "{}", over.job.err());
+        assert!(
+            over.elapsed < 3 * Duration::from_secs(3),
+            "{:?}\n{}",
+            over.elapsed,
+            over.job.err()
+        );
+        assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
+        assert!(over.job.err().contains("rooted"), "{}", over.job.err());
+        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        assert!(message.contains("rooted"), "{message}");
+        let run = over.job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        assert!(run.exists(), "{}", over.job.err());
+    }
+}

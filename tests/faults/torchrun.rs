@@ -1,0 +1,120 @@
+//! The same faults below a real torchrun, and what torchrun alone leaves behind.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use harness::faults::{Job, Place, Role, Setup};
+use nix::sys::signal::Signal;
+
+/// Only what never ends is found by it: where something must not wait for the grace, the
+/// grace is longer than anybody's patience.
+const SOON: Duration = harness::PATIENCE;
+/// Longer than [`SOON`].
+const ENDLESS: &str = "10m";
+
+fn torchrun(setup: Setup, nproc: u32, options: &[&str], program: &[&str]) -> Job {
+    let mut args = harness::run_args("torchrun", nproc);
+    args.extend(options.iter().map(OsString::from));
+    args.push("--".into());
+    args.push(setup.misbehave().into());
+    args.extend(program.iter().map(OsString::from));
+    setup.start(&harness::executable(), &args)
+}
+
+fn torchrun_alone(program: &[&str]) -> Job {
+    let setup = Setup::new(Place::Subreaper);
+    let mut args: Vec<OsString> =
+        ["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(OsString::from).into();
+    args.extend(["--master-port".into(), harness::free_port().to_string().into()]);
+    args.extend(["--no-python".into(), setup.misbehave().into()]);
+    args.extend(program.iter().map(OsString::from));
+    setup.start(&harness::python(), &args)
+}
+
+#[test]
+fn nothing_survives_the_sigkill_of_any_one_process() {
+    for victim in [Role::Guard, Role::Agent, Role::Engine, Role::Shim, Role::Rank] {
+        let mut job = torchrun(Setup::new(Place::Subreaper), 2, &[], &["escape"]);
+        job.says("READY", 2);
+        job.send(victim, Signal::SIGKILL);
+        let over = job.ends_within(SOON).code(137);
+        let engine = over.job.err().contains("the engine was killed by SIGKILL");
+        assert!(engine || victim != Role::Engine, "{}", over.job.err());
+        let _ = match victim {
+            Role::Guard => over.nothing_left_soon(),
+            _ => over.nothing_left(),
+        };
+    }
+}
+
+#[test]
+fn nothing_survives_a_crash_with_data_loaders() {
+    let job = torchrun(Setup::new(Place::Subreaper), 2, &[], &["loader"]);
+    job.ends_within(SOON).code(134).nothing_left();
+}
+
+/// The two checks above, without us.
+#[test]
+fn control_torchrun_alone_leaves_them() {
+    let mut job = torchrun_alone(&["escape"]);
+    job.says("READY", 2);
+    let engine = job
+        .processes()
+        .into_iter()
+        .find(|seen| seen.argv.iter().any(|word| word == "torch.distributed.run"))
+        .expect("torchrun");
+    harness::kill(engine.pid);
+    let over = job.ends_within(harness::PATIENCE).code(137);
+    assert!(over.report().contains("\nafter 4 "), "{}", over.report());
+
+    let over = torchrun_alone(&["loader"]).ends_within(harness::PATIENCE).code(1);
+    assert!(!over.report().contains("\nafter 0 "), "{}", over.report());
+}
+
+#[test]
+fn a_stopped_torchrun_ends_with_the_grace() {
+    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
+    job.says("READY", 2);
+    job.send(Role::Engine, Signal::SIGSTOP);
+    job.send(Role::Guard, Signal::SIGTERM);
+    job.ends_within(SOON).code(143).nothing_left();
+}
+
+/// A stopped torchrun cannot end the others when a rank fails; we do, within the grace.
+#[test]
+fn a_stopped_torchrun_does_not_keep_a_failed_job() {
+    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
+    job.says("READY", 2);
+    job.send(Role::Engine, Signal::SIGSTOP);
+    job.send(Role::Rank, Signal::SIGKILL);
+    job.ends_within(SOON).code(137).nothing_left();
+}
+
+/// Node 0's ranks are done; torchrun waits for node 1's up to five minutes.
+#[test]
+fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
+    let port = harness::free_port().to_string();
+    let node = |rank: &str, program: &[&str]| {
+        let setup = Setup::new(Place::Plain)
+            .env("WORLD_SIZE", "2")
+            .env("RANK", rank)
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port);
+        torchrun(setup, 1, &["--muster", "off", "--grace", ENDLESS], program)
+    };
+    let mut zero = node("0", &["until", "/proc/self", "0"]);
+    let mut one = node("1", &["wait"]);
+    zero.says("READY", 1);
+    one.says("READY", 1);
+    // Guard, agent and torchrun: the rank is done.
+    zero.waits("the exit barrier", |job| job.processes().len() == 3);
+    let began = Instant::now();
+    zero.waits("the barrier itself", |_| began.elapsed() > Duration::from_millis(500));
+    zero.send(Role::Guard, Signal::SIGTERM);
+    // In that barrier torchrun hears no signal; without ranks it is not given the whole grace.
+    zero.ends_within(SOON).code(143).nothing_left();
+    one.send(Role::Guard, Signal::SIGTERM);
+    one.ends_within(SOON).code(143).nothing_left();
+}

@@ -1,0 +1,40 @@
+//! Tests that need a namespace of their own: they build it around their own
+//! program, which then runs the `inside_…` half there.
+
+use std::process::Command;
+
+use super::skipped;
+
+/// Printed within the namespace: what fails after it is a failure.
+pub const READY: &str = "the namespace is ready";
+
+/// Runs the ignored test `inside` behind `way_in`, a command line to which a
+/// program and its arguments are appended. Where the machine does not allow the
+/// namespace (READY is never said), this says that it is skipped.
+pub fn run(mut way_in: Command, inside: impl Fn()) {
+    let output = way_in
+        .arg(std::env::current_exe().expect("our own path"))
+        .args(["--exact", name_of(&inside), "--ignored", "--nocapture", "--test-threads=1"])
+        .env("RUST_BACKTRACE", "0")
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            skipped(format_args!("{:?}: {error}", way_in.get_program()));
+            return;
+        }
+    };
+    let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    let said = String::from_utf8_lossy(&said);
+    if !said.contains(READY) {
+        skipped(format_args!("this machine does not allow the namespace: {said}"));
+        return;
+    }
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The name of a test, as the program that it belongs to lists it.
+pub fn name_of<F: Fn()>(_: &F) -> &'static str {
+    let path = std::any::type_name::<F>();
+    path.split_once("::").expect("a function of a program").1
+}

@@ -1,0 +1,212 @@
+//! Real launches through the `direct` engine: every way to end gives the right
+//! code and leaves nothing behind.
+
+use harness::{Launcher, free_port, program, run_args};
+use nix::sys::signal::Signal;
+
+fn direct(nproc: u32, what: &str) -> Launcher {
+    Launcher::ranks("direct", nproc, &[what])
+}
+
+#[test]
+fn one_node_runs_and_says_who_it_is() {
+    let ended = direct(2, "succeed").run().expect_code(0).expect_nothing_left();
+    assert!(ended.out.contains("[r0] rank 0 of 2, local 0, 127.0.0.1:"), "{}", ended.out);
+    assert!(ended.out.contains("[r1] rank 1 of 2, local 1, 127.0.0.1:"), "{}", ended.out);
+    let run =
+        std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json is there");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("run.json is JSON");
+    assert_eq!((&run["exit_code"], &run["plan"]["world_size"]), (&0.into(), &2.into()), "{run:#}");
+    let log = ended.node_folder(0).join("attempt-0/rank-00001.out");
+    assert!(std::fs::read_to_string(log).expect("the log is there").starts_with("rank 1 of 2"));
+}
+
+#[test]
+fn a_secret_in_a_shell_line_is_in_no_file() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), "bash".into(), "-c".into()]);
+    args.push("HF_TOKEN=hunter2 sh -c 'echo ${#HF_TOKEN} letters'".into());
+    let ended = Launcher::new(args).run().expect_code(0);
+    assert!(ended.out.contains("7 letters"), "{}", ended.out);
+    assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+    let mut grep = std::process::Command::new("grep");
+    let found = grep.args(["-rl", "hunter2"]).arg(ended.folder.path()).output().expect("grep runs");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json");
+    assert!(run.contains("HF_TOKEN=*** sh -c"), "{run}");
+}
+
+#[test]
+fn two_nodes_run_one_job() {
+    let port = free_port();
+    // Node 1 waits for the master port, which the job's own rank 0 opens.
+    let node = |rank| {
+        let args = run_args("direct", 2);
+        let meet = ["--".into(), program("meet.py").into_os_string()];
+        Launcher::new(args).args(meet).node(rank, 2, port).start()
+    };
+    let (zero, one) = (node(0), node(1));
+    let zero = zero.wait().expect_code(0).expect_nothing_left();
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("[r1] rank 1 of 4 met"), "{}", zero.out);
+    assert!(one.out.contains("[r3] rank 3 of 4 met"), "{}", one.out);
+}
+
+#[test]
+fn a_failing_rank_gives_its_code_and_ends_the_others() {
+    let ended = direct(3, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+    assert!(ended.err.contains("about to fail"), "the last lines are repeated: {}", ended.err);
+}
+
+#[test]
+fn a_signal_becomes_128_plus_its_number() {
+    let ended = direct(2, "segv-on-rank-0").run().expect_code(139).expect_nothing_left();
+    assert!(ended.err.contains("rank 0 was killed by SIGSEGV"), "{}", ended.err);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    // What is no executable file is a script, and looked for before the start.
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
+    let ended = Launcher::new(args).run().expect_code(64);
+    assert!(ended.err.contains("the script /no/such/program does not exist"), "{}", ended.err);
+
+    // What only the kernel finds out has a shell's code: 127 for a missing interpreter.
+    let launcher = Launcher::new(run_args("direct", 1)).args(["--", "./broken"]);
+    harness::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
+    let ended = launcher.run().expect_code(127).expect_nothing_left();
+    let words = "the program ./broken cannot be executed: ";
+    assert!(ended.err.contains(words) && ended.err.contains("(rank.exec)"), "{}", ended.err);
+}
+
+#[test]
+fn a_script_that_is_not_there_is_refused_before_anything_starts() {
+    let run = |script: &str, more: &[&str]| {
+        Launcher::new(run_args("direct", 1)).args(more).args(["--", script]).run()
+    };
+    let ended = run("no-such.py", &[]).expect_code(64).expect_nothing_left();
+    assert!(ended.err.contains("the script no-such.py does not exist ("), "{}", ended.err);
+    assert!(ended.err.contains("script.file") && !ended.err.contains("[r0"), "{}", ended.err);
+    // Absolute, it counts from nowhere; and whoever knows better has the last word.
+    let ended = run("/no/such.py", &["--lang", "zh"]).expect_code(64);
+    assert!(ended.err.contains("脚本 /no/such.py 不存在：所有"), "{}", ended.err);
+    let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
+    assert!(ended.err.contains("rank 0 exited with code 2"), "{}", ended.err);
+
+    let plan = Launcher::new(["plan", "--device", "cpu", "--python"])
+        .args([harness::python().into_os_string()])
+        .args(["--format", "json", "--", "no-such.py"]);
+    let plan: serde_json::Value =
+        serde_json::from_str(&plan.run().expect_code(64).out).expect("a plan");
+    assert_eq!(plan["refused"]["id"], "script.file", "{plan:#}");
+    assert!(plan["argv"].is_array(), "what it would be stands beside: {plan:#}");
+}
+
+#[test]
+fn term_ends_everything_with_143() {
+    let mut running = direct(2, "escape").start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn ranks_that_ignore_term_are_killed_within_the_grace() {
+    let mut args = run_args("direct", 2);
+    args.extend(["--grace".into(), "2s".into(), "--".into()]);
+    args.extend([program("rank.sh").into_os_string(), "ignore-term".into()]);
+    let mut running = Launcher::new(args).start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
+}
+
+#[test]
+fn a_checkpoint_after_term_is_finished() {
+    let mut running = Launcher::ranks("direct", 2, &["checkpoint", "."]).start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    // Repeating it must not shorten the grace.
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    for rank in 0..2 {
+        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
+    }
+}
+
+#[test]
+fn hup_stops_the_job_unless_nohup() {
+    let mut running = direct(1, "wait").start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    running.wait().expect_code(129).expect_nothing_left();
+
+    let release = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = release.path().to_owned();
+    release.close().expect("only its name is wanted");
+    let mut args = vec![harness::executable().into_os_string()];
+    args.extend(run_args("direct", 1));
+    args.extend([
+        "--".into(),
+        program("rank.sh").into_os_string(),
+        "hup".into(),
+        path.clone().into(),
+    ]);
+    let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    // A second signal that is passed on proves that the first was not fatal.
+    running.signal(Signal::SIGUSR2);
+    std::fs::write(&path, "").expect("the rank is released");
+    let ended = running.wait();
+    std::fs::remove_file(&path).expect("the release is removed");
+    // USR2's default action kills the rank; what matters is that HUP did not stop the job.
+    assert!(!ended.err.contains("SIGHUP"), "{}", ended.err);
+    assert_ne!(ended.code, 129, "{}", ended.err);
+}
+
+#[test]
+fn usr1_reaches_the_rank() {
+    let mut running = direct(2, "usr1").start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGUSR1);
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.out.matches("GOT-USR1").count(), 2, "{}", ended.out);
+}
+
+#[test]
+fn eight_ranks_write_at_once_and_no_line_is_torn() {
+    let filler = "x".repeat(300);
+    let mut args = run_args("direct", 8);
+    args.extend([
+        "--".into(),
+        program("rank.sh").into_os_string(),
+        "lines".into(),
+        filler.clone().into(),
+    ]);
+    let ended = Launcher::new(args).run().expect_code(0).expect_nothing_left();
+    let mut next = [0u32; 8];
+    for line in ended.out.lines() {
+        let (prefix, rest) = line.split_once("] ").expect("every line has its prefix");
+        let rank: usize =
+            prefix.trim_start_matches("[r").parse().expect("the prefix names the rank");
+        assert_eq!(rest, format!("rank {rank} line {} {filler}", next[rank]));
+        next[rank] += 1;
+    }
+    assert_eq!(next, [500; 8]);
+}
+
+#[test]
+fn a_command_engine_gets_the_agreed_values() {
+    let mut args = run_args("command", 3);
+    args.extend(["--".into(), "sh".into(), "-c".into()]);
+    args.push(
+        "echo nodes=$NNODES rank=$NODE_RANK each=$NPROC_PER_NODE at=$MASTER_ADDR; exit 9".into(),
+    );
+    let ended = Launcher::new(args).run().expect_code(9).expect_nothing_left();
+    assert!(ended.out.contains("nodes=1 rank=0 each=3 at=127.0.0.1"), "{}", ended.out);
+}

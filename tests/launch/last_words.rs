@@ -1,0 +1,187 @@
+//! What is said at the end, and by whom: what is left is named also where the agent cannot
+//! say it, on every node, and the engine's own words stand where the engine is the cause.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use harness::faults::{Job, Over, Place, Role, Setup};
+use harness::{Launcher, executable, free_port, program, run_args, skipped};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A job of another user, with `rooted`: its process belongs to root and cannot be ended.
+fn beside_root() -> Option<(Setup, std::path::PathBuf)> {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("only root can make a process that its launcher may not signal");
+        return None;
+    }
+    let setup = Setup::new(Place::Plain).user(65534);
+    let rooted = setup.folder().join("rooted");
+    // By another process, since a descriptor open for writing forbids execution.
+    let script = "cp \"$1\" \"$2\" && chmod 4755 \"$2\"";
+    let mut shell = std::process::Command::new("sh");
+    harness::run_tool(shell.args(["-c", script, "sh"]).args([&setup.misbehave(), &rooted]));
+    Some((setup, rooted))
+}
+
+fn message(over: &Over) -> Value {
+    let text = std::fs::read_to_string(over.job.folder().join("message")).expect("a message");
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+fn is_left(over: &Over) {
+    let left = over.left.iter().any(|seen| seen.argv.iter().any(|word| word == "become-root"));
+    assert!(left, "nothing is left, so nothing was shown: {:#?}", over.left);
+}
+
+/// The guard ends what a killed agent leaves, and nobody else could name what stays.
+#[test]
+fn what_outlives_a_killed_agent_is_named_by_the_guard() {
+    let Some((setup, rooted)) = beside_root() else { return };
+    let mut job = setup.direct_of(&rooted, 1, &[], &["become-root"]);
+    job.says("READY", 1);
+    job.send(Role::Agent, Signal::SIGKILL);
+    let over = job.ends_within(SOON).code(137);
+    is_left(&over);
+    let said = over.job.err();
+    let words = "(rooted) may not be signalled by us and is in state S";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+}
+
+/// The same for `init`, whose command ends and leaves it.
+#[test]
+fn what_outlives_the_command_of_init_is_named() {
+    let Some((setup, rooted)) = beside_root() else { return };
+    let script = "\"$0\" become-root & until [ -e is-root ]; do sleep 0.02; done; exit 7";
+    let words = ["init", "--grace", "1s", "--", "sh", "-c", script];
+    let mut args: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+    args.push(rooted.into());
+    let over = setup.start(&executable(), &args).ends_within(SOON).code(7);
+    is_left(&over);
+    assert!(over.job.err().contains("(rooted) may not be signalled by us"), "{}", over.job.err());
+}
+
+/// The guard has read no settings: where the message goes, and in which language, is left
+/// with it by the agent.
+#[test]
+fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
+    let setup = Setup::new(Place::Plain);
+    let profile = setup.folder().join("p.toml");
+    let text = "[logs]\ntermination_log = \"message\"\n";
+    std::fs::write(&profile, text).expect("a profile");
+    let profile = profile.to_str().expect("a path");
+    let options = ["--profile", profile, "--lang", "zh"];
+    let mut job = setup.direct(1, &options, &["wait"]);
+    job.says("READY", 1);
+    job.send(Role::Agent, Signal::SIGKILL);
+    let over = job.ends_within(SOON).code(137).nothing_left();
+    let message = message(&over);
+    assert_eq!((&message["cause"], &message["code"]), (&json!("agent.killed"), &json!(137)));
+    let text = message["text"].as_str().expect("a text");
+    assert!(text.contains("被 SIGKILL 杀死") && over.job.err().contains(text), "{text}");
+}
+
+/// A verdict that `[exit]` has turned into another code is said, and the agent killed while
+/// it waits for a console that takes nothing.
+#[test]
+fn a_remapped_code_stands_although_the_agent_is_killed() {
+    for kill in [false, true] {
+        let setup = Setup::new(Place::Plain).mute_console().env("BEGIN", "0:0:2");
+        let profile = setup.folder().join("p.toml");
+        std::fs::write(&profile, "[exit]\n68 = 9\n").expect("a profile");
+        let mut args = run_args("torchrun", 2);
+        let python = args.iter().position(|word| word == "--python").expect("it is named");
+        args[python + 1] = program("engine.sh").into();
+        args.extend(["--profile".into(), profile.into()]);
+        let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'";
+        args.extend(["--termination-log", "message", "--", "sh", "-c", script].map(Into::into));
+        let mut job = setup.start(&executable(), &args);
+        let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        job.waits("run.json", |_| record.exists());
+        if kill {
+            job.send(Role::Agent, Signal::SIGKILL);
+        }
+        let over = job.ends_within(SOON).code(9);
+        assert_eq!(message(&over)["code"], 9, "killed: {kill}");
+    }
+}
+
+fn node(setup: Setup, rank: u32, port: u16, words: &[&str]) -> Job {
+    let setup = setup
+        .env("WORLD_SIZE", "2")
+        .env("RANK", rank.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string());
+    let options = ["--grace", "3s", "--termination-log", "message"];
+    setup.direct_of(Path::new(words[0]), 1, &options, &words[1..])
+}
+
+/// All ranks of all nodes ended well, and a process of node 0 cannot be ended.
+#[test]
+fn what_a_node_cannot_end_is_told_to_the_others() {
+    let Some((setup, rooted)) = beside_root() else { return };
+    let port = free_port();
+    let rooted = rooted.to_str().expect("a path");
+    let script = "\"$0\" become-root & until [ -e is-root ]; do sleep 0.02; done";
+    let zero = node(setup, 0, port, &["/bin/sh", "-c", script, rooted]);
+    let one = node(Setup::new(Place::Plain), 1, port, &["/bin/true"]);
+    let zero = zero.ends_within(SOON).code(83);
+    is_left(&zero);
+    let one = one.ends_within(SOON).code(92).nothing_left();
+    for over in [zero, one] {
+        let said = over.job.err();
+        let words = "processes that ranklaunch may not signal are left";
+        assert!(said.contains(words) && said.contains("(rooted, S, "), "{said}");
+        let message = message(&over);
+        assert_eq!((&message["cause"], &message["node"]), (&json!("forbidden"), &json!(0)));
+    }
+}
+
+/// The nodes have agreed on the first failure long before SIGKILL has not worked.
+#[test]
+fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
+    let Some((setup, rooted)) = beside_root() else { return };
+    let port = free_port();
+    let mut zero = node(setup, 0, port, &[rooted.to_str().expect("a path"), "become-root"]);
+    let other = Setup::new(Place::Plain);
+    let waits = other.misbehave();
+    let mut one = node(other, 1, port, &[waits.to_str().expect("a path"), "wait"]);
+    zero.says("READY", 1);
+    one.says("READY", 1);
+    zero.send(Role::Guard, Signal::SIGTERM);
+    let zero = zero.ends_within(SOON).code(83);
+    is_left(&zero);
+    one.ends_within(SOON).nothing_left();
+    let message = message(&zero);
+    assert_eq!(message["cause"], "forbidden");
+    let text = message["text"].as_str().expect("a text");
+    assert!(text.contains("(rooted, S, "), "{text}");
+    assert!(
+        text.contains("the job ended for: stopped from outside by SIGTERM on node 0"),
+        "{text}"
+    );
+    assert!(zero.job.err().contains("exit code 83 (forbidden)"), "{}", zero.job.err());
+}
+
+/// What an engine says before any rank begins is the only clue to why none did.
+#[test]
+fn the_engines_last_lines_stand_where_it_is_the_cause() {
+    for name in ["torchrun", "accelerate", "deepspeed"] {
+        let mut args = run_args(name, 2);
+        let python = args.iter().position(|word| word == "--python").expect("it is named");
+        args[python + 1] = program("engine.sh").into();
+        let launcher = Launcher::new(args).args(["--", "true"]);
+        let said = "first line of many\nImportError: libfoo.so.1: cannot open";
+        let ended = launcher.env("SAY", said).run().expect_code(68).expect_nothing_left();
+        let (_, block) = ended.err.split_once("── last 2 lines of the engine:").expect("its lines");
+        let lines: Vec<&str> = block.lines().skip(1).take(3).collect();
+        assert_eq!(
+            lines[..2],
+            ["   first line of many", "   ImportError: libfoo.so.1: cannot open"]
+        );
+        assert!(lines[2].contains("ended before any rank began: exit code 1"), "{lines:?}");
+    }
+}

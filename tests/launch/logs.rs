@@ -1,0 +1,319 @@
+//! Logs of real launches when things go wrong: what a rank wrote is in its file,
+//! and no sink holds a rank up.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use harness::{Ended, Launcher, executable, run_args, skipped, wait_until};
+
+fn shell(nproc: u32, options: &[&str], script: &str) -> Launcher {
+    let mut args = run_args("direct", nproc);
+    args.extend(options.iter().map(Into::into));
+    args.extend(["--".into(), "sh".into(), "-c".into(), script.into()]);
+    Launcher::new(args)
+}
+
+fn log(ended: &Ended, name: &str) -> Vec<u8> {
+    let path = ended.node_folder(0).join("attempt-0").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn sixty_four_ranks_lose_and_tear_nothing() {
+    let script = "i=0; while [ $i -lt 100 ]; do echo \"rank $RANK line $i end\"; i=$((i+1)); done";
+    let ended = shell(64, &[], script).run().expect_code(0).expect_nothing_left();
+    let wanted = |rank: usize| {
+        (0..100).map(|line| format!("rank {rank} line {line} end\n")).collect::<String>()
+    };
+    for rank in 0..64 {
+        let written = log(&ended, &format!("rank-{rank:05}.out"));
+        assert_eq!(String::from_utf8_lossy(&written), wanted(rank));
+    }
+    let mut next = [0; 64];
+    for line in ended.out.lines() {
+        let (prefix, rest) = line.split_once("] ").expect("every line has its prefix");
+        let rank: usize = prefix.trim_start_matches("[r").parse().expect("a rank of two digits");
+        assert_eq!(rest, format!("rank {rank} line {} end", next[rank]));
+        next[rank] += 1;
+    }
+    assert_eq!(next, [100; 64]);
+}
+
+#[test]
+fn a_line_of_100_mb_is_whole_in_the_file_and_cut_on_the_console() {
+    let script = "head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after";
+    let options = ["--log-cap-rank", "2GiB", "--console", "all"];
+    let ended = shell(2, &options, script).run().expect_code(0).expect_nothing_left();
+    for rank in 0..2 {
+        let written = log(&ended, &format!("rank-{rank:05}.out"));
+        assert_eq!(written.len(), 100_000_000 + "\nafter\n".len());
+        assert!(written.ends_with(b"x\nafter\n"));
+    }
+    let longest = ended.out.lines().map(str::len).max().unwrap_or_default();
+    assert!(longest <= 16 * 1024 + "[r0] ".len(), "{longest}");
+}
+
+#[test]
+fn a_burst_at_exit_reaches_the_file() {
+    // The rank is gone before a reader can have taken more than its pipe holds.
+    let script = "head -c 30000000 /dev/zero | tr '\\0' '\\n' & wait; exit 3";
+    let ended = shell(2, &["--console", "none"], script).run().expect_code(3).expect_nothing_left();
+    let lengths: Vec<usize> =
+        (0..2).map(|rank| log(&ended, &format!("rank-{rank:05}.out")).len()).collect();
+    // The first to fail wrote all of it; the other may have been stopped before.
+    assert!(lengths.contains(&30_000_000), "{lengths:?}");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_raw_in_the_file_and_escaped_on_the_console() {
+    let script =
+        "printf 'a\\000b\\377c\\033[31mred\\n'; printf '10%%\\r20%%\\r30%%\\n'; printf tail";
+    let ended = shell(2, &[], script).run().expect_code(0);
+    let written = log(&ended, "rank-00000.out");
+    assert_eq!(written, b"a\0b\xffc\x1b[31mred\n10%\r20%\r30%\ntail");
+    assert!(!ended.out.contains('\0') && !ended.out.contains('\u{fffd}'), "{:?}", ended.out);
+    assert!(ended.out.contains("[r0] tail\n"), "{:?}", ended.out);
+    assert!(ended.out.contains("30%"), "{:?}", ended.out);
+}
+
+/// Nobody reads the console; 40 MB do not fit any pipe.
+#[test]
+fn a_console_that_is_never_read_holds_no_rank() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "head -c 40000000 /dev/zero | tr '\\0' '\\n'; : > done";
+    let unread = || std::io::pipe().expect("a pipe");
+
+    let (out, out_write) = unread();
+    let (err, err_write) = unread();
+    let mut command = Command::new(executable());
+    command
+        .args(run_args("direct", 1))
+        .args(["--log-cap-rank", "1GiB", "--", "sh", "-c", script])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(OwnedFd::from(out_write))
+        .stderr(OwnedFd::from(err_write));
+    let mut launcher = command.spawn().expect("it starts");
+    drop(command);
+    let status = wait_until("the end", || launcher.try_wait().expect("wait works"));
+    assert_eq!(status.code(), Some(0));
+    assert!(folder.path().join("done").exists());
+    let run = folder.path().join("ranklaunch-logs/latest/node-0/attempt-0/rank-00000.out");
+    assert_eq!(std::fs::metadata(run).expect("the log").len(), 40_000_000);
+    drop((out, err));
+
+    // The control: the same script on the same kind of pipe stays in its write.
+    std::fs::remove_file(folder.path().join("done")).expect("it was made");
+    let (out, out_write) = unread();
+    let mut control = Command::new("sh");
+    control.args(["-c", script]).current_dir(folder.path()).stdout(OwnedFd::from(out_write));
+    let mut blocked = control.spawn().expect("it starts");
+    drop(control);
+    let pid = i32::try_from(blocked.id()).expect("a pid");
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
+        assert!(blocked.try_wait().expect("wait works").is_none(), "pid {pid} was not held up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Without a reader its writers end by SIGPIPE, and the shell with them.
+    drop(out);
+    wait_until("the control's end", || blocked.try_wait().expect("wait works"));
+}
+
+/// A log folder of 4 MB, in a mount namespace of its own.
+#[test]
+fn a_full_disk_holds_no_rank_and_is_said() {
+    let mounts = "mkdir logs && mount -t tmpfs -o size=4m none logs && exec \"$0\" \"$@\"";
+    let allowed =
+        Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|it| it.success());
+    if !allowed {
+        skipped("no mount namespace can be made here");
+        return;
+    }
+    let mut args: Vec<std::ffi::OsString> =
+        ["-m", "sh", "-c", mounts].into_iter().map(Into::into).collect();
+    args.push(executable().into_os_string());
+    args.extend(run_args("direct", 1));
+    args.extend(["--log-dir", "logs", "--console", "none", "--", "sh", "-c"].map(Into::into));
+    args.push("head -c 20000000 /dev/zero | tr '\\0' '\\n'; : > done".into());
+    let ended = Launcher::of(Command::new("unshare"), args).run().expect_code(0);
+    assert!(ended.folder.path().join("done").exists(), "{}", ended.err);
+    assert!(ended.err.contains("No space left on device"), "{}", ended.err);
+    assert_eq!(ended.err.matches("cannot be written").count(), 1, "said once: {}", ended.err);
+}
+
+/// Without us a rank writes to a pipe and no limit on files concerns it.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk_and_ends_nobody() {
+    let limited = "ulimit -f 100; exec \"$0\" \"$@\"";
+    let mut args: Vec<std::ffi::OsString> = ["-c", limited].into_iter().map(Into::into).collect();
+    args.push(executable().into_os_string());
+    args.extend(run_args("direct", 2));
+    let script = "head -c 300000 /dev/zero | tr '\\0' '\\n'; echo FINISHED >&2; \
+                  trap - XFSZ; head -c 300000 /dev/zero > file-$RANK; echo code $? >&2";
+    args.extend(["--console", "errors", "--", "sh", "-c", script].map(Into::into));
+    let ended = Launcher::of(Command::new("sh"), args).run().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.err.matches("FINISHED").count(), 2, "{}", ended.err);
+    assert!(ended.err.contains("cannot be written: File too large"), "{}", ended.err);
+    // The ranks have the signal as it was: 128 + SIGXFSZ.
+    assert_eq!(ended.err.matches("code 153").count(), 2, "{}", ended.err);
+    let dropped = &run_json(&ended)["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
+    assert!(dropped.as_u64().is_some_and(|bytes| bytes > 150_000), "{dropped}");
+}
+
+fn run_json(ended: &Ended) -> serde_json::Value {
+    let path = ended.node_folder(0).join("run.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{error}"));
+    serde_json::from_str(&text).expect("run.json")
+}
+
+/// Makes a FIFO of rank 0's log file: a disk as slow as whoever reads it. The pattern is read
+/// anew each time, since the rank may begin before its file is there; and the FIFO takes the
+/// file's place in one step, so that there always is one.
+const SLOW: &str = "log='ranklaunch-logs/run-*/node-0/attempt-0/rank-00000.out'
+    echo begin; until [ -s $log ]; do sleep 0.05; done
+    mkfifo slow; sleep 1.1; mv slow $log; echo made; : > made; until [ -e go ]; do sleep 0.05; done
+    ";
+
+fn slow_file(folder: &Path) -> PathBuf {
+    let runs = folder.join("ranklaunch-logs");
+    wait_until("the slow file", || folder.join("made").exists().then_some(()));
+    let run = std::fs::read_link(runs.join("latest")).expect("the run");
+    runs.join(run).join("node-0/attempt-0/rank-00000.out")
+}
+
+#[test]
+fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
+    // 6 MB at 1 MB/s: longer than any fixed pause, and never 5 s without a byte.
+    let script = format!("{SLOW} head -c 6000000 /dev/zero | tr '\\0' x; echo LAST WORDS; exit 3");
+    let job = shell(1, &["--console", "none", "--termination-log", "message"], &script).start();
+    let file = slow_file(job.folder());
+    let folder = job.folder().to_owned();
+    std::fs::write(folder.join("go"), "").expect("written");
+    let reader = std::thread::spawn(move || {
+        let mut file = File::open(file).expect("opened");
+        let mut all = Vec::new();
+        let mut piece = vec![0; 50_000];
+        let mut said_before_the_end = false;
+        loop {
+            let read = file.read(&mut piece).expect("read");
+            if read == 0 {
+                return (all, said_before_the_end);
+            }
+            all.extend_from_slice(&piece[..read]);
+            said_before_the_end |= all.len() < 5_000_000 && folder.join("message").exists();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let ended = job.wait().expect_code(3).expect_nothing_left();
+    let (all, said_before_the_end) = reader.join().expect("read");
+    assert!(all.ends_with(b"xLAST WORDS\n"), "{} bytes", all.len());
+    assert!(all.len() > 6_000_000, "{} bytes", all.len());
+    assert!(said_before_the_end, "the termination message does not wait for the disk");
+    let run = run_json(&ended);
+    assert_eq!(run["logs"]["owners"]["rank 0"]["dropped_file_bytes"], 0, "{}", run["logs"]);
+    assert!(!ended.err.contains("not complete"), "{}", ended.err);
+}
+
+/// Neither the ranks nor the disk ever end: the last words come all the same, and all
+/// of it within the grace.
+#[test]
+fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
+    for grace in ["2s", "5s"] {
+        let script = format!("{SLOW} trap '' TERM; echo READY >&2; while :; do sleep 0.1; done");
+        let options = ["--grace", grace, "--console", "errors", "--termination-log", "message"];
+        let job = shell(1, &options, &script).start();
+        let file = slow_file(job.folder());
+        std::fs::write(job.folder().join("go"), "").expect("written");
+        wait_until("the rank's last words", || job.err().contains("READY").then_some(()));
+        job.signal(Signal::SIGTERM);
+        let ended = job.wait().expect_code(143).expect_nothing_left();
+        // Past the grace the guard would have taken over, which is another verdict.
+        assert!(ended.err.contains("exit code 143 (stopped.signal)"), "{grace}: {}", ended.err);
+        let message = std::fs::read_to_string(ended.folder.path().join("message"));
+        assert!(message.is_ok_and(|text| text.contains("stopped.signal")), "{grace}");
+        let run = run_json(&ended);
+        let dropped = &run["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
+        let said = String::from_utf8_lossy(&log(&ended, "rank-00000.err")).into_owned();
+        let some = dropped.as_u64().is_some_and(|bytes| bytes > 0);
+        assert!(some, "{grace}: {} {said}", run["logs"]);
+        drop(file);
+    }
+}
+
+#[test]
+fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
+    let local = tempfile::tempdir().expect("a folder");
+    let left = || {
+        let entries = std::fs::read_dir(local.path()).expect("read").flatten();
+        entries.filter(|it| it.file_name().to_string_lossy().starts_with("ranklaunch-")).count()
+    };
+    let mut job =
+        shell(1, &[], "echo READY; exec sleep 300").env("TMPDIR", local.path().as_os_str()).start();
+    job.says("READY", 1);
+    assert_eq!(left(), 1, "the control: it is there while the job runs");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(job.agent()), Signal::SIGKILL)
+        .expect("killed");
+    let ended = job.wait();
+    assert_eq!((ended.code, left()), (137, 0), "{}", ended.err);
+}
+
+#[test]
+fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
+    let script = "[ $RANK = 0 ] || exec sleep 60
+        printf 'a\\033]0;owned\\007b\\033[2Jc\\000d\\033[8m\\n' >&2; exit 3";
+    let ended = shell(2, &[], script).run().expect_code(3).expect_nothing_left();
+    let (_, block) = ended.err.split_once("── last").expect("the closing block");
+    let line = r"a\x1b]0;owned\x07b\x1b[2Jc\x00d";
+    assert!(block.contains(line), "{block:?}");
+    let raw = ended.err.replace("\x1b[8m\x1b[0m", "");
+    assert!(!raw.contains(['\x1b', '\0', '\x07']), "{raw:?}");
+    // The control: the rank did write them.
+    assert!(log(&ended, "rank-00000.err").starts_with(b"a\x1b]0;owned\x07"));
+}
+
+#[test]
+fn a_log_folder_that_was_removed_is_made_again_and_said() {
+    let script = "echo before; until [ -e go ]; do sleep 0.05; done; sleep 1.1; echo after";
+    let job = shell(2, &["--console", "none"], script).start();
+    let runs = job.folder().join("ranklaunch-logs");
+    let first = || {
+        let run = std::fs::read_link(runs.join("latest")).ok()?;
+        let file = runs.join(run).join("node-0/attempt-0/rank-00001.out");
+        std::fs::metadata(file).is_ok_and(|it| it.len() == 7).then_some(())
+    };
+    wait_until("the first line", first);
+    std::fs::remove_dir_all(&runs).expect("removed");
+    std::fs::write(job.folder().join("go"), "").expect("written");
+    let ended = job.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.err.matches("were removed or cut while the job ran").count(), 1);
+    let found = std::fs::read_dir(&runs).expect("made again").flatten().next().expect("the run");
+    let node = found.path().join("node-0");
+    let held = std::fs::read_to_string(node.join("attempt-0/rank-00000.out")).expect("the log");
+    assert!(held.starts_with("[ranklaunch] 7 bytes") && held.ends_with("after\n"), "{held}");
+    let run = std::fs::read_to_string(node.join("run.json")).expect("run.json");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
+    assert_eq!(run["logs"]["owners"]["rank 0"]["removed_file_bytes"], 7);
+}
+
+#[test]
+fn a_log_folder_that_cannot_be_used_is_said_once() {
+    let said = |more: &[&str]| {
+        let options = [&["--log-dir", "/dev/null/logs"], more].concat();
+        let ended = shell(1, &options, "echo hello").run().expect_code(0);
+        assert_eq!(ended.err.matches("log folder /dev/null/logs cannot be used").count(), 1);
+        ended.err
+    };
+    let err = said(&[]);
+    assert_eq!(err.matches("/dev/null/logs").count(), 1, "{err}");
+    assert!(!err.contains("disk.logs"), "{err}");
+    // The control: the check did see it.
+    let err = said(&["--severity", "disk.logs=warn"]);
+    assert!(err.contains("no file can be written in /dev/null/logs"), "{err}");
+}

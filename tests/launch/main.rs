@@ -1,0 +1,16 @@
+//! Launches on one node: engines, readiness, logs, the terminal and `init`.
+
+mod binding;
+mod direct;
+mod init;
+mod interactive;
+mod last_words;
+mod logs;
+mod nested;
+mod old_kernels;
+mod one_file;
+mod ranks_begun;
+mod readiness;
+mod secrets;
+mod tasks;
+mod torchrun;

@@ -1,0 +1,73 @@
+//! `--nested`: a job inside of a rank of another one has its own ranks, its own port and one
+//! node, whatever the outer launcher's variables count.
+
+use std::process::Command;
+
+use harness::{Launcher, executable, free_port, python, run_args};
+
+/// `ranklaunch run` with two ranks that say who they are, as words of another command line.
+fn inner(nested: bool) -> Vec<String> {
+    let mut words = vec![executable().display().to_string()];
+    words.extend(run_args("direct", 2).iter().map(|word| word.to_string_lossy().into_owned()));
+    words.extend(nested.then(|| "--nested".to_owned()));
+    let say =
+        "echo inner $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT";
+    words.extend(["--", "sh", "-c", say].map(str::to_owned));
+    words
+}
+
+/// What each inner rank said: `0/2 0/2` and the port.
+fn said(out: &str) -> Vec<(String, String)> {
+    let lines = out.lines().filter_map(|line| line.split_once("inner ").map(|(_, rest)| rest));
+    let of = |line: &str| {
+        let (who, place) = line.rsplit_once(' ').expect("who and where");
+        let (address, port) = place.rsplit_once(':').expect("a port");
+        assert_eq!(address, "127.0.0.1");
+        (who.to_owned(), port.to_owned())
+    };
+    let mut said: Vec<_> = lines.map(of).collect();
+    said.sort();
+    said
+}
+
+#[test]
+fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
+    let port = free_port();
+    let node = |rank: u32| {
+        let mut args: Vec<String> =
+            ["-m", "torch.distributed.run", "--nnodes", "2"].map(str::to_owned).into();
+        args.extend(["--nproc-per-node", "1", "--node-rank"].map(str::to_owned));
+        args.extend([rank.to_string(), "--master-addr".into(), "127.0.0.1".into()]);
+        args.extend(["--master-port".into(), port.to_string(), "--no-python".into()]);
+        Launcher::of(Command::new(python()), args).args(inner(true)).start()
+    };
+    for node in [0, 1].map(node) {
+        let ended = node.wait().expect_code(0).expect_nothing_left();
+        let said = said(&ended.out);
+        let who: Vec<&str> = said.iter().map(|(who, _)| who.as_str()).collect();
+        assert_eq!(who, ["0/2 0/2", "1/2 1/2"], "{}\n{}", ended.out, ended.err);
+        assert!(said.iter().all(|(_, own)| *own != port.to_string()), "{said:?}");
+    }
+}
+
+#[test]
+fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
+    let outer = |nested| {
+        let mut args = run_args("direct", 2);
+        args.push("--".into());
+        args.extend(inner(nested).into_iter().map(Into::into));
+        Launcher::new(args).run().expect_nothing_left()
+    };
+    let ended = outer(true).expect_code(0);
+    let said = said(&ended.out);
+    let who: Vec<&str> = said.iter().map(|(who, _)| who.as_str()).collect();
+    assert_eq!(who, ["0/2 0/2", "0/2 0/2", "1/2 1/2", "1/2 1/2"], "{}", ended.out);
+    let mut ports: Vec<&str> = said.iter().map(|(_, port)| port.as_str()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 2, "a port for each inner job: {said:?}");
+
+    let refused = outer(false).expect_code(65);
+    assert!(refused.err.contains("(nested)"), "{}", refused.err);
+    assert!(refused.err.contains("ranklaunch rank -- "), "{}", refused.err);
+}

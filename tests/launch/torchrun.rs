@@ -1,0 +1,96 @@
+//! Real torchrun, real gloo: what is torchrun's own, and that we end with the
+//! truth where torchrun ends with 1.
+
+use harness::{Ended, Launcher, Running, free_port, run_args, wait_until};
+use nix::sys::signal::Signal;
+
+fn torchrun(nproc: u32, what: &str) -> Launcher {
+    Launcher::ranks("torchrun", nproc, &[what])
+}
+
+#[test]
+fn two_nodes_reduce_over_gloo() {
+    let port = free_port();
+    let train = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/train.py");
+    let node = |rank| {
+        let mut args = run_args("torchrun", 2);
+        args.extend(["--".into(), train.clone().into_os_string()]);
+        Launcher::new(args).node(rank, 2, port).start()
+    };
+    let (zero, one): (Running, Running) = (node(0), node(1));
+    let zero: Ended = zero.wait().expect_code(0).expect_nothing_left();
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.out.contains("[r0] step 2: all-reduce gives 14"), "{}\n{}", zero.out, zero.err);
+    assert!(zero.out.contains("[r1] rank 1 of 4 on node 0"), "{}", zero.out);
+    assert!(one.out.contains("[r2] rank 2 of 4 on node 1"), "{}", one.out);
+}
+
+#[test]
+fn a_failing_rank_gives_its_own_code() {
+    let ended = torchrun(2, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+}
+
+#[test]
+fn a_segfault_gives_139() {
+    torchrun(2, "segv-on-rank-0").run().expect_code(139).expect_nothing_left();
+}
+
+#[test]
+fn term_gives_143_and_a_checkpoint_its_time() {
+    let mut running = Launcher::ranks("torchrun", 2, &["checkpoint", "."]).start();
+    running.says("READY", 2);
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    for rank in 0..2 {
+        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
+    }
+}
+
+/// torchrun during its rendezvous: node 1 never comes.
+#[test]
+fn term_during_the_rendezvous_ends_at_once() {
+    // With a muster node 0 would not start torchrun before node 1 is there.
+    let launcher = torchrun(1, "succeed").node(0, 2, free_port()).env("RANKLAUNCH_MUSTER", "off");
+    // Nobody is there who could use the grace, which is longer than our patience.
+    let running = launcher.env("RANKLAUNCH_GRACE", "10m").start();
+    wait_until("torchrun", || {
+        running
+            .processes()
+            .iter()
+            .any(|process| process.command().contains("torch.distributed.run"))
+            .then_some(())
+    });
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn hup_is_a_stop_and_nohup_is_not() {
+    let mut running = torchrun(1, "wait").start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    running.wait().expect_code(129).expect_nothing_left();
+
+    let mut args = vec![harness::executable().into_os_string()];
+    args.extend(run_args("torchrun", 1));
+    args.extend(["--".into(), harness::program("rank.sh").into_os_string()]);
+    args.extend(["hup", "release"].map(Into::into));
+    let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
+    running.says("READY", 1);
+    running.signal(Signal::SIGHUP);
+    std::fs::write(running.folder().join("release"), "").expect("a file");
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert!(ended.out.contains("over") && !ended.err.contains("SIGHUP"), "{}", ended.err);
+}
+
+/// accelerate starts torchrun's machinery itself; the shim and the codes are the same.
+#[test]
+fn accelerate_runs_two_ranks_and_gives_their_code() {
+    let ended = Launcher::ranks("accelerate", 2, &["exit-7-on-rank-1"])
+        .run()
+        .expect_code(7)
+        .expect_nothing_left();
+    assert!(ended.err.contains("rank 1 exited with code 7"), "{}", ended.err);
+}

@@ -1,0 +1,337 @@
+//! Several launchers on loopback: they agree before anything starts, and share
+//! one verdict.
+
+use harness::{Ended, Launcher, Running, free_port, kill, program, run_args, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// One node of a job of `nodes`, running `rank.sh WHAT` in `nproc` ranks.
+fn node(rank: u32, nodes: u32, port: u16, more: &[&str], what: &str) -> Launcher {
+    node_with(2, rank, nodes, port, more, what)
+}
+
+fn node_with(nproc: u32, rank: u32, nodes: u32, port: u16, more: &[&str], what: &str) -> Launcher {
+    let mut args = run_args("direct", nproc);
+    args.extend(more.iter().map(Into::into));
+    args.extend(["--".into(), program("rank.sh").into_os_string(), what.into()]);
+    Launcher::new(args).node(rank, nodes, port)
+}
+
+fn start(nodes: u32, more: &[&str], what: &str) -> Vec<Running> {
+    let port = free_port();
+    (0..nodes).map(|rank| node(rank, nodes, port, more, what).start()).collect()
+}
+
+/// The line of the closing block that names the cause, without this node's own part.
+fn cause(ended: &Ended) -> String {
+    let line = ended.err.lines().rev().find(|line| line.starts_with("── ranklaunch: "));
+    let line = line.unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
+    line.rsplit_once("after ").map_or(line, |(cause, _)| cause).to_owned()
+}
+
+fn run_json(ended: &Ended, node: u32) -> Value {
+    let text = std::fs::read_to_string(ended.node_folder(node).join("run.json"));
+    serde_json::from_str(&text.expect("run.json is there")).expect("it is JSON")
+}
+
+#[test]
+fn three_nodes_run_one_plan() {
+    let ended: Vec<Ended> = start(3, &[], "succeed").into_iter().map(Running::wait).collect();
+    let mut ids = std::collections::BTreeSet::new();
+    for (node, ended) in (0..).zip(ended) {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert!(
+            ended.err.contains("all 3 nodes agree: 2 processes each, 6 in all"),
+            "{}",
+            ended.err
+        );
+        assert!(
+            ended.err.contains("the connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
+        let run = run_json(&ended, node);
+        assert_eq!(run["plan"]["world_size"], 6);
+        ids.insert(run["run_id"].as_str().expect("an id").to_owned());
+    }
+    assert_eq!(ids.len(), 1, "one run id: {ids:?}");
+}
+
+/// The scopes in which a node decided on a plan, in order, as its journal says.
+fn scopes(ended: &Ended, node: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(ended.node_folder(node).join("agent.jsonl"));
+    let lines = text.expect("agent.jsonl is there");
+    let events = lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    let decided = events.filter(|event: &Value| event["fields"]["message"] == "decided");
+    let scope = |event: Value| event["fields"]["scope"].as_str().expect("a scope").to_owned();
+    decided.map(scope).collect()
+}
+
+/// Planning twice for one scope would be two answers to one question.
+#[test]
+fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
+    let alone = Launcher::ranks("direct", 2, &["succeed"]).run().expect_code(0);
+    assert_eq!(scopes(&alone, 0), ["Alone"]);
+    let ended: Vec<Ended> = start(4, &[], "succeed").into_iter().map(Running::wait).collect();
+    for (node, ended) in (0..).zip(ended) {
+        let ended = ended.expect_code(0);
+        let after = match node {
+            0 => "ForAll { fewest: 2, heads: None }",
+            _ => "Agreed { nproc: 2, heads: None }",
+        };
+        assert_eq!(scopes(&ended, node), ["Alone", after], "node {node}");
+    }
+    // Node 0 waits for nobody, and knew that from the start.
+    let without = node(0, 2, free_port(), &["--muster", "off"], "succeed").run().expect_code(0);
+    assert_eq!(scopes(&without, 0), ["Alone"]);
+}
+
+#[test]
+fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
+    let mut nodes = start(3, &[], "wait");
+    nodes.iter_mut().for_each(|node| node.says("READY", 2));
+    let victim = wait_until("a rank of node 1", || {
+        nodes[1].processes().into_iter().find(|process| process.command().starts_with("sleep 300"))
+    });
+    kill(victim.pid);
+    let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+    let causes: Vec<String> = ended.iter().map(cause).collect();
+    assert!(
+        causes[0].contains(" on node 1 (") && causes[0].contains(") was killed by SIGKILL"),
+        "{causes:?}"
+    );
+    assert!(causes.iter().all(|cause| *cause == causes[0]), "{causes:?}");
+    for (node, (ended, code)) in (0..).zip(ended.into_iter().zip([143, 137, 143])) {
+        let ended = ended.expect_code(code).expect_nothing_left();
+        let run = run_json(&ended, node);
+        assert_eq!(
+            (&run["verdict"]["node"], &run["verdict"]["id"]),
+            (&1.into(), &"rank.signal".into())
+        );
+    }
+}
+
+#[test]
+fn a_failure_for_good_gives_92_elsewhere_and_its_last_lines_everywhere() {
+    let ended: Vec<Ended> =
+        start(2, &[], "exit-7-on-rank-1").into_iter().map(Running::wait).collect();
+    for (ended, code) in ended.into_iter().zip([7, 92]) {
+        let ended = ended.expect_code(code).expect_nothing_left();
+        assert!(cause(&ended).contains("rank 1 on node 0 ("), "{}", ended.err);
+        assert!(cause(&ended).ends_with(") exited with code 7 "), "{}", ended.err);
+        assert!(ended.err.contains("about to fail"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_killed_launcher_is_named_by_the_others() {
+    for victim in [1usize, 0] {
+        let mut nodes = start(3, &[], "wait");
+        nodes.iter_mut().for_each(|node| node.says("READY", 2));
+        kill(nodes[victim].agent());
+        let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+        for (node, ended) in ended.into_iter().enumerate() {
+            let code = if node == victim { 137 } else { 143 };
+            let ended = ended.expect_code(code).expect_nothing_left();
+            if node != victim {
+                let words = format!("the agent of node {victim} (");
+                assert!(cause(&ended).contains(&words), "{}", ended.err);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stop_from_outside_of_one_node_stops_all() {
+    let mut nodes = start(2, &[], "wait");
+    nodes.iter_mut().for_each(|node| node.says("READY", 2));
+    nodes[1].signal(Signal::SIGTERM);
+    for node in nodes {
+        let ended = node.wait().expect_code(143).expect_nothing_left();
+        assert!(
+            cause(&ended).contains("stopped from outside by SIGTERM on node 1"),
+            "{}",
+            ended.err
+        );
+    }
+}
+
+#[test]
+fn term_during_the_gathering_ends_at_once() {
+    let running = node(0, 2, free_port(), &[], "succeed").start();
+    wait_until("the gathering", || running.err().contains("connections between").then_some(()));
+    // It would wait for half an hour.
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn nodes_that_disagree_are_refused_on_both_sides() {
+    let port = free_port();
+    let rows: [(u32, &[&str], &str); 2] = [
+        (3, &[], "asks for 3 processes"),
+        (2, &["--layout", "ulysses-world"], "layout rule ulysses-world"),
+    ];
+    for (nproc, more, words) in rows {
+        let zero = node(0, 2, port, &[], "succeed");
+        for node in [zero, node_with(nproc, 1, 2, port, more, "succeed")].map(Launcher::start) {
+            let ended = node.wait();
+            assert!(matches!(ended.code, 66 | 88), "{}\n{}", ended.code, ended.err);
+            assert!(ended.err.contains(words), "{words}\n{}", ended.err);
+            assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+        }
+    }
+    // It may as well be a node of another job: it is told at once, and node 0 goes on
+    // waiting for its own.
+    let more = ["--wait-timeout", "4s"];
+    let nodes = [node(0, 2, port, &more, "succeed"), node(1, 3, port, &[], "succeed")];
+    let [zero, one] = nodes.map(Launcher::start).map(|node| node.wait().expect_code(88));
+    assert!(one.err.contains("counts 3 nodes, and node 0 counts 2"), "{}", one.err);
+    let words = format!(") belongs to the job of 3 nodes on port {port}: rejected");
+    assert!(zero.err.contains(&words), "{}", zero.err);
+    let (_, verdict) = zero.err.split_once("refused: ").expect("a refusal");
+    assert!(verdict.contains(&words) && verdict.contains("--nnodes"), "{verdict}");
+}
+
+#[test]
+fn a_missing_node_is_named_at_the_deadline() {
+    let port = free_port();
+    let more = ["--wait-timeout", "2s"];
+    let nodes = [node(0, 3, port, &more, "succeed"), node(2, 3, port, &more, "succeed")];
+    for node in nodes.map(Launcher::start) {
+        let ended = node.wait().expect_code(88);
+        let words = "2 of 3 nodes arrived in 2s; missing node 1 (never connected)";
+        assert!(ended.err.contains(words), "{}", ended.err);
+    }
+}
+
+/// A rank that looks for the secret in its own environment and in those of all above it.
+const ANCESTORS: &str = r#"
+echo secret=${RANKLAUNCH_SECRET-none}
+pid=$PPID
+while [ "$pid" -gt 1 ]; do
+    grep -qa PATH= /proc/$pid/environ && echo "ancestor $pid"
+    grep -qaE 'RANKLAUNCH_SECRET|horse battery' /proc/$pid/environ && echo "$pid shows it"
+    pid=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$pid/status)
+done
+:"#;
+
+#[test]
+fn a_secret_seals_the_channel_and_stays_with_us() {
+    let port = free_port();
+    let sealed = |rank, secret: &str, nodes| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--wait-timeout".into(), "3s".into(), "--".into()]);
+        args.extend(["sh".into(), "-c".into(), ANCESTORS.into()]);
+        Launcher::new(args).node(rank, nodes, port).env("RANKLAUNCH_SECRET", secret)
+    };
+    let secret = "correct horse battery";
+    for node in [sealed(0, secret, 2), sealed(1, secret, 2)].map(Launcher::start) {
+        let ended = node.wait().expect_code(0);
+        assert!(ended.out.contains("secret=none"), "{}", ended.out);
+        // Shim, agent and guard at least, each with an environment that can be read.
+        assert!(ended.out.matches("ancestor").count() >= 3, "{}", ended.out);
+        assert!(!ended.out.contains("shows it"), "{}", ended.out);
+        assert!(
+            !ended.err.contains("connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
+        assert!(!ended.err.contains(secret), "{}", ended.err);
+    }
+    let [zero, one] =
+        [sealed(0, secret, 2), sealed(1, "another secret altogether", 2)].map(Launcher::start);
+    let one = one.wait().expect_code(88);
+    assert!(one.err.contains("different secrets"), "{}", one.err);
+    let zero = zero.wait().expect_code(88);
+    assert!(zero.err.contains("has another secret"), "{}", zero.err);
+}
+
+/// A Kubernetes Secret that was made of a file with a newline, as a variable on one node
+/// and mounted on the other; and a port of the muster's own.
+#[test]
+fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_own_port() {
+    let (port, own) = (free_port(), free_port());
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let secret = "correct horse battery\n";
+    std::fs::write(file.path(), secret).expect("written");
+    let node = |rank| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--muster-port".into(), own.to_string().into(), "--".into()]);
+        let script =
+            "echo port=$MASTER_PORT ${RANKLAUNCH_SECRET-none} ${RANKLAUNCH_SECRET_FILE-none}";
+        args.extend(["sh", "-c", script].map(Into::into));
+        let launcher = Launcher::new(args).node(rank, 2, port);
+        match rank {
+            0 => launcher.env("RANKLAUNCH_SECRET", secret),
+            _ => launcher.env("RANKLAUNCH_SECRET_FILE", file.path()),
+        }
+    };
+    let zero = node(0).start();
+    let waits = format!("waiting on port {own} for node 1");
+    wait_until("node 0 says where it waits", || zero.err().contains(&waits).then_some(()));
+    for ended in [node(1).run(), zero.wait()] {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert!(ended.out.contains(&format!("port={port} none none")), "{}", ended.out);
+        assert!(
+            !ended.err.contains("connections between the nodes are not encrypted"),
+            "{}",
+            ended.err
+        );
+    }
+    let empty = node(1).env("RANKLAUNCH_SECRET", "").run().expect_code(64);
+    assert!(empty.err.contains("RANKLAUNCH_SECRET is set and empty"), "{}", empty.err);
+}
+
+#[test]
+fn all_nodes_restart_together() {
+    let port = free_port();
+    // Fails on node 1 in the first attempt only.
+    let script = "test -e first-$RANK || { touch first-$RANK; test $RANK = 1 && { sleep 0.2; exit 5; }; sleep 60; }; echo again $RANK";
+    let node = |rank| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--max-restarts".into(), "3".into(), "--".into()]);
+        args.extend(["sh".into(), "-c".into(), script.into()]);
+        Launcher::new(args).node(rank, 2, port).start()
+    };
+    for (rank, node) in [node(0), node(1)].into_iter().enumerate() {
+        let ended = node.wait().expect_code(0).expect_nothing_left();
+        assert!(ended.out.contains(&format!("again {rank}")), "{}\n{}", ended.out, ended.err);
+        assert!(ended.err.contains("attempt 1"), "{}", ended.err);
+        let rank = u32::try_from(rank).expect("small");
+        assert!(ended.node_folder(rank).join("attempt-1").is_dir());
+    }
+}
+
+#[test]
+fn a_node_that_cannot_take_part_tells_the_others() {
+    let port = free_port();
+    let healthy = node(0, 2, port, &[], "succeed").start();
+    // Refused by its own plan, before it would have met anybody.
+    let sick = node(1, 2, port, &["--min-nproc", "4"], "succeed").start();
+    let sick = sick.wait().expect_code(66);
+    let healthy = healthy.wait().expect_code(88);
+    assert!(
+        healthy.err.contains("node 1 (") && healthy.err.contains("cannot take part"),
+        "{}",
+        healthy.err
+    );
+    assert!(sick.err.contains("min-nproc"), "{}", sick.err);
+}
+
+/// Node 0 holds a connection per node: what cannot be is said before anybody waits.
+#[test]
+fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
+    for muster in ["required", "auto"] {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(harness::executable());
+        let mut args = run_args("direct", 1);
+        args.extend(["--muster".into(), muster.into(), "--".into()]);
+        args.extend(["echo".into(), "it runs".into()]);
+        // The others would wait for the muster of a node 0 that starts without one.
+        let refused = Launcher::of(shell, args).node(0, 200, free_port()).run().expect_code(84);
+        let words = "node 0 may open 300 files (hard limit), and a muster of 200 nodes needs 328";
+        assert!(refused.err.contains(words) && refused.out.is_empty(), "{}", refused.err);
+        assert!(refused.err.contains("--muster off on all nodes"), "{}", refused.err);
+    }
+}

@@ -1,0 +1,121 @@
+//! Musters around real torchrun, nodes without ranklaunch, and nodes with
+//! different numbers of GPUs.
+
+use std::ffi::OsString;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::fake_nvml::FakeNvml;
+use harness::{Launcher, PATIENCE, Running, free_port, python, run_args};
+
+fn train() -> OsString {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/train.py").into()
+}
+
+fn ranklaunch(rank: u32, port: u16, more: &[&str], program: &[OsString]) -> Launcher {
+    let mut args = run_args("torchrun", 1);
+    // What is no rest of an attempt outlives the grace.
+    args.extend(["--grace", "2s"].map(Into::into));
+    args.extend(more.iter().map(Into::into));
+    args.push("--".into());
+    args.extend(program.iter().cloned());
+    Launcher::new(args).node(rank, 2, port)
+}
+
+/// A node that somebody starts by hand, as they did before.
+fn plain_torchrun(rank: u32, port: u16) -> Child {
+    let mut command = Command::new(python());
+    command
+        .args(["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"])
+        .args(["--node-rank", &rank.to_string(), "--master-addr", "127.0.0.1"])
+        .args(["--master-port", &port.to_string()])
+        .arg(train())
+        .env("OMP_NUM_THREADS", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().expect("torchrun starts")
+}
+
+/// What is to be proven takes half a minute: longer than a test may wait in one place.
+fn proven(node: &Running, words: &str) {
+    let began = Instant::now();
+    while !node.err().contains(words) {
+        assert!(began.elapsed() < 2 * PATIENCE, "{}", node.err());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
+    let port = free_port();
+    let zero = ranklaunch(0, port, &[], &[train()]).start();
+    let mut one = plain_torchrun(1, port);
+    proven(&zero, "runs torchrun without ranklaunch, so all nodes go on without a muster");
+    let zero = zero.wait().expect_code(0).expect_nothing_left();
+    assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
+    assert!(zero.out.contains("all-reduce gives"), "{}", zero.out);
+    assert!(one.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
+    let port = free_port();
+    let mut zero = plain_torchrun(0, port);
+    let one = ranklaunch(1, port, &[], &[train()]).start();
+    proven(&one, "so this node goes on without one");
+    let one = one.wait().expect_code(0).expect_nothing_left();
+    assert!(one.err.contains("goes on without one"), "{}", one.err);
+    assert!(zero.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_required_muster_does_not_start_with_a_plain_torchrun() {
+    let port = free_port();
+    let zero = ranklaunch(0, port, &["--muster", "required"], &[train()]).start();
+    let mut one = plain_torchrun(1, port);
+    proven(&zero, "refused: ");
+    let zero = zero.wait().expect_code(88).expect_nothing_left();
+    assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
+    // Nobody will ever answer it.
+    one.kill().expect("killed");
+    one.wait().expect("it ends");
+}
+
+/// 7 and 8 GPUs: 7 on each.
+#[test]
+fn the_layout_fits_the_node_with_fewer_gpus() {
+    let port = free_port();
+    let [seven, eight] = ["7", "8"].map(|count| FakeNvml::new(&[("GPUS", count)]));
+    let node = |rank, fake: &FakeNvml| {
+        let args = ["run", "--engine", "direct", "--stale", "off", "--layout", "ulysses-world"];
+        let mut args: Vec<OsString> = args.map(Into::into).to_vec();
+        args.extend(["--heads", "42", "--python"].map(Into::into));
+        args.extend([python().into(), "--".into(), "sh".into(), "-c".into()]);
+        args.push("echo ulysses={ulysses_size} of $WORLD_SIZE gpus=$CUDA_VISIBLE_DEVICES".into());
+        Launcher::new(args).node(rank, 2, port).env("RANKLAUNCH_NVML_LIBRARY", fake.library())
+    };
+    // 42 heads: 8 is not legal on two nodes, 7 is; node 0 alone would say 7 as well.
+    let ended = [node(0, &eight), node(1, &seven)].map(Launcher::start).map(|node| node.wait());
+    for ended in ended {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert!(ended.err.contains("7 processes each, 14 in all"), "{}", ended.err);
+        assert_eq!(ended.out.matches("ulysses=14 of 14").count(), 7, "{}", ended.out);
+        let words = "the number of GPUs is not the same on all nodes: node 1: 7; the others: 8";
+        assert!(ended.err.contains(words), "{}", ended.err);
+    }
+
+    // Without a rule each node by itself would take all that it has.
+    let port = free_port();
+    let node = |rank, fake: &FakeNvml| {
+        let mut args: Vec<OsString> =
+            ["run", "--engine", "direct", "--stale", "off", "--python"].map(Into::into).to_vec();
+        args.extend([python().into(), "--".into(), "sh".into(), "-c".into()]);
+        args.push("echo rank $RANK of $WORLD_SIZE".into());
+        Launcher::new(args).node(rank, 2, port).env("RANKLAUNCH_NVML_LIBRARY", fake.library())
+    };
+    let ended = [node(0, &eight), node(1, &seven)].map(Launcher::start).map(|node| node.wait());
+    for ended in ended {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert_eq!(ended.out.matches("of 14").count(), 7, "{}\n{}", ended.out, ended.err);
+    }
+}

@@ -1,0 +1,137 @@
+//! What the network does to a job that runs: partitions below and above the peer
+//! timeout, hosts that vanish without a word, and hosts that come back without
+//! their connections. Packets are really dropped, between namespaces.
+//!
+//! Each case is a minute's wait with nothing to compute, so one test runs all of
+//! them side by side.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::cluster::{Cluster, one_cause};
+use harness::{Ended, Running};
+use nix::sys::signal::Signal;
+
+/// The peer timeout: what is shorter must be survived, what is longer must be named.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Up to the timeout, with room for a busy machine.
+const SHORT: Duration = Duration::from_millis(14_500);
+
+fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
+    nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
+}
+
+/// Time itself is what is tested: nobody may give up in it.
+fn pass(time: Duration, nodes: &[Running]) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        thread::sleep(Duration::from_millis(100));
+        for node in nodes {
+            let (err, after) = (node.err(), began.elapsed());
+            assert!(!err.contains("── ranklaunch: "), "after {after:?}\n{err}");
+        }
+    }
+}
+
+#[test]
+fn partitions_and_vanished_hosts() {
+    let cases: [fn(); 5] = [
+        a_partition_below_the_timeout_is_survived,
+        a_partition_above_the_timeout_is_named_on_both_sides,
+        a_vanished_node_is_named,
+        a_vanished_node_0_ends_the_job,
+        a_host_that_lost_its_connections_is_named_as_soon_as_it_answers,
+    ];
+    let running = cases.map(thread::spawn);
+    // All are heard out, so that every namespace is gone at the end.
+    let ends = running.map(thread::JoinHandle::join);
+    assert!(
+        ends.iter().all(Result::is_ok),
+        "{} failed",
+        ends.iter().filter(|end| end.is_err()).count()
+    );
+}
+
+fn a_partition_below_the_timeout_is_survived() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let nodes = cluster.waiting(&[]);
+    // The next heartbeats leave within a second of the cut: the kernel would then try
+    // them again shortly before its end, and the next time long after it.
+    pass(Duration::from_millis(2200), &nodes);
+    cluster.cut(2);
+    pass(SHORT, &nodes);
+    cluster.mend(2);
+    // Longer than any of them would still wait for a word that did not come.
+    pass(Duration::from_secs(7), &nodes);
+    nodes[2].signal(Signal::SIGTERM);
+    // Node 2's word reaches all over the connection that was cut.
+    let ended = wait_all(nodes);
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143), (2, &ended[2], 143)]);
+    assert_eq!((cause.id, cause.node), ("stopped.signal".into(), 2.into()));
+    cluster.expect_nothing_left();
+}
+
+/// The control of the case before: the same cut, and it stays.
+fn a_partition_above_the_timeout_is_named_on_both_sides() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let nodes = cluster.waiting(&[]);
+    let cut = Instant::now();
+    cluster.cut(2);
+    let ended = wait_all(nodes);
+    assert!(cut.elapsed() > TIMEOUT, "{:?}", cut.elapsed());
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.silent".into(), 2.into()));
+    assert!(
+        cause.block.contains("nothing was heard from node 2 (node-2) for 15 s"),
+        "{}",
+        cause.block
+    );
+    // Alone, node 2 cannot know more than that it hears nothing.
+    let cause = one_cause(&[(2, &ended[2], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
+    cluster.expect_nothing_left();
+}
+
+fn a_vanished_node_is_named() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let mut nodes = cluster.waiting(&[]);
+    let off = Instant::now();
+    cluster.power_off(2);
+    drop(nodes.pop());
+    let ended = wait_all(nodes);
+    assert!(off.elapsed() > TIMEOUT, "{:?}", off.elapsed());
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.silent".into(), 2.into()));
+    cluster.expect_nothing_left();
+}
+
+fn a_vanished_node_0_ends_the_job() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let mut nodes = cluster.waiting(&[]);
+    let off = Instant::now();
+    cluster.power_off(0);
+    drop(nodes.remove(0));
+    let ended = wait_all(nodes);
+    assert!(off.elapsed() > TIMEOUT, "{:?}", off.elapsed());
+    let cause = one_cause(&[(1, &ended[0], 143), (2, &ended[1], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
+    cluster.expect_nothing_left();
+}
+
+/// Half-open connections: the host died without a word and is back under its
+/// address, where nobody knows of them.
+fn a_host_that_lost_its_connections_is_named_as_soon_as_it_answers() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let mut nodes = cluster.waiting(&[]);
+    let off = Instant::now();
+    cluster.power_off(2);
+    drop(nodes.pop());
+    cluster.mend(2);
+    let ended = wait_all(nodes);
+    // It did not take the timeout, unlike the host that does not come back.
+    assert!(off.elapsed() < TIMEOUT, "{:?}", off.elapsed());
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.died".into(), 2.into()));
+    assert!(cause.block.contains("the agent of node 2 (node-2) died"), "{}", cause.block);
+    cluster.expect_nothing_left();
+}

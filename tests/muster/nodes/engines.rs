@@ -1,0 +1,58 @@
+//! One verdict whatever starts the ranks: accelerate, and a user's own launcher.
+
+use std::ffi::OsString;
+use std::thread;
+
+use serde_json::Value;
+
+use harness::cluster::{Shared, kill_rank, one_cause};
+use harness::{Ended, Launcher, free_port, program, python, run_args};
+
+/// What a user's `train.sh` looks like; the variables are the agreed ones.
+const OWN_LAUNCHER: &str = "exec \"$PYTHON\" -m torch.distributed.run --nnodes $NNODES \
+    --node-rank $NODE_RANK --nproc-per-node $NPROC_PER_NODE --master-addr $MASTER_ADDR \
+    --master-port $MASTER_PORT --no-python \"$RANK_PROGRAM\" wait";
+
+/// The rank of node 1 is killed; how both nodes ended.
+fn killed(engine: &str, program: &[OsString]) -> [Ended; 2] {
+    let port = free_port();
+    let mut nodes = [0, 1].map(|rank| {
+        let mut args: Vec<OsString> = run_args(engine, 1);
+        args.push("--".into());
+        args.extend(program.iter().cloned());
+        let launcher = Launcher::new(args).node(rank, 2, port).env("PYTHON", python());
+        launcher.env("RANK_PROGRAM", harness::program("rank.sh")).start()
+    });
+    nodes.iter_mut().for_each(|node| node.says("READY", 1));
+    kill_rank(&nodes[1], "sleep 300");
+    nodes.map(|node| node.wait().expect_nothing_left())
+}
+
+fn accelerate() -> Shared {
+    let what = [program("rank.sh").into_os_string(), "wait".into()];
+    let [zero, one] = killed("accelerate", &what);
+    one_cause(&[(0, &zero, 143), (1, &one, 137)])
+}
+
+/// We see that launcher's end, not its ranks: its words are what both nodes show.
+fn own_launcher() -> Shared {
+    let [zero, one] = killed("command", &["sh".into(), "-c".into(), OWN_LAUNCHER.into()]);
+    for ended in [&zero, &one] {
+        assert!(ended.err.contains("Signal 9 (SIGKILL)"), "{}", ended.err);
+    }
+    one_cause(&[(0, &zero, 92), (1, &one, 1)])
+}
+
+#[test]
+fn both_nodes_name_one_cause_whatever_starts_the_ranks() {
+    let [accelerate, own] =
+        [accelerate, own_launcher].map(|case: fn() -> Shared| thread::spawn(case));
+    let (accelerate, own) = (accelerate.join(), own.join());
+    let (accelerate, own) = (accelerate.expect("it ran"), own.expect("it ran"));
+    assert_eq!((accelerate.id, accelerate.node), ("rank.signal".into(), 1.into()));
+    let words = ["rank 1 on node 1 (", ") was killed by SIGKILL"];
+    assert!(words.iter().all(|part| accelerate.block.contains(part)), "{}", accelerate.block);
+    // Which rank it was is known to that launcher alone.
+    assert_eq!((own.id, own.node, own.rank), ("rank.exit".into(), 1.into(), Value::Null));
+    assert!(own.block.contains("the command on node 1 ("), "{}", own.block);
+}

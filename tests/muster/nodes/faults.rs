@@ -1,0 +1,98 @@
+//! Faults that are noticed at once, and nodes of different sizes.
+
+use std::ffi::OsString;
+
+use harness::cluster::{Cluster, kill_rank, one_cause, run_json};
+use harness::fake_nvml::FakeNvml;
+use harness::{Ended, Launcher, Running, kill, python};
+
+fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
+    nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
+}
+
+#[test]
+fn hosts_that_know_each_other_by_name_run_one_job() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let nodes = (0..3).map(|rank| cluster.direct(rank, 3, &[], "succeed").start());
+    let ended = wait_all(nodes.collect());
+    let mut runs = Vec::new();
+    for (rank, ended) in (0..3).zip(ended) {
+        let ended = ended.expect_code(0);
+        let line = format!("rank {rank} of 3, local 0, node-0:29517");
+        assert!(ended.out.contains(&line), "{}", ended.out);
+        runs.push(run_json(&ended, rank)["run_id"].clone());
+    }
+    assert!(runs.iter().all(|run| *run == runs[0]), "{runs:?}");
+    cluster.expect_nothing_left();
+}
+
+#[test]
+fn a_killed_rank_agent_or_host_is_named_by_all() {
+    // A rank of node 2.
+    let Some(cluster) = Cluster::new(3) else { return };
+    let nodes = cluster.waiting(&[]);
+    kill_rank(&nodes[2], "sleep 300");
+    let ended = wait_all(nodes);
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143), (2, &ended[2], 137)]);
+    assert_eq!((cause.id, cause.node, cause.rank), ("rank.signal".into(), 2.into(), 2.into()));
+    cluster.expect_nothing_left();
+
+    // The agent of node 2: its guard speaks for itself.
+    let nodes = cluster.waiting(&[]);
+    kill(nodes[2].agent());
+    let ended = wait_all(nodes);
+    assert_eq!(ended[2].code, 137, "{}", ended[2].err);
+    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.died".into(), 2.into()));
+    assert!(cause.block.ends_with("the agent of node 2 (node-2) died"), "{}", cause.block);
+    cluster.expect_nothing_left();
+
+    // Everything on node 2, then on node 0: their kernels close the connections.
+    for (victim, others) in [(2u32, [0u32, 1]), (0, [1, 2])] {
+        let mut nodes = cluster.waiting(&[]);
+        cluster.kill_all(victim);
+        drop(nodes.remove(usize::try_from(victim).expect("small")));
+        let ended = wait_all(nodes);
+        let cause = one_cause(&[(others[0], &ended[0], 143), (others[1], &ended[1], 143)]);
+        assert_eq!((cause.id, cause.node), ("node.died".into(), victim.into()));
+        cluster.expect_nothing_left();
+    }
+}
+
+/// Hosts with 7, 8 and 8 GPUs whose script counts attention heads.
+fn of_different_sizes(cluster: &Cluster, heads: &str) -> Vec<Ended> {
+    let fakes = ["8", "8", "7"].map(|count| FakeNvml::new(&[("GPUS", count)]));
+    let node = |(rank, fake): (u32, &FakeNvml)| -> Launcher {
+        let words = ["run", "--engine", "direct", "--stale", "off", "--layout", "ulysses-world"];
+        let mut args: Vec<OsString> = words.map(Into::into).to_vec();
+        args.extend(["--heads", heads, "--python"].map(Into::into));
+        args.extend([python().into(), "--".into(), "sh".into(), "-c".into()]);
+        args.push("echo ulysses={ulysses_size} of $WORLD_SIZE".into());
+        let library = fake.library();
+        cluster.launcher(rank, rank, 3, &args).env("RANKLAUNCH_NVML_LIBRARY", library)
+    };
+    let nodes: Vec<Running> = (0..).zip(&fakes).map(|one| node(one).start()).collect();
+    wait_all(nodes)
+}
+
+#[test]
+fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    // 24 heads: nodes 0 and 1 alone would take 8 each; with node 2 it is 4.
+    for (rank, ended) in (0..3).zip(of_different_sizes(&cluster, "24")) {
+        let ended = ended.expect_code(0);
+        assert!(ended.err.contains("4 processes each, 12 in all"), "{}", ended.err);
+        assert_eq!(ended.out.matches("ulysses=12 of 12").count(), 4, "{}", ended.out);
+        assert_eq!(run_json(&ended, rank)["plan"]["layout"]["ulysses_size"], 12);
+    }
+    // 40 heads fit no three nodes of any size: each says it of what it has itself.
+    for (ended, gpus) in of_different_sizes(&cluster, "40").into_iter().zip([8, 8, 7]) {
+        let ended = ended.expect_code(66);
+        assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+        let words = format!("from 1 to {gpus} on 3 nodes is legal for 40 attention heads");
+        for words in [words.as_str(), "hint: use 1, 2, 4 or 5 nodes", "(layout.unsolvable)"] {
+            assert!(ended.err.contains(words), "{words}\n{}", ended.err);
+        }
+    }
+    cluster.expect_nothing_left();
+}

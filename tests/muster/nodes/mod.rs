@@ -1,0 +1,14 @@
+//! Jobs of several hosts under fault: each host has its own network, address, name
+//! and /etc/hosts, and runs the real executable.
+//!
+//! The tests that wait for the peer timeout (`absence`, `collective`) begin first and run beside
+//! each other and the rest.
+
+mod absence;
+mod collective;
+mod engines;
+mod faults;
+mod memory;
+mod refusals;
+mod restart;
+mod shared_port;

@@ -1,0 +1,105 @@
+//! A node that refuses before it knows its plan tells the others, or says that it cannot.
+
+use std::ffi::OsString;
+
+use harness::{Ended, Launcher, free_port, program, run_args};
+
+/// What is wrong with one of three nodes.
+struct Odd {
+    rank: u32,
+    more: &'static [&'static str],
+    has_program: bool,
+    env: &'static [(&'static str, &'static str)],
+}
+
+const ODD: Odd = Odd { rank: 1, more: &[], has_program: true, env: &[] };
+
+fn three(odd: &Odd, patience: &str) -> Vec<Ended> {
+    let Odd { rank: odd, more, has_program, env } = *odd;
+    let port = free_port();
+    let node = |rank: u32| {
+        let mut args: Vec<OsString> = run_args("direct", 1);
+        let is_odd = rank == odd;
+        args.extend(more.iter().filter(|_| is_odd).map(Into::into));
+        if !is_odd || has_program {
+            args.push("--".into());
+            args.extend([program("rank.sh").into_os_string(), "succeed".into()]);
+        }
+        let launcher = Launcher::new(args).node(rank, 3, port);
+        let launcher = launcher.env("RANKLAUNCH_WAIT_TIMEOUT", patience);
+        let env = env.iter().filter(|_| is_odd);
+        env.fold(launcher, |launcher, (name, value)| launcher.env(name, value)).start()
+    };
+    let nodes: Vec<_> = (0..3).map(node).collect();
+    nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
+}
+
+/// All but `odd` end with one refusal that names it and repeats its words.
+#[track_caller]
+fn expect_told(ended: Vec<Ended>, odd: u32, words: &str) {
+    let mut refusals = Vec::new();
+    for (rank, ended) in (0..).zip(ended) {
+        assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+        assert!(ended.err.contains(words), "node {rank}: {words}\n{}", ended.err);
+        if rank != odd {
+            let ended = ended.expect_code(88);
+            let at = ended.err.find("ranklaunch: refused: ").expect("a refusal");
+            refusals.push(ended.err[at..].to_owned());
+        }
+    }
+    assert_eq!(refusals[0], refusals[1]);
+    let named = format!("refused: node {odd} (");
+    assert!(refusals[0].contains(&named), "{}", refusals[0]);
+    assert!(refusals[0].contains(") cannot take part: "), "{}", refusals[0]);
+}
+
+#[test]
+fn a_node_that_refuses_its_settings_is_named_by_all() {
+    let profile: &[&str] = &["--profile", "no-such-profile"];
+    for (odd, words) in [
+        (Odd { more: profile, ..ODD }, "no-such-profile"),
+        (Odd { more: profile, rank: 0, ..ODD }, "no-such-profile"),
+        (Odd { more: &["--console", "sometimes"], rank: 2, ..ODD }, "sometimes"),
+        (Odd { more: &["--no-such-flag"], ..ODD }, "--no-such-flag"),
+        (Odd { has_program: false, rank: 2, ..ODD }, "no program was given"),
+    ] {
+        // The test would fail by its own patience if anybody waited for the deadline.
+        let ended = three(&odd, "30m");
+        let own = &ended[usize::try_from(odd.rank).expect("small")];
+        assert_eq!(own.code, 64, "{}", own.err);
+        let told = match odd.rank {
+            0 => "2 of 2 other nodes heard of this refusal",
+            _ => "was told, so that no node waits for this one",
+        };
+        assert!(own.err.contains(told), "{}", own.err);
+        expect_told(ended, odd.rank, words);
+    }
+}
+
+/// What says where the node belongs is itself wrong: nothing is guessed from the rest.
+#[test]
+fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
+    for odd in [
+        Odd { env: &[("RANKLAUNCH_NODE_RANK", "one")], ..ODD },
+        Odd { env: &[("RANK", "one")], ..ODD },
+    ] {
+        let ended = three(&odd, "2s");
+        let [zero, own, two] = ended.as_slice() else { panic!("three") };
+        assert!(matches!(own.code, 64 | 65), "{}\n{}", own.code, own.err);
+        assert!(own.err.contains("other nodes are not told"), "{}", own.err);
+        for other in [zero, two] {
+            assert_eq!(other.code, 88, "{}", other.err);
+            assert!(other.err.contains("missing node 1 (never connected)"), "{}", other.err);
+        }
+    }
+}
+
+/// Node 0 is not there: said, and nobody hangs.
+#[test]
+fn a_refusal_that_cannot_be_told_says_so() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--profile".into(), "no-such-profile".into()]);
+    let ended = Launcher::new(args).node(1, 2, free_port()).run().expect_code(64);
+    let words = "was not told, since it is not there (Connection refused";
+    assert!(ended.err.contains(words), "{}", ended.err);
+}

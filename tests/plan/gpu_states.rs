@@ -1,0 +1,453 @@
+//! Every state in which a driver and its GPUs can be, as `check` and `plan` tell
+//! it: the id, what was read on which GPU, and what it does to a launch.
+
+use std::process::Command;
+
+use harness::fake_nvml::FakeNvml;
+use harness::node::Node;
+use harness::{Ended, run_args};
+use serde_json::{Value, json};
+
+/// The GPU that is meant, by every number that it has.
+const THIRD: &str = "GPU 3 (nvidia-smi index; 0000:48:00.0, GPU-fa4e0003-0000-4000-8000-000000000003, /dev/nvidia3)";
+
+/// A node that was given GPUs, with a driver that plays this.
+fn playing(settings: &[(&str, &str)]) -> Node {
+    Node::of(Some(FakeNvml::new(settings))).file("/dev/nvidiactl", "")
+}
+
+fn check(node: &Node, more: &[&str]) -> (Ended, Value) {
+    let args =
+        [&["--format", "json", "--lang", "en", "--python", harness::node::PYTHON], more].concat();
+    let ended = node.launcher("check", &args).run();
+    let report = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+    (ended, report)
+}
+
+/// What the report has under an id, worst first as it stands: (severity, text, hint).
+fn of(report: &Value, id: &str) -> Vec<[String; 3]> {
+    let checks = report["checks"].as_array().expect("checks");
+    let text = |check: &Value, key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    checks
+        .iter()
+        .filter(|check| check["id"] == id)
+        .map(|check| ["severity", "text", "hint"].map(|key| text(check, key)))
+        .collect()
+}
+
+#[rustfmt::skip]
+const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
+    // mode of GPU 3, exit code, id, severity, what the text says
+    ("ok",              0,  "gpu.count",  "ok",   &["8 GPUs (NVIDIA H100 80GB HBM3)"]),
+    ("lost",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus", "code 15"]),
+    ("sick",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus"]),
+    ("health-lost",     81, "gpu.fault",  "fail", &[THIRD, "has fallen off the bus"]),
+    ("reset-required",  81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index)", "code 16"]),
+    ("recovery",        81, "gpu.fault",  "fail", &[THIRD, "asks for a reboot"]),
+    ("remap-failed",    81, "gpu.fault",  "fail", &[THIRD, "could not be remapped", "allowed: no"]),
+    ("prohibited",      81, "gpu.fault",  "fail", &[THIRD, "PROHIBITED (2)", "DEFAULT (0)"]),
+    ("mismatch",        81, "gpu.fault",  "fail", &["570.86.15", "the kernel driver is"]),
+    ("not-loaded",      81, "gpu.fault",  "fail", &["not loaded", "code 9"]),
+    ("access",          81, "gpu.fault",  "fail", &["daemon-reload", "code 17"]),
+    ("unknown",         81, "gpu.fault",  "fail", &["code 999"]),
+    ("crash",           81, "gpu.fault",  "fail", &["crashed with signal 11"]),
+    ("exit",            80, "gpu.count",  "fail", &["NVML: ended with code 3", "fake nvml: giving up"]),
+    ("fabric",          82, "gpu.fabric", "fail", &[THIRD, "still in progress", "802"]),
+    ("fabric-failed",   82, "gpu.fabric", "fail", &[THIRD, "failed with code 999"]),
+    ("ecc",             0,  "gpu.health", "warn", &[THIRD, "2 uncorrected memory errors", "0 are allowed", "9 in its life"]),
+    ("remap",           0,  "gpu.health", "warn", &[THIRD, "rows wait to be remapped"]),
+    ("retired",         0,  "gpu.health", "warn", &[THIRD, "pages wait to be retired"]),
+    ("throttle",        0,  "gpu.health", "warn", &[THIRD, "hardware slowdown, too hot", "0x48 at 34 °C"]),
+    ("drain",           0,  "gpu.health", "warn", &[THIRD, "recovery action 3"]),
+    ("pcie-narrow",     0,  "gpu.link",   "warn", &[THIRD, "4 lanes of 16"]),
+    ("nvlink-down",     0,  "gpu.link",   "warn", &[THIRD, "17 NVLinks are up and 18 on its siblings (down: 7)"]),
+    ("fabric-degraded", 0,  "gpu.link",   "warn", &[THIRD, "degraded bandwidth (health mask 0xa9)"]),
+    ("exclusive",       0,  "gpu.mode",   "info", &[THIRD, "EXCLUSIVE_PROCESS"]),
+    ("persistence-off", 0,  "gpu.mode",   "info", &["nvidia-smi index) 0, 1, 2, 3, 4, 5, 6, 7"]),
+    ("mig",             0,  "gpu.mode",   "info", &["16 MIG instances (MIG-fa4e0000-0000-4000-8000-000000000000 9.6 GiB", "…"]),
+    ("mig-empty",       0,  "gpu.mode",   "warn", &["no instance of GPU (nvidia-smi index) 0, 1, 2"]),
+    ("not-supported",   0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
+    ("no-permission",   0,  "gpu.health", "info", &["not all is known", "permission"]),
+    ("sandbox",         0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
+    ("handle-unknown",  81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index)", "code 999"]),
+    ("many-processes",  0,  "gpu.busy",   "ok",   &["idle"]),
+    ("noise",           0,  "gpu.count",  "ok",   &["8 GPUs"]),
+    ("slow",            0,  "gpu.fault",  "ok",   &["no fault, driver 570.86.15"]),
+];
+
+#[test]
+fn each_state_is_told_and_only_faults_stop_a_launch() {
+    for (mode, code, id, severity, words) in STATES {
+        let node = playing(&[("MODE", mode), ("BAD", "3"), ("SLOW_MS", "700")]);
+        let (ended, report) = check(&node, &[]);
+        let found = of(&report, id);
+        assert!(!found.is_empty(), "{mode}: no {id}");
+        let worst = found.first().expect("one");
+        assert_eq!(worst[0], *severity, "{mode}: {worst:?}");
+        for part in *words {
+            assert!(worst[1].contains(part), "{mode}: {part:?} is not in {worst:?}");
+        }
+        assert!(["ok", "info"].contains(severity) || !worst[2].is_empty(), "{mode}: no hint");
+        assert_eq!(ended.code, *code, "{mode}");
+        // Nothing else of the GPUs is wrong: a state is one finding.
+        for other in ["gpu.count", "gpu.fault", "gpu.fabric", "gpu.health", "gpu.link", "gpu.mode"]
+        {
+            let wrong = of(&report, other).iter().any(|one| one[0] == "fail" || one[0] == "warn");
+            let follows = other == "gpu.count" && *code == 81;
+            assert!(other == *id || follows || !wrong, "{mode}: {other} {:?}", of(&report, other));
+        }
+        if *code == 0 {
+            continue;
+        }
+        let plan = node.plan(&["--lang", "zh", "--", "x.py"]);
+        assert_eq!(plan.code, *code, "{mode}: plan and check agree");
+        let chinese = |letter: char| ('\u{4e00}'..'\u{9fff}').contains(&letter);
+        assert!(plan.out.chars().any(chinese), "{mode}: {}", plan.out);
+        assert!(plan.out.contains("--severity") || plan.out.contains("--device"), "{}", plan.out);
+        // The same, made a warning, no longer stands in the way by itself.
+        let allowed = node.json(&["--severity", &format!("{id}=warn"), "--", "x.py"]);
+        assert!(allowed.code != *code || *id == "gpu.count", "{mode}: {:#}", allowed.json);
+    }
+}
+
+#[test]
+fn a_fault_that_was_allowed_is_a_warning() {
+    let node = playing(&[("MODE", "lost"), ("BAD", "3")]);
+    let planned = node.json(&["--severity", "gpu.fault=warn", "--", "x.py"]);
+    assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "7".to_owned()));
+    assert!(planned.warning_ids().contains(&"gpu.fault.lost".to_owned()));
+    // And a warning that was made a fault stops.
+    let node = playing(&[("MODE", "ecc"), ("BAD", "3")]);
+    assert_eq!(check(&node, &["--severity", "gpu.health=fail"]).0.code, 81);
+    assert!(node.json(&["--", "x.py"]).code == 0);
+}
+
+#[test]
+fn a_gpu_that_the_job_does_not_see_may_be_in_any_mode() {
+    for (mode, code) in [("prohibited", 0), ("remap-failed", 0), ("lost", 81)] {
+        let node = playing(&[("MODE", mode), ("BAD", "3")]).env("CUDA_VISIBLE_DEVICES", "0,1");
+        assert_eq!(check(&node, &[]).0.code, code, "{mode}");
+    }
+}
+
+#[test]
+fn all_that_nvml_knows_stands_in_the_report() {
+    let node = playing(&[("GPUS", "2"), ("PIDS", "4711"), ("BAD", "1"), ("USED", "0,2048")]);
+    let (_, report) = check(&node, &[]);
+    let gpus = &report["facts"]["gpus"];
+    assert_eq!(gpus["cuda_driver_version"], json!([12, 8]));
+    let mut health = gpus["gpus"][1]["health"].clone();
+    let unknown = health.as_object_mut().expect("an object").remove("unknown");
+    assert_eq!(
+        health,
+        json!({
+            "compute_mode": 0, "persistence": true, "virtualization": 0,
+            "ecc": true, "ecc_pending": true, "ecc_volatile": 0, "ecc_aggregate": 0,
+            "remapped_rows":
+                { "correctable": 1, "uncorrectable": 0, "pending": false, "failed": false },
+            "retired_pages_pending": null,
+            "throttle_reasons": 1, "temperature": 34,
+            "pcie": { "width": 16, "max_width": 16, "generation": 1, "max_generation": 5 },
+            "nvlinks": { "up": 18, "down": [] },
+            "processes": [{ "pid": 4711, "kind": "compute", "memory": 1_u64 << 30 }],
+            "mig_devices": null, "late": false,
+        })
+    );
+    let unknown = unknown.expect("a list");
+    assert_eq!(unknown[0]["call"], "nvmlDeviceGetRetiredPagesPendingStatus");
+    assert_eq!((unknown[0]["code"].clone(), unknown[1].clone()), (json!(3), Value::Null));
+    let busy = of(&report, "gpu.busy");
+    assert!(busy[0][1].contains("1 (2.0 GiB); held by pid 4711 as NVML counts"), "{busy:?}");
+
+    let node = playing(&[("GPUS", "2"), ("USED", "0,2048")]);
+    let busy = of(&check(&node, &[]).1, "gpu.busy");
+    assert!(busy[0][1].contains("NVML lists no process there"), "{busy:?}");
+    let node = node.env("CUDA_MPS_PIPE_DIRECTORY", "/mps");
+    let busy = of(&check(&node, &[]).1, "gpu.busy");
+    assert!(busy[0][0] == "info" && busy[0][1].contains("under MPS"), "{busy:?}");
+}
+
+#[test]
+fn an_exclusive_gpu_with_a_process_on_it_is_a_warning() {
+    let node = playing(&[("MODE", "exclusive"), ("BAD", "3"), ("PIDS", "77")]);
+    let mode = of(&check(&node, &[]).1, "gpu.mode");
+    assert_eq!(mode[0][0], "warn");
+    assert!(mode[0][1].contains("pid 77 as NVML counts, perhaps of another pid"), "{mode:?}");
+}
+
+/// Where nothing fits any more a job could only fail; beside some use it is slower.
+#[test]
+fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
+    let full: &[(&str, &str)] = &[("USED", "81100")];
+    let room: &[(&str, &str)] = &[("USED", "80000")];
+    let taken: &[(&str, &str)] = &[("MODE", "exclusive"), ("PIDS", "77"), ("USED", "2048")];
+    let nobodys: &[(&str, &str)] = &[("MODE", "exclusive"), ("USED", "2048")];
+    let shared: &[(&str, &str)] = &[("PIDS", "77"), ("USED", "2048")];
+    let allowed = ["--severity", "gpu.busy=warn"];
+    for (settings, more, code) in [
+        (full, &[][..], 83),
+        (full, &allowed[..], 0),
+        (room, &[], 0),
+        (taken, &[], 83),
+        (taken, &allowed, 0),
+        (nobodys, &[], 0),
+        (shared, &[], 0),
+        (shared, &["--severity", "gpu.busy=fail"], 83),
+    ] {
+        let settings = [&[("GPUS", "1")], settings].concat();
+        let ended = run(&FakeNvml::new(&settings), more).expect_code(code);
+        let words = "memory is already in use on GPU";
+        assert!(ended.err.contains(words), "{settings:?} {more:?}\n{}", ended.err);
+        assert_eq!(ended.err.contains("exit code 83 (gpu.busy)"), code == 83, "{}", ended.err);
+        let (checked, report) = check(&playing(&settings), more);
+        let severity = if code == 83 { "fail" } else { "warn" };
+        assert_eq!((checked.code, of(&report, "gpu.busy")[0][0].as_str()), (code, severity));
+    }
+    // Another GPU is free: that one is taken.
+    let two = [("GPUS", "2"), ("USED", "81100,0")];
+    let ended = run(&FakeNvml::new(&two), &[]).expect_code(0);
+    assert!(!ended.err.contains("memory is already in use"), "{}", ended.err);
+}
+
+/// A driver runs what is built for its own major version of CUDA, and for older ones.
+#[test]
+fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
+    for (driver, torch, en, hint, zh) in [
+        ("12080", "'12.9'", "", "", ""),
+        ("12080", "'11.8'", "", "", ""),
+        (
+            "12080",
+            "'13.0'",
+            "is built for CUDA 13.0, and the driver supports only 12.8",
+            "install a driver for CUDA 13 (580 or newer), or a torch that is built for CUDA 12.8 or older (a cu128 wheel)",
+            "请安装支持 CUDA 13 的驱动（580 或更新）",
+        ),
+        (
+            "11040",
+            "'12.4'",
+            "is built for CUDA 12.4, and the driver supports only 11.4",
+            "install a driver for CUDA 12 (525 or newer), or a torch that is built for CUDA 11.4 or older (a cu114 wheel)",
+            "（cu114 的 wheel）",
+        ),
+        // The first driver of it is not known yet.
+        (
+            "13000",
+            "'14.1'",
+            "is built for CUDA 14.1, and the driver supports only 13.0",
+            "install a driver for CUDA 14, or a torch",
+            "请安装支持 CUDA 14 的驱动，",
+        ),
+        (
+            "12080",
+            "None",
+            "torch 2.9.0 is a CPU build, and GPUs are to be used",
+            "check which environment is meant with --python PATH or --conda-env NAME",
+            "请用 --python PATH 或 --conda-env NAME 确认所用环境",
+        ),
+    ] {
+        let version = format!("__version__ = '2.9.0'\ncuda: Optional[str] = {torch}\n");
+        let place = "/opt/env/lib/python3.11/site-packages/torch/version.py";
+        let node = playing(&[("CUDA", driver)]).file(place, &version);
+        let planned = node.json(&["--lang", "en", "--", "x.py"]);
+        assert_eq!(planned.code, 0, "a warning only: {torch}");
+        let warnings = planned.json["warnings"].as_array().expect("a list");
+        let found = warnings.iter().find(|warning| warning["id"] == "python.torch");
+        let text = |key: &str| found.map_or("", |found| found[key].as_str().expect("text"));
+        assert!(text("text").contains(en) && text("hint").contains(hint), "{driver}: {found:?}");
+        assert_eq!(found.is_some(), !en.is_empty(), "{driver} {torch}: {found:?}");
+        let chinese = node.plan(&["--lang", "zh", "--", "x.py"]).out.replace("\n", "");
+        let chinese: String = chinese.split_whitespace().collect();
+        let zh: String = zh.split_whitespace().collect();
+        assert!(chinese.contains(&zh), "{zh}: {chinese}");
+        // CUDA's forward compatibility brings a libcuda that is newer than the driver.
+        let compat = node
+            .file("/usr/local/cuda/compat/libcuda.so.1", "")
+            .env("LD_LIBRARY_PATH", "/usr/local/cuda/compat")
+            .json(&["--lang", "en", "--", "x.py"]);
+        let told = compat.warning_ids().iter().any(|id| id == "python.torch");
+        assert_eq!(told, torch == "None", "{driver} {torch}");
+    }
+}
+
+#[test]
+fn a_driver_that_lacks_the_newer_calls_leaves_facts_unknown() {
+    let node = Node::of(Some(FakeNvml::of_old_driver(&[("GPUS", "2")])));
+    let (ended, report) = check(&node.file("/dev/nvidiactl", ""), &[]);
+    assert_eq!(ended.code, 0);
+    let health = of(&report, "gpu.health");
+    assert!(health[0][1].contains("this driver library has no such call"), "{health:?}");
+    assert_eq!(report["facts"]["gpus"]["gpus"][1]["health"]["pcie"]["width"], Value::Null);
+}
+
+#[test]
+fn calls_about_health_that_hang_cost_half_the_deadline_and_no_gpu() {
+    let node = playing(&[("MODE", "health-hang"), ("BAD", "3")]);
+    let (ended, report) = check(&node, &["--deadline", "2s"]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert_eq!(report["facts"]["gpus"]["gpus"].as_array().map(Vec::len), Some(8));
+    let health = of(&report, "gpu.health");
+    assert_eq!((health.len(), health[0][0].as_str()), (1, "warn"));
+    assert!(health[0][1].contains(THIRD) && health[0][1].contains("no answer within 1s"));
+    assert_eq!(report["facts"]["gpus"]["gpus"][2]["health"]["temperature"], 34, "asked before it");
+    let after = &report["facts"]["gpus"]["gpus"][4]["health"]["unknown"][0]["text"];
+    assert!(after.as_str().is_some_and(|text| text.starts_with("not asked: GPU 3")), "{after}");
+    ended.expect_nothing_left();
+}
+
+#[test]
+fn a_hung_driver_and_a_slow_one_are_told_apart() {
+    // The same pause, and two deadlines.
+    for (deadline, code, words) in [("1s", 81, "NVML hangs: no answer within 1s"), ("30s", 0, "")] {
+        let node = playing(&[("MODE", "slow"), ("SLOW_MS", "3000")]);
+        let (ended, report) = check(&node, &["--deadline", deadline]);
+        assert_eq!(ended.code, code, "{deadline}");
+        assert!(of(&report, "gpu.fault")[0][1].contains(words), "{deadline}: {report:#}");
+        ended.expect_nothing_left();
+    }
+}
+
+/// `run` of one rank that does nothing, on this machine.
+fn run(fake: &FakeNvml, more: &[&str]) -> Ended {
+    let mut args = run_args("direct", 1);
+    let device = args.iter().position(|word| word == "cpu").expect("--device cpu");
+    args[device] = "gpu".into();
+    args.extend(["--lang", "en"].map(Into::into));
+    args.extend(more.iter().map(Into::into));
+    args.extend(["--", "/bin/true"].map(Into::into));
+    harness::Launcher::new(args).env("RANKLAUNCH_NVML_LIBRARY", fake.library()).run()
+}
+
+#[test]
+fn a_fabric_is_waited_for_as_long_as_it_is_being_set_up() {
+    let comes = FakeNvml::new(&[("MODE", "fabric"), ("GPUS", "1"), ("POLLS", "2")]);
+    let ended = run(&comes, &[]).expect_code(0);
+    assert!(ended.err.contains("waiting for it, at most 30 s"), "{}", ended.err);
+
+    let never = FakeNvml::new(&[("MODE", "fabric"), ("GPUS", "1")]);
+    let ended = run(&never, &["--wait-timeout", "2s"]).expect_code(82);
+    assert!(ended.err.contains("at most 2 s") && ended.err.contains("802"), "{}", ended.err);
+
+    // Nobody waits where it is allowed, or where it has failed for good.
+    let ended = run(&never, &["--severity", "gpu.fabric=warn"]).expect_code(0);
+    assert!(!ended.err.contains("waiting for it"), "{}", ended.err);
+    let failed = FakeNvml::new(&[("MODE", "fabric-failed"), ("GPUS", "1")]);
+    let ended = run(&failed, &[]).expect_code(82);
+    assert!(!ended.err.contains("waiting for it"), "{}", ended.err);
+}
+
+#[test]
+fn gpus_of_several_models_have_several_numbers() {
+    let names = ("NAMES", "NVIDIA T4;NVIDIA H100;NVIDIA T4;NVIDIA H100");
+    let mixed = || playing(&[("GPUS", "4"), names]);
+    let mode = |node: Node| of(&check(&node, &[]).1, "gpu.mode")[0].clone();
+    let found = mode(mixed());
+    assert_eq!(found[0], "warn");
+    assert!(found[1].contains("CUDA_DEVICE_ORDER=FASTEST_FIRST: CUDA's number"), "{found:?}");
+    assert_eq!(mode(mixed().env("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))[0], "ok");
+    let uuid = "GPU-fa4e0002-0000-4000-8000-000000000002";
+    assert_eq!(mode(mixed().env("CUDA_VISIBLE_DEVICES", uuid))[0], "ok");
+    assert_eq!(mode(playing(&[("GPUS", "4")]))[0], "ok", "on one model all orders are one");
+
+    // A subset is named so that CUDA takes the GPUs that are meant, whatever its order.
+    let subset = |node: Node| {
+        let planned = node.json(&["--nproc-per-node", "2", "--", "x.py"]);
+        ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
+            .map(|name| planned.at(&format!("/env/{name}")))
+    };
+    assert_eq!(subset(mixed()), ["0,1", "PCI_BUS_ID"]);
+    assert_eq!(subset(mixed().env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")), ["0,1", "absent"]);
+    let [devices, order] = subset(mixed().env("CUDA_DEVICE_ORDER", "FASTEST_FIRST"));
+    let [first, second] = [0, 1].map(|n| format!("GPU-fa4e000{n}-0000-4000-8000-00000000000{n}"));
+    assert_eq!((devices, order.as_str()), (format!("{first},{second}"), "absent"));
+    let node = mixed().env("CUDA_VISIBLE_DEVICES", "3,1,2").env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    assert_eq!(subset(node), ["3,1", "absent"], "the user's own tokens in their order");
+}
+
+#[test]
+fn a_mig_instance_is_found_on_its_parent() {
+    let uuid = "MIG-fa4e0002-0000-4000-8000-000000000002";
+    let node = playing(&[("MODE", "mig"), ("GPUS", "4")]).env("CUDA_VISIBLE_DEVICES", uuid);
+    let planned = node.json(&["--", "x.py"]);
+    assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "1".to_owned()));
+    assert_eq!((planned.at("/gpus/0/index"), planned.at("/gpus/1")), ("2".into(), "absent".into()));
+}
+
+#[test]
+fn the_numbers_of_device_nodes_are_the_hosts() {
+    // This container has the host's GPUs 6 and 2; nvidia-smi numbers them anew.
+    let node = playing(&[("GPUS", "2"), ("MINORS", "6,2"), ("MODE", "ecc"), ("BAD", "0")]);
+    let (_, report) = check(&node, &[]);
+    let text = &of(&report, "gpu.health")[0][1];
+    assert!(text.starts_with("GPU 0 (nvidia-smi index; 0000:18:00.0, GPU-fa4e0000-"), "{text}");
+    assert!(text.contains("/dev/nvidia6)"), "{text}");
+
+    // Another node that opens and that NVML does not count is a GPU that failed at the start.
+    let node = node.file("/dev/nvidia6", "").file("/dev/nvidia2", "");
+    assert_eq!(of(&check(&node, &[]).1, "gpu.count").len(), 1);
+    let counted = of(&check(&node.file("/dev/nvidia5", ""), &[]).1, "gpu.count");
+    assert_eq!(counted[1][0], "warn", "{counted:?}");
+    assert!(counted[1][1].contains("NVML counts 2 GPUs, and /dev/nvidia5"), "{counted:?}");
+}
+
+#[test]
+fn a_number_that_torch_cannot_read_is_named() {
+    let node = playing(&[]).env("CUDA_VISIBLE_DEVICES", "0,1,+,3");
+    let counted = of(&check(&node, &[]).1, "gpu.count");
+    assert!(counted[0][1].contains("2 of 8 GPUs"), "{counted:?}");
+    assert!(counted[1][0] == "warn" && counted[1][1].contains("before \"+\""), "{counted:?}");
+}
+
+#[test]
+fn what_preloaded_libraries_print_reaches_nobody() {
+    let noise = harness::fake_nvml::preload();
+    let fake = FakeNvml::new(&[("GPUS", "2")]);
+    let check = |command: Command| {
+        harness::Launcher::of(command, ["check", "--format", "json", "--lang", "en"])
+            .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
+            .run()
+    };
+    // LD_PRELOAD is not passed on to the probe; control: the library does print.
+    let mut preloaded = Command::new(harness::executable());
+    preloaded.env("LD_PRELOAD", &noise);
+    let ended = check(preloaded);
+    let report: Value = serde_json::from_str(&ended.out).expect("nothing but the report");
+    assert_eq!(report["facts"]["gpus"]["gpus"].as_array().map(Vec::len), Some(2));
+    let loud = Command::new("true").env("LD_PRELOAD", &noise).output().expect("true runs");
+    assert!(!loud.stdout.is_empty() && !loud.stderr.is_empty());
+
+    // /etc/ld.so.preload is the loader's own and cannot be avoided; it needs a
+    // mount namespace of its own here.
+    let script = "mkdir etc && cp -a /etc/. etc 2>/dev/null; echo \"$NOISE\" > etc/ld.so.preload && \
+                  mount --bind etc /etc && /bin/true && exec \"$0\" \"$@\"";
+    let mut shell = Command::new("unshare");
+    shell.args(["-m", "sh", "-c", script]).arg(harness::executable()).env("NOISE", &noise);
+    let allowed = Command::new("unshare").args(["-m", "true"]).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        harness::skipped("no mount namespace for an /etc/ld.so.preload of our own");
+        return;
+    }
+    let ended = check(shell);
+    let at = ended.out.find("{\n").unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(ended.out[..at].contains("noise"), "control: the shell before us was not hooked");
+    let report: Value = serde_json::from_str(&ended.out[at..]).expect("a report");
+    assert_eq!(report["facts"]["gpus"]["gpus"].as_array().map(Vec::len), Some(2));
+    assert_eq!(of(&report, "gpu.count")[0][0], "ok");
+}
+
+#[test]
+fn hami_is_known_by_its_preload_and_a_tiny_limit_is_a_finding() {
+    let node = || {
+        playing(&[("MEMORY", "20000")]).file("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")
+    };
+    let hami = |node: Node| of(&check(&node, &[]).1, "hami.limit")[0].clone();
+    let found = hami(node().env("CUDA_DEVICE_MEMORY_LIMIT_0", "64k"));
+    assert_eq!(found[0], "warn");
+    assert!(found[1].contains("64 KiB (CUDA_DEVICE_MEMORY_LIMIT_0=64k)"), "{found:?}");
+    let found =
+        hami(node().env("CUDA_DEVICE_MEMORY_LIMIT", "20000m").env("CUDA_DEVICE_SM_LIMIT", "50"));
+    assert_eq!(found[0], "info");
+    assert!(
+        found[1].contains("/etc/ld.so.preload") && found[1].contains("CUDA_DEVICE_SM_LIMIT=50")
+    );
+    assert_eq!(hami(playing(&[]))[0], "ok");
+}

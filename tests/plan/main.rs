@@ -1,0 +1,21 @@
+//! What a node is, what it plans and what it refuses: `plan`, `check` and `profile` on nodes of
+//! files, with fake GPUs and in namespaces.
+
+mod any_input;
+mod capture;
+mod check;
+mod engine_modules;
+mod gpu_fallback;
+mod gpu_probe;
+mod gpu_states;
+mod hung_sources;
+mod interfaces;
+mod layouts;
+mod limits;
+mod nccl_settings;
+mod platforms;
+mod probe_places;
+mod profiles;
+mod refusals;
+mod topology;
+mod visible_devices;

@@ -1,0 +1,472 @@
+//! A refusal names what was read, where, its value, what is allowed and the one
+//! thing to do, in both languages; and nothing was started before it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::Command;
+
+use harness::{Launcher, executable};
+
+/// One mistake: arguments, variables, the profile in the working folder.
+#[derive(Default)]
+struct Mistake {
+    args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+    profile: &'static str,
+    code: i32,
+    /// Words of the refusal, and words of the hint.
+    names: &'static [&'static str],
+    hint: &'static [&'static str],
+}
+
+const SCRIPT: &[&str] = &["run", "--", "a.py"];
+const PROFILE: &[&str] = &["run"];
+
+/// Flags and profiles.
+const USAGE: &[Mistake] = &[
+    Mistake {
+        args: &["run", "--nnodes", "zwei", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--nnodes", "`zwei`"],
+        hint: &["--nnodes 2"],
+    },
+    Mistake {
+        args: &["run", "--engine", "torch", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--engine", "`torch`", "torchrun", "accelerate", "deepspeed", "direct", "command"],
+        hint: &["--engine torchrun"],
+    },
+    Mistake {
+        args: &["run", "--master-port", "70000", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--master-port", "`70000`", "1", "65535"],
+        hint: &["--master-port 29500"],
+    },
+    Mistake {
+        args: &["run", "--wait-timeout", "5x", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--wait-timeout", "`5x`", "1h30m"],
+        hint: &["30m"],
+    },
+    Mistake {
+        args: &["run", "--severity", "shm=fail", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--severity", "`shm=fail`"],
+        hint: &["shm.size, shm.leftovers"],
+    },
+    Mistake {
+        args: &["run", "--env", "HF_TOKEN abc", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--env", "NAME=VALUE"],
+        hint: &["--env"],
+    },
+    Mistake {
+        args: &["run", "--profile", "wan23"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--profile", "`wan23`", "wan22, taehv, zimdb"],
+        hint: &["--profile wan22"],
+    },
+    Mistake {
+        args: &["run", "--node-rnak", "1", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--node-rnak"],
+        hint: &["--node-rank"],
+    },
+    Mistake {
+        args: &["run", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["a.py"],
+        hint: &["--"],
+    },
+    Mistake { args: &["run"], env: &[], profile: "", code: 64, names: &[], hint: &["--"] },
+    Mistake {
+        args: &["run", "--", ""],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--"],
+        hint: &[],
+    },
+    Mistake {
+        args: &["wait", "job-master-0"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["`job-master-0`", "HOST:PORT", "65535"],
+        hint: &["job-master-0:29500"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("RANKLAUNCH_NNODES", "0")],
+        profile: "",
+        code: 64,
+        names: &["RANKLAUNCH_NNODES", "`0`"],
+        hint: &["RANKLAUNCH_NNODES=2", "--nnodes 2"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500")],
+        profile: "",
+        code: 64,
+        names: &["RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500"],
+        hint: &["enableServiceLinks", "--master-port"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\nnnodes = \"two\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:3", "nnodes", "`two`"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscirpt = \"a.py\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:2", "scirpt"],
+        hint: &["script"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\n[layout]\nrule = \"ring\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:4", "`ring`", "ulysses-ring"],
+        hint: &["--layout"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\n[exit]\n64 = 300\n",
+        code: 64,
+        names: &["ranklaunch.toml:4", "300", "255"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job\n",
+        code: 64,
+        names: &["ranklaunch.toml:1", "TOML"],
+        hint: &["reference.toml"],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = \"a.py\"\ncommand = [\"b\"]\n",
+        code: 64,
+        names: &["ranklaunch.toml:3", "ranklaunch.toml:2", "command"],
+        hint: &["script"],
+    },
+];
+
+/// What the platform says, and what the node is.
+const JOB: &[Mistake] = &[
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "2"), ("RANK", "5"), ("MASTER_ADDR", "127.0.0.1")],
+        profile: "",
+        code: 65,
+        names: &["RANK=5", "WORLD_SIZE=2", "0", "1"],
+        hint: &["--nnodes", "--node-rank"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "two"), ("RANK", "0")],
+        profile: "",
+        code: 65,
+        names: &["WORLD_SIZE=two"],
+        hint: &["--nnodes"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "None")],
+        profile: "",
+        code: 65,
+        names: &["MASTER_ADDR=None"],
+        hint: &["--master-addr"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("PET_NNODES", "1"), ("PET_NPROC_PER_NODE", "xpu")],
+        profile: "",
+        code: 65,
+        names: &["PET_NPROC_PER_NODE=xpu", "auto", "gpu"],
+        hint: &["--nproc-per-node"],
+    },
+    Mistake {
+        args: &[
+            "run",
+            "--device",
+            "cpu",
+            "--nproc-per-node",
+            "3",
+            "--layout",
+            "ulysses-world",
+            "--heads",
+            "40",
+            "--",
+            "a.py",
+        ],
+        env: &[],
+        profile: "",
+        code: 66,
+        names: &["3", "40"],
+        hint: &["--layout none"],
+    },
+    Mistake {
+        args: &["run", "--device", "cpu", "--python", "/no/such", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 67,
+        names: &["--python", "/no/such"],
+        hint: &["--python PATH", "--conda-env NAME"],
+    },
+    Mistake {
+        args: &["run", "--device", "cpu", "--conda-env", "nope", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 67,
+        names: &["nope"],
+        hint: &["--conda-env NAME"],
+    },
+    Mistake {
+        args: &["run", "--probe", "off", "--", "a.py"],
+        env: &[("GPU_COUNT", "8"), ("PATH", "/nowhere")],
+        profile: "",
+        code: 80,
+        names: &["GPU_COUNT=8", "--probe"],
+        hint: &["--device cpu"],
+    },
+];
+
+/// The launcher with these variables and no others, so that the machine says nothing.
+fn launcher(mistake: &Mistake, lang: &str) -> Launcher {
+    let mut command = Command::new(executable());
+    command.env_clear();
+    let mut launcher = Launcher::of(command, mistake.args)
+        .env("PATH", "/usr/bin:/bin")
+        .env("RUST_BACKTRACE", "1")
+        .with_torch()
+        .env("LANG", lang);
+    for (name, value) in mistake.env {
+        launcher = launcher.env(name, value);
+    }
+    if !mistake.profile.is_empty() {
+        let file = launcher.folder().join("ranklaunch.toml");
+        std::fs::write(file, mistake.profile).expect("a profile");
+    }
+    launcher
+}
+
+fn check(mistakes: &[Mistake]) {
+    for mistake in mistakes {
+        let mut texts = Vec::new();
+        for (lang, mark) in [("C.UTF-8", "hint: "), ("zh_CN.UTF-8", "提示: ")] {
+            let ended =
+                launcher(mistake, lang).run().expect_code(mistake.code).expect_nothing_left();
+            let what = format!("{:?} {:?}\n{}", mistake.args, mistake.env, ended.err);
+            assert_eq!(ended.out, "", "a refusal is no output of the job: {what}");
+            for bad in ["panicked", "backtrace", "── ranklaunch"] {
+                assert!(!ended.err.contains(bad), "{bad}: {what}");
+            }
+            let (problem, hint) = ended.err.split_once(mark).expect(&what);
+            for name in mistake.names {
+                assert!(problem.contains(name), "{name} is not named: {what}");
+            }
+            for name in mistake.hint {
+                assert!(hint.contains(name), "the hint does not say {name}: {what}");
+            }
+            let files = std::fs::read_dir(ended.folder.path()).expect("a folder").flatten();
+            let made: Vec<OsString> = files
+                .map(|file| file.file_name())
+                .filter(|name| name != "ranklaunch.toml")
+                .filter(|name| name != "console.out" && name != "console.err")
+                .collect();
+            assert!(made.is_empty(), "{made:?} was made: {what}");
+            texts.push(ended.err);
+        }
+        assert_ne!(texts[0], texts[1], "one language only");
+    }
+}
+
+#[test]
+fn flags_variables_and_profiles() {
+    check(USAGE);
+}
+
+#[test]
+fn platforms_layouts_and_nodes() {
+    check(JOB);
+}
+
+/// A secret on a wrong line is not repeated.
+#[test]
+fn a_refusal_keeps_secrets() {
+    for args in [
+        &["run", "--env", "HF_TOKEN hunter2", "--", "a.py"][..],
+        &["run", "--env", "HF_TOKEN=hunter2", "--nnodes", "x", "--", "a.py"],
+    ] {
+        let ended = Launcher::new(args).run().expect_code(64);
+        assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused_as_such() {
+    let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
+    let ended = Launcher::new([OsString::from("run"), "--nnodes".into(), bytes(), "--".into()])
+        .run()
+        .expect_code(64);
+    assert!(ended.err.contains("--nnodes") && ended.err.contains(r"\xff\xfe"), "{}", ended.err);
+    let ended = Launcher::new(["run", "--", "a.py"])
+        .env("RANKLAUNCH_MASTER_ADDR", bytes())
+        .run()
+        .expect_code(64);
+    assert!(ended.err.contains("RANKLAUNCH_MASTER_ADDR"), "{}", ended.err);
+    let launcher = Launcher::new(["run"]);
+    std::fs::write(launcher.folder().join("ranklaunch.toml"), b"[job]\n# \xff\n").expect("a file");
+    let ended = launcher.run().expect_code(64);
+    assert!(ended.err.contains("ranklaunch.toml: line 2 is not UTF-8"), "{}", ended.err);
+}
+
+/// The profile's `[exit]` turns a verdict's code into another, here for a refusal.
+#[test]
+fn a_refusal_ends_with_the_code_that_the_profile_gives_it() {
+    let launcher = Launcher::new(["run"])
+        .env("WORLD_SIZE", "2")
+        .env("RANK", "5")
+        .env("MASTER_ADDR", "127.0.0.1");
+    let profile = "[job]\nscript = \"a.py\"\n[exit]\n65 = 137\n";
+    std::fs::write(launcher.folder().join("ranklaunch.toml"), profile).expect("a profile");
+    let ended = launcher.run().expect_code(137);
+    assert!(ended.err.contains("137 (membership.rank)"), "{}", ended.err);
+}
+
+/// `plan` and `check` know what `run` would say: the same words first, and its code.
+#[test]
+fn plan_and_check_say_first_what_run_would_refuse() {
+    let engine = ["--device", "cpu", "--engine", "direct", "--stale", "off"];
+    let layout = ["--nproc-per-node", "3", "--layout", "ulysses-world", "--heads", "40"];
+    let accelerate =
+        "[job]\nscript = \"a.py\"\nengine_args = [\"--config_file\", \"fsdpp.yaml\"]\n";
+    for (args, profile, code, id, checked) in [
+        (&["--", "nope.py"][..], "", 64, "script.file", true),
+        (&[], "", 64, "program.missing", false),
+        (
+            &["--nproc-per-node", "2", "--interactive", "--", "a.py"],
+            "",
+            64,
+            "interactive.nproc",
+            false,
+        ),
+        (&[&layout[..], &["--", "a.py"]].concat(), "", 66, "layout.nproc", true),
+        (&["--python", "/no/such", "--", "a.py"], "", 67, "python.interpreter", true),
+        (&[], accelerate, 64, "engine.file", true),
+        (&["--", "nope.py"], "[exit]\n64 = 137\n", 137, "script.file", true),
+    ] {
+        let said = |subcommand: &str| {
+            let launcher = Launcher::new([&[subcommand][..], &engine, args].concat())
+                .env("RANKLAUNCH_PYTHON", "/bin/sh");
+            std::fs::write(launcher.folder().join("a.py"), "").expect("a script");
+            if !profile.is_empty() {
+                std::fs::write(launcher.folder().join("ranklaunch.toml"), profile)
+                    .expect("a profile");
+            }
+            launcher.run()
+        };
+        let run = said("run").expect_code(code).expect_nothing_left();
+        let (_, why) = run.err.split_once("ranklaunch: refused: ").expect(&run.err);
+        let mut asked = vec![said("plan")];
+        if checked {
+            asked.push(said("check"));
+        }
+        for told in asked {
+            let told = told.expect_code(code);
+            let (_, said) = told.out.split_once("run would be refused: ").expect(&told.out);
+            assert!(told.out.starts_with("run would be refused: "), "{}", told.out);
+            for (run, told) in why.lines().zip(said.lines()).take(3) {
+                // The folder in which it was started is another each time.
+                let plain = |line: &str| line.split(" (/").next().unwrap_or(line).to_owned();
+                assert_eq!(plain(run), plain(told));
+            }
+            assert!(said.contains(&format!("exit code {code} ({id})")), "{}", told.out);
+        }
+    }
+}
+
+/// For programs: the refusal stands beside the plan.
+#[test]
+fn a_refused_plan_is_one_document_and_nothing_that_a_shell_would_run_by_mistake() {
+    let args = ["--device", "cpu", "--engine", "direct", "--python", "/bin/sh", "--", "nope.py"];
+    let of = |format| {
+        let asked = ["plan", "--format", format].into_iter().chain(args);
+        Launcher::new(asked).run().expect_code(64)
+    };
+    let json: serde_json::Value = serde_json::from_str(&of("json").out).expect("a document");
+    assert_eq!(json["refused"]["id"], "script.file");
+    assert_eq!(json["nproc_per_node"], 1);
+    let shell = of("shell");
+    assert!(shell.err.starts_with("run would be refused: "), "{}", shell.err);
+    assert!(!shell.out.contains("refused"), "{}", shell.out);
+    let report: serde_json::Value = serde_json::from_str(
+        &Launcher::new(["check", "--format", "json"].into_iter().chain(args))
+            .run()
+            .expect_code(64)
+            .out,
+    )
+    .expect("a report");
+    assert_eq!(
+        (&report["exit_code"], &report["refused"]["id"]),
+        (&64.into(), &"script.file".into())
+    );
+    assert_eq!(report["summary"]["fail"], 1);
+}
+
+/// Waiting in vain is no refusal, and its hint knows the options that `wait` has.
+#[test]
+fn wait_gives_up_in_its_own_words() {
+    let target = format!("127.0.0.1:{}", harness::free_port());
+    let ended = Launcher::new(["wait", &target, "--timeout", "1s"]).run().expect_code(86);
+    assert!(ended.err.contains("ranklaunch: gave up: "), "{}", ended.err);
+    assert!(ended.err.contains("--timeout 1h"), "{}", ended.err);
+    for other in ["refused: ", "--master-addr", "--node-rank"] {
+        assert!(!ended.err.contains(other), "{other}: {}", ended.err);
+    }
+}
+
+#[test]
+fn install_into_a_file_names_its_folder() {
+    let launcher = Launcher::new(["install", "inst/ranklaunch"]);
+    std::fs::create_dir(launcher.folder().join("inst")).expect("made");
+    std::fs::write(launcher.folder().join("inst/ranklaunch"), "").expect("written");
+    let ended = launcher.run().expect_code(64);
+    assert!(ended.err.contains("is a file; name its folder"), "{}", ended.err);
+    assert!(ended.err.contains("ranklaunch install inst\n"), "{}", ended.err);
+}
+
+#[test]
+fn a_name_that_a_refusal_quotes_does_not_act_on_the_terminal() {
+    let ended = Launcher::new(["lint", "a\x1b]0;owned\x07.yaml"]).run().expect_code(64);
+    assert!(ended.err.contains(r"a\x1b]0;owned\x07.yaml: No such file"), "{:?}", ended.err);
+    assert!(!ended.err.contains(['\x1b', '\x07']), "{:?}", ended.err);
+}
