@@ -237,7 +237,8 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
-                let name = path.display().to_string();
+                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).expect("below it");
+                let name = name.display().to_string();
                 if !name.ends_with(".rs") || name.contains("test") || name.contains("fuzz") {
                     continue;
                 }
