@@ -1,7 +1,9 @@
 # make demo   build, then launch a real two-node job on this machine
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
+# make rustdoc   what the comments of the source link to, warnings denied
 # make docs   docs/ anew from the table of ids; `make test` fails where they differ
+# make bless  tests/snapshots anew from what is printed now, to be read in the diff
 # make house  how the source is divided: lines, files and circles of imports of each room
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
@@ -32,7 +34,7 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/documents/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
-.PHONY: build demo gpu vm test lint docs house bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
+.PHONY: build demo gpu vm test lint rustdoc docs bless house bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -53,8 +55,15 @@ lint: linker
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
+rustdoc: linker
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
 docs: linker
 	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test documents pages
+
+bless: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_BLESS=1 $(CARGO) test --locked --test documents reads_as_it_was_read
 
 house: linker
 	$(CARGO) test --locked --quiet --test house -- --include-ignored --nocapture

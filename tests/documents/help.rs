@@ -1,12 +1,12 @@
 //! The help and the manual page as they are printed, in both languages.
 //!
-//! RANKLAUNCH_BLESS=1 writes what is printed into tests/help, to be read in the diff.
+//! `make bless` writes what is printed into tests/snapshots, to be read in the diff.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use harness::executable;
+use harness::snapshot::compare;
 
 const COMMANDS: &[&str] = &[
     "",
@@ -60,22 +60,10 @@ fn all(lang: &str) -> String {
     text
 }
 
-fn compared(name: &str, text: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(name);
-    if std::env::var_os("RANKLAUNCH_BLESS").is_some() {
-        std::fs::write(&file, text).expect("written");
-    }
-    let expected = std::fs::read_to_string(&file).unwrap_or_default();
-    for (at, (is, was)) in text.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(is, was, "tests/help/{name}:{}; RANKLAUNCH_BLESS=1 writes it anew", at + 1);
-    }
-    assert_eq!(text.lines().count(), expected.lines().count(), "tests/help/{name}");
-}
-
 #[test]
 fn help_reads_as_it_was_read() {
     for lang in ["en", "zh"] {
-        compared(&format!("{lang}.txt"), &all(lang));
+        compare(&format!("help.{lang}"), &all(lang));
     }
 }
 

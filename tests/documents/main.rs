@@ -9,3 +9,4 @@ mod manifests;
 mod readme;
 mod references;
 mod setup;
+mod snapshots;

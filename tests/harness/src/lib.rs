@@ -15,6 +15,7 @@ pub mod node;
 pub mod pty;
 pub mod reference;
 mod skipped;
+pub mod snapshot;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -1,0 +1,133 @@
+//! Sound manifests, and builders of short ones.
+
+use std::fmt::Write as _;
+
+/// Two pods of 4 GPUs, torchrun, everything in its place.
+pub(super) const PYTORCHJOB: &str = r#"apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: wan22
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: &pod
+        spec:
+          terminationGracePeriodSeconds: 60
+          containers:
+            - name: pytorch
+              image: wan2-2
+              command: [bash, -c]
+              args:
+                - |
+                  export PYTHONUNBUFFERED=1  # nothing to find
+                  cd /workspace && torchrun \
+                    --nproc_per_node=4 \
+                    --nnodes=$WORLD_SIZE --node_rank=$RANK \
+                    --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT \
+                    generate.py --task t2v-A14B --size 832*480 \
+                    --ulysses_size 8 --save_file "out-$(date '+%Y%m%d').mp4"
+              env:
+                - {name: OMP_NUM_THREADS, value: "8"}
+              resources:
+                requests: {cpu: "8"}
+                limits:
+                  nvidia.com/gpu: "4"
+                  memory: 128Gi
+              volumeMounts:
+                - {name: dshm, mountPath: /dev/shm}
+          volumes:
+            - name: dshm
+              emptyDir: {medium: Memory, sizeLimit: 2Gi}
+    Worker:
+      replicas: 1
+      template: *pod
+"#;
+
+/// Two pods of 8 GPUs of a Job, and the Service that names them.
+pub(super) const INDEXED_JOB: &str = r#"apiVersion: v1
+kind: Service
+metadata:
+  name: taehv
+spec:
+  clusterIP: None
+  selector: {job-name: taehv}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: taehv
+spec:
+  completionMode: Indexed
+  parallelism: 2
+  completions: 2
+  template:
+    spec:
+      restartPolicy: Never
+      subdomain: taehv
+      containers:
+        - name: training
+          image: taehv
+          command:
+            - accelerate
+            - launch
+            - --num_processes=16
+            - --num_machines=2
+            - --machine_rank=$(JOB_COMPLETION_INDEX)
+            - --main_process_ip=taehv-0.taehv
+            - --main_process_port=29500
+            - train.py
+          resources:
+            limits:
+              nvidia.com/gpu: 8
+              memory: 512Gi
+              cpu: 32
+          volumeMounts:
+            - name: shm
+              mountPath: /dev/shm/
+      volumes:
+        - name: shm
+          emptyDir:
+            medium: Memory
+"#;
+
+pub(super) const RANKLAUNCH: &str =
+    include_str!("../../../packaging/kubernetes/wan22-pytorchjob.yaml");
+pub(super) const TRAINJOB: &str = include_str!("../../../packaging/kubernetes/wan22-trainjob.yaml");
+pub(super) const RAYJOB: &str = include_str!("../../../packaging/kubernetes/wan22-rayjob.yaml");
+
+/// A container with all that a pod of 8 GPUs is asked for, and `rest` beside it.
+pub(super) fn pod(rest: &str, gpus: u32) -> String {
+    format!(
+        "{{terminationGracePeriodSeconds: 60, containers: [{{name: pytorch, image: x, {rest}, \
+         resources: {{limits: {{nvidia.com/gpu: {gpus}, memory: 64Gi, cpu: 32}}}}, \
+         volumeMounts: [{{name: s, mountPath: /dev/shm}}]}}], \
+         volumes: [{{name: s, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}]}}"
+    )
+}
+
+pub(super) fn single(rest: &str, gpus: u32) -> String {
+    let pod = pod(rest, gpus);
+    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {pod}\n")
+}
+
+/// A PyTorchJob with these replicas of one pod of 8 GPUs.
+pub(super) fn pytorchjob(above: &str, replicas: &[(&str, u32)], rest: &str) -> String {
+    let pod = pod(rest, 8);
+    let mut text = format!(
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: a}}\nspec:\n{above}  pytorchReplicaSpecs:\n"
+    );
+    for (role, count) in replicas {
+        let _ =
+            write!(text, "    {role}:\n      replicas: {count}\n      template: {{spec: {pod}}}\n");
+    }
+    text
+}
+
+pub(super) fn indexed(head: &str, rest: &str) -> String {
+    let pod = pod(rest, 8);
+    let spec = format!(
+        "{{parallelism: 2, completions: 2, completionMode: Indexed, template: {{metadata: {{labels: {{app: a}}}}, spec: {pod}}}}}"
+    );
+    format!("{head}---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {spec}\n")
+}

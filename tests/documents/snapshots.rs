@@ -1,0 +1,63 @@
+//! What people read of a launch, in both languages: the plan, the start block and the closing block.
+
+use harness::node::{Node, PYTHON};
+use harness::snapshot::{compare, named, timed};
+use harness::{Launcher, python, run_args};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[test]
+fn the_plan_reads_as_it_was_read() {
+    for lang in ["en", "zh"] {
+        let node = Node::with_gpus(8)
+            .platform("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h MASTER_PORT=29500 OMP_NUM_THREADS=4");
+        let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
+        let args = ["--lang", lang, "--profile", "wan22", "--python", PYTHON];
+        let planned = node.plan(&[&args[..], &script].concat()).expect_code(0);
+        let root = node.root().to_string_lossy().into_owned();
+        compare(
+            &format!("plan.{lang}"),
+            &named(&planned.out, &[(&root, "ROOT"), (VERSION, "VERSION")]),
+        );
+    }
+}
+
+/// The blocks of a launch. Remarks depend on the machine, and the order of lines between the
+/// blocks on its pace; columns are as wide as the path of the interpreter.
+fn blocks(lang: &str, what: &str, code: i32) -> String {
+    let mut args = run_args("direct", 2);
+    args.extend(["--lang", lang, "--"].map(Into::into));
+    let ended = Launcher::new(args).args([harness::program("rank.sh")]).args([what]).run();
+    let ended = ended.expect_code(code).expect_nothing_left();
+    let latest = std::fs::read_link(ended.folder.path().join("ranklaunch-logs/latest"));
+    let run = latest.expect("a link").to_string_lossy().into_owned();
+    let torch = ended.err.lines().find_map(|line| line.trim().strip_prefix("torch "));
+    let torch = torch.expect("a version").trim().to_owned();
+    let (folder, python) = (ended.folder.path().to_string_lossy(), python());
+    let values = [
+        (&*run, "RUN"),
+        (&*folder, "FOLDER"),
+        (&*python.to_string_lossy(), "PYTHON"),
+        (&*torch, "TORCH"),
+        (VERSION, "VERSION"),
+    ];
+    let is_block = |line: &&str| line.starts_with([' ', '─']);
+    let narrow = |line: &str| {
+        let (lead, rest) = line.split_at(line.len() - line.trim_start().len());
+        let columns: Vec<&str> = rest.split("  ").filter(|column| !column.is_empty()).collect();
+        format!(
+            "{lead}{}\n",
+            columns.iter().map(|column| column.trim()).collect::<Vec<_>>().join("  ")
+        )
+    };
+    let text: String = ended.err.lines().filter(is_block).map(narrow).collect();
+    timed(&named(&text, &values))
+}
+
+#[test]
+fn a_launch_reads_as_it_was_read() {
+    for lang in ["en", "zh"] {
+        compare(&format!("success.{lang}"), &blocks(lang, "succeed", 0));
+        compare(&format!("failure.{lang}"), &blocks(lang, "exit-7-on-rank-1", 7));
+    }
+}
