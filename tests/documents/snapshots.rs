@@ -29,11 +29,11 @@ fn blocks(lang: &str, what: &str, code: i32) -> String {
     args.extend(["--lang", lang, "--"].map(Into::into));
     let ended = Launcher::new(args).args([harness::program("rank.sh")]).args([what]).run();
     let ended = ended.expect_code(code).expect_nothing_left();
-    let latest = std::fs::read_link(ended.folder.path().join("ranklaunch-logs/latest"));
+    let latest = std::fs::read_link(ended.folder().join("ranklaunch-logs/latest"));
     let run = latest.expect("a link").to_string_lossy().into_owned();
     let torch = ended.err.lines().find_map(|line| line.trim().strip_prefix("torch "));
     let torch = torch.expect("a version").trim().to_owned();
-    let (folder, python) = (ended.folder.path().to_string_lossy(), python());
+    let (folder, python) = (ended.folder().to_string_lossy(), python());
     let values = [
         (&*run, "RUN"),
         (&*folder, "FOLDER"),

@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use harness::faults::{Job, Place, Role, Setup};
+use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::Signal;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const STRANGER: &str = "import json, socket, sys, time\n\
     time.sleep(float(stay))\n";
 
 /// The socket's name, from the environment of a shim.
-fn socket(job: &Job) -> String {
+fn socket(job: &Running) -> String {
     let environ = std::fs::read(format!("/proc/{}/environ", job.find(Role::Shim)));
     let environ = String::from_utf8_lossy(&environ.expect("a shim")).into_owned();
     let value = environ
@@ -50,7 +50,7 @@ fn places() -> impl Iterator<Item = bool> {
 #[test]
 fn who_holds_a_connection_holds_no_end() {
     for namespace in places() {
-        let setup = Setup::new(Place::Plain);
+        let setup = Launcher::at(Place::Plain);
         let release = setup.folder().join("release");
         // Grace and stranger last longer than our patience.
         let mut job = setup.direct(1, &["--grace", "10m"], &["until", "release"]);
@@ -64,7 +64,7 @@ fn who_holds_a_connection_holds_no_end() {
             (table.matches(&name).count() >= 3 || ended).then_some(())
         });
         std::fs::write(release, "").expect("the rank is released");
-        job.ends_within(harness::PATIENCE).code(0).nothing_left();
+        job.ends_within(harness::PATIENCE).expect_code(0).expect_nothing_left();
         holder.kill().expect("it lives");
         holder.wait().expect("it is reaped");
     }
@@ -75,7 +75,7 @@ fn who_names_a_process_has_it_killed_by_nobody() {
     for namespace in places() {
         for token in ["", "0123456789abcdef01234567"] {
             let mut innocent = Command::new("sleep").arg("60").spawn().expect("a process");
-            let mut job = Setup::new(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
+            let mut job = Launcher::at(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
             job.says("READY", 1);
             let pid = innocent.id().to_string();
             let mut liar = stranger(namespace, [&socket(&job), token, &pid, "0.2"]);
@@ -84,7 +84,7 @@ fn who_names_a_process_has_it_killed_by_nobody() {
             job.waits("what it may have caused", |_| began.elapsed() > Duration::from_millis(300));
             assert!(innocent.try_wait().expect("a child").is_none(), "it was killed");
             job.send(Role::Guard, Signal::SIGTERM);
-            job.ends_within(SOON).code(143).nothing_left();
+            job.ends_within(SOON).expect_code(143).expect_nothing_left();
             innocent.kill().expect("it lives");
             innocent.wait().expect("it is reaped");
         }

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::faults::{Job, Place, Setup};
-use harness::{executable, skipped};
+use harness::{Launcher, Place, Running, executable, skipped};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -17,13 +16,13 @@ const HIDE: &str = "mount -t proc -o hidepid=2 proc /proc";
 
 /// `misbehave PROGRAM` of user 65534, as a rank of a launcher or by itself. The shell above it is the first
 /// process of the namespace: what is left comes to it, and it counts.
-fn hidden(launched: bool, program: &[&str]) -> Option<Job> {
+fn hidden(launched: bool, program: &[&str]) -> Option<Running> {
     let tried = Command::new("unshare").args(UNSHARE).args(["-c", HIDE]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
         skipped("no PID namespace with a /proc of its own can be made here");
         return None;
     }
-    let setup = Setup::new(Place::Plain);
+    let setup = Launcher::at(Place::Plain);
     let everybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(setup.folder(), everybody).expect("it is ours");
     let script = format!(
@@ -41,11 +40,11 @@ fn hidden(launched: bool, program: &[&str]) -> Option<Job> {
     }
     args.push(setup.misbehave().into());
     args.extend(program.iter().map(OsString::from));
-    Some(setup.start(Path::new("unshare"), &args))
+    Some(setup.program(Path::new("unshare"), &args))
 }
 
 /// The guard is the first that runs our executable.
-fn guard(job: &Job) -> Pid {
+fn guard(job: &Running) -> Pid {
     let ours = executable().display().to_string();
     let run = |argv: &[String]| argv.first() == Some(&ours) && argv[1] == "run";
     let guard = job.processes().into_iter().filter(|seen| run(&seen.argv)).map(|seen| seen.pid);
@@ -58,10 +57,10 @@ fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
         let Some(mut job) = hidden(true, program) else { return };
         job.says("READY", 1);
         kill(guard(&job), Signal::SIGTERM).expect("it lives");
-        let over = job.ends_within(Duration::from_secs(30)).nothing_left();
-        let said = over.job.out();
-        assert!(said.contains("SAVED"), "{program:?}\n{said}{}", over.job.err());
-        assert!(said.ends_with("code 143\nleft 0\n"), "{program:?}\n{said}{}", over.job.err());
+        let over = job.ends_within(Duration::from_secs(30)).expect_nothing_left();
+        let said = over.out;
+        assert!(said.contains("SAVED"), "{program:?}\n{said}{}", over.err);
+        assert!(said.ends_with("code 143\nleft 0\n"), "{program:?}\n{said}{}", over.err);
     }
 }
 
@@ -75,8 +74,8 @@ fn a_failed_rank_leaves_nothing_that_nobody_sees() {
         let is_rank = |argv: &[String]| argv[0].ends_with("/misbehave") && argv[1] == "hidden";
         let rank = job.processes().into_iter().find(|seen| is_rank(&seen.argv));
         harness::kill(rank.expect("a rank").pid);
-        let over = job.ends_within(Duration::from_secs(30)).nothing_left();
-        let said = over.job.out();
-        assert!(said.ends_with(&format!("code 137\nleft {left}\n")), "{said}{}", over.job.err());
+        let over = job.ends_within(Duration::from_secs(30)).expect_nothing_left();
+        let said = over.out;
+        assert!(said.ends_with(&format!("code 137\nleft {left}\n")), "{said}{}", over.err);
     }
 }

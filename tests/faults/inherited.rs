@@ -4,8 +4,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use harness::faults::{Place, Setup};
-use harness::{Launcher, executable, run_args, skipped};
+use harness::{Launcher, Place, executable, run_args, skipped};
 use nix::sys::signal::Signal;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -100,7 +99,7 @@ fn real_time_signals_are_the_ranks_own() {
 }
 
 /// A root with nothing but the executable and a program: no /dev/null, no /dev at all.
-fn bare_root(setup: &Setup) -> std::path::PathBuf {
+fn bare_root(setup: &Launcher) -> std::path::PathBuf {
     let root = setup.folder().join("root");
     for folder in ["bin", "proc", "tmp"] {
         std::fs::create_dir_all(root.join(folder)).expect("a folder");
@@ -116,7 +115,7 @@ fn in_bare_root(script: &str) -> Option<(i32, String)> {
         skipped("no namespace and no chroot here");
         return None;
     }
-    let setup = Setup::new(Place::Plain);
+    let setup = Launcher::at(Place::Plain);
     let output = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script])
         .env("ROOT", bare_root(&setup))
@@ -183,7 +182,7 @@ fn leftovers_are_told_from_earlier_children() {
                 .collect::<Vec<i32>>()
         };
         assert_eq!(sleeps("61.7"), Vec::<i32>::new(), "{ours}\n{}", ended.err);
-        let stranger = std::fs::read_to_string(ended.folder.path().join("stranger"));
+        let stranger = std::fs::read_to_string(ended.folder().join("stranger"));
         let stranger = stranger.expect("a pid").trim().parse().expect("a number");
         assert!(sleeps("62.3").contains(&stranger), "{ours}: the earlier child was ended");
         harness::kill(stranger);

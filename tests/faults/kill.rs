@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use harness::faults::{PLACES, Place, Role, Setup};
+use harness::{Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn escapees(place: Place, victim: Role) -> harness::faults::Job {
-    let mut job = Setup::new(place).direct(2, &[], &["escape"]);
+fn escapees(place: Place, victim: Role) -> harness::Running {
+    let mut job = Launcher::at(place).direct(2, &[], &["escape"]);
     job.says("READY", 2);
     let roles = job.roles();
     let count = |role| roles.iter().filter(|(its, _)| *its == role).count();
@@ -33,10 +33,10 @@ fn in_every_place(test: impl Fn(Place)) {
 #[test]
 fn nothing_survives_a_killed_guard() {
     in_every_place(|place| {
-        let over = escapees(place, Role::Guard).ends_within(SOON).nothing_left_soon();
+        let over = escapees(place, Role::Guard).ends_within(SOON).expect_nothing_left_soon();
         // unshare cannot say that its child was killed.
         if place != Place::Namespace {
-            over.code(137);
+            over.expect_code(137);
         }
     });
 }
@@ -44,21 +44,21 @@ fn nothing_survives_a_killed_guard() {
 #[test]
 fn nothing_survives_a_killed_agent() {
     in_every_place(|place| {
-        escapees(place, Role::Agent).ends_within(SOON).code(137).nothing_left();
+        escapees(place, Role::Agent).ends_within(SOON).expect_code(137).expect_nothing_left();
     });
 }
 
 #[test]
 fn nothing_survives_a_killed_shim() {
     in_every_place(|place| {
-        escapees(place, Role::Shim).ends_within(SOON).code(137).nothing_left();
+        escapees(place, Role::Shim).ends_within(SOON).expect_code(137).expect_nothing_left();
     });
 }
 
 #[test]
 fn nothing_survives_a_killed_rank() {
     in_every_place(|place| {
-        escapees(place, Role::Rank).ends_within(SOON).code(137).nothing_left();
+        escapees(place, Role::Rank).ends_within(SOON).expect_code(137).expect_nothing_left();
     });
 }
 
@@ -68,7 +68,7 @@ fn a_killed_grandchild_changes_nothing() {
     in_every_place(|place| {
         let job = escapees(place, Role::Grandchild);
         job.send(Role::Guard, Signal::SIGTERM);
-        job.ends_within(SOON).code(143).nothing_left();
+        job.ends_within(SOON).expect_code(143).expect_nothing_left();
     });
 }
 
@@ -79,9 +79,9 @@ fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
             [(&["escape-and-exit", "9"][..], 9), (&["loader"], 134), (&["hold-stdout", "5"], 5)]
         {
             // None of it waits for a grace that is longer than our patience.
-            let mut job = Setup::new(place).direct(2, &["--grace", "10m"], program);
+            let mut job = Launcher::at(place).direct(2, &["--grace", "10m"], program);
             job.waits("a READY", |job| job.out().contains("READY") || !job.err().is_empty());
-            job.ends_within(harness::PATIENCE).code(code).nothing_left();
+            job.ends_within(harness::PATIENCE).expect_code(code).expect_nothing_left();
         }
     });
 }
@@ -91,7 +91,8 @@ fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
 fn control_a_shell_leaves_them() {
     for place in [Place::Plain, Place::Subreaper] {
         let script = "./misbehave escape & ./misbehave escape & wait";
-        let mut job = Setup::new(place).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        let mut job =
+            Launcher::at(place).program(Path::new("/bin/sh"), &["-c".into(), script.into()]);
         job.says("READY", 2);
         let shell = job
             .processes()
@@ -99,7 +100,7 @@ fn control_a_shell_leaves_them() {
             .find(|seen| seen.argv.first().is_some_and(|word| word == "/bin/sh"))
             .expect("the shell");
         harness::kill(shell.pid);
-        let over = job.ends_within(SOON).code(137);
+        let over = job.ends_within(SOON).expect_code(137);
         if place == Place::Plain {
             assert_eq!(over.left.len(), 16, "{:#?}", over.left);
         } else {
@@ -112,8 +113,8 @@ fn control_a_shell_leaves_them() {
     for (program, left) in [("escape-and-exit 9", 7), ("loader", 4), ("hold-stdout 5", 1)] {
         let script = format!("./misbehave {program}; exit 3");
         let job =
-            Setup::new(Place::Plain).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
-        let over = job.ends_within(SOON).code(3);
+            Launcher::at(Place::Plain).program(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        let over = job.ends_within(SOON).expect_code(3);
         assert_eq!(over.left.len(), left, "{:#?}", over.left);
     }
 }
@@ -127,7 +128,7 @@ fn control_a_container_keeps_what_a_rank_left() {
     }
     let script = "./misbehave escape-and-exit 9; echo OVER; while :; do sleep 0.1; done";
     let mut job =
-        Setup::new(Place::Namespace).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        Launcher::at(Place::Namespace).program(Path::new("/bin/sh"), &["-c".into(), script.into()]);
     job.says("OVER", 1);
     let of_shell = |seen: &harness::Process| {
         matches!(seen.argv.first().map(String::as_str), Some("/bin/sh" | "sleep"))

@@ -5,14 +5,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::alive::zombies_of;
-use harness::faults::{Job, Place, Role, Setup};
+use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::Signal;
 
 const MANY: usize = 10_000;
 const SOON: Duration = Duration::from_secs(10);
 
 /// The time from the first zombie or the call until no child of `parent` is one.
-fn until_reaped(job: &mut Job, parent: i32) -> Duration {
+fn until_reaped(job: &mut Running, parent: i32) -> Duration {
     let started = Instant::now();
     job.waits("the reaping", |_| zombies_of(parent) == 0);
     started.elapsed()
@@ -20,7 +20,7 @@ fn until_reaped(job: &mut Job, parent: i32) -> Duration {
 
 #[test]
 fn a_shim_reaps_ten_thousand() {
-    let mut job = Setup::new(Place::Subreaper).direct(1, &[], &["orphans", &MANY.to_string()]);
+    let mut job = Launcher::at(Place::Subreaper).direct(1, &[], &["orphans", &MANY.to_string()]);
     job.says("READY", 1);
     let shim = job.find(Role::Shim);
     // The rank stays, so its orphans are all that can go.
@@ -28,7 +28,7 @@ fn a_shim_reaps_ten_thousand() {
     let took = until_reaped(&mut job, shim);
     println!("a shim reaped {MANY} orphans within {took:?} of the last one's end");
     job.send(Role::Guard, Signal::SIGTERM);
-    job.ends_within(SOON).code(143).nothing_left();
+    job.ends_within(SOON).expect_code(143).expect_nothing_left();
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
     if !Place::Namespace.exists() {
         return;
     }
-    let mut job = Setup::new(Place::Namespace).direct(1, &[], &["wait"]);
+    let mut job = Launcher::at(Place::Namespace).direct(1, &[], &["wait"]);
     job.says("READY", 1);
     let guard = job.find(Role::Guard);
     let said = job.folder().join("visitor.out");
@@ -55,7 +55,7 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
     let took = until_reaped(&mut job, guard);
     println!("PID 1 reaped {MANY} orphans within {took:?} of the last one's end");
     job.send(Role::Guard, Signal::SIGTERM);
-    job.ends_within(SOON).code(143).nothing_left();
+    job.ends_within(SOON).expect_code(143).expect_nothing_left();
     visitor.wait().expect("the namespace took it along");
 }
 
@@ -65,9 +65,9 @@ fn control_who_does_not_reap_keeps_zombies() {
     if !Place::Namespace.exists() {
         return;
     }
-    let setup = Setup::new(Place::Namespace);
+    let setup = Launcher::at(Place::Namespace);
     let program = setup.misbehave();
-    let mut job = setup.start(&program, &["orphans".into(), "100".into()]);
+    let mut job = setup.program(&program, &["orphans".into(), "100".into()]);
     job.says("READY", 1);
     job.waits("their end", |job| job.roles().len() == 1);
     let init = job.processes().remove(0).pid;

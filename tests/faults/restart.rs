@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use harness::faults::{Over, PLACES, Place, Role, Setup};
+use harness::{Ended, Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn attempts(over: &Over) -> Vec<String> {
-    let folder = over.job.folder().join("ranklaunch-logs/latest/node-0");
+fn attempts(over: &Ended) -> Vec<String> {
+    let folder = over.folder().join("ranklaunch-logs/latest/node-0");
     let mut found: Vec<String> = std::fs::read_dir(folder)
         .expect("the node's folder")
         .flatten()
@@ -22,39 +22,39 @@ fn attempts(over: &Over) -> Vec<String> {
 
 #[test]
 fn it_stops_at_the_first_success() {
-    let job = Setup::new(Place::Subreaper).direct(
+    let job = Launcher::at(Place::Subreaper).direct(
         1,
         &["--max-restarts", "5", "--grace", "1s"],
         &["fail-times", "times", "2"],
     );
-    let over = job.ends_within(SOON).code(0).nothing_left();
+    let over = job.ends_within(SOON).expect_code(0).expect_nothing_left();
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
 }
 
 #[test]
 fn the_last_attempt_gives_the_code() {
     for (restarts, code) in [("0", 10), ("1", 11), ("2", 12)] {
-        let job = Setup::new(Place::Plain).direct(
+        let job = Launcher::at(Place::Plain).direct(
             1,
             &["--max-restarts", restarts],
             &["fail-times", "times", "9"],
         );
-        let over = job.ends_within(SOON).code(code).nothing_left();
+        let over = job.ends_within(SOON).expect_code(code).expect_nothing_left();
         assert_eq!(i32::try_from(attempts(&over).len()), Ok(code - 9));
     }
 }
 
 #[test]
 fn all_ranks_start_again_never_one() {
-    let job = Setup::new(Place::Plain).direct(
+    let job = Launcher::at(Place::Plain).direct(
         2,
         &["--max-restarts", "1", "--grace", "1s"],
         &["fail-rank-1"],
     );
-    let over = job.ends_within(SOON).code(9).nothing_left();
+    let over = job.ends_within(SOON).expect_code(9).expect_nothing_left();
     for attempt in ["attempt-0", "attempt-1"] {
         for rank in ["rank-00000.out", "rank-00001.out"] {
-            let path = over.job.folder().join("ranklaunch-logs/latest/node-0").join(attempt);
+            let path = over.folder().join("ranklaunch-logs/latest/node-0").join(attempt);
             let wrote = std::fs::read_to_string(path.join(rank)).expect("the rank's file");
             assert_eq!(wrote, "READY\n");
         }
@@ -64,15 +64,15 @@ fn all_ranks_start_again_never_one() {
 /// Rank 1 has failed and rank 0 does not listen: TERM comes while a restart is due.
 #[test]
 fn term_before_the_restart_prevents_it() {
-    let mut job = Setup::new(Place::Plain).direct(
+    let mut job = Launcher::at(Place::Plain).direct(
         2,
         &["--max-restarts", "3", "--grace", "2s"],
         &["fail-rank-1"],
     );
     job.waits("the failure", |job| job.err().contains("rank 1 ended with"));
     job.send(Role::Guard, Signal::SIGTERM);
-    let over = job.ends_within(SOON).nothing_left();
-    assert!([9, 143].contains(&over.code), "{} {}", over.code, over.job.err());
+    let over = job.ends_within(SOON).expect_nothing_left();
+    assert!([9, 143].contains(&over.code), "{} {}", over.code, over.err);
     assert_eq!(attempts(&over), ["attempt-0"]);
 }
 
@@ -81,7 +81,7 @@ fn term_before_the_restart_prevents_it() {
 #[test]
 fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
     for place in PLACES.into_iter().filter(|place| place.is_init() && place.exists()) {
-        let setup = Setup::new(place);
+        let setup = Launcher::at(place);
         let release = setup.folder().join("release");
         let mut job = setup.direct(1, &["--max-restarts", "1"], &["fail-once", "once", "release"]);
         job.says("READY", 1);
@@ -112,7 +112,7 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         // Guard, agent, shim, rank and the visitor's: nothing of the first attempt.
         assert_eq!(roles.len(), 4 + daemons.len(), "{roles:#?}");
         job.send(Role::Guard, Signal::SIGTERM);
-        job.ends_within(SOON).code(143).nothing_left();
+        job.ends_within(SOON).expect_code(143).expect_nothing_left();
     }
 }
 
@@ -129,7 +129,7 @@ fn what_ends_the_same_way_again_is_not_restarted() {
     for (code, program) in programs {
         let mut args = harness::run_args("direct", 1);
         args.extend(["--max-restarts", "50", "--"].map(Into::into));
-        let launcher = harness::Launcher::new(args).args(program);
+        let launcher = Launcher::new(args).args(program);
         harness::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
         let ended = launcher.run().expect_code(code);
         let attempts = ended.node_folder(0).join("attempt-1");
@@ -138,17 +138,17 @@ fn what_ends_the_same_way_again_is_not_restarted() {
     // Without a wish nothing is said of restarts.
     let mut args = harness::run_args("direct", 1);
     args.extend(["--", "sh", "-c", "exit 2"].map(Into::into));
-    let ended = harness::Launcher::new(args).run().expect_code(2);
+    let ended = Launcher::new(args).run().expect_code(2);
     assert!(!ended.err.contains("started again"), "{}", ended.err);
 }
 
 #[test]
 fn three_quick_ends_of_one_kind_are_enough() {
     let job =
-        Setup::new(Place::Plain).direct(1, &["--max-restarts", "50"], &["escape-and-exit", "9"]);
-    let over = job.ends_within(SOON).code(9).nothing_left();
+        Launcher::at(Place::Plain).direct(1, &["--max-restarts", "50"], &["escape-and-exit", "9"]);
+    let over = job.ends_within(SOON).expect_code(9).expect_nothing_left();
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
-    let err = over.job.err();
+    let err = over.err;
     let pauses: Vec<&str> = err.lines().filter(|line| line.contains("starting again")).collect();
     assert_eq!(
         pauses,
@@ -164,12 +164,15 @@ fn three_quick_ends_of_one_kind_are_enough() {
 /// A stop in the pause between two attempts.
 #[test]
 fn term_during_the_pause_is_a_stop() {
-    let mut job =
-        Setup::new(Place::Plain).direct(1, &["--max-restarts", "9"], &["fail-times", "times", "9"]);
+    let mut job = Launcher::at(Place::Plain).direct(
+        1,
+        &["--max-restarts", "9"],
+        &["fail-times", "times", "9"],
+    );
     job.waits("the longer pause", |job| job.err().contains("starting again in 4 s"));
     job.send(Role::Guard, Signal::SIGTERM);
-    let over = job.ends_within(SOON).code(143).nothing_left();
-    assert!(over.job.err().contains("stopped from outside by SIGTERM"), "{}", over.job.err());
+    let over = job.ends_within(SOON).expect_code(143).expect_nothing_left();
+    assert!(over.err.contains("stopped from outside by SIGTERM"), "{}", over.err);
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
 }
 
@@ -181,7 +184,7 @@ fn restarts_that_cannot_be_are_said_before_the_launch() {
         args.extend(["--format", "json", "--max-restarts", "3"]);
         args.extend(more);
         args.extend(["--", "true"]);
-        let ended = harness::Launcher::new(args).run().expect_code(0);
+        let ended = Launcher::new(args).run().expect_code(0);
         let plan: serde_json::Value = serde_json::from_str(&ended.out).expect("a plan");
         plan["warnings"].to_string()
     };
@@ -197,7 +200,7 @@ fn restarts_that_cannot_be_are_said_before_the_launch() {
         let mut args = harness::run_args("direct", 1);
         args.extend(["--muster", "off", "--max-restarts", "3", "--"].map(Into::into));
         args.extend([harness::program("meet.py").into_os_string()]);
-        harness::Launcher::new(args).node(rank, 2, port).start()
+        Launcher::new(args).node(rank, 2, port).start()
     };
     let nodes = [node(0), node(1)];
     for (node, ended) in (0..).zip(nodes.map(harness::Running::wait)) {

@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use harness::faults::{Job, PLACES, Place, Role, Setup, modules, send};
-use harness::skipped;
+use harness::{Launcher, PLACES, Place, Role, Running, modules, send, skipped};
 use nix::sys::signal::Signal;
 
 /// Only what never ends is found by it: where something must not wait for the grace, the
@@ -14,8 +13,8 @@ const SOON: Duration = harness::PATIENCE;
 /// Longer than [`SOON`].
 const ENDLESS: &str = "10m";
 
-fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Job {
-    let mut job = Setup::new(Place::Plain).direct(nproc, options, program);
+fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Running {
+    let mut job = Launcher::at(Place::Plain).direct(nproc, options, program);
     job.says("READY", nproc as usize);
     job
 }
@@ -32,8 +31,8 @@ fn repeated_term_leaves_the_checkpoint_its_time() {
                 started.elapsed() >= Duration::from_millis(150) * sent
             });
         }
-        let over = job.ends_within(SOON).code(143).nothing_left();
-        assert_eq!(over.job.out().matches("SAVED").count(), saved, "{}", over.job.err());
+        let over = job.ends_within(SOON).expect_code(143).expect_nothing_left();
+        assert_eq!(over.out.matches("SAVED").count(), saved, "{}", over.err);
         assert!(saved == 0 || started.elapsed() >= Duration::from_secs(3));
     }
 }
@@ -55,7 +54,7 @@ fn a_second_interrupt_kills_but_not_within_a_second() {
     job.waits("the end of the second", |_| first.elapsed() > Duration::from_millis(1500));
     assert_eq!(job.roles().iter().filter(|(role, _)| *role == Role::Rank).count(), 2);
     job.send(Role::Guard, Signal::SIGINT);
-    job.ends_within(SOON).code(130).nothing_left();
+    job.ends_within(SOON).expect_code(130).expect_nothing_left();
 }
 
 #[test]
@@ -66,7 +65,7 @@ fn a_second_interrupt_kills_even_when_the_agent_hangs() {
     job.send(Role::Guard, Signal::SIGINT);
     job.waits("a second", |_| first.elapsed() > Duration::from_millis(1100));
     job.send(Role::Guard, Signal::SIGINT);
-    job.ends_within(SOON).code(130).nothing_left();
+    job.ends_within(SOON).expect_code(130).expect_nothing_left();
 }
 
 /// A stopped process takes no TERM; of the agent the guard's own deadline remains.
@@ -74,12 +73,12 @@ fn a_second_interrupt_kills_even_when_the_agent_hangs() {
 fn stopped_processes_end_with_the_grace() {
     for place in PLACES.into_iter().filter(|place| place.exists()) {
         for stopped in [Role::Rank, Role::Shim, Role::Agent] {
-            let setup = Setup::new(place).env("RANKLAUNCH_GRACE", ENDLESS);
+            let setup = Launcher::at(place).env("RANKLAUNCH_GRACE", ENDLESS);
             let mut job = setup.direct(2, &["--grace", "2s"], &["escape"]);
             job.says("READY", 2);
             job.send(stopped, Signal::SIGSTOP);
             job.send(Role::Guard, Signal::SIGTERM);
-            job.ends_within(SOON).code(143).nothing_left();
+            job.ends_within(SOON).expect_code(143).expect_nothing_left();
         }
     }
 }
@@ -91,7 +90,7 @@ fn term_ends_every_wait_at_once() {
         for (master, sign) in
             [("no-such-host.invalid", "no-such-host.invalid"), ("127.0.0.1", &free)]
         {
-            let setup = Setup::new(place)
+            let setup = Launcher::at(place)
                 .env("WORLD_SIZE", "2")
                 .env("RANK", "1")
                 .env("MASTER_ADDR", master)
@@ -102,7 +101,7 @@ fn term_ends_every_wait_at_once() {
             job.waits("the wait itself", |_| began.elapsed() > Duration::from_millis(300));
             job.send(Role::Guard, Signal::SIGTERM);
             // It would wait for half an hour.
-            job.ends_within(SOON).code(143).nothing_left();
+            job.ends_within(SOON).expect_code(143).expect_nothing_left();
         }
     }
 }
@@ -110,14 +109,14 @@ fn term_ends_every_wait_at_once() {
 /// Whoever got hold of a rank's stdout from outside keeps the pipe open.
 #[test]
 fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
-    let setup = Setup::new(Place::Plain);
+    let setup = Launcher::at(Place::Plain);
     let release = setup.folder().join("release");
     let mut job = setup.direct(1, &[], &["until", "release"]);
     job.says("READY", 1);
     let path = format!("/proc/{}/fd/1", job.find(Role::Rank));
     let held = std::fs::OpenOptions::new().write(true).open(path).expect("the pipe opens");
     std::fs::write(release, "").expect("the rank is released");
-    job.ends_within(SOON).code(0).nothing_left();
+    job.ends_within(SOON).expect_code(0).expect_nothing_left();
     drop(held);
 }
 
@@ -125,9 +124,10 @@ fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
 fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
     for (code, written) in [("0", true), ("3", false)] {
         let job =
-            Setup::new(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
-        let over = job.ends_within(SOON).code(code.parse().expect("a code")).nothing_left();
-        let file = std::fs::read_to_string(over.job.folder().join("file"));
+            Launcher::at(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
+        let over =
+            job.ends_within(SOON).expect_code(code.parse().expect("a code")).expect_nothing_left();
+        let file = std::fs::read_to_string(over.folder().join("file"));
         assert_eq!(file.is_ok_and(|file| file == "whole\n"), written);
         assert!(!written || over.elapsed >= Duration::from_secs(1), "{:?}", over.elapsed);
     }
@@ -136,8 +136,8 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
 /// Who ignores the TERM after success does not keep the job beyond the grace.
 #[test]
 fn a_leftover_that_holds_stdout_is_killed_after_the_grace() {
-    let job = Setup::new(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
-    let over = job.ends_within(SOON).code(0).nothing_left();
+    let job = Launcher::at(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
+    let over = job.ends_within(SOON).expect_code(0).expect_nothing_left();
     assert!(over.elapsed >= Duration::from_millis(1900), "{:?}", over.elapsed);
 }
 
@@ -146,22 +146,22 @@ fn what_forks_while_it_is_killed_is_caught() {
     for place in [Place::Plain, Place::Subreaper] {
         for program in ["hydra", "bomb"] {
             for victim in [Role::Guard, Role::Agent, Role::Shim, Role::Rank] {
-                let mut job = Setup::new(place).direct(1, &["--grace", "2s"], &[program]);
+                let mut job = Launcher::at(place).direct(1, &["--grace", "2s"], &[program]);
                 job.says("READY", 1);
                 let victim_pid = job.find(victim);
                 harness::kill(victim_pid);
                 let over = job.ends_within(SOON);
                 let elapsed = over.elapsed;
                 let _ = match victim {
-                    Role::Guard => over.nothing_left_soon(),
-                    _ => over.nothing_left(),
+                    Role::Guard => over.expect_nothing_left_soon(),
+                    _ => over.expect_nothing_left(),
                 };
                 println!("{program} {victim:?} {place:?}: {elapsed:?}");
             }
-            let mut job = Setup::new(place).direct(1, &["--grace", "2s"], &[program]);
+            let mut job = Launcher::at(place).direct(1, &["--grace", "2s"], &[program]);
             job.says("READY", 1);
             job.send(Role::Guard, Signal::SIGTERM);
-            job.ends_within(SOON).code(143).nothing_left();
+            job.ends_within(SOON).expect_code(143).expect_nothing_left();
         }
     }
 }
@@ -172,8 +172,8 @@ fn what_forks_while_it_is_killed_is_caught() {
 fn control_a_shell_does_not_catch_it() {
     let escaped = |_| {
         let script = "./misbehave hydra & wait";
-        let mut job =
-            Setup::new(Place::Subreaper).start(Path::new("/bin/sh"), &["-c".into(), script.into()]);
+        let mut job = Launcher::at(Place::Subreaper)
+            .program(Path::new("/bin/sh"), &["-c".into(), script.into()]);
         job.says("READY", 1);
         for seen in job.processes() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(seen.pid), Signal::SIGKILL);
@@ -187,12 +187,12 @@ fn control_a_shell_does_not_catch_it() {
 /// must take nobody with it before the others had their TERM.
 #[test]
 fn ranks_of_one_session_die_one_by_one() {
-    let setup = Setup::new(Place::Subreaper).env("PYTHONPATH", modules());
+    let setup = Launcher::at(Place::Subreaper).env("PYTHONPATH", modules());
     let program = setup.misbehave();
     let mut args = harness::run_args("deepspeed", 2);
     args.extend(["--grace".into(), "10s".into(), "--".into(), program.into()]);
     args.extend(["checkpoint".into(), "1000".into()]);
-    let mut job = setup.start(&harness::executable(), &args);
+    let mut job = setup.program(&harness::executable(), &args);
     job.says("READY", 2);
     let sessions: std::collections::BTreeSet<i32> = job
         .roles()
@@ -205,8 +205,8 @@ fn ranks_of_one_session_die_one_by_one() {
         .collect();
     assert_eq!(sessions.len(), 1, "{:#?}", job.roles());
     job.send(Role::Shim, Signal::SIGKILL);
-    let over = job.ends_within(SOON).code(137).nothing_left();
-    assert_eq!(over.job.out().matches("SAVED").count(), 1, "{}", over.job.err());
+    let over = job.ends_within(SOON).expect_code(137).expect_nothing_left();
+    assert_eq!(over.out.matches("SAVED").count(), 1, "{}", over.err);
 }
 
 /// The agent is killed when all is said and only the console, which takes nothing, is
@@ -215,7 +215,7 @@ fn ranks_of_one_session_die_one_by_one() {
 fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
     let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'; exit 5";
     for kill in [false, true] {
-        let setup = Setup::new(Place::Plain).mute_console();
+        let setup = Launcher::at(Place::Plain).full_console();
         let options = ["--termination-log", "message"];
         let mut job = setup.direct_of(Path::new("/bin/sh"), 1, &options, &["-c", script]);
         let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
@@ -223,8 +223,8 @@ fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
         if kill {
             job.send(Role::Agent, Signal::SIGKILL);
         }
-        let over = job.ends_within(SOON).code(5);
-        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        let over = job.ends_within(SOON).expect_code(5);
+        let message = std::fs::read_to_string(over.folder().join("message")).expect("written");
         assert!(message.contains("code 5"), "{message}");
     }
 }
@@ -238,7 +238,7 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         return;
     }
     for (mode, nproc, stop) in [("become-root", 1, true), ("fail-beside-root", 2, false)] {
-        let setup = Setup::new(Place::Plain).user(65534);
+        let setup = Launcher::at(Place::Plain).user(65534);
         let program = setup.folder().join("rooted");
         // By another process, since a descriptor open for writing forbids execution.
         let script = "cp misbehave rooted && chmod 4755 rooted";
@@ -261,18 +261,13 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         // Stopped or failed: it keeps to its grace, whatever is left, and the guard does not
         // wait for what the agent has named. What is left beyond the grace is for a loaded machine.
         let over = job.ends_within(SOON);
-        assert_eq!(over.code, 83, "{}", over.job.err());
-        assert!(
-            over.elapsed < 3 * Duration::from_secs(3),
-            "{:?}\n{}",
-            over.elapsed,
-            over.job.err()
-        );
+        assert_eq!(over.code, 83, "{}", over.err);
+        assert!(over.elapsed < 3 * Duration::from_secs(3), "{:?}\n{}", over.elapsed, over.err);
         assert!(over.left.iter().any(|seen| seen.argv[0].ends_with("rooted")), "{:#?}", over.left);
-        assert!(over.job.err().contains("rooted"), "{}", over.job.err());
-        let message = std::fs::read_to_string(over.job.folder().join("message")).expect("written");
+        assert!(over.err.contains("rooted"), "{}", over.err);
+        let message = std::fs::read_to_string(over.folder().join("message")).expect("written");
         assert!(message.contains("rooted"), "{message}");
-        let run = over.job.folder().join("ranklaunch-logs/latest/node-0/run.json");
-        assert!(run.exists(), "{}", over.job.err());
+        let run = over.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        assert!(run.exists(), "{}", over.err);
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use harness::faults::{Job, Place, Role, Setup};
+use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::Signal;
 
 /// Only what never ends is found by it: where something must not wait for the grace, the
@@ -12,45 +12,45 @@ const SOON: Duration = harness::PATIENCE;
 /// Longer than [`SOON`].
 const ENDLESS: &str = "10m";
 
-fn torchrun(setup: Setup, nproc: u32, options: &[&str], program: &[&str]) -> Job {
+fn torchrun(setup: Launcher, nproc: u32, options: &[&str], program: &[&str]) -> Running {
     let mut args = harness::run_args("torchrun", nproc);
     args.extend(options.iter().map(OsString::from));
     args.push("--".into());
     args.push(setup.misbehave().into());
     args.extend(program.iter().map(OsString::from));
-    setup.start(&harness::executable(), &args)
+    setup.program(&harness::executable(), &args)
 }
 
-fn torchrun_alone(program: &[&str]) -> Job {
-    let setup = Setup::new(Place::Subreaper);
+fn torchrun_alone(program: &[&str]) -> Running {
+    let setup = Launcher::at(Place::Subreaper);
     let mut args: Vec<OsString> =
         ["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(OsString::from).into();
     args.extend(["--master-port".into(), harness::free_port().to_string().into()]);
     args.extend(["--no-python".into(), setup.misbehave().into()]);
     args.extend(program.iter().map(OsString::from));
-    setup.start(&harness::python(), &args)
+    setup.program(&harness::python(), &args)
 }
 
 #[test]
 fn nothing_survives_the_sigkill_of_any_one_process() {
     for victim in [Role::Guard, Role::Agent, Role::Engine, Role::Shim, Role::Rank] {
-        let mut job = torchrun(Setup::new(Place::Subreaper), 2, &[], &["escape"]);
+        let mut job = torchrun(Launcher::at(Place::Subreaper), 2, &[], &["escape"]);
         job.says("READY", 2);
         job.send(victim, Signal::SIGKILL);
-        let over = job.ends_within(SOON).code(137);
-        let engine = over.job.err().contains("the engine was killed by SIGKILL");
-        assert!(engine || victim != Role::Engine, "{}", over.job.err());
+        let over = job.ends_within(SOON).expect_code(137);
+        let engine = over.err.contains("the engine was killed by SIGKILL");
+        assert!(engine || victim != Role::Engine, "{}", over.err);
         let _ = match victim {
-            Role::Guard => over.nothing_left_soon(),
-            _ => over.nothing_left(),
+            Role::Guard => over.expect_nothing_left_soon(),
+            _ => over.expect_nothing_left(),
         };
     }
 }
 
 #[test]
 fn nothing_survives_a_crash_with_data_loaders() {
-    let job = torchrun(Setup::new(Place::Subreaper), 2, &[], &["loader"]);
-    job.ends_within(SOON).code(134).nothing_left();
+    let job = torchrun(Launcher::at(Place::Subreaper), 2, &[], &["loader"]);
+    job.ends_within(SOON).expect_code(134).expect_nothing_left();
 }
 
 /// The two checks above, without us.
@@ -64,32 +64,32 @@ fn control_torchrun_alone_leaves_them() {
         .find(|seen| seen.argv.iter().any(|word| word == "torch.distributed.run"))
         .expect("torchrun");
     harness::kill(engine.pid);
-    let over = job.ends_within(harness::PATIENCE).code(137);
+    let over = job.ends_within(harness::PATIENCE).expect_code(137);
     assert!(over.report().contains("\nafter 4 "), "{}", over.report());
 
-    let over = torchrun_alone(&["loader"]).ends_within(harness::PATIENCE).code(1);
+    let over = torchrun_alone(&["loader"]).ends_within(harness::PATIENCE).expect_code(1);
     assert!(!over.report().contains("\nafter 0 "), "{}", over.report());
 }
 
 #[test]
 fn a_stopped_torchrun_ends_with_the_grace() {
-    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let setup = Launcher::at(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
     let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
     job.send(Role::Engine, Signal::SIGSTOP);
     job.send(Role::Guard, Signal::SIGTERM);
-    job.ends_within(SOON).code(143).nothing_left();
+    job.ends_within(SOON).expect_code(143).expect_nothing_left();
 }
 
 /// A stopped torchrun cannot end the others when a rank fails; we do, within the grace.
 #[test]
 fn a_stopped_torchrun_does_not_keep_a_failed_job() {
-    let setup = Setup::new(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
+    let setup = Launcher::at(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
     let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
     job.send(Role::Engine, Signal::SIGSTOP);
     job.send(Role::Rank, Signal::SIGKILL);
-    job.ends_within(SOON).code(137).nothing_left();
+    job.ends_within(SOON).expect_code(137).expect_nothing_left();
 }
 
 /// Node 0's ranks are done; torchrun waits for node 1's up to five minutes.
@@ -97,7 +97,7 @@ fn a_stopped_torchrun_does_not_keep_a_failed_job() {
 fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
     let port = harness::free_port().to_string();
     let node = |rank: &str, program: &[&str]| {
-        let setup = Setup::new(Place::Plain)
+        let setup = Launcher::at(Place::Plain)
             .env("WORLD_SIZE", "2")
             .env("RANK", rank)
             .env("MASTER_ADDR", "127.0.0.1")
@@ -114,7 +114,7 @@ fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
     zero.waits("the barrier itself", |_| began.elapsed() > Duration::from_millis(500));
     zero.send(Role::Guard, Signal::SIGTERM);
     // In that barrier torchrun hears no signal; without ranks it is not given the whole grace.
-    zero.ends_within(SOON).code(143).nothing_left();
+    zero.ends_within(SOON).expect_code(143).expect_nothing_left();
     one.send(Role::Guard, Signal::SIGTERM);
-    one.ends_within(SOON).code(143).nothing_left();
+    one.ends_within(SOON).expect_code(143).expect_nothing_left();
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::round::{Node, Round};
 use crate::spec::{Fault, Kind, Spec};
-use harness::faults::Role;
+use harness::Role;
 
 /// Everything that is wrong with this end.
 pub(crate) fn complaints(round: &Round) -> Vec<String> {

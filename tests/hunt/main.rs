@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use harness::Role;
 use harness::chance::Chance;
-use harness::faults::Role;
 use invariants::Expected;
 use round::{Node, Round};
 use serde_json::json;

@@ -11,8 +11,7 @@ use serde_json::Value;
 use crate::invariants;
 use crate::spec::{Fault, Kind, MESSAGE, Spec};
 use harness::cluster::Cluster;
-use harness::faults::{Job, Over, Place, Role, Setup, modules};
-use harness::{Ended, Running, free_port};
+use harness::{Ended, Launcher, Place, Role, Running, free_port, modules};
 
 /// Only what never ends is found by the clock: how long a busy machine takes is no fault.
 /// Ranks that nobody ends live longer.
@@ -60,7 +59,7 @@ pub(crate) struct Round {
     pub(crate) missed: bool,
     /// The fault could not be made here.
     skipped: bool,
-    overs: Vec<Over>,
+    overs: Vec<Ended>,
     _disk: Option<Disk>,
     _ended: Vec<Ended>,
 }
@@ -78,9 +77,9 @@ impl Round {
         let port = free_port();
         let mut disk = None;
         let mut skipped = false;
-        let mut jobs: Vec<Job> = (0..spec.nodes)
+        let mut jobs: Vec<Running> = (0..spec.nodes)
             .map(|node| {
-                let mut setup = Setup::new(Place::Subreaper);
+                let mut setup = Launcher::at(Place::Subreaper);
                 if spec.nodes > 1 {
                     for (name, value) in [
                         ("WORLD_SIZE", spec.nodes.to_string()),
@@ -92,7 +91,7 @@ impl Round {
                     }
                 }
                 if node == 0 && spec.fault == Fault::MuteConsole {
-                    setup = setup.mute_console();
+                    setup = setup.full_console();
                 }
                 if matches!(spec.fault, Fault::ClockStep { node: hit, .. } if hit == node) {
                     setup = setup.own_clock();
@@ -105,7 +104,7 @@ impl Round {
                     skipped = disk.is_none();
                 }
                 let args = spec.arguments(setup.misbehave());
-                setup.start(&harness::executable(), &args)
+                setup.program(&harness::executable(), &args)
             })
             .collect();
         let (mut victim, mut missed) = (None, false);
@@ -116,7 +115,7 @@ impl Round {
             std::thread::sleep(Duration::from_millis(spec.after));
             (victim, missed) = strike(spec, &mut jobs);
         }
-        let overs: Vec<Over> =
+        let overs: Vec<Ended> =
             jobs.into_iter().map(|job| job.ends_by(PATIENCE, &format!("{spec:?}"))).collect();
         let mut round = Round {
             spec: spec.clone(),
@@ -146,7 +145,7 @@ impl Round {
         };
         let Some(cluster) = Cluster::new(spec.nodes) else { return round };
         round.skipped = false;
-        let args = spec.arguments(harness::faults::misbehave().to_owned());
+        let args = spec.arguments(harness::misbehave().to_owned());
         let start = |rank| {
             let launcher = cluster.launcher(rank, rank, spec.nodes, &args);
             launcher.env("PYTHONPATH", modules()).start()
@@ -160,8 +159,8 @@ impl Round {
         cluster.cut(node);
         for (rank, running) in (0..).zip(running) {
             let ended = running.wait();
-            let folder = ended.folder.path().to_owned();
-            let left = ended.left();
+            let folder = ended.folder().to_owned();
+            let left = ended.left_now();
             round.nodes.push(Node {
                 code: ended.code,
                 run: run_json(&folder, rank),
@@ -187,7 +186,7 @@ impl Round {
             .zip(&self.overs)
             .map(|(node, over)| {
                 let seen = || -> Vec<String> {
-                    let left = over.job.processes();
+                    let left = over.left_now();
                     left.iter().map(|process| format!("{process:?}")).collect()
                 };
                 let mut left = seen();
@@ -196,15 +195,15 @@ impl Round {
                     std::thread::sleep(Duration::from_millis(2));
                     left = seen();
                 }
-                let folder = over.job.folder().to_owned();
+                let folder = over.folder().to_owned();
                 let read = !(node == 0 && self.spec.fault == Fault::MuteConsole);
                 Node {
                     code: over.code,
                     run: run_json(&folder, node),
                     message: json(&folder.join(MESSAGE)),
                     folder,
-                    out: read.then(|| over.job.out()),
-                    console: over.job.err(),
+                    out: read.then(|| over.out.clone()),
+                    console: over.err.clone(),
                     left,
                 }
             })
@@ -226,7 +225,7 @@ impl Round {
 
     /// A process that carries the job's token and outlives it.
     pub(crate) fn plant_a_leftover(&self) -> Child {
-        let job = &self.overs[0].job;
+        let job = &self.overs[0];
         Command::new(job.folder().join("misbehave"))
             .arg("sleep")
             .current_dir(job.folder())
@@ -258,7 +257,7 @@ fn json(file: &Path) -> Option<Value> {
 }
 
 /// Until every rank has written its first line, or a job is over.
-fn wait_for_ranks(spec: &Spec, jobs: &mut [Job]) {
+fn wait_for_ranks(spec: &Spec, jobs: &mut [Running]) {
     let deadline = Instant::now() + PATIENCE;
     for (node, job) in (0..).zip(jobs) {
         for file in spec.byte_counts(node, job.folder()) {
@@ -271,7 +270,7 @@ fn wait_for_ranks(spec: &Spec, jobs: &mut [Job]) {
 }
 
 /// The rank that was hit, where it was one, and whether nobody was there to be stopped.
-fn strike(spec: &Spec, jobs: &mut [Job]) -> (Option<u32>, bool) {
+fn strike(spec: &Spec, jobs: &mut [Running]) -> (Option<u32>, bool) {
     let send = |pid: i32, signal| {
         let _ = kill(Pid::from_raw(pid), signal);
     };

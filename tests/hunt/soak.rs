@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use harness::chance::Chance;
-use harness::faults::{Job, Place, Role, Setup};
+use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -39,13 +39,13 @@ fn own_code(program: &[&str]) -> Option<i32> {
     }
 }
 
-fn start(engine: &str, nproc: u32, program: &[&str]) -> Job {
-    let setup = Setup::new(Place::Subreaper);
+fn start(engine: &str, nproc: u32, program: &[&str]) -> Running {
+    let setup = Launcher::at(Place::Subreaper);
     let mut args = harness::run_args(engine, nproc);
     args.extend(["--grace", "2s", "--"].map(OsString::from));
     args.push(setup.misbehave().into());
     args.extend(program.iter().map(OsString::from));
-    setup.start(&harness::executable(), &args)
+    setup.program(&harness::executable(), &args)
 }
 
 /// One round; gives the role that was hit.
@@ -88,8 +88,8 @@ fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     let what = format!("{what}, hit {victim:?}, code {}", over.code);
     // The loss of the guard is seen before the agent has swept.
     let over = match hit {
-        Some(Role::Guard) => over.nothing_left_soon_in(&what),
-        _ => over.nothing_left_in(&what),
+        Some(Role::Guard) => over.expect_nothing_left_soon_in(&what),
+        _ => over.expect_nothing_left_in(&what),
     };
     let own = own_code(program);
     let plausible = (hit.is_some() && over.code == 137)
@@ -100,7 +100,7 @@ fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
         || (hit == Some(Role::Engine) && [1, 68].contains(&over.code))
         // Its rank had ended well and been reported: only torchrun takes it for a failed worker.
         || (hit == Some(Role::Shim) && engine == "torchrun" && (own, over.code) == (Some(0), 1));
-    assert!(plausible, "{what}\n{}\n{}", over.job.out(), over.job.err());
+    assert!(plausible, "{what}\n{}\n{}", over.out, over.err);
     hit
 }
 

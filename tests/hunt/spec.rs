@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use harness::chance::Chance;
-use harness::faults::Role;
-use harness::run_args;
+use harness::{Role, run_args};
 
 /// The termination message, in a job's folder.
 pub(crate) const MESSAGE: &str = "message";

@@ -30,7 +30,7 @@ fn a_secret_in_a_shell_line_is_in_no_file() {
     assert!(ended.out.contains("7 letters"), "{}", ended.out);
     assert!(!ended.err.contains("hunter2"), "{}", ended.err);
     let mut grep = std::process::Command::new("grep");
-    let found = grep.args(["-rl", "hunter2"]).arg(ended.folder.path()).output().expect("grep runs");
+    let found = grep.args(["-rl", "hunter2"]).arg(ended.folder()).output().expect("grep runs");
     assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     let run = std::fs::read_to_string(ended.node_folder(0).join("run.json")).expect("run.json");
     assert!(run.contains("HF_TOKEN=*** sh -c"), "{run}");
@@ -133,7 +133,7 @@ fn a_checkpoint_after_term_is_finished() {
     running.signal(Signal::SIGTERM);
     let ended = running.wait().expect_code(143).expect_nothing_left();
     for rank in 0..2 {
-        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        let checkpoint = ended.folder().join(format!("checkpoint-{rank}"));
         assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
     }
 }

@@ -238,11 +238,11 @@ fn leave(token: &str) -> String {
 fn what_cleared_its_environment_is_seen_by_where_it_runs() {
     let script = "setsid env -i /bin/sleep 304 & until [ $(wc -c </proc/$!/environ) -eq 0 ]; do sleep 0.02; done";
     let ended = Launcher::of(Command::new("sh"), ["-c", script]).run().expect_code(0);
-    let left = ended.left();
+    let left = ended.left_now();
     left.iter().for_each(|process| kill(process.pid));
     let commands: Vec<String> = left.iter().map(harness::Process::command).collect();
     assert_eq!(commands, ["/bin/sleep 304"]);
-    wait_until("its end", || ended.left().is_empty().then_some(()));
+    wait_until("its end", || ended.left_now().is_empty().then_some(()));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn leftovers_get_term_and_the_grace_and_then_kill() {
         while :; do sleep 0.05; done) & \
         while [ ! -e ready ]; do sleep 0.02; done; exit 5";
     let ended = shell(polite).run().expect_code(5).expect_nothing_left();
-    assert!(ended.folder.path().join("bye").exists(), "its TERM was waited for");
+    assert!(ended.folder().join("bye").exists(), "its TERM was waited for");
 
     let deaf = "(trap '' TERM; echo READY >ready; while :; do sleep 0.05; done) & \
         while [ ! -e ready ]; do sleep 0.02; done; exit 5";

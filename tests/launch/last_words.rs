@@ -5,20 +5,21 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use harness::faults::{Job, Over, Place, Role, Setup};
-use harness::{Launcher, executable, free_port, program, run_args, skipped};
+use harness::{
+    Ended, Launcher, Place, Role, Running, executable, free_port, program, run_args, skipped,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// A job of another user, with `rooted`: its process belongs to root and cannot be ended.
-fn beside_root() -> Option<(Setup, std::path::PathBuf)> {
+fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can make a process that its launcher may not signal");
         return None;
     }
-    let setup = Setup::new(Place::Plain).user(65534);
+    let setup = Launcher::at(Place::Plain).user(65534);
     let rooted = setup.folder().join("rooted");
     // By another process, since a descriptor open for writing forbids execution.
     let script = "cp \"$1\" \"$2\" && chmod 4755 \"$2\"";
@@ -27,12 +28,12 @@ fn beside_root() -> Option<(Setup, std::path::PathBuf)> {
     Some((setup, rooted))
 }
 
-fn message(over: &Over) -> Value {
-    let text = std::fs::read_to_string(over.job.folder().join("message")).expect("a message");
+fn message(over: &Ended) -> Value {
+    let text = std::fs::read_to_string(over.folder().join("message")).expect("a message");
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-fn is_left(over: &Over) {
+fn is_left(over: &Ended) {
     let left = over.left.iter().any(|seen| seen.argv.iter().any(|word| word == "become-root"));
     assert!(left, "nothing is left, so nothing was shown: {:#?}", over.left);
 }
@@ -44,9 +45,9 @@ fn what_outlives_a_killed_agent_is_named_by_the_guard() {
     let mut job = setup.direct_of(&rooted, 1, &[], &["become-root"]);
     job.says("READY", 1);
     job.send(Role::Agent, Signal::SIGKILL);
-    let over = job.ends_within(SOON).code(137);
+    let over = job.ends_within(SOON).expect_code(137);
     is_left(&over);
-    let said = over.job.err();
+    let said = over.err;
     let words = "(rooted) may not be signalled by us and is in state S";
     assert_eq!(said.matches(words).count(), 1, "{said}");
 }
@@ -59,16 +60,16 @@ fn what_outlives_the_command_of_init_is_named() {
     let words = ["init", "--grace", "1s", "--", "sh", "-c", script];
     let mut args: Vec<OsString> = words.into_iter().map(OsString::from).collect();
     args.push(rooted.into());
-    let over = setup.start(&executable(), &args).ends_within(SOON).code(7);
+    let over = setup.program(&executable(), &args).ends_within(SOON).expect_code(7);
     is_left(&over);
-    assert!(over.job.err().contains("(rooted) may not be signalled by us"), "{}", over.job.err());
+    assert!(over.err.contains("(rooted) may not be signalled by us"), "{}", over.err);
 }
 
 /// The guard has read no settings: where the message goes, and in which language, is left
 /// with it by the agent.
 #[test]
 fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
-    let setup = Setup::new(Place::Plain);
+    let setup = Launcher::at(Place::Plain);
     let profile = setup.folder().join("p.toml");
     let text = "[logs]\ntermination_log = \"message\"\n";
     std::fs::write(&profile, text).expect("a profile");
@@ -77,11 +78,11 @@ fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
     let mut job = setup.direct(1, &options, &["wait"]);
     job.says("READY", 1);
     job.send(Role::Agent, Signal::SIGKILL);
-    let over = job.ends_within(SOON).code(137).nothing_left();
+    let over = job.ends_within(SOON).expect_code(137).expect_nothing_left();
     let message = message(&over);
     assert_eq!((&message["cause"], &message["code"]), (&json!("agent.killed"), &json!(137)));
     let text = message["text"].as_str().expect("a text");
-    assert!(text.contains("被 SIGKILL 杀死") && over.job.err().contains(text), "{text}");
+    assert!(text.contains("被 SIGKILL 杀死") && over.err.contains(text), "{text}");
 }
 
 /// A verdict that `[exit]` has turned into another code is said, and the agent killed while
@@ -89,7 +90,7 @@ fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
 #[test]
 fn a_remapped_code_stands_although_the_agent_is_killed() {
     for kill in [false, true] {
-        let setup = Setup::new(Place::Plain).mute_console().env("BEGIN", "0:0:2");
+        let setup = Launcher::at(Place::Plain).full_console().env("BEGIN", "0:0:2");
         let profile = setup.folder().join("p.toml");
         std::fs::write(&profile, "[exit]\n68 = 9\n").expect("a profile");
         let mut args = run_args("torchrun", 2);
@@ -98,18 +99,18 @@ fn a_remapped_code_stands_although_the_agent_is_killed() {
         args.extend(["--profile".into(), profile.into()]);
         let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'";
         args.extend(["--termination-log", "message", "--", "sh", "-c", script].map(Into::into));
-        let mut job = setup.start(&executable(), &args);
+        let mut job = setup.program(&executable(), &args);
         let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
         job.waits("run.json", |_| record.exists());
         if kill {
             job.send(Role::Agent, Signal::SIGKILL);
         }
-        let over = job.ends_within(SOON).code(9);
+        let over = job.ends_within(SOON).expect_code(9);
         assert_eq!(message(&over)["code"], 9, "killed: {kill}");
     }
 }
 
-fn node(setup: Setup, rank: u32, port: u16, words: &[&str]) -> Job {
+fn node(setup: Launcher, rank: u32, port: u16, words: &[&str]) -> Running {
     let setup = setup
         .env("WORLD_SIZE", "2")
         .env("RANK", rank.to_string())
@@ -127,12 +128,12 @@ fn what_a_node_cannot_end_is_told_to_the_others() {
     let rooted = rooted.to_str().expect("a path");
     let script = "\"$0\" become-root & until [ -e is-root ]; do sleep 0.02; done";
     let zero = node(setup, 0, port, &["/bin/sh", "-c", script, rooted]);
-    let one = node(Setup::new(Place::Plain), 1, port, &["/bin/true"]);
-    let zero = zero.ends_within(SOON).code(83);
+    let one = node(Launcher::at(Place::Plain), 1, port, &["/bin/true"]);
+    let zero = zero.ends_within(SOON).expect_code(83);
     is_left(&zero);
-    let one = one.ends_within(SOON).code(92).nothing_left();
+    let one = one.ends_within(SOON).expect_code(92).expect_nothing_left();
     for over in [zero, one] {
-        let said = over.job.err();
+        let said = &over.err;
         let words = "processes that ranklaunch may not signal are left";
         assert!(said.contains(words) && said.contains("(rooted, S, "), "{said}");
         let message = message(&over);
@@ -146,15 +147,15 @@ fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
     let Some((setup, rooted)) = beside_root() else { return };
     let port = free_port();
     let mut zero = node(setup, 0, port, &[rooted.to_str().expect("a path"), "become-root"]);
-    let other = Setup::new(Place::Plain);
+    let other = Launcher::at(Place::Plain);
     let waits = other.misbehave();
     let mut one = node(other, 1, port, &[waits.to_str().expect("a path"), "wait"]);
     zero.says("READY", 1);
     one.says("READY", 1);
     zero.send(Role::Guard, Signal::SIGTERM);
-    let zero = zero.ends_within(SOON).code(83);
+    let zero = zero.ends_within(SOON).expect_code(83);
     is_left(&zero);
-    one.ends_within(SOON).nothing_left();
+    one.ends_within(SOON).expect_nothing_left();
     let message = message(&zero);
     assert_eq!(message["cause"], "forbidden");
     let text = message["text"].as_str().expect("a text");
@@ -163,7 +164,7 @@ fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
         text.contains("the job ended for: stopped from outside by SIGTERM on node 0"),
         "{text}"
     );
-    assert!(zero.job.err().contains("exit code 83 (forbidden)"), "{}", zero.job.err());
+    assert!(zero.err.contains("exit code 83 (forbidden)"), "{}", zero.err);
 }
 
 /// What an engine says before any rank begins is the only clue to why none did.

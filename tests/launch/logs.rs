@@ -143,7 +143,7 @@ fn a_full_disk_holds_no_rank_and_is_said() {
     args.extend(["--log-dir", "logs", "--console", "none", "--", "sh", "-c"].map(Into::into));
     args.push("head -c 20000000 /dev/zero | tr '\\0' '\\n'; : > done".into());
     let ended = Launcher::of(Command::new("unshare"), args).run().expect_code(0);
-    assert!(ended.folder.path().join("done").exists(), "{}", ended.err);
+    assert!(ended.folder().join("done").exists(), "{}", ended.err);
     assert!(ended.err.contains("No space left on device"), "{}", ended.err);
     assert_eq!(ended.err.matches("cannot be written").count(), 1, "said once: {}", ended.err);
 }
@@ -236,7 +236,7 @@ fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
         let ended = job.wait().expect_code(143).expect_nothing_left();
         // Past the grace the guard would have taken over, which is another verdict.
         assert!(ended.err.contains("exit code 143 (stopped.signal)"), "{grace}: {}", ended.err);
-        let message = std::fs::read_to_string(ended.folder.path().join("message"));
+        let message = std::fs::read_to_string(ended.folder().join("message"));
         assert!(message.is_ok_and(|text| text.contains("stopped.signal")), "{grace}");
         let run = run_json(&ended);
         let dropped = &run["logs"]["owners"]["rank 0"]["dropped_file_bytes"];

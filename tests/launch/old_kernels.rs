@@ -4,8 +4,7 @@
 
 use std::process::Command;
 
-use harness::faults::compiled;
-use harness::{Launcher, Running, skipped};
+use harness::{Launcher, Running, compiled, skipped};
 use nix::sys::signal::Signal;
 
 /// The error of every system call from a number on, and of some before it, by which

@@ -3,8 +3,7 @@
 
 use std::ffi::OsString;
 
-use harness::faults::{Place, Setup};
-use harness::{Ended, Launcher, Running, free_port, program, run_args, wait_until};
+use harness::{Ended, Launcher, Place, Running, free_port, program, run_args, wait_until};
 use serde_json::{Value, json};
 
 fn run_json(ended: &Ended, node: u32) -> Value {
@@ -211,7 +210,7 @@ fn a_lost_port_is_worth_a_restart() {
 #[test]
 fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     let port = free_port();
-    let setup = Setup::new(Place::Plain)
+    let setup = Launcher::at(Place::Plain)
         .env("WORLD_SIZE", "2")
         .env("RANK", "1")
         .env("MASTER_ADDR", "127.0.0.1")
@@ -220,16 +219,16 @@ fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     std::fs::hard_link(harness::executable(), &launcher).expect("a link");
     let mut args = run_args("direct", 2);
     args.extend(["--muster", "off", "--", "true"].map(OsString::from));
-    let mut job = setup.start(&launcher, &args);
+    let mut job = setup.program(&launcher, &args);
     // From here on the launcher's own path is known, and every shim is `false`.
     let address = format!("127.0.0.1:{port}");
     job.waits("the wait for the master", |job| job.err().contains(&address));
     std::fs::remove_file(&launcher).expect("removed");
     std::os::unix::fs::symlink("/bin/false", &launcher).expect("a link");
     let master = std::net::TcpListener::bind(("127.0.0.1", port)).expect("the port is ours");
-    let over = job.ends_within(harness::PATIENCE).nothing_left();
+    let over = job.ends_within(harness::PATIENCE).expect_nothing_left();
     drop(master);
-    let file = over.job.folder().join("ranklaunch-logs/latest/node-1/run.json");
+    let file = over.folder().join("ranklaunch-logs/latest/node-1/run.json");
     let run: Value = serde_json::from_slice(&std::fs::read(file).expect("run.json")).expect("JSON");
     let ranks: Vec<_> = run["outcome"]["ranks"]
         .as_array()
@@ -238,5 +237,5 @@ fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
         .map(|rank| (rank["rank"].clone(), rank["local_rank"].clone(), rank["pid"].clone()))
         .collect();
     let never_began = |rank: u32, local: u32| (json!(rank), json!(local), Value::Null);
-    assert_eq!(ranks, [never_began(2, 0), never_began(3, 1)], "{run:#}\n{}", over.job.err());
+    assert_eq!(ranks, [never_began(2, 0), never_began(3, 1)], "{run:#}\n{}", over.err);
 }

@@ -60,7 +60,7 @@ fn with_variables(mut launcher: Launcher) -> Launcher {
 fn expect_no_secret(ended: &Ended) {
     assert!(!ended.out.contains(SECRET), "{}", ended.out);
     assert!(!ended.err.contains(SECRET), "{}", ended.err);
-    let files = files_with(SECRET, ended.folder.path());
+    let files = files_with(SECRET, ended.folder());
     assert_eq!(files, "", "files with the secret");
 }
 
@@ -95,8 +95,8 @@ fn no_run_keeps_a_secret() {
         .run()
         .expect_code(3);
     expect_no_secret(&ended);
-    assert!(ended.folder.path().join("verdict.json").exists());
-    assert!(!files_with("--extra_args", ended.folder.path()).is_empty(), "the command is kept");
+    assert!(ended.folder().join("verdict.json").exists());
+    assert!(!files_with("--extra_args", ended.folder()).is_empty(), "the command is kept");
 
     // A command that cannot be started is named in the refusal.
     let ended = with_variables(Launcher::new(run_args("direct", 1)))
@@ -116,7 +116,7 @@ fn no_capture_keeps_a_secret() {
     let job = ["--engine", "direct", "--device", "cpu", "--", "sh", "x.sh"];
     let launcher = Launcher::of(command, check).args(job).args(arguments());
     let ended = with_variables(launcher).run();
-    assert!(ended.folder.path().join("copy/proc").is_dir(), "{}", ended.err);
+    assert!(ended.folder().join("copy/proc").is_dir(), "{}", ended.err);
     expect_no_secret(&ended);
-    assert!(!files_with("JOB_COMMAND", ended.folder.path()).is_empty(), "environments are kept");
+    assert!(!files_with("JOB_COMMAND", ended.folder()).is_empty(), "environments are kept");
 }

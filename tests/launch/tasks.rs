@@ -162,7 +162,9 @@ fn a_failing_task_ends_all_with_one_cause() {
 fn a_killed_agent_ends_all_and_is_named() {
     let job = Job::even();
     let mut tasks = job.ranks(&[], "wait");
-    tasks.iter_mut().for_each(|task| task.says("READY", 1));
+    tasks.iter_mut().for_each(|task| {
+        task.says("READY", 1);
+    });
     harness::kill(tasks[3].agent());
     let ended = wait_all(tasks);
     let codes: Vec<i32> = ended.iter().map(|ended| ended.code).collect();
@@ -176,7 +178,9 @@ fn a_killed_agent_ends_all_and_is_named() {
 fn term_to_every_task_ends_all_with_143() {
     let job = Job::even();
     let mut tasks = job.ranks(&[], "escape");
-    tasks.iter_mut().for_each(|task| task.says("READY", 1));
+    tasks.iter_mut().for_each(|task| {
+        task.says("READY", 1);
+    });
     // As scancel does it.
     tasks.iter().for_each(|task| task.signal(Signal::SIGTERM));
     for ended in wait_all(tasks) {
@@ -246,7 +250,9 @@ fn inside_leftovers() {
 
     let over_text = over.to_str().expect("text").to_owned();
     let mut tasks = job.start(&["--stale", "force"], &[script, &over_text]);
-    tasks.iter_mut().for_each(|task| task.says("READY", 1));
+    tasks.iter_mut().for_each(|task| {
+        task.says("READY", 1);
+    });
     assert!(!is_there(), "it is gone before any rank begins");
     // Its number may be another process's by now.
     std::mem::forget(leftover);

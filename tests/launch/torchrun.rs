@@ -43,7 +43,7 @@ fn term_gives_143_and_a_checkpoint_its_time() {
     running.signal(Signal::SIGTERM);
     let ended = running.wait().expect_code(143).expect_nothing_left();
     for rank in 0..2 {
-        let checkpoint = ended.folder.path().join(format!("checkpoint-{rank}"));
+        let checkpoint = ended.folder().join(format!("checkpoint-{rank}"));
         assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
     }
 }

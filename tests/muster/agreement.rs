@@ -89,7 +89,9 @@ fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
 #[test]
 fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
     let mut nodes = start(3, &[], "wait");
-    nodes.iter_mut().for_each(|node| node.says("READY", 2));
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 2);
+    });
     let victim = wait_until("a rank of node 1", || {
         nodes[1].processes().into_iter().find(|process| process.command().starts_with("sleep 300"))
     });
@@ -127,7 +129,9 @@ fn a_failure_for_good_gives_92_elsewhere_and_its_last_lines_everywhere() {
 fn a_killed_launcher_is_named_by_the_others() {
     for victim in [1usize, 0] {
         let mut nodes = start(3, &[], "wait");
-        nodes.iter_mut().for_each(|node| node.says("READY", 2));
+        nodes.iter_mut().for_each(|node| {
+            node.says("READY", 2);
+        });
         kill(nodes[victim].agent());
         let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
         for (node, ended) in ended.into_iter().enumerate() {
@@ -144,7 +148,9 @@ fn a_killed_launcher_is_named_by_the_others() {
 #[test]
 fn a_stop_from_outside_of_one_node_stops_all() {
     let mut nodes = start(2, &[], "wait");
-    nodes.iter_mut().for_each(|node| node.says("READY", 2));
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 2);
+    });
     nodes[1].signal(Signal::SIGTERM);
     for node in nodes {
         let ended = node.wait().expect_code(143).expect_nothing_left();

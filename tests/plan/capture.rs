@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::fake_nvml::FakeNvml;
-use harness::{Launcher, executable, skipped};
+use harness::{Ended, Launcher, executable, skipped};
 use serde_json::Value;
 
 /// What must stand nowhere in a capture.
@@ -37,7 +37,7 @@ echo the namespace is ready >&2
 ";
 
 /// The report of `check` in that node, and the folder with the capture.
-fn captured(fake: &FakeNvml) -> Option<(Value, tempfile::TempDir)> {
+fn captured(fake: &FakeNvml) -> Option<(Value, Ended)> {
     let mut command = Command::new("unshare");
     // The secret stands in the command line of a process above, too.
     let script = format!("{NODE}\n\"$@\"; code=$?; : --token {SECRET}; exit $code");
@@ -61,7 +61,7 @@ fn captured(fake: &FakeNvml) -> Option<(Value, tempfile::TempDir)> {
         return None;
     }
     let ended = ended.expect_code(0);
-    Some((serde_json::from_str(&ended.out).expect("a report"), ended.folder))
+    Some((serde_json::from_str(&ended.out).expect("a report"), ended))
 }
 
 fn job(python: &Path) -> Vec<String> {
@@ -74,9 +74,10 @@ fn job(python: &Path) -> Vec<String> {
 #[test]
 fn another_machine_sees_the_same_node_and_no_secret() {
     let fake = FakeNvml::new(&[("GPUS", "4"), ("USED", "0,50000,0,0")]);
-    let Some((live, folder)) = captured(&fake) else { return };
-    let copy = folder.path().join("copy");
-    for file in [copy.as_path(), &folder.path().join("report.json")] {
+    let Some((live, ended)) = captured(&fake) else { return };
+    let folder = ended.folder();
+    let copy = folder.join("copy");
+    for file in [copy.as_path(), &folder.join("report.json")] {
         let found = Command::new("grep").args(["-rlF", SECRET]).arg(file).output().expect("grep");
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     }
@@ -91,7 +92,7 @@ fn another_machine_sees_the_same_node_and_no_secret() {
 
     let replay = Launcher::new(["check", "--format", "json", "--lang", "en", "--host-root"])
         .args([copy.as_os_str()])
-        .args(job(&folder.path().join("env/bin/python")))
+        .args(job(&folder.join("env/bin/python")))
         .run()
         .expect_code(0);
     let replayed: Value = serde_json::from_str(&replay.out).expect("a report");

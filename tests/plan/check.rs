@@ -40,7 +40,7 @@ fn a_report_is_a_table_a_file_and_an_exit_code() {
         ended.out
     );
     assert!(!ended.out.contains('\x1b'), "no colour off a terminal");
-    let report = std::fs::read_to_string(ended.folder.path().join("report.json")).expect("a file");
+    let report = std::fs::read_to_string(ended.folder().join("report.json")).expect("a file");
     assert!(!report.contains("hunter2"));
     let report: Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(of(&report, "gpu.fault").0, "ok");
@@ -169,7 +169,7 @@ fn ranks_sum_over_gloo_when_torch_is_asked_for() {
 #[test]
 fn a_capture_is_not_mixed_with_what_is_there() {
     let ended = check(["--capture", "copy", "--device", "cpu"]).run().expect_code(0);
-    let copy = ended.folder.path().join("copy");
+    let copy = ended.folder().join("copy");
     assert!(copy.join("check.json").exists());
     let again = check(["--capture"]).args([copy.as_os_str()]).run().expect_code(64);
     assert!(again.err.contains("not an empty folder"), "{}", again.err);

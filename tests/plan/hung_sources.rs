@@ -25,7 +25,7 @@ fn piped_with(args: &[&str], program: &[&str], hung: &Path) -> (Ended, i32) {
         .args(program)
         .env("NCCL_CONF_FILE", hung.join("nccl.conf"));
     let mut ended = launcher.run().expect_code(0);
-    let read = |name: &str| std::fs::read_to_string(ended.folder.path().join(name));
+    let read = |name: &str| std::fs::read_to_string(ended.folder().join(name));
     let code = read("code").expect("a code").trim().parse().expect("a number");
     ended.err = read("said").expect("a file");
     (ended, code)

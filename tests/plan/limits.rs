@@ -144,7 +144,7 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
             .run();
         let line = "link errors since the start: mlx5_0:1 out_of_sequence +40";
         assert_eq!(ended.err.contains(line), told, "{}", ended.err);
-        let folder = ended.folder.path().join("logs/latest/node-0/run.json");
+        let folder = ended.folder().join("logs/latest/node-0/run.json");
         let record: Value =
             serde_json::from_slice(&std::fs::read(folder).expect("a file")).expect("a record");
         assert_eq!(record["link_errors"][0]["by"], 40, "{record:#}");
@@ -155,7 +155,7 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
 /// Docker's default profile forbids the NUMA calls; the capability lifts it.
 #[test]
 fn a_seccomp_profile_that_forbids_numa_calls_is_seen() {
-    let Some(image) = harness::faults::image() else {
+    let Some(image) = harness::image() else {
         skipped("docker does not answer here");
         return;
     };

@@ -283,7 +283,7 @@ fn a_plan_changes_nothing() {
         let log_dir = log_dir.to_str().expect("a path");
         let args = ["--format", format, "--python", PYTHON, "--log-dir", log_dir, "--", path];
         let ended = node.plan(&args).expect_code(0).expect_nothing_left();
-        let files = std::fs::read_dir(ended.folder.path()).expect("a folder");
+        let files = std::fs::read_dir(ended.folder()).expect("a folder");
         let mut names: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
         names.sort();
         assert_eq!(names, ["console.err", "console.out"], "only what the test itself keeps");

@@ -136,8 +136,8 @@ fn a_job_works_in_the_folder_that_is_named() {
     ] {
         let ended = ended.expect_code(0).expect_nothing_left();
         assert!(ended.out.contains("/work\n") && ended.out.contains("the data"), "{}", ended.out);
-        assert!(ended.folder.path().join("work/logs/latest").exists(), "{}", ended.err);
-        assert!(!ended.folder.path().join("logs").exists());
+        assert!(ended.folder().join("work/logs/latest").exists(), "{}", ended.err);
+        assert!(!ended.folder().join("logs").exists());
     }
     let ended = run(&["--chdir", "gone"], None, &program).expect_code(64);
     assert!(ended.err.contains("/gone (--chdir) cannot be entered"), "{}", ended.err);

@@ -296,7 +296,7 @@ fn check(mistakes: &[Mistake]) {
             for name in mistake.hint {
                 assert!(hint.contains(name), "the hint does not say {name}: {what}");
             }
-            let files = std::fs::read_dir(ended.folder.path()).expect("a folder").flatten();
+            let files = std::fs::read_dir(ended.folder()).expect("a folder").flatten();
             let made: Vec<OsString> = files
                 .map(|file| file.file_name())
                 .filter(|name| name != "ranklaunch.toml")

@@ -190,7 +190,9 @@ impl Cluster {
         let nodes = u32::try_from(self.hosts.len()).expect("few");
         let start = |rank: &u32| self.direct(*rank, nodes, more, "wait").start();
         let mut running: Vec<Running> = self.hosts.iter().map(start).collect();
-        running.iter_mut().for_each(|node| node.says("READY", 1));
+        for node in &mut running {
+            node.says("READY", 1);
+        }
         running
     }
 }

@@ -13,7 +13,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{Termios, tcgetattr};
 use rustix::termios::Winsize;
 
-use super::{PATIENCE, wait_until};
+use crate::launcher::behind;
+use crate::{PATIENCE, wait_until};
 
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_D: &str = "\x04";
@@ -35,7 +36,9 @@ impl Terminal {
     /// Starts `command` as the leader of a session that this terminal controls.
     pub fn start(command: Command) -> Terminal {
         let (master, slave) = open();
-        let mut command = in_session(&command);
+        let mut session = Command::new("setsid");
+        session.arg("--ctty");
+        let mut command = behind(session, &command);
         let stream = || slave.try_clone().unwrap();
         command.stdin(stream()).stdout(stream()).stderr(stream());
         let child = command.spawn().unwrap();
@@ -145,22 +148,6 @@ impl Terminal {
         });
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
-}
-
-/// `command` as the leader of a session of its own, with standard input as its terminal.
-fn in_session(command: &Command) -> Command {
-    let mut session = Command::new("setsid");
-    session.arg("--ctty").arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => session.env(name, value),
-            None => session.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        session.current_dir(folder);
-    }
-    session
 }
 
 /// Both sides, closed on exec: a window that other tests' children held open too

@@ -18,7 +18,9 @@ fn start(cluster: &Cluster, steps: &str) -> Vec<Running> {
     let mut nodes: Vec<Running> =
         (0..3).map(|rank| cluster.launcher(rank, rank, 3, &args).start()).collect();
     // 0 + 1 + 2: all three took part.
-    nodes.iter_mut().for_each(|node| node.says("READY: the sum of 3 ranks is 3", 1));
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY: the sum of 3 ranks is 3", 1);
+    });
     nodes
 }
 

@@ -23,7 +23,9 @@ fn killed(engine: &str, program: &[OsString]) -> [Ended; 2] {
         let launcher = Launcher::new(args).node(rank, 2, port).env("PYTHON", python());
         launcher.env("RANK_PROGRAM", harness::program("rank.sh")).start()
     });
-    nodes.iter_mut().for_each(|node| node.says("READY", 1));
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 1);
+    });
     kill_rank(&nodes[1], "sleep 300");
     nodes.map(|node| node.wait().expect_nothing_left())
 }

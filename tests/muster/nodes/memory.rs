@@ -9,8 +9,9 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 use harness::cluster::one_cause;
-use harness::faults::{Place, image, misbehave};
-use harness::{Launcher, executable, free_port, program, run_args, wait_until};
+use harness::{
+    Launcher, Place, executable, free_port, image, misbehave, program, run_args, wait_until,
+};
 
 const LIMIT: u64 = 160 << 20;
 /// MiB of a rank that fill it, beside the few of the launcher.

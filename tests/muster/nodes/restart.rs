@@ -21,7 +21,9 @@ fn a_replaced_node_joins_the_next_attempt() {
         cluster.launcher(host, rank, 3, &args).env("GO", &go).start()
     };
     let mut nodes: Vec<_> = (0..3).map(|rank| start(&cluster, rank, rank)).collect();
-    nodes.iter_mut().for_each(|node| node.says("READY", 1));
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 1);
+    });
 
     std::fs::write(&go, "").expect("a file");
     cluster.kill_all(2);

@@ -1,0 +1,85 @@
+//! What tests start beside the launcher: the executable, python, and the programs of tests/programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+/// The executable that was built with this test program, which cargo puts into `deps` beside it.
+pub fn executable() -> PathBuf {
+    let ourselves = std::env::current_exe().unwrap();
+    ourselves.ancestors().nth(2).unwrap().join("ranklaunch")
+}
+
+/// A folder for what tests build, on the executable's file system, so that it can be linked.
+pub fn built() -> PathBuf {
+    let folder = executable().with_file_name("test-files");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
+}
+
+/// A python that has torch. `make test` names it; without it there is nothing to launch.
+pub fn python() -> PathBuf {
+    let named = std::env::var_os("RANKLAUNCH_TEST_PYTHON").map(PathBuf::from);
+    let cached = std::env::var_os("HOME")
+        .map(|home| PathBuf::from(home).join(".cache/ranklaunch/venv/bin/python"));
+    named
+        .or(cached)
+        .filter(|python| python.exists())
+        .expect("no python with torch: run `make test`, or set RANKLAUNCH_TEST_PYTHON")
+}
+
+/// A test program of tests/programs.
+pub fn program(name: &str) -> PathBuf {
+    root().join("tests/programs").join(name)
+}
+
+/// Runs a tool of the machine; fails with what it said unless it succeeds.
+pub fn run_tool(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// An executable file. Written by another process, since a file that the fork of
+/// any thread still holds open for writing cannot be executed.
+pub fn write_program(file: &Path, text: &str) {
+    let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+    run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
+}
+
+/// tests/programs/misbehave.c
+pub fn misbehave() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("misbehave"))
+}
+
+/// tests/programs/NAME.c, compiled once per state of its source.
+pub fn compiled(name: &str) -> PathBuf {
+    let source = program(&format!("{name}.c"));
+    let changed = source.metadata().unwrap().modified().unwrap();
+    let stamp = changed.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let done = built().join(format!("{name}-{stamp}"));
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _compiling = ONE_AT_A_TIME.lock();
+    if done.exists() {
+        return done;
+    }
+    let fresh = built().join(format!("{name}-{stamp}.{}", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-static", "-O1", "-Wall", "-Wextra", "-pthread", "-o"])
+        .args([&fresh, &source])
+        .status()
+        .expect("cc");
+    assert!(status.success(), "{name}.c does not compile");
+    std::fs::rename(&fresh, &done).unwrap();
+    done
+}
+
+/// Where python finds what stands in for an engine that is not installed: `PYTHONPATH`.
+pub fn modules() -> PathBuf {
+    program("modules")
+}

@@ -1,0 +1,254 @@
+//! A launcher that runs, and the processes of its job by their roles.
+//!
+//! They are known by the token in their environment and by their executable or folder: an
+//! escapee may clear its environment, write over its title and change its folder, but not its
+//! executable.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::place::quiet;
+use crate::{Ended, PATIENCE, Place, Process, alive, send, wait_until};
+
+/// A launcher that runs. Dropped before its end, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    pub(crate) child: Child,
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) token: String,
+    pub(crate) place: Place,
+    pub(crate) program: PathBuf,
+    /// Whether what lives on after the end is killed with this.
+    pub(crate) swept: bool,
+    pub(crate) ended: bool,
+    /// The other end of a console that nothing reads.
+    pub(crate) _unread: Option<std::io::PipeReader>,
+}
+
+/// What a process is in its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Guard,
+    Agent,
+    Engine,
+    Shim,
+    Rank,
+    Grandchild,
+}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub fn out(&self) -> String {
+        read(&self.folder().join("console.out"))
+    }
+
+    pub fn err(&self) -> String {
+        read(&self.folder().join("console.err"))
+    }
+
+    /// What the other subreaper says.
+    pub(crate) fn report(&self) -> String {
+        read(&self.folder().join("report"))
+    }
+
+    /// Waits until `text` was said `times` times on standard output.
+    #[track_caller]
+    pub fn says(&mut self, text: &str, times: usize) -> &mut Running {
+        self.waits(text, |running| running.out().matches(text).count() >= times)
+    }
+
+    /// Waits for a condition while it runs.
+    #[track_caller]
+    pub fn waits(&mut self, what: &str, ready: impl Fn(&Running) -> bool) -> &mut Running {
+        let deadline = Instant::now() + PATIENCE;
+        while !ready(self) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "waited for {what}, ended {ended:?}\n{}\n{}\n{:#?}",
+                self.out(),
+                self.err(),
+                self.processes()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self
+    }
+
+    /// To the launcher, or to what stands before it in its place.
+    pub fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// The living processes of the job, what stands before it in its place left out.
+    pub fn processes(&self) -> Vec<Process> {
+        let before = |seen: &Process| {
+            self.place != Place::Plain
+                && (seen.argv.iter().any(|word| word == "subreaper" || word == "--mount-proc")
+                    || seen.argv.first().is_some_and(|word| word == "docker"))
+        };
+        let mut found = alive(&self.token, Some(self.folder()));
+        found.retain(|seen| !before(seen));
+        found
+    }
+
+    /// The agent: the guard's only child.
+    pub fn agent(&self) -> i32 {
+        let guard = self.pid();
+        wait_until("the agent", || {
+            self.processes().into_iter().find(|seen| seen.parent == guard).map(|seen| seen.pid)
+        })
+    }
+
+    /// The processes with their roles.
+    pub fn roles(&self) -> Vec<(Role, Process)> {
+        let all = self.processes();
+        let ours = self.program.to_string_lossy().into_owned();
+        let is = |seen: &Process, role: &str| {
+            seen.argv.first() == Some(&ours) && seen.argv.get(1).is_some_and(|word| word == role)
+        };
+        let run: Vec<i32> =
+            all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
+        let shims: Vec<i32> =
+            all.iter().filter(|seen| is(seen, "rank")).map(|seen| seen.pid).collect();
+        let agents: Vec<i32> = all
+            .iter()
+            .filter(|seen| run.contains(&seen.pid) && run.contains(&seen.parent))
+            .map(|seen| seen.pid)
+            .collect();
+        // What a shim has adopted came later than its rank.
+        let mut first_below: BTreeMap<i32, i32> = BTreeMap::new();
+        for seen in all.iter().filter(|seen| shims.contains(&seen.parent)) {
+            let first = first_below.entry(seen.parent).or_insert(seen.pid);
+            *first = seen.pid.min(*first);
+        }
+        let first_below: Vec<(i32, i32)> = first_below.into_iter().collect();
+        all.into_iter()
+            .map(|seen| {
+                let role = if agents.contains(&seen.pid) {
+                    Role::Agent
+                } else if run.contains(&seen.pid) {
+                    Role::Guard
+                } else if shims.contains(&seen.pid) {
+                    Role::Shim
+                } else if first_below.contains(&(seen.parent, seen.pid)) {
+                    Role::Rank
+                } else if agents.contains(&seen.parent)
+                    && seen.argv.iter().any(|word| word.contains("launch") || word.contains(".run"))
+                {
+                    Role::Engine
+                } else {
+                    Role::Grandchild
+                };
+                (role, seen)
+            })
+            .collect()
+    }
+
+    /// Waits for a process of this role; the first by pid.
+    #[track_caller]
+    pub fn find(&self, role: Role) -> i32 {
+        wait_until(&format!("a process of role {role:?}"), || {
+            self.roles().into_iter().find(|(its, _)| *its == role).map(|(_, seen)| seen.pid)
+        })
+    }
+
+    pub fn send(&self, role: Role, signal: Signal) {
+        send(self.find(role), signal);
+    }
+
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The launcher's time of day jumps; see [`crate::Launcher::own_clock`].
+    pub fn step_clock(&self, seconds: i64) {
+        std::fs::write(self.folder().join("clock"), seconds.to_ne_bytes()).unwrap();
+    }
+
+    /// The guard, where it is there.
+    pub fn guard_now(&self) -> Option<i32> {
+        self.roles().into_iter().find(|(role, _)| *role == Role::Guard).map(|(_, seen)| seen.pid)
+    }
+
+    #[track_caller]
+    pub fn wait(self) -> Ended {
+        self.ends_within(PATIENCE)
+    }
+
+    /// Waits for the end, which must come within `limit`.
+    #[track_caller]
+    pub fn ends_within(self, limit: Duration) -> Ended {
+        self.ends_by(limit, "")
+    }
+
+    /// The same, with words about the circumstances for a failure.
+    #[track_caller]
+    pub fn ends_by(mut self, limit: Duration, what: &str) -> Ended {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(
+                started.elapsed() < limit,
+                "no end within {limit:?} {what}\n{}\n{}\n{:#?}",
+                self.out(),
+                self.err(),
+                self.roles()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let elapsed = started.elapsed();
+        self.ended = true;
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+        let left = self.processes();
+        Ended { code, out: self.out(), err: self.err(), elapsed, left, running: self }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended && !self.swept {
+            return;
+        }
+        if !self.ended && self.place == Place::Docker {
+            quiet(Command::new("docker").args(["rm", "-f", &self.token]));
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.swept && Instant::now() < deadline {
+            let left = alive(&self.token, Some(self.folder.path()));
+            if left.is_empty() {
+                break;
+            }
+            for seen in left {
+                let _ = nix::sys::signal::kill(Pid::from_raw(seen.pid), Signal::SIGKILL);
+            }
+            let _ = self.child.try_wait();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
