@@ -1,57 +1,26 @@
 //! What follows the last rank of an attempt: its record and its log files.
 //!
 //! Takes an attempt of which the verdict is said already, so whatever is slow here
-//! costs its own part of the [`EndBudget`] only. Writes run.json at once, the log
+//! costs its own part of the budget only. Writes run.json at once, the log
 //! files for as long as the disk takes them, and run.json again where the account
 //! of the logs has changed by then.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::Scene;
+use super::clock::Clock;
+use super::context::Context;
 use crate::deadline::{in_thread, io_with_deadline};
 use crate::lang::Lang;
 use crate::logs::{Level, LogFolder, Logs, LogsSummary};
 use crate::report::files::RunRecord;
-use crate::supervise::{EndBudget, EndStep, Outcome};
+use crate::supervise::EndStep;
 use crate::text;
-
-/// How long a file system may take for a small file.
-pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
 /// A disk that takes everything within this time needs one record only.
 const QUICK: Duration = Duration::from_millis(100);
-
-/// The budget of this end, and since when it runs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
-    budget: EndBudget,
-    grace: Duration,
-    /// None: nobody from outside ends us, and all that is waited for can end.
-    since: Option<Instant>,
-}
-
-impl Clock {
-    pub(super) fn of(grace: Duration, outcome: Option<&Outcome>) -> Clock {
-        // What outlived SIGKILL holds its pipes open: whatever waits for their end has no more
-        // than the budget either.
-        let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
-        let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
-        Clock { budget: EndBudget::of(grace), grace, since }
-    }
-
-    /// What is left until `step` is over.
-    pub(super) fn left(self, step: EndStep) -> Duration {
-        self.since.map_or(self.grace, |since| self.budget.left(step, since))
-    }
-
-    /// The same for something small, which is given at least a moment.
-    pub(super) fn left_for_answer(self, step: EndStep) -> Duration {
-        self.left(step).clamp(Duration::from_millis(50), ANSWER)
-    }
-}
 
 /// An attempt that has been spoken about, and what is still to be written.
 pub(super) struct Rest {
@@ -64,7 +33,7 @@ pub(super) struct Rest {
 
 impl Rest {
     /// Writes all of it out.
-    pub(super) async fn finish(self, scene: &Scene) {
+    pub(super) async fn finish(self, context: &Context) {
         let Rest { clock, logs, folder, mut record } = self;
         let left = clock.left(EndStep::Logs);
         let writing = Arc::clone(&logs);
@@ -76,7 +45,7 @@ impl Rest {
         if quick.is_err() {
             // Whoever kills us meanwhile leaves a record that counts what is not written yet.
             let summary = logs.summary();
-            record.logs = account(&summary, scene.lang());
+            record.logs = account(&summary, context.lang());
             let patience = clock.left_for_answer(EndStep::Record);
             let ((), written) = tokio::join!(write_out, write(&folder, &record, patience));
             early = Some((summary, written));
@@ -85,14 +54,14 @@ impl Rest {
         let written = match early {
             Some((early, written)) if early == summary => written,
             _ => {
-                record.logs = account(&summary, scene.lang());
+                record.logs = account(&summary, context.lang());
                 write(&folder, &record, clock.left_for_answer(EndStep::Record)).await
             }
         };
         if let Err(error) = written {
             let path = folder.node_path();
             let path = path.display();
-            scene.say(&text!(
+            context.say(&text!(
                 "cannot write run.json in {path}: {error}",
                 "无法在 {path} 写入 run.json：{error}"
             ));
@@ -132,23 +101,4 @@ fn account(summary: &LogsSummary, lang: Lang) -> Value {
         .collect();
     let problems: Vec<&str> = summary.problems.iter().map(|problem| problem.get(lang)).collect();
     json!({ "folder": summary.folder, "owners": owners, "problems": problems })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_stop_from_outside_runs_against_a_clock() {
-        let grace = Duration::from_secs(10);
-        let past = Instant::now().checked_sub(Duration::from_secs(60));
-        let outcome = |told| Outcome { told, stopped_at: past, ..Outcome::default() };
-        assert_eq!(Clock::of(grace, None).left(EndStep::Logs), grace);
-        assert_eq!(Clock::of(grace, Some(&outcome(false))).left(EndStep::Logs), grace);
-        if past.is_some() {
-            let over = Clock::of(grace, Some(&outcome(true)));
-            assert_eq!(over.left(EndStep::Logs), Duration::ZERO);
-            assert!(over.left_for_answer(EndStep::Record) > Duration::ZERO);
-        }
-    }
 }

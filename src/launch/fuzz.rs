@@ -8,8 +8,8 @@ use crate::observe::Facts;
 use crate::plan::{self, RunIdentity, Scope, layout};
 use crate::settings::{LayoutRule, Nproc, Settings, Source, Sourced};
 
-use super::card::card;
-use super::together::{plan_as_agreed, plan_for_all, proposal};
+use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
+use super::summary::summary;
 
 /// Bytes, one after the other; zeros when they are used up.
 struct Choices<'a>(&'a [u8]);
@@ -100,7 +100,7 @@ pub fn agreement(data: &[u8]) -> bool {
         settings.node_rank = Some(by_flag(rank));
         let decided = decide(&settings, &facts, Scope::Alone);
         let Ok(plan) = decided.plan(Stage::BeforeStart) else { return false };
-        let Ok(honest) = card(&settings, &facts, &plan) else { return false };
+        let Ok(honest) = summary(&settings, &facts, &plan) else { return false };
         let shown =
             if rank == 0 { Some(honest.clone()) } else { shown(&mut choices, honest.clone()) };
         let Some(shown) = shown else { return false };

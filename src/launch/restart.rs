@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::lang::Text;
 use crate::muster::{Again, Cause, Decide};
+use crate::plan::RunIdentity;
 use crate::report::Ending;
 
 use crate::text;
@@ -146,6 +147,13 @@ impl Restarts {
         let restarts = self.clone();
         Box::new(move |cause, lasted| restarts.after(cause, lasted))
     }
+}
+
+/// What a further attempt of all nodes takes from the one before.
+pub(super) struct Next {
+    pub(super) attempt: u32,
+    pub(super) identity: RunIdentity,
+    pub(super) restarts: Restarts,
 }
 
 #[cfg(test)]

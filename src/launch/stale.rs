@@ -1,104 +1,25 @@
-//! Stale processes around a launch: when they are looked for, what they forbid, when they end.
+//! Stale processes before a launch: what is there, and what it forbids.
 //!
-//! Owns the order. One look comes before the nodes meet: what is left alone is said, and a launch
-//! that could not run beside it is refused while nothing was ended yet. Ended is only after the
-//! nodes have agreed, since otherwise a launch that comes to nothing would have ended something.
-//! One exception: where a proven leftover holds the very port on which they meet, it goes first.
-//! What a process is, and who may end it, lies in [`crate::clear`].
+//! One look comes before the nodes agree: what is left alone is said, and a launch that could not
+//! run beside it is refused while nothing was ended yet. One exception: a proven leftover that
+//! holds the port of the muster is ended first. What a process is, and who may end it, is in
+//! [`crate::clear`].
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::Scene;
-use super::look::observe;
-use super::node::Outlook;
-use super::together;
+use super::context::Context;
+use super::muster_config::is_wanted;
+use super::stale_request::request;
 use crate::clear::{self, Fate, Found, Request};
-use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::lang::Text;
-use crate::launchers::{self, PythonProgram, Target};
-use crate::observe::{Claim, Facts, Field};
-use crate::plan::{self, Plan, Scope};
+use crate::observe::Facts;
+use crate::plan::{self, Plan};
 use crate::prepare;
 use crate::report::closing;
-use crate::settings::{Program, Settings, StaleMode};
+use crate::settings::{Settings, StaleMode};
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Warning};
-
-/// How long the driver may take to give the memory of ended processes back.
-const DRAIN: Duration = Duration::from_secs(30);
-const DRAIN_PAUSE: Duration = Duration::from_millis(250);
-
-/// What an earlier run of this job would look like.
-pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Request {
-    let mut request = Request::new(settings.stale.value);
-    match &plan.program {
-        Program::Script { path, .. } => request.script = std::path::absolute(path).ok(),
-        Program::Module { name, .. } => request.module = Some(name.clone()),
-        Program::Command { argv } => {
-            let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_encoded_bytes()).collect();
-            match program_of(&argv) {
-                Some(PythonProgram::Script(path)) => {
-                    let path = crate::procfs::as_path(path);
-                    request.script = std::path::absolute(path).ok();
-                }
-                Some(PythonProgram::Module(name)) => {
-                    request.module = Some(String::from_utf8_lossy(name).into_owned());
-                }
-                None => {}
-            }
-        }
-    }
-    let chosen = || {
-        let of = |index| facts.gpus.gpus.iter().find(move |seen| seen.index == index);
-        plan.gpus.iter().filter(|gpu| gpu.selected).filter_map(move |gpu| of(gpu.index))
-    };
-    request.gpu_minors = chosen().filter_map(|gpu| gpu.minor).collect();
-    request.gpu_users = chosen()
-        .filter_map(|gpu| gpu.health.processes.as_ref())
-        .flatten()
-        .filter_map(|process| i32::try_from(process.pid).ok())
-        .collect::<BTreeSet<i32>>()
-        .into_iter()
-        .collect();
-    let member = &plan.membership;
-    if member.task.is_some() {
-        request.siblings = siblings(facts);
-    }
-    // An elastic job's c10d decides by itself who holds the port.
-    let binds = member.is_master() && !member.master_port_free && member.elastic.is_none();
-    request.master_port = binds.then_some(member.master_port);
-    request
-}
-
-/// Variables that all tasks of this job have in common.
-fn siblings(facts: &Facts) -> Vec<Claim> {
-    let shared = [Field::Tasks, Field::JobId, Field::MasterAddr, Field::MasterPort];
-    let evidence = facts.contract.evidence.iter().filter(|found| shared.contains(&found.field));
-    evidence.flat_map(|found| std::iter::once(&found.claim).chain(&found.beside)).cloned().collect()
-}
-
-/// The script or module that a command starts: of python, or of a launcher's ranks.
-fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
-    if let Some((launcher, at)) = launchers::of_argv(argv) {
-        let own = argv.get(at..)?;
-        return match launcher.target(own).filter(|_| launcher.is_read())? {
-            Target::Script(at) => own.get(at).map(|path| PythonProgram::Script(path)),
-            Target::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
-        };
-    }
-    let rest = argv.get(launchers::python_at(argv)?..)?;
-    let run = launchers::python_program(rest)?;
-    let word = rest.get(run.at)?;
-    Some(match run.program {
-        PythonProgram::Script(_) => PythonProgram::Script(word),
-        PythonProgram::Module(name) => {
-            PythonProgram::Module(word.get(word.len() - name.len()..).unwrap_or(word))
-        }
-    })
-}
 
 /// What one look found, for one launch.
 #[derive(Debug)]
@@ -119,7 +40,7 @@ pub(super) async fn survey(
 ) -> Result<Survey, Refusal> {
     let mut request = request(settings, plan, facts);
     let member = &plan.membership;
-    let meets = together::is_wanted(settings, member)?;
+    let meets = is_wanted(settings, member)?;
     if request.mode == StaleMode::Force && member.members() > 1 && !meets {
         // Nobody says whether the other nodes come.
         request.mode = StaleMode::Kill;
@@ -132,12 +53,6 @@ pub(super) async fn survey(
         find(host, &request).await?
     };
     Ok(Survey { request, found, meets_on_port })
-}
-
-async fn find(host: &Arc<Host>, request: &Request) -> Result<Vec<Found>, Refusal> {
-    let (host, request) = (Arc::clone(host), request.clone());
-    let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
-    look.await.map_err(|error| Refusal::internal(&error.to_string()))
 }
 
 /// What becomes of the master port on node 0.
@@ -282,59 +197,31 @@ impl Survey {
     }
 
     /// Says what is left alone, but for what a refusal names anyway.
-    pub(super) fn say(&self, scene: &Scene, refused: Option<&Refusal>) {
-        if scene.settings.stale.value == StaleMode::Force && self.request.mode != StaleMode::Force {
-            scene.say(&text!(
+    pub(super) fn say(&self, context: &Context, refused: Option<&Refusal>) {
+        if context.settings.stale.value == StaleMode::Force && self.request.mode != StaleMode::Force
+        {
+            context.say(&text!(
                 "--stale force ends nothing more than kill here: without a muster the nodes do not agree; ranklaunch clean --stale force does it on one node",
                 "此处 --stale force 与 kill 相同：没有集结，各节点无法协商；可在单个节点上运行 ranklaunch clean --stale force"
             ));
         }
         let named = |one: &&Found| refused.is_none() || !one.holds_port();
         for one in self.left_alone().filter(|one| !one.inner).filter(named) {
-            scene.say(&one.left_alone(self.request.mode));
+            context.say(&one.left_alone(self.request.mode));
         }
     }
 
     /// Ends what is proven to hold the port on which the nodes are to meet.
-    pub(super) async fn free_port(&self, scene: &Scene) -> Result<(), Refusal> {
+    pub(super) async fn free_port(&self, context: &Context) -> Result<(), Refusal> {
         if !self.meets_on_port {
             return Ok(());
         }
-        let Port::Freed(why) = self.port(&scene.host) else { return Ok(()) };
-        scene.say(&why);
+        let Port::Freed(why) = self.port(&context.host) else { return Ok(()) };
+        context.say(&why);
         let holder = self.port_holder().map(|holder| holder.pid);
         let request = Request { mode: StaleMode::Kill, only: holder, ..self.request.clone() };
-        end(scene, &request).await.map(drop)
+        end(context, &request).await.map(drop)
     }
-}
-
-/// For `plan`: what run would end or refuse for, beside what is known already.
-pub(super) async fn outlook(
-    host: &Arc<Host>,
-    settings: &Settings,
-    facts: &Facts,
-    decided: &Decided,
-    outlook: Outlook,
-) -> Outlook {
-    if settings.assumed.is_some() {
-        // What runs on this machine is not beside the job of a node that is assumed.
-        return outlook;
-    }
-    let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };
-    match survey(host, settings, &plan, facts).await {
-        Ok(survey) => {
-            if refusal.is_none() && host.is_live() {
-                refusal = survey.obstacle(host, settings);
-            }
-            if refusal.is_none() && !survey.frees_gpus() {
-                let refused = decided.refusal(Stage::BeforeStart);
-                refusal = refused.map(|refusal| survey.named(refusal));
-            }
-            plan.warnings.extend(survey.warnings());
-        }
-        Err(other) => refusal = refusal.or(Some(other)),
-    }
-    Outlook { plan: Some(plan), refusal }
 }
 
 /// What is to be ended once all have agreed.
@@ -346,59 +233,13 @@ pub(super) struct Duty {
     pub(super) acts: bool,
 }
 
-impl Duty {
-    /// # Errors
-    /// As [`clear`].
-    pub(super) async fn carry_out(&self, scene: &Scene) -> Result<(), Refusal> {
-        if self.acts {
-            return clear(scene, &self.request).await.map(drop);
-        }
-        let Request { mode, term_wait, kill_wait, .. } = self.request;
-        // Whatever cannot be ended is told by the task that ends it, and stops all of them.
-        let deadline = tokio::time::Instant::now() + term_wait + kill_wait + DRAIN;
-        loop {
-            let found = find(&scene.host, &self.request).await?;
-            let over = tokio::time::Instant::now() >= deadline;
-            if over || !found.iter().any(|one| one.is_ended_by(mode)) {
-                return Ok(());
-            }
-            tokio::time::sleep(DRAIN_PAUSE).await;
-        }
-    }
-}
-
-/// Ends what the mode ends and waits until the driver has given its memory back.
-/// The node as it is after that; None where nothing was ended.
-///
-/// # Errors
-/// When something cannot be ended, or when the chosen GPUs' memory is still in use and the
-/// check `gpu.busy` fails a launch.
-#[tracing::instrument(name = "stale.end", skip_all)]
-pub(super) async fn clear(
-    scene: &Scene,
-    request: &Request,
-) -> Result<Option<(Facts, Decided)>, Refusal> {
-    if !end(scene, request).await? {
-        return Ok(None);
-    }
-    let deadline = tokio::time::Instant::now() + DRAIN;
-    loop {
-        let facts = observe(&scene.host, &scene.settings).await;
-        let decided = decide(&scene.settings, &facts, Scope::Alone);
-        let (busy, refusal) = decided.memory_in_use();
-        let late = tokio::time::Instant::now() >= deadline;
-        if !busy || late {
-            return refusal.map_or(Ok(Some((facts, decided))), Err);
-        }
-        tokio::time::sleep(DRAIN_PAUSE).await;
-    }
-}
-
-async fn end(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
-    if matches!(request.mode, StaleMode::Off | StaleMode::Report) || !scene.host.is_live() {
+/// Ends what the mode ends; whether that was anything.
+pub(super) async fn end(context: &Context, request: &Request) -> Result<bool, Refusal> {
+    if matches!(request.mode, StaleMode::Off | StaleMode::Report) || !context.host.is_live() {
         return Ok(false);
     }
-    let (host, console, lang) = (Arc::clone(&scene.host), scene.console.clone(), scene.lang());
+    let (host, console, lang) =
+        (Arc::clone(&context.host), context.console.clone(), context.lang());
     let request = request.clone();
     let cleared = tokio::task::spawn_blocking(move || {
         clear::clear(&host, &request, &mut |line: Text| console.say(&closing::line(&line, lang)))
@@ -407,4 +248,11 @@ async fn end(scene: &Scene, request: &Request) -> Result<bool, Refusal> {
         Ok(report) => Ok(!report?.ended.is_empty()),
         Err(error) => Err(Refusal::internal(&error.to_string())),
     }
+}
+
+/// What the request describes, without touching it.
+pub(super) async fn find(host: &Arc<Host>, request: &Request) -> Result<Vec<Found>, Refusal> {
+    let (host, request) = (Arc::clone(host), request.clone());
+    let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
+    look.await.map_err(|error| Refusal::internal(&error.to_string()))
 }

@@ -5,6 +5,7 @@
 //! every socket back; must never wait without a deadline, nor end with less
 //! than what was tried, how often, and what came back last.
 
+mod allreduce;
 mod port;
 mod raise;
 mod randomness;
@@ -12,6 +13,7 @@ mod threads;
 mod wait;
 mod write;
 
+pub use allreduce::all_reduce;
 pub use port::{check_port, free_port};
 pub use raise::raise_limits;
 pub use randomness::has_randomness;

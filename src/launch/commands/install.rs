@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::commands::{print, refuse};
+use super::output::{print, refuse};
 use crate::cli::Options;
 use crate::host::Host;
 use crate::settings;
@@ -18,7 +18,7 @@ use crate::verdict::{Id, Refusal};
 /// As other programs may be: everybody runs it, its owner replaces it.
 const MODE: u32 = 0o755;
 
-pub(super) fn install(folder: &Path) -> i32 {
+pub(crate) fn install(folder: &Path) -> i32 {
     match copy_into(folder) {
         Ok(file) => {
             print(format!("{}\n", file.display()));

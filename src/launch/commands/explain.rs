@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::commands::{print, refuse, show, terminal_width};
+use super::output::{print, refuse, show, terminal_width};
 use crate::cli;
 use crate::findings::{ExitCode, Id};
 use crate::lang::{Lang, Text};
@@ -13,7 +13,7 @@ use crate::text;
 use crate::verdict::Refusal;
 
 /// The exit code.
-pub(super) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
+pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
     let subjects: Result<Vec<Subject>, Refusal> = asked.ids.iter().map(subject).collect();
     let subjects = match subjects {
         Ok(subjects) => subjects,

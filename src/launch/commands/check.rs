@@ -3,19 +3,16 @@
 //! Owns the order: facts, plan, attempts, judgement, report. What is judged lies
 //! in [`crate::check`], how it is shown in [`crate::report::check_view`].
 
-use std::fs::File;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::commands::{block_on, fail, print, refuse, show, unwritten};
-use super::look::{self, Patience};
-use super::{check_nodes, excuse, open, remap, stale};
+use super::check_nodes;
+use super::output::{block_on, fail, print, refuse, show, unwritten};
 use crate::check::{Nodes, Reach, Tried};
 use crate::cli;
 use crate::deadline::with_deadline_async;
@@ -23,28 +20,22 @@ use crate::decide::{Decided, Stage, decide};
 use crate::host::Host;
 use crate::lang;
 use crate::lang::Text;
+use crate::launch::collect::{self, Deadlines};
+use crate::launch::context::remap;
+use crate::launch::notify_peers;
+use crate::launch::open::open;
+use crate::launch::stale;
 use crate::muster::LinkReport;
 use crate::observe::{self, Facts};
 use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
 use crate::settings::Settings;
-use crate::signal;
-use crate::supervise::End;
-use crate::sys::{self, Pid, Signal};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
 /// What one connection to the master may take; a lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
-
-/// What the all-reduce may take: importing torch from a cold disk, and NCCL's start.
-const ALL_REDUCE: Duration = Duration::from_secs(180);
-
-/// How long a launch that was told to stop may take before it is killed.
-const STOP: Duration = Duration::from_secs(15);
-
-const PROGRAM: &str = include_str!("../check/allreduce.py");
 
 /// Everything that a report needs.
 struct Examined {
@@ -54,7 +45,7 @@ struct Examined {
     found: Option<Box<LinkReport>>,
 }
 
-pub(super) fn check(asked: &cli::Check) -> i32 {
+pub(crate) fn check(asked: &cli::Check) -> i32 {
     let (host, settings) = match open(&asked.options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
@@ -109,7 +100,7 @@ fn has_colour() -> bool {
 }
 
 fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
-    let patience = Patience::of(&settings);
+    let deadlines = Deadlines::of(&settings);
     let capture = asked.capture.as_ref().map(PathBuf::from);
     if let Some(folder) = &capture {
         is_new(folder)?;
@@ -123,11 +114,11 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     };
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let (facts, mut decided, mut tried) = block_on(async {
-        let facts = look::observe_within(&host, &settings, patience).await;
+        let facts = collect::observe_within(&host, &settings, deadlines).await;
         let decided = decide(&settings, &facts, Scope::Alone);
         let plan = decided.survey().outline();
-        let together = check_nodes::is_wanted(&host, &settings, plan);
-        let mut tried = attempts(&host, plan, &facts, patience, together).await;
+        let with_nodes = check_nodes::is_wanted(&host, &settings, plan);
+        let mut tried = attempts(&host, plan, &facts, deadlines, with_nodes).await;
         beside_stale(&host, &settings, plan, &facts, &mut tried).await;
         (facts, decided, tried)
     })?;
@@ -137,7 +128,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         recorder.write(folder).map_err(|error| unwritten(named(folder), &error))?;
     }
     if asked.torch && host.is_live() {
-        tried.torch = Some(all_reduce(&host, &facts, decided.survey().outline()));
+        tried.torch = Some(prepare::all_reduce(&host, &facts.python, decided.survey().outline()));
     }
     decided.tried(&settings, &facts, &tried);
     meet_others(&host, &settings, &facts, &decided, &mut tried)?;
@@ -160,7 +151,7 @@ fn meet_others(
     let failed = decided.refusal(Stage::BeforeStart);
     let Some(plan) = decided.survey().outline() else {
         if let Some(refusal) = &failed {
-            block_on(excuse::examined(host, settings, facts, refusal))?;
+            block_on(notify_peers::examined(host, settings, facts, refusal))?;
         }
         return Ok(());
     };
@@ -211,9 +202,9 @@ const TRIED: &str = "tried";
 
 /// Whether a file can be written where the logs will go; None where that hangs, which
 /// the facts say already.
-async fn written(facts: &Facts, patience: Patience) -> Option<Result<PathBuf, WriteProblem>> {
+async fn written(facts: &Facts, deadlines: Deadlines) -> Option<Result<PathBuf, WriteProblem>> {
     let folder = facts.state.logs.as_ref()?.path.clone();
-    with_deadline_async(patience.files, move || prepare::try_write(&folder)).await
+    with_deadline_async(deadlines.files, move || prepare::try_write(&folder)).await
 }
 
 /// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
@@ -221,13 +212,13 @@ async fn attempts(
     host: &Host,
     plan: Option<&Plan>,
     facts: &Facts,
-    patience: Patience,
-    together: bool,
+    deadlines: Deadlines,
+    with_nodes: bool,
 ) -> Tried {
     if !host.is_live() {
         return host.answer(TRIED, Tried::default).unwrap_or_default();
     }
-    let mut tried = Tried { write: written(facts, patience).await, ..Tried::default() };
+    let mut tried = Tried { write: written(facts, deadlines).await, ..Tried::default() };
     let Some(member) = plan.map(|plan| &plan.membership) else { return tried };
     if member.nnodes == 1 || member.elastic.is_some() {
         return tried;
@@ -235,10 +226,10 @@ async fn attempts(
     let port = member.master_port;
     if member.is_master() {
         tried.port = Some(prepare::check_port(host, port).map(|()| port));
-    } else if together {
+    } else if with_nodes {
         // Meeting node 0 says more than one attempt, which may come too early.
     } else if let Some(master) = &facts.network.master {
-        let deadline = tokio::time::Instant::now() + CONNECT.min(patience.files);
+        let deadline = tokio::time::Instant::now() + CONNECT.min(deadlines.files);
         for address in &master.addresses {
             let peer = SocketAddr::new(*address, port);
             let attempt = tokio::net::TcpStream::connect(peer);
@@ -273,128 +264,5 @@ async fn beside_stale(
             stale::Port::Taken(refusal) => tried.port = Some(Err(refusal)),
             stale::Port::Free => {}
         }
-    }
-}
-
-/// Two ranks on the CPU, or the plan's on the GPUs, through a launch like any other.
-fn all_reduce(host: &Host, facts: &Facts, plan: Option<&Plan>) -> Result<Text, Text> {
-    let Some(python) = &facts.python.interpreter else {
-        return Err(text!("no python to run torch with", "没有可运行 torch 的 Python"));
-    };
-    let on_gpus = plan.is_some_and(|plan| plan.gpus.iter().any(|gpu| gpu.selected));
-    let (device, backend) = if on_gpus { ("gpu", "nccl") } else { ("cpu", "gloo") };
-    let ranks = match plan {
-        Some(plan) if on_gpus => plan.nproc_per_node,
-        _ => 2,
-    };
-    let problem = |error: std::io::Error| {
-        text!("the all-reduce cannot be started: {error}", "无法启动 all-reduce：{error}")
-    };
-    let named = tempfile::Builder::new().prefix("ranklaunch-check-").tempdir();
-    let scratch = named.map_err(problem)?;
-    let at = |name: &str| scratch.path().join(name);
-    std::fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
-    let mut command = Command::new(std::env::current_exe().map_err(problem)?);
-    command
-        .args(["run", "--engine", "direct", "--nnodes", "1", "--node-rank", "0"])
-        .args(["--master-addr", "127.0.0.1", "--layout", "none", "--stale", "off"])
-        .args(["--muster", "off", "--console", "all", "--console-prefix", "none"])
-        .args(["--device", device, "--nproc-per-node", &ranks.to_string(), "--log-dir"])
-        .arg(at("logs"))
-        .arg("--termination-log")
-        .arg(at("verdict"))
-        .arg("--python")
-        .arg(python)
-        .arg("--")
-        .arg(at("allreduce.py"))
-        .arg(backend)
-        .current_dir(scratch.path())
-        .env_clear()
-        .envs(host.environment())
-        .stdin(Stdio::null())
-        .stdout(File::create(at("out")).map_err(problem)?)
-        .stderr(File::create(at("err")).map_err(problem)?);
-    // The job of several nodes is not what is tried here.
-    for name in observe::known_variables() {
-        command.env_remove(name);
-    }
-    for name in host.environment().keys().filter_map(|name| name.to_str()) {
-        if name.starts_with("RANKLAUNCH_") && !KEPT.contains(&name) {
-            command.env_remove(name);
-        }
-    }
-    let mut child = command.spawn().map_err(problem)?;
-    let ended = wait(&mut child, ALL_REDUCE);
-    let read = |name: &str| {
-        String::from_utf8_lossy(&std::fs::read(at(name)).unwrap_or_default()).into_owned()
-    };
-    let (out, err) = (read("out"), read("err"));
-    let said = out.lines().find_map(|line| line.strip_prefix("allreduce "));
-    match (ended, said) {
-        (Some(0), Some(said)) => {
-            let words: Vec<&str> = said.split(' ').collect();
-            let [backend, world, millis, speed] = words.as_slice() else {
-                return Err(text!("unexpected answer: {said}", "意外的输出：{said}"));
-            };
-            Ok(text!(
-                "{world} ranks, {backend}: {millis} ms, {speed} GB/s",
-                "{world} 个进程，{backend}：{millis} ms，{speed} GB/s"
-            ))
-        }
-        (None, _) => {
-            let seconds = ALL_REDUCE.as_secs();
-            Err(text!(
-                "the all-reduce of {ranks} ranks ({backend}) did not end within {seconds} s",
-                "{ranks} 个进程的 all-reduce（{backend}）未在 {seconds} 秒内结束"
-            ))
-        }
-        (Some(code), _) => {
-            let last: Vec<&str> = err.lines().filter(|line| !line.trim().is_empty()).collect();
-            let cause = last
-                .iter()
-                .rev()
-                .find(|line| line.contains("Error") || line.contains("refused"))
-                .or(last.last())
-                .copied()
-                .unwrap_or_default()
-                .trim();
-            Err(text!(
-                "the all-reduce of {ranks} ranks ({backend}) ended with code {code}: {cause}",
-                "{ranks} 个进程的 all-reduce（{backend}）以退出码 {code} 结束：{cause}"
-            ))
-        }
-    }
-}
-
-/// Variables of ours that say how the node is looked at, not what is launched.
-const KEPT: &[&str] = &["RANKLAUNCH_NVML_LIBRARY", "RANKLAUNCH_PROBE"];
-
-/// The exit code; None when it had to be stopped. The launcher takes its ranks with it.
-fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
-    if let Some(code) = ended_within(child, patience) {
-        return Some(code);
-    }
-    if let Ok(pid) = i32::try_from(child.id()) {
-        sys::send(pid, Signal::TERM.as_raw());
-    }
-    if ended_within(child, STOP).is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    None
-}
-
-fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
-    let deadline = Instant::now() + patience;
-    let handle = signal::handle(Pid::from_child(child)).ok().flatten();
-    loop {
-        if let Ok(Some(status)) = child.try_wait() {
-            return End::of(status).map(End::shell_code);
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        signal::wait_for_end(handle.as_ref(), left);
     }
 }

@@ -5,12 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::card::{card, interface};
-use super::look;
-use super::together;
+use super::output;
 use crate::check::Nodes;
 use crate::host::Host;
 use crate::lang::Text;
+use crate::launch::collect;
+use crate::launch::muster_config;
+use crate::launch::summary::{interface, summary};
 use crate::muster::{
     self, Assembly, Config, Joined, Loss, MeasureEndpoint, NodeSummary, Purpose, Target,
 };
@@ -31,7 +32,8 @@ pub(super) fn is_wanted(host: &Host, settings: &Settings, plan: Option<&Plan>) -
     let there = host.is_live() && !host.is_recorded();
     let there = there || settings.muster.value == MusterMode::Required;
     let member = plan.map(|plan| &plan.membership);
-    there && member.is_some_and(|member| together::is_wanted(settings, member).unwrap_or(false))
+    there
+        && member.is_some_and(|member| muster_config::is_wanted(settings, member).unwrap_or(false))
 }
 
 /// Meets the others; `failed` is the first of this node's own checks that failed.
@@ -54,14 +56,15 @@ async fn try_to_meet(
     failed: Option<Refusal>,
 ) -> Result<Nodes, Refusal> {
     let member = &plan.membership;
-    let config = together::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
+    let config =
+        muster_config::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
     let patience = match settings.wait_timeout.source {
         Source::Default => config.wait_timeout.min(PATIENCE),
         _ => config.wait_timeout,
     };
     let config = Config { purpose: Purpose::Check, wait_timeout: patience, ..config };
     let lang = settings.lang;
-    let mut say = |line: Text| super::commands::say(&closing::line(&line, lang));
+    let mut say = |line: Text| output::say(&closing::line(&line, lang));
     if config.secret.is_none() {
         say(text!(
             "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
@@ -76,7 +79,7 @@ async fn try_to_meet(
         megabits: link.and_then(|link| link.megabits),
         failed,
     };
-    let own = card(settings, facts, plan)?;
+    let own = summary(settings, facts, plan)?;
     let own = NodeSummary { endpoint: Some(Box::new(endpoint.clone())), ..own };
     if member.is_master() {
         crate::prepare::raise_limits();
@@ -87,7 +90,7 @@ async fn try_to_meet(
             Assembly::Alone(why) => Nodes::Alone(why),
         });
     }
-    let last = look::last_resort(settings.probe.value);
+    let last = collect::last_resort(settings.probe.value);
     let joined = muster::join(host, &config, &own, Some(&last), &mut say).await?;
     let session = match joined {
         Joined::Measure(session) => session,

@@ -1,4 +1,7 @@
-//! The look at this node: every source of facts beside the others, each with its own deadline.
+//! The facts of this node: every source beside the others, each with its own deadline.
+//!
+//! Takes host and settings; gives [`Facts`], in which a source that was late is named. Nothing is
+//! read in the thread of the runtime, so a mount or a driver that hangs holds nothing up.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,7 +16,8 @@ use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, Late, Limits, NodeState, PythonFacts, UsedFolder,
+    self, Contract, Facts, Field, Folder, GpuFacts, Late, Limits, NodeState, PythonFacts,
+    UsedFolder,
 };
 use crate::plan::{self, Notes};
 use crate::probe::{self, Answer};
@@ -26,7 +30,7 @@ const NAME: Duration = Duration::from_secs(2);
 
 /// How long the sources of facts may take.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Deadlines {
     /// NVML, and nvidia-smi after it.
     pub(super) driver: Duration,
     /// Anything that may lie on a mount of its own.
@@ -34,8 +38,8 @@ pub(super) struct Patience {
     pub(super) name: Duration,
 }
 
-impl Patience {
-    const LAUNCH: Patience = Patience {
+impl Deadlines {
+    const LAUNCH: Deadlines = Deadlines {
         driver: observe::gpu::DRIVER_PATIENCE,
         // A cold conda environment on a busy file server takes seconds, a dead one for ever.
         files: Duration::from_secs(30),
@@ -43,19 +47,19 @@ impl Patience {
     };
 
     /// That of a launch, unless `--deadline` says how long one source may take.
-    pub(super) fn of(settings: &Settings) -> Patience {
+    pub(super) fn of(settings: &Settings) -> Deadlines {
         match &settings.deadline {
-            None => Patience::LAUNCH,
+            None => Deadlines::LAUNCH,
             Some(Sourced { value: most, .. }) => {
-                Patience { driver: *most, files: *most, name: NAME.min(*most) }
+                Deadlines { driver: *most, files: *most, name: NAME.min(*most) }
             }
         }
     }
 }
 
-/// All facts, with the patience that the settings leave.
+/// All facts, within the deadlines that the settings leave.
 pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
-    observe_within(host, settings, Patience::of(settings)).await
+    observe_within(host, settings, Deadlines::of(settings)).await
 }
 
 /// A blocking read in a thread of its own, which is left behind when it is late.
@@ -99,24 +103,12 @@ impl<T> Reading<T> {
 pub(super) async fn observe_within(
     host: &Arc<Host>,
     settings: &Arc<Settings>,
-    patience: Patience,
+    deadlines: Deadlines,
 ) -> Facts {
-    let Patience { driver, files, name: for_name } = patience;
+    let Deadlines { driver, files, name: for_name } = deadlines;
     let ours = || Arc::clone(settings);
-    // Ranks on CPUs need no driver's answer, which costs half of a quick start;
-    // device nodes are still listed.
-    let mode = match settings.device.value {
-        _ if settings.assumed.is_some() => ProbeMode::Off,
-        Device::Cpu => ProbeMode::Off,
-        Device::Auto | Device::Gpu => settings.probe.value,
-    };
-    // The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
-    let gpus = read(
-        host,
-        text!("GPU driver and device nodes", "GPU 驱动与设备节点"),
-        driver + Duration::from_secs(2),
-        move |host| observe::gpu::gpus_within(host, mode, driver),
-    );
+    let mode = probe_mode(settings);
+    let gpus = read_gpus(host, settings, driver);
     let its = ours();
     let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
         observe::python(host, &its)
@@ -258,6 +250,32 @@ pub(super) async fn observe_within(
             absent,
             ..marks
         },
+    }
+}
+
+/// The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
+fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuFacts> {
+    let source = text!("GPU driver and device nodes", "GPU 驱动与设备节点");
+    let mode = probe_mode(settings);
+    read(host, source, driver + Duration::from_secs(2), move |host| {
+        observe::gpu::gpus_within(host, mode, driver)
+    })
+}
+
+/// The GPUs alone, once more.
+pub(super) async fn gpus(host: &Host, settings: &Settings) -> GpuFacts {
+    let driver = Deadlines::of(settings).driver;
+    let gpus = read_gpus(host, settings, driver).answer(&mut Vec::new()).await;
+    gpus.unwrap_or_else(|| observe::gpu::unanswered(host, driver))
+}
+
+/// Ranks on CPUs need no driver's answer, which costs half of a quick start; device nodes are
+/// still listed.
+fn probe_mode(settings: &Settings) -> ProbeMode {
+    match settings.device.value {
+        _ if settings.assumed.is_some() => ProbeMode::Off,
+        Device::Cpu => ProbeMode::Off,
+        Device::Auto | Device::Gpu => settings.probe.value,
     }
 }
 

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Scene;
-use super::together::{config, is_wanted};
+use super::context::Context;
+use super::muster_config::{config, is_wanted};
 use crate::cli::Options;
 use crate::deadline::with_deadline;
 use crate::host::Host;
@@ -47,12 +47,12 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
 }
 
 /// After a refusal by the plan.
-pub(super) async fn planned(scene: &Scene, facts: &Facts, refusal: &Refusal) {
+pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal) {
     let Facts { contract, gpus, hostname, .. } = facts;
-    let (host, settings) = (&scene.host, &scene.settings);
+    let (host, settings) = (&context.host, &context.settings);
     let told = tell(Purpose::Run, host, settings, contract, Some(gpus), hostname, refusal).await;
     if let Some(line) = told {
-        scene.say(&line);
+        context.say(&line);
     }
 }
 
@@ -154,11 +154,11 @@ fn heard(config: &Config, told: usize) -> Text {
 
 /// Node 0 whose port somebody else holds: tells the others on the second one.
 pub(super) async fn without_a_port(
-    scene: &Scene,
+    context: &Context,
     config: &Config,
     hostname: &str,
     refusal: &Refusal,
 ) {
     let told = muster::turn_away(config, hostname, refusal).await;
-    scene.say(&heard(config, told));
+    context.say(&heard(config, told));
 }

@@ -12,7 +12,7 @@ use crate::verdict::Refusal;
 const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
 
 /// What this node tells the others about itself.
-pub(super) fn card(
+pub(super) fn summary(
     settings: &Settings,
     facts: &Facts,
     plan: &Plan,

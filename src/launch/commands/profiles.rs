@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::commands::{print, refuse};
+use super::output::{print, refuse};
 use crate::cli::{Options, ProfileAction};
 use crate::host::Host;
 use crate::lang::Lang;
@@ -12,9 +12,9 @@ use crate::settings::{self, Known, LayoutRule, Program, Settings};
 use crate::text;
 
 /// What `profile new` prints.
-const BEGINNING: &str = include_str!("../../config/new.toml");
+const BEGINNING: &str = include_str!("../../../config/new.toml");
 
-pub(super) fn profile(action: &ProfileAction) -> i32 {
+pub(crate) fn profile(action: &ProfileAction) -> i32 {
     let host = Host::live();
     let lang = settings::language(&Options::default(), &host);
     match action {

@@ -1,0 +1,309 @@
+//! Before the start: all nodes agree on one plan.
+//!
+//! Node 0 plans for the worst node and proposes; the others plan with what was agreed and say
+//! whether they can follow. Where there is no muster, each node goes on by itself, unless
+//! `--muster required` forbids it.
+
+use std::path::PathBuf;
+
+use super::collect;
+use super::context::Context;
+use super::job_session::JobSession;
+use super::master::{misplaced, own_port, prove_route};
+use super::muster_config::{config, is_wanted};
+use super::notify_peers;
+use super::observed::Observed;
+use super::own_plan::OwnPlan;
+use super::restart::{Next, Restarts};
+use super::run_identity::run_identity;
+use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
+use super::stale::Duty;
+use super::summary::summary;
+use super::without_muster::{self, Alone};
+use crate::lang::Text;
+use crate::muster::{
+    self, Accepted, Agreement, Assembly, Config, Difference, Joined, Mark, NodeSummary, Settled,
+    Unit,
+};
+use crate::observe::Facts;
+use crate::pace::clock;
+use crate::plan::{Plan, RunIdentity};
+use crate::report::closing;
+use crate::text;
+use crate::verdict::Refusal;
+
+/// What this node starts once nothing is in the way.
+pub(super) struct Agreed {
+    pub(super) plan: Plan,
+    pub(super) identity: RunIdentity,
+    /// Where the nodes hold a muster.
+    pub(super) session: Option<Box<JobSession>>,
+    pub(super) attempt: u32,
+    pub(super) restarts: Restarts,
+    pub(super) interactive: bool,
+    pub(super) executable: PathBuf,
+    /// What is to be ended now.
+    pub(super) duty: Option<Duty>,
+}
+
+/// The plan of all nodes, or of this node alone.
+struct Shared {
+    plan: Plan,
+    identity: RunIdentity,
+    session: Option<Box<JobSession>>,
+    attempt: u32,
+    restarts: Restarts,
+}
+
+/// One plan for all nodes, or this node's own where there is no muster.
+///
+/// # Errors
+/// When the nodes do not fit together, one is missing at the deadline, or a port is taken.
+pub(super) async fn agree(
+    context: &Context,
+    observed: Observed,
+    mut own: OwnPlan,
+    next: Option<&Next>,
+) -> Result<Agreed, Refusal> {
+    let Observed { mut facts } = observed;
+    let shared = match hold_muster(context, &mut facts, &own, next).await? {
+        Some(shared) => shared,
+        None => {
+            let Alone { plan, identity, restarts } =
+                without_muster::plan(context, &mut facts, &mut own).await?;
+            let attempt = next.map_or(0, |next| next.attempt);
+            Shared { plan, identity, session: None, attempt, restarts }
+        }
+    };
+    let Shared { plan, identity, session, attempt, restarts } = shared;
+    let OwnPlan { interactive, executable, duty, .. } = own;
+    Ok(Agreed { plan, identity, session, attempt, restarts, interactive, executable, duty })
+}
+
+/// None: each node goes on by itself, as there is only one, or as a node has no muster.
+#[tracing::instrument(name = "muster", skip_all)]
+async fn hold_muster(
+    context: &Context,
+    facts: &mut Facts,
+    own: &OwnPlan,
+    next: Option<&Next>,
+) -> Result<Option<Shared>, Refusal> {
+    let plan = &own.plan;
+    let member = &plan.membership;
+    if !context.host.is_live() || !is_wanted(&context.settings, member)? {
+        return Ok(None);
+    }
+    let (settings, contract) = (&context.settings, &facts.contract);
+    let decisions = &plan.decisions;
+    let config = config(&context.host, settings, contract, member, decisions, next.is_none())?;
+    let summary = summary(&context.settings, facts, plan)?;
+    let speaks = member.acts_for_node();
+    if config.secret.is_none() && next.is_none() && speaks {
+        context.say(&text!(
+            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
+            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
+        ));
+    }
+    if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
+        context.console.say(&closing::warning(&warning, context.lang()));
+    }
+    if speaks {
+        context.say(&begins(&config));
+    }
+    if member.is_master() {
+        let own_ports = || {
+            own.port_taken.clone().map_or(Ok(()), Err)?;
+            own_port(context, member.master_port)?;
+            if config.port == member.master_port {
+                return Ok(());
+            }
+            own_port(context, config.port)
+        };
+        if let Err(refusal) = own_ports() {
+            notify_peers::without_a_port(context, &config, &summary.hostname, &refusal).await;
+            return Err(refusal);
+        }
+        lead(context, facts, plan, &config, summary, next).await
+    } else {
+        follow(context, facts, &config, &summary).await
+    }
+}
+
+/// Node 0: gathers, plans for all, proposes.
+async fn lead(
+    context: &Context,
+    facts: &Facts,
+    plan: &Plan,
+    config: &Config,
+    own: NodeSummary,
+    next: Option<&Next>,
+) -> Result<Option<Shared>, Refusal> {
+    let restarts = next.map_or_else(
+        || Restarts::new(context.settings.max_restarts.value),
+        |next| next.restarts.clone(),
+    );
+    let identity = match next {
+        Some(next) => next.identity.clone(),
+        None => run_identity(plan, &facts.contract)?,
+    };
+    let mut say = |line: Text| context.say(&line);
+    loop {
+        let gathered = match muster::gather(config, own.clone(), &mut say).await? {
+            Assembly::All(gathered) => gathered,
+            Assembly::Alone(why) => {
+                context.say(&why);
+                return Ok(None);
+            }
+        };
+        let differences = gathered.differences().to_vec();
+        let (fewest, heads) = (gathered.fewest(), gathered.heads());
+        let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
+        let plan = match planned {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                gathered.refuse(&refusal).await;
+                return Err(refusal);
+            }
+        };
+        let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
+        match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
+            Settled::Session(session) => {
+                // Without a store of torch's nobody could read whose it is.
+                let port = agreement.master_port;
+                let mark =
+                    (!plan.engine.runs_a_command()).then(|| Mark { port, key: config.key() });
+                let session = JobSession::new(session, &own, mark);
+                return Ok(Some(agreed(
+                    context,
+                    plan,
+                    &agreement,
+                    &differences,
+                    session,
+                    restarts,
+                )));
+            }
+            Settled::Lost(why) => context.say(&why),
+        }
+    }
+}
+
+/// Any other node: joins, plans with what was agreed, says whether it can follow.
+async fn follow(
+    context: &Context,
+    facts: &mut Facts,
+    config: &Config,
+    own: &NodeSummary,
+) -> Result<Option<Shared>, Refusal> {
+    let last = collect::last_resort(context.settings.probe.value);
+    let mut say = |line: Text| context.say(&line);
+    loop {
+        let offer = match muster::join(&context.host, config, own, Some(&last), &mut say).await? {
+            Joined::Offer(offer) => offer,
+            // Only who came to measure is asked to.
+            Joined::Measure(_) => continue,
+            Joined::Alone(why) => {
+                context.say(&why);
+                return Ok(None);
+            }
+        };
+        // The connection proves which of our addresses talks to node 0.
+        if let Some(local) = offer.local {
+            prove_route(facts, local);
+        }
+        let (agreement, differences) = (offer.agreement.clone(), offer.differences.clone());
+        let mut plan = match plan_as_agreed(&context.settings, facts, &agreement) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                offer.decline(&refusal).await;
+                return Err(refusal);
+            }
+        };
+        plan.membership.master_port = agreement.master_port;
+        match offer.accept().await? {
+            Accepted::Session(session) => {
+                let session = JobSession::new(session, own, None);
+                let none = Restarts::new(0);
+                return Ok(Some(agreed(context, plan, &agreement, &differences, session, none)));
+            }
+            Accepted::Alone(why) => {
+                context.say(&why);
+                return Ok(None);
+            }
+            Accepted::Lost => context.say(&text!(
+                "the connection to node 0 was lost during the agreement; joining again",
+                "协商过程中与节点 0 的连接断开；重新加入"
+            )),
+        }
+    }
+}
+
+fn agreed(
+    context: &Context,
+    mut plan: Plan,
+    agreement: &Agreement,
+    differences: &[Difference],
+    session: JobSession,
+    restarts: Restarts,
+) -> Shared {
+    let Agreement { nnodes, nproc, world, run_id, .. } = agreement;
+    let agreed = match plan.membership.task {
+        Some(_) => text!(
+            "all {world} tasks agree: one rank each, run {run_id}",
+            "全部 {world} 个 task 达成一致：各启动一个 rank，运行 {run_id}"
+        ),
+        None => text!(
+            "all {nnodes} nodes agree: {nproc} processes each, {world} in all, run {run_id}",
+            "全部 {nnodes} 个节点达成一致：每节点 {nproc} 个进程，共 {world} 个，运行 {run_id}"
+        ),
+    };
+    if plan.membership.acts_for_node() {
+        context.say(&agreed);
+    }
+    for warning in differences.iter().map(Difference::warning) {
+        context.console.say(&closing::warning(&warning, context.lang()));
+        plan.warnings.push(warning);
+    }
+    let identity = RunIdentity {
+        run_id: agreement.run_id.clone(),
+        timestamp: agreement.timestamp.clone(),
+        master_port: agreement.master_port,
+    };
+    let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
+    Shared { plan, identity, session, attempt, restarts }
+}
+
+/// Whom this node waits for, and where.
+pub(super) fn begins(config: &Config) -> Text {
+    let (port, patience) = (config.port, clock(config.wait_timeout));
+    let last = config.nnodes.saturating_sub(1);
+    if config.unit == Unit::Task {
+        let address = &config.master_addr;
+        return match config.node {
+            0 => text!(
+                "waiting on port {port} for tasks 1 to {last}, at most {patience}",
+                "正在端口 {port} 上等待 task 1 到 {last}，最多 {patience}"
+            ),
+            _ => text!(
+                "looking for task 0 at {address}:{port}, at most {patience}",
+                "正在寻找 task 0（{address}:{port}），最多 {patience}"
+            ),
+        };
+    }
+    match (config.node, last) {
+        (0, 1) => text!(
+            "waiting on port {port} for node 1, at most {patience}",
+            "正在端口 {port} 上等待节点 1，最多 {patience}"
+        ),
+        (0, _) => text!(
+            "waiting on port {port} for nodes 1 to {last}, at most {patience}",
+            "正在端口 {port} 上等待节点 1 到 {last}，最多 {patience}"
+        ),
+        _ => {
+            let address = &config.master_addr;
+            text!(
+                "looking for node 0 at {address}:{port}, at most {patience}",
+                "正在寻找节点 0（{address}:{port}），最多 {patience}"
+            )
+        }
+    }
+}

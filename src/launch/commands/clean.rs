@@ -1,0 +1,52 @@
+//! `ranklaunch clean`: only the step that ends stale processes.
+
+use std::sync::Arc;
+
+use super::output::{block_on, print, refuse, show};
+use crate::clear::{self, ClearReport};
+use crate::cli;
+use crate::launch::collect;
+use crate::launch::open::open;
+use crate::launch::stale_request::request;
+use crate::plan;
+use crate::report::{closing, stale_view};
+
+pub(crate) fn clean(asked: &cli::Clean) -> i32 {
+    let (host, settings) = match open(&asked.options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) => return refuse(&refusal, lang),
+    };
+    let lang = settings.lang;
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let for_people = asked.format == cli::ReportFormat::Text;
+    let cleaned = block_on(async {
+        let facts = collect::observe(&host, &settings).await;
+        let plan = plan::plan(&settings, &facts)?;
+        let request = request(&settings, &plan, &facts);
+        if asked.dry_run {
+            let found = clear::find(&host, &request);
+            return Ok(ClearReport { found, ..ClearReport::default() });
+        }
+        clear::clear(&host, &request, &mut |line| {
+            if for_people {
+                show(&closing::line(&line, lang));
+            }
+        })
+    });
+    let report = match cleaned.and_then(|report| report) {
+        Ok(report) => report,
+        Err(refusal) => return refuse(&refusal, lang),
+    };
+    if !for_people {
+        print(format!("{:#}\n", stale_view::json(&report.found, &report.ended, lang)));
+    } else if asked.dry_run || report.found.is_empty() {
+        show(&stale_view::table(&report.found, lang));
+    } else {
+        let mode = settings.stale.value;
+        let left = report.found.iter().filter(|one| !one.is_ended_by(mode) && !one.inner);
+        for one in left {
+            show(&closing::line(&one.left_alone(mode), lang));
+        }
+    }
+    0
+}

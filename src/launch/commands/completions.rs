@@ -1,0 +1,40 @@
+//! `ranklaunch completions` and `ranklaunch man`: what shells and readers of manuals get.
+
+use super::output::{print, say};
+use crate::cli;
+use crate::findings::{ExitCode, Id};
+use crate::lang::Lang;
+use crate::report::closing;
+use crate::settings;
+use crate::text;
+use crate::verdict::Verdict;
+
+pub(crate) fn completions(shell: clap_complete::Shell) -> i32 {
+    let severities = ["fail", "warn", "off"];
+    let ids = Id::checks().flat_map(|id| severities.map(|what| format!("{id}={what}")));
+    let text = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
+    let mut values: Vec<(&str, Vec<String>)> =
+        settings::choices().into_iter().map(|(name, values)| (name, text(values))).collect();
+    values.push(("severity", ids.collect()));
+    values.push(("nproc-per-node", text(vec!["auto"])));
+    let codes = ExitCode::all().into_iter().map(|code| code.number().to_string());
+    let ids = Id::ALL.iter().map(ToString::to_string).chain(codes);
+    values.push((cli::EXPLAINED, ids.collect()));
+    let profiles: Vec<&str> = settings::EMBEDDED.iter().map(|(name, _)| *name).collect();
+    print(cli::completions(shell, &values, &profiles));
+    0
+}
+
+pub(crate) fn man(lang: Lang) -> i32 {
+    match cli::man(lang) {
+        Ok(page) => {
+            print(page);
+            0
+        }
+        Err(error) => {
+            let text = text!("cannot write the manual page: {error}", "无法输出手册页：{error}");
+            say(&closing::line(&text, lang));
+            Verdict::Internal.code()
+        }
+    }
+}

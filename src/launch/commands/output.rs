@@ -1,0 +1,103 @@
+//! How a command prints, says and refuses, and the runtime that it works in.
+
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+
+use crate::lang::{Lang, Text};
+use crate::logs::printable;
+use crate::prepare;
+use crate::report::{self, closing};
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// Why standard output did not take everything that was printed.
+static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Prints to standard output; a reader that left early is not an error. Any other is said
+/// by [`complete`].
+pub(crate) fn print(text: impl AsRef<[u8]>) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = UNPRINTED.set(error);
+        }
+        _ => {}
+    }
+}
+
+/// The exit code of a command that printed all it had to and ended with `code`.
+pub(crate) fn complete(code: i32, lang: Lang) -> i32 {
+    let Some(error) = UNPRINTED.get() else { return code };
+    let failure = unwritten(text!("standard output", "标准输出"), error);
+    let code = if code == 0 { failure.verdict.code() } else { code };
+    fail(&failure, code, lang)
+}
+
+/// Says what did not work, where nothing was refused.
+pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
+    say(&closing::ended_early(&report::refused(failure), code, lang));
+    code
+}
+
+/// What somebody was to read has not got there.
+pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
+    let Text { en, zh } = place;
+    let hint = match error.kind() {
+        std::io::ErrorKind::FileTooLarge => text!(
+            "files may not grow any further here: raise `ulimit -f`, or print to a pipe",
+            "此处的文件大小已达上限：请提高 `ulimit -f`，或输出到管道"
+        ),
+        _ => text!("name a place that can be written", "请指定可写的位置"),
+    };
+    Refusal::new(
+        Id::ReportWrite,
+        text!("cannot write {en}: {error}", "无法写入 {zh}：{error}"),
+        hint,
+    )
+}
+
+/// Columns of the terminal on standard output, if one is there.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let out = std::io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Says something on standard error, with what it quotes from others made fit for a
+/// terminal: names come from manifests, other nodes and other users' processes.
+pub(crate) fn say(text: &str) {
+    let _ = std::io::stderr().lock().write_all(printable(text).as_bytes());
+}
+
+/// The same on standard output, for people. What programs read goes through [`print`].
+pub(crate) fn show(text: &str) {
+    print(printable(text).as_bytes());
+}
+
+pub(crate) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
+    let code = refusal.verdict.code();
+    say(&closing::refusal(refusal, code, lang));
+    code
+}
+
+/// Runs `work` in a runtime of one thread.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
+    prepare::can_start_threads()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Refusal::new(
+                Id::Internal,
+                text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
+                text!(
+                    "raise the limits on threads and open files",
+                    "请提高线程数和打开文件数的限制"
+                ),
+            )
+        })?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(done)
+}

@@ -1,0 +1,70 @@
+//! `ranklaunch plan`: what run would do and why.
+
+use std::sync::Arc;
+
+use super::output::{block_on, print, refuse, say, show, terminal_width};
+use crate::cli;
+use crate::decide::decide;
+use crate::launch::collect;
+use crate::launch::context::remap;
+use crate::launch::open::open;
+use crate::launch::outlook::{self, Outlook};
+use crate::plan::Scope;
+use crate::report::{closing, plan_view};
+use crate::settings;
+
+pub(crate) fn plan(asked: &cli::Plan) -> i32 {
+    let opened = open(&asked.options).and_then(|(host, mut settings)| {
+        let lang = settings.lang;
+        match settings::Assumed::read(&asked.assume) {
+            Ok(Some(assumed)) => assumed.apply(&mut settings),
+            Ok(None) => {}
+            Err(refusal) => return Err((refusal, lang)),
+        }
+        Ok((host, settings))
+    });
+    let (host, settings) = match opened {
+        Ok(opened) => opened,
+        Err((refusal, lang)) if asked.format == cli::Format::Json => {
+            print(format!("{:#}\n", plan_view::refusal_json(&refusal, lang)));
+            return refusal.verdict.code();
+        }
+        Err((refusal, lang)) => return refuse(&refusal, lang),
+    };
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let outlook = block_on(async {
+        let facts = collect::observe(&host, &settings).await;
+        let decided = decide(&settings, &facts, Scope::Alone);
+        let outlook = outlook::outlook(&settings, &decided);
+        outlook::beside_stale(&host, &settings, &facts, &decided, outlook).await
+    });
+    let Outlook { plan, refusal } = outlook.unwrap_or_else(Outlook::refused);
+    let lang = settings.lang;
+    let code =
+        refusal.as_ref().map_or(0, |refusal| remap(&settings.exit_codes, refusal.verdict.code()));
+    match asked.format {
+        cli::Format::Text => {
+            if let Some(refusal) = &refusal {
+                show(&closing::would_be_refused(refusal, code, lang));
+            }
+            if let Some(plan) = &plan {
+                show(&plan_view::text(plan, lang, terminal_width()));
+            }
+        }
+        cli::Format::Json => {
+            let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+            let document = plan_view::outlook_json(plan.as_ref(), refusal.as_ref(), lang, &shim);
+            print(format!("{document:#}\n"));
+        }
+        cli::Format::Shell => {
+            // What a shell reads stays what a shell can run.
+            if let Some(refusal) = &refusal {
+                say(&closing::would_be_refused(refusal, code, lang));
+            }
+            if let Some(plan) = &plan {
+                print(plan_view::shell(plan));
+            }
+        }
+    }
+    code
+}

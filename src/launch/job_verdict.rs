@@ -1,0 +1,187 @@
+//! The verdict that the nodes of a job share, as each of them ends with it.
+//!
+//! Pure: takes this node's own ending and the cause that all nodes name; gives code, text and
+//! lines of this node.
+
+use crate::lang::Text;
+use crate::muster::{Again, Cause};
+use crate::report::Ending;
+use crate::supervise::End;
+use crate::sys::Signal;
+use crate::text;
+use crate::verdict::{Class, Verdict};
+
+/// What operators read as "try again".
+const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
+
+/// How this node ends, with the lines to show.
+pub(super) struct Judged {
+    pub(super) ending: Ending,
+    /// Where another node is to blame: its rank's last lines.
+    pub(super) lines: Option<Vec<String>>,
+    pub(super) again: Option<Again>,
+}
+
+/// How node `node` ends, which would end with `local` by itself, under the verdict of all.
+pub(super) fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) -> Judged {
+    let Some((cause, again)) = verdict else {
+        return Judged { ending: local, lines: None, again: None };
+    };
+    let own = cause.node == node && cause.loss.is_none();
+    // Stopped from outside stays what it is, whoever was first.
+    let keeps_code = own || local.class == Class::Stopped;
+    let (code, class) = match (keeps_code, cause.is_retryable()) {
+        (true, _) => (local.code, local.class),
+        (false, true) => (RETRYABLE, Class::Launcher),
+        (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
+    };
+    let Cause { hostname, text: said, .. } = cause;
+    let node = cause.on.unwrap_or(cause.node);
+    let text =
+        if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, node, hostname) };
+    let ending = if local.names_survivors() && local.id != cause.id {
+        // Nobody else can say it, and the nodes had agreed before it was known.
+        let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
+        let text = text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
+        Ending { text, ..local }
+    } else {
+        Ending {
+            code,
+            class,
+            id: cause.id,
+            rank: cause.rank,
+            node: Some(node),
+            text,
+            hint: cause.hint.clone(),
+        }
+    };
+    Judged { ending, lines: Some(cause.lines.clone()), again: *again }
+}
+
+/// `said` with the node where it happened.
+fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
+    let (en, zh) = (&said.en, &said.zh);
+    // The command of a node has its node in its name.
+    let (here, here_zh) = (format!("on node {node} "), format!("节点 {node} "));
+    if en.contains(&here) {
+        let named = en.replacen(&here, &format!("on node {node} ({hostname}) "), 1);
+        let named_zh = zh.replacen(&here_zh, &format!("节点 {node}（{hostname}）"), 1);
+        return Text::new(named, named_zh);
+    }
+    let subject = rank.map(|rank| format!("rank {rank}"));
+    match subject.as_deref().and_then(|rank| Some((rank, en.strip_prefix(rank)?))) {
+        Some((rank, did)) => Text::new(
+            format!("{rank} on node {node} ({hostname}){did}"),
+            format!("节点 {node}（{hostname}）的 {zh}"),
+        ),
+        None if en.contains(": ") => {
+            text!("node {node} ({hostname}): {en}", "节点 {node}（{hostname}）：{zh}")
+        }
+        None => text!("{en} on node {node} ({hostname})", "节点 {node}（{hostname}）：{zh}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::muster::Loss;
+    use crate::verdict::Id;
+
+    fn ending(code: i32, class: Class, id: Id, text: &str) -> Ending {
+        let text = Text::same(text.to_owned());
+        let hint = Text::same("");
+        Ending { code, class, id, rank: None, node: None, text, hint }
+    }
+
+    /// Of node 2, as all nodes hear of it.
+    fn cause(code: i32, class: Class, id: Id, text: &str) -> Cause {
+        Cause {
+            node: 2,
+            on: None,
+            hostname: "h".to_owned(),
+            rank: matches!(id, Id::RankExit | Id::RankSignal).then_some(5),
+            id,
+            class,
+            code,
+            text: Text::same(text.to_owned()),
+            hint: Text::same("look there"),
+            at: 0,
+            lines: vec!["its last line".to_owned()],
+            whole: true,
+            loss: None,
+        }
+    }
+
+    #[test]
+    fn every_node_has_the_cause_and_its_own_code() {
+        let exit = || cause(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
+        let kill = || cause(137, Class::Script, Id::RankSignal, "rank 5 was killed by SIGKILL");
+        let lost = |loss| Cause {
+            loss: Some(loss),
+            ..cause(137, Class::Launcher, Id::NodeDied, "the agent of node 2 (h) died")
+        };
+        let failed = || ending(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
+        let told = || ending(92, Class::Launcher, Id::NodeOther, "another node failed");
+        let stopped = || ending(143, Class::Stopped, Id::StoppedSignal, "stopped from outside");
+        // The node, its own ending and what all heard; then its code, class and text.
+        for (node, local, heard, code, class, text) in [
+            (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
+            // A failure that no restart helps, and one that a restart may help.
+            (0, told(), exit(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
+            (0, told(), kill(), 143, Class::Launcher, "rank 5 on node 2 (h) was killed by SIGKILL"),
+            // Whoever was stopped from outside as well keeps that code.
+            (0, stopped(), exit(), 143, Class::Stopped, "rank 5 on node 2 (h) exited with code 3"),
+            // A lost node is named in the sentence already.
+            (0, told(), lost(Loss::Died), 143, Class::Launcher, "the agent of node 2 (h) died"),
+            // It was taken for lost and is not: it did not say that itself.
+            (2, failed(), lost(Loss::Silent), 143, Class::Launcher, "the agent of node 2 (h) died"),
+        ] {
+            let again = Some(Again { attempt: 1, pause: 10 });
+            let heard = (heard, again);
+            let Judged { ending, lines, again: next } = judged(node, local, Some(&heard));
+            assert_eq!(
+                (ending.code, ending.class, &*ending.text.en),
+                (code, class, text),
+                "{node}"
+            );
+            assert_eq!((ending.node, ending.rank), (Some(2), heard.0.rank));
+            assert_eq!((&ending.id, &*ending.hint.en), (&heard.0.id, "look there"));
+            assert_eq!((lines, next), (Some(heard.0.lines), again));
+        }
+        // Nothing was heard: its own ending stands.
+        let Judged { ending, lines, again } = judged(2, failed(), None);
+        assert_eq!((ending, lines, again), (failed(), None, None));
+    }
+
+    #[test]
+    fn a_verdict_names_its_node_where_the_sentence_has_its_subject() {
+        let said = |en: &str, rank| {
+            let text = Text::new(en.to_owned(), "甲".to_owned());
+            placed(&text, rank, 1, "t-worker-1").en.into_owned()
+        };
+        for (en, rank, placed) in [
+            (
+                "rank 0 exited with code 1",
+                Some(0),
+                "rank 0 on node 1 (t-worker-1) exited with code 1",
+            ),
+            (
+                "the command on node 1 ended with code 7",
+                None,
+                "the command on node 1 (t-worker-1) ended with code 7",
+            ),
+            (
+                "stopped from outside by SIGTERM",
+                None,
+                "stopped from outside by SIGTERM on node 1 (t-worker-1)",
+            ),
+            (
+                "the engine ended before any rank began: exit code 1",
+                None,
+                "node 1 (t-worker-1): the engine ended before any rank began: exit code 1",
+            ),
+        ] {
+            assert_eq!(said(en, rank), placed);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The phases of a launch on a real node, as the conductor calls them.
+
+use std::time::Duration;
+
+use super::agree::{self, Agreed};
+use super::attempt;
+use super::clear::{self, Cleared};
+use super::clock::Clock;
+use super::conductor::{Ended, Phases, Start};
+use super::context::{Context, Guard, until_stop};
+use super::end::Rest;
+use super::notify_peers;
+use super::observed::{self, Observed};
+use super::own_plan::{self, OwnPlan};
+use super::ready::Ready;
+use super::restart::Next;
+use crate::lang::Text;
+use crate::muster::Again;
+use crate::report::{self, Ending, closing};
+use crate::supervise::{EndStep, Halt};
+use crate::sys::Dispositions;
+use crate::text;
+use crate::verdict::Refusal;
+
+/// This node.
+pub(super) struct Live<'a> {
+    pub(super) context: &'a Context,
+    pub(super) guard: Guard<'a>,
+    pub(super) dispositions: Dispositions,
+}
+
+impl Live<'_> {
+    fn clock(&self) -> Clock {
+        Clock::of(self.context.settings.grace.value, None)
+    }
+}
+
+impl Phases for Live<'_> {
+    type Observed = Observed;
+    type OwnPlan = OwnPlan;
+    type Agreed = Agreed;
+    type Cleared = Cleared;
+    type Ready = Ready;
+    type Next = Next;
+
+    async fn observe(&self) -> Observed {
+        observed::observe(self.context).await
+    }
+
+    async fn plan(&self, observed: &Observed, next: Option<&Next>) -> Result<OwnPlan, Refusal> {
+        own_plan::plan(self.context, observed, next.is_none()).await
+    }
+
+    async fn notify_peers(&self, observed: &Observed, refusal: &Refusal) {
+        notify_peers::planned(self.context, &observed.facts, refusal).await;
+    }
+
+    async fn agree(
+        &self,
+        observed: Observed,
+        own: OwnPlan,
+        next: Option<Next>,
+    ) -> Result<Agreed, Refusal> {
+        agree::agree(self.context, observed, own, next.as_ref()).await
+    }
+
+    async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
+        clear::carry_out(self.context, agreed).await
+    }
+
+    async fn share(&self, agreed: Agreed, ending: Ending) -> Ending {
+        let Some(mut session) = agreed.session else { return ending };
+        let patience = self.clock().left(EndStep::LastWords);
+        let (context, commands) = (self.context, self.guard.commands);
+        let judged = session.judge(context, commands, ending, Vec::new(), patience).await;
+        session.close().await;
+        judged.ending
+    }
+
+    fn ready(&self, agreed: Agreed, cleared: Cleared) -> Ready {
+        Ready::new(self.context, agreed, cleared)
+    }
+
+    async fn run(&self, ready: &mut Ready) -> Ended {
+        attempt::run(self.context, ready, self.guard, self.dispositions).await
+    }
+
+    async fn finish(&self, ready: &mut Ready, rest: Option<Rest>) {
+        let session = ready.session.take();
+        let close = async {
+            if let Some(session) = session {
+                session.close().await;
+            }
+        };
+        let write = async {
+            if let Some(rest) = rest {
+                rest.finish(self.context).await;
+            }
+        };
+        tokio::join!(close, write);
+    }
+
+    fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, Next> {
+        ready.start_again(again)
+    }
+
+    async fn pause(&self, start: &Start<Ready, Next>, again: Again) {
+        let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
+        self.say(&match start {
+            Start::Observe(_) => text!(
+                "all nodes start again in {seconds} s: attempt {attempt}",
+                "所有节点将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
+            ),
+            Start::Run(_) => text!(
+                "starting again in {seconds} s: attempt {attempt}",
+                "将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
+            ),
+        });
+        tokio::time::sleep(Duration::from_millis(again.pause)).await;
+    }
+
+    async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt> {
+        until_stop(self.guard.commands, phase).await
+    }
+
+    fn say(&self, line: &Text) {
+        self.context.say(line);
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Ending {
+        let ending = report::refused(refusal);
+        let code = self.context.exit_code(&ending);
+        self.context.console.say(&closing::refusal(refusal, code, self.context.lang()));
+        ending
+    }
+
+    fn stopped(&self, halt: Halt) -> Ending {
+        let ending = report::ending::halted(halt);
+        let code = self.context.exit_code(&ending);
+        self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
+        ending
+    }
+
+    fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>) {
+        let clock = clock.unwrap_or_else(|| self.clock());
+        self.context.announce(self.guard.link, ending, node, clock);
+    }
+
+    fn node(&self, ready: &Ready) -> u32 {
+        ready.plan.membership.node_rank
+    }
+}

@@ -1,0 +1,113 @@
+//! How this node takes part in the muster, and whether there is one.
+//!
+//! Takes settings, contract and membership; gives the muster's [`Config`].
+
+use std::sync::Arc;
+
+use crate::host::Host;
+use crate::muster::{self, Config, Memory, Purpose, Secret, Unit, Without};
+use crate::observe::{self, Contract, Field};
+use crate::pace::Pace;
+use crate::plan::{Decision, Membership};
+use crate::settings::{MusterMode, Settings};
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// Whether this job is to have one.
+///
+/// # Errors
+/// When it is required and cannot be.
+pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
+    let mode = settings.muster.value;
+    if mode == MusterMode::Off || member.members() < 2 {
+        return Ok(false);
+    }
+    if member.elastic.is_none() {
+        return Ok(true);
+    }
+    if mode == MusterMode::Auto {
+        return Ok(false);
+    }
+    let source = &settings.muster.source;
+    Err(Refusal::new(
+        Id::MusterElastic,
+        text!(
+            "{source}: an elastic job changes its nodes, so they cannot agree on one plan",
+            "{source}：弹性任务的节点会变化，因此无法协商出统一的计划"
+        ),
+        text!("--muster auto starts it without one", "使用 --muster auto 可跳过集结启动"),
+    ))
+}
+
+/// Platforms that start one command on all nodes of a job: where node 0 has no muster
+/// there, it is none of this job. Elsewhere a person, or one template per role, starts
+/// each node, and may start one without ranklaunch.
+const ONE_COMMAND: &[&str] = &[
+    "slurm",
+    "open-mpi",
+    "mvapich",
+    "pmi",
+    "pmix",
+    "azure-ml",
+    "vertex-ai",
+    "sagemaker",
+    "skypilot",
+    "kubeflow-trainer-v2",
+    "kubernetes-indexed-job",
+];
+
+/// What a node without ranklaunch means; `first`: no attempt of the job went before.
+fn without(settings: &Settings, contract: &Contract, unit: Unit, first: bool) -> Without {
+    let one = unit == Unit::Task
+        || contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
+    match settings.muster.value {
+        // Whoever agreed on the attempt before has ranklaunch.
+        _ if !first => Without::Wait,
+        MusterMode::Required => Without::Refuse,
+        _ if one => Without::Wait,
+        _ => Without::Follow,
+    }
+}
+
+/// How this node takes part; `first`: no attempt of the job went before.
+///
+/// # Errors
+/// When the secret cannot be read or is too short.
+pub(super) fn config(
+    host: &Arc<Host>,
+    settings: &Settings,
+    contract: &Contract,
+    member: &Membership,
+    decisions: &[Decision],
+    first: bool,
+) -> Result<Config, Refusal> {
+    let count = decisions.iter().find(|decision| decision.what == "nnodes");
+    let mut ids = contract.evidence.iter().filter(|found| found.field == Field::JobId);
+    let job = ids.find(|found| !found.claim.is_blank()).map(|found| match &found.beside {
+        Some(step) if !step.is_blank() => format!("{}.{}", found.claim.value, step.value),
+        _ => found.claim.value.clone(),
+    });
+    let secret = Secret::read(host)?;
+    let host = Arc::clone(host);
+    let unit = if member.task.is_some() { Unit::Task } else { Unit::Node };
+    Ok(Config {
+        purpose: Purpose::Run,
+        unit,
+        node: member.member(),
+        nnodes: member.members(),
+        job,
+        master_addr: member.master_addr.clone(),
+        port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
+        wait_timeout: settings.wait_timeout.value,
+        pace: Pace::STANDARD,
+        peer_timeout: muster::PEER_TIMEOUT,
+        secret,
+        without: without(settings, contract, unit, first),
+        grace: settings.grace.value,
+        is_world_size: count.is_some_and(|count| count.source.starts_with("WORLD_SIZE=")),
+        memory: Arc::new(move || {
+            let (used, limit) = observe::limits::memory_in_use(&host)?;
+            Some(Memory { used, limit })
+        }),
+    })
+}

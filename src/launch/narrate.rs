@@ -1,0 +1,108 @@
+//! What a person reads while the job runs: one line for what is worth it.
+
+use std::time::Duration;
+
+use super::context::Context;
+use crate::lang::Text;
+use crate::rank::{GlobalRank, RankId};
+use crate::report::ending::{self, describe, signal_name};
+use crate::supervise::{self, End, Notice, Planned, Unit};
+use crate::text;
+
+/// What is worth a line at once; everything goes to the journal.
+pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
+    tracing::info!(?notice);
+    let line = match notice {
+        Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
+            let Text { en, zh } = describe(*end);
+            let Text { en: who, zh: who_zh } = named(planned, rank.global);
+            text!("{who} ended with {en}", "{who_zh} 结束：{zh}")
+        }
+        Notice::RankEnded { rank, end: None } => {
+            let Text { en: who, zh: who_zh } = named(planned, rank.global);
+            text!(
+                "the rank shim of {who} was killed, so {who} was ended with it",
+                "{who_zh} 的 rank shim 被杀死；{who_zh} 已随之终止"
+            )
+        }
+        Notice::NotExecuted { rank, program, after, given_up } => {
+            let seconds = after.as_secs();
+            let (end, end_zh) = match given_up.map(|patience| patience.as_secs_f64()) {
+                Some(most) => (format!(", given up after {most} s"), format!("，{most} 秒后放弃")),
+                None => Default::default(),
+            };
+            let waits = text!(
+                "{program} is not executed yet after {seconds} s: does the mount that it lies on answer?{end}",
+                "{program} 在 {seconds} 秒后仍未开始执行：其所在的挂载是否有应答？{end_zh}"
+            );
+            match rank {
+                None => waits,
+                Some(rank) => {
+                    let Text { en: who, zh: who_zh } = named(planned, rank.global);
+                    let Text { en, zh } = waits;
+                    text!("{who}: {en}", "{who_zh}：{zh}")
+                }
+            }
+        }
+        Notice::OtherWorld(other) => {
+            let world = planned.world.unwrap_or_default();
+            let Text { en, zh } = ending::other_world(*other, world);
+            text!(
+                "{en}: this is not the job that was asked for, and its end will not count as done",
+                "{zh}：这不是所要求的任务，其结束不会被视为完成"
+            )
+        }
+        Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
+            let name = signal_name(*signal);
+            let grace = context.settings.grace.value.as_secs_f64();
+            text!(
+                "{name} received: the ranks have {grace:.0} s to end",
+                "收到 {name}：各 rank 有 {grace:.0} 秒时间结束"
+            )
+        }
+        Notice::Leftovers { rank, names, count, grace_ms } => {
+            let more = if *count > names.len() { ", …" } else { "" };
+            let names = format!("{}{more}", names.join(", "));
+            let (en, zh) = match grace_ms {
+                0 => ("SIGKILL".to_owned(), "SIGKILL".to_owned()),
+                ms => {
+                    let seconds = Duration::from_millis(*ms).as_secs_f64();
+                    (
+                        format!("SIGTERM, and SIGKILL after at most {seconds:.0} s"),
+                        format!("SIGTERM，最多 {seconds:.0} 秒后 SIGKILL"),
+                    )
+                }
+            };
+            match rank.map(|rank| rank.global) {
+                Some(rank) => text!(
+                    "rank {rank} ended with code 0 and left processes in the background ({count}): {names}; ending with {en} (a job must not end before its work: use wait, or no &)",
+                    "rank {rank} 以 0 结束，但在后台留下了 {count} 个进程：{names}；将对其发送 {zh}（任务不应先于其工作结束：请使用 wait，或去掉 &）"
+                ),
+                None => text!(
+                    "left running after the ranks ({count}): {names}; ending with {en}",
+                    "各 rank 结束后仍有 {count} 个进程：{names}；将对其发送 {zh}"
+                ),
+            }
+        }
+        Notice::Unread { rank: RankId { global, .. } } => text!(
+            "the output of rank {global} cannot be read: no more files may be open (ulimit -n)",
+            "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
+        ),
+        Notice::Killing => {
+            text!("the grace period is over: sending SIGKILL", "宽限期已过：发送 SIGKILL")
+        }
+        Notice::EngineEnded { end: End::Signal(signal) } => {
+            let name = signal_name(*signal);
+            text!("the engine was killed by {name}", "引擎被 {name} 杀死")
+        }
+        _ => return,
+    };
+    context.say(&line);
+}
+
+fn named(planned: Planned, rank: GlobalRank) -> Text {
+    match planned.what {
+        Unit::Rank => text!("rank {rank}", "rank {rank}"),
+        Unit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
+    }
+}

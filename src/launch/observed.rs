@@ -1,0 +1,50 @@
+//! The first phase: the node as it is, once its NVSwitch fabric is up or does not come up in time.
+
+use std::time::Duration;
+
+use super::collect;
+use super::context::Context;
+use crate::check;
+use crate::observe::Facts;
+use crate::plan;
+use crate::text;
+use crate::verdict::{Id, Severity};
+
+/// How long a fabric that is being set up is waited for, and how often it is asked.
+const FABRIC: Duration = Duration::from_secs(30);
+const FABRIC_PAUSE: Duration = Duration::from_secs(1);
+
+/// The node as it was seen before a launch.
+pub(super) struct Observed {
+    pub(super) facts: Facts,
+}
+
+/// All facts of a node whose fabric is up, or does not come up in time.
+pub(super) async fn observe(context: &Context) -> Observed {
+    let mut facts = collect::observe(&context.host, &context.settings).await;
+    wait_for_fabric(context, &mut facts).await;
+    Observed { facts }
+}
+
+/// The fabric manager registers GPUs for some seconds after a node's start;
+/// waiting for it counts as any other waiting does (--wait-timeout).
+async fn wait_for_fabric(context: &Context, facts: &mut Facts) {
+    if plan::severity(&context.settings, Id::GpuFabric, Severity::Fail) != Severity::Fail {
+        return;
+    }
+    let most = FABRIC.min(context.settings.wait_timeout.value);
+    let deadline = tokio::time::Instant::now() + most;
+    let mut said = false;
+    while check::fabric_is_pending(facts) && tokio::time::Instant::now() < deadline {
+        if !said {
+            said = true;
+            let seconds = most.as_secs();
+            context.say(&text!(
+                "the NVSwitch fabric is not ready yet: waiting for it, at most {seconds} s",
+                "NVSwitch 互联尚未就绪：等待中，最多 {seconds} 秒"
+            ));
+        }
+        tokio::time::sleep(FABRIC_PAUSE).await;
+        facts.gpus = collect::gpus(&context.host, &context.settings).await;
+    }
+}

@@ -1,0 +1,71 @@
+//! For `plan`: what a launch from here would come to, without touching the node.
+
+use std::sync::Arc;
+
+use super::own_plan::interactive;
+use super::stale::survey;
+use crate::decide::{Decided, Stage};
+use crate::host::Host;
+use crate::observe::Facts;
+use crate::plan::Plan;
+use crate::settings::Settings;
+use crate::verdict::Refusal;
+
+/// What a launch from here would come to.
+pub(super) struct Outlook {
+    /// The plan, also one that is refused, as far as it can be made.
+    pub(super) plan: Option<Plan>,
+    /// What `run` would say first.
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Outlook {
+    pub(super) fn refused(refusal: Refusal) -> Outlook {
+        Outlook { plan: None, refusal: Some(refusal) }
+    }
+}
+
+/// For `plan`: the plan and what stands in its way, all that `run` looks at before it
+/// touches the node included.
+pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
+    let plan = decided.outline();
+    let mut refusal = decided.refusal(Stage::BeforeClearing);
+    // Whether this machine could start it says nothing about a node that is assumed.
+    if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
+        let ready = match settings.host_root {
+            Some(_) => plan.has_program(),
+            None => plan.runnable(),
+        };
+        refusal = ready.and_then(|()| interactive(settings, plan)).err();
+    }
+    Outlook { plan, refusal }
+}
+
+/// For `plan`: what run would end or refuse for, beside what is known already.
+pub(super) async fn beside_stale(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    decided: &Decided,
+    outlook: Outlook,
+) -> Outlook {
+    if settings.assumed.is_some() {
+        // What runs on this machine is not beside the job of a node that is assumed.
+        return outlook;
+    }
+    let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };
+    match survey(host, settings, &plan, facts).await {
+        Ok(survey) => {
+            if refusal.is_none() && host.is_live() {
+                refusal = survey.obstacle(host, settings);
+            }
+            if refusal.is_none() && !survey.frees_gpus() {
+                let refused = decided.refusal(Stage::BeforeStart);
+                refusal = refused.map(|refusal| survey.named(refusal));
+            }
+            plan.warnings.extend(survey.warnings());
+        }
+        Err(other) => refusal = refusal.or(Some(other)),
+    }
+    Outlook { plan: Some(plan), refusal }
+}

@@ -1,0 +1,143 @@
+//! What this node would do by itself: the plan before the other nodes are asked.
+//!
+//! The first attempt also shows it and looks for what is in the way; nothing is ended here but a
+//! leftover that holds the port of the muster.
+
+use std::path::PathBuf;
+
+use super::context::Context;
+use super::observed::Observed;
+use super::stale::{self, Duty};
+use crate::decide::{Stage, decide};
+use crate::observe::Facts;
+use crate::plan::{self, Plan, Scope};
+use crate::prepare;
+use crate::report::start;
+use crate::settings::Settings;
+use crate::supervise;
+use crate::text;
+use crate::verdict::{Id, Refusal, Severity};
+
+/// What this node would do by itself.
+pub(super) struct OwnPlan {
+    pub(super) plan: Plan,
+    /// The only rank keeps our stdin, stdout and stderr.
+    pub(super) interactive: bool,
+    /// Ourselves, as engines start the shim.
+    pub(super) executable: PathBuf,
+    /// What is to be ended once the nodes have agreed.
+    pub(super) duty: Option<Duty>,
+    /// The master port of this node is held by a process that stays.
+    pub(super) port_taken: Option<Refusal>,
+}
+
+/// `first`: no attempt went before.
+///
+/// # Errors
+/// The refusal of the planner, of a check, or of what is in the way.
+pub(super) async fn plan(
+    context: &Context,
+    observed: &Observed,
+    first: bool,
+) -> Result<OwnPlan, Refusal> {
+    let (facts, settings) = (&observed.facts, &context.settings);
+    let executable = executable()?;
+    let decided = decide(settings, facts, Scope::Alone);
+    let plan = decided.plan(Stage::BeforeClearing)?;
+    plan.runnable()?;
+    let interactive = interactive(settings, &plan)?;
+    let mut own = OwnPlan { plan, interactive, executable, duty: None, port_taken: None };
+    let (plan, acts) = (&own.plan, own.plan.membership.acts_for_node());
+    if !first {
+        decided.plan(Stage::BeforeStart)?;
+        has_room(context, plan)?;
+        return Ok(own);
+    }
+    let shown = without_log_folder(plan, context, facts);
+    context.console.say(&match acts {
+        true => start::block(&shown, settings),
+        false => start::line(&shown, settings),
+    });
+    if interactive {
+        context.say(&text!(
+            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
+            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+        ));
+    }
+    let survey = stale::survey(&context.host, settings, plan, facts).await?;
+    own.port_taken = survey.obstacle(&context.host, settings);
+    if acts {
+        survey.say(context, own.port_taken.as_ref());
+    }
+    if !survey.frees_gpus()
+        && let Some(refusal) = decided.refusal(Stage::BeforeStart)
+    {
+        return Err(survey.named(refusal));
+    }
+    has_room(context, plan)?;
+    if plan.membership.members() > 1 {
+        survey.free_port(context).await?;
+    }
+    if survey.ended().next().is_some() {
+        own.duty = Some(Duty { request: survey.request, acts });
+    }
+    Ok(own)
+}
+
+/// The plan without the remark on a log folder in which nothing can be written: the choice
+/// of the folder says so, with the one that is taken instead. Whoever names the check hears
+/// of it anyway.
+fn without_log_folder(plan: &Plan, context: &Context, facts: &Facts) -> Plan {
+    const ID: Id = Id::DiskLogs;
+    let mut plan = plan.clone();
+    let unusable = facts.state.logs.as_ref().is_some_and(|folder| folder.problem.is_some());
+    if unusable && !context.settings.severities.contains_key(&ID) {
+        plan.warnings.retain(|warning| warning.id != ID);
+    }
+    plan
+}
+
+/// Files and threads for this many ranks, as far as they can be had at all.
+fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
+    let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
+    match plan::severity(&context.settings, refusal.id, Severity::Fail) {
+        Severity::Fail => return Err(refusal),
+        Severity::Warn => context.say(&refusal.text),
+        Severity::Off => {}
+    }
+    Ok(())
+}
+
+/// Whether the rank is left the terminal: on request, or because a person sits
+/// there and has only one.
+pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    let nproc = plan.programs_here();
+    if settings.interactive && nproc > 1 {
+        let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
+        let source = source.unwrap_or_default();
+        return Err(Refusal::new(
+            Id::InteractiveNproc,
+            text!(
+                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                 [{source}]",
+                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
+            ),
+            text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
+        ));
+    }
+    let alone = plan.membership.members() == 1 && plan.nproc_per_node == 1;
+    Ok(settings.interactive || (alone && supervise::at_terminal()))
+}
+
+fn executable() -> Result<PathBuf, Refusal> {
+    std::env::current_exe().map_err(|error| {
+        Refusal::new(
+            Id::SelfPath,
+            text!(
+                "cannot find the path of this executable (/proc/self/exe): {error}",
+                "无法确定本程序的路径（/proc/self/exe）：{error}"
+            ),
+            text!("mount /proc in the container", "请在容器中挂载 /proc"),
+        )
+    })
+}

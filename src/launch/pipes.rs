@@ -1,0 +1,64 @@
+//! The pipes of the ranks and their way into the logs.
+
+use std::os::fd::OwnedFd;
+
+use tokio::io::unix::AsyncFd;
+
+use crate::lang::Text;
+use crate::logs::Logs;
+use crate::report::{Ending, ending::Speaker};
+use crate::supervise::{Owner, Planned, Stream, Streams};
+use crate::sys;
+use crate::text;
+
+/// Lines of the failed rank that all nodes repeat.
+const LAST_LINES: usize = 20;
+
+/// Hands pipes on to the log room.
+pub(super) struct Pipes<'a> {
+    pub(super) logs: &'a Logs,
+    pub(super) say: &'a (dyn Fn(&Text) + Sync),
+}
+
+impl Streams for Pipes<'_> {
+    fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd) {
+        let spare = pipe.try_clone();
+        if let Err(error) = self.logs.attach(owner, stream, pipe) {
+            tracing::error!(%owner, %error, "no reader for a stream");
+            // A closed pipe would kill the rank at its next line.
+            if let Ok(spare) = spare.and_then(sys::watch) {
+                tokio::spawn(swallow(spare));
+            }
+            (self.say)(&text!(
+                "the output of {owner} is lost: {error}",
+                "{owner} 的输出将丢失：{error}"
+            ));
+        }
+    }
+}
+
+/// Reads a pipe to its end and forgets what it carries.
+async fn swallow(pipe: AsyncFd<OwnedFd>) {
+    let mut buffer = vec![0; 16 << 10];
+    if rustix::io::ioctl_fionbio(&pipe, true).is_err() {
+        return;
+    }
+    loop {
+        let Ok(mut ready) = pipe.readable().await else { return };
+        match ready.try_io(|pipe| Ok(rustix::io::read(pipe, &mut buffer)?)) {
+            Ok(Ok(0)) => return,
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => return,
+            _ => {}
+        }
+    }
+}
+
+/// What led to `ending`, oldest first.
+pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<String> {
+    let owner = match ending.speaker(planned) {
+        Some(Speaker::Started(number)) => planned.owner(number),
+        Some(Speaker::Engine) => Owner::Engine,
+        None => return Vec::new(),
+    };
+    logs.tail(owner, LAST_LINES).iter().map(|line| line.text().into_owned()).collect()
+}

@@ -1,0 +1,78 @@
+//! A node that may start: a plan for all nodes, and nothing in the way.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::agree::Agreed;
+use super::clear::Cleared;
+use super::collect::log_candidates;
+use super::conductor::Start;
+use super::context::Context;
+use super::job_session::JobSession;
+use super::restart::{Next, Restarts};
+use crate::logs::Candidate;
+use crate::muster::Again;
+use crate::plan::{Plan, RunIdentity};
+use crate::prepare;
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// A node that may start.
+pub(super) struct Ready {
+    pub(super) plan: Plan,
+    pub(super) identity: RunIdentity,
+    pub(super) log_candidates: Vec<Candidate>,
+    /// The only rank keeps our stdin, stdout and stderr.
+    pub(super) interactive: bool,
+    /// Ourselves, as engines start the shim.
+    pub(super) executable: PathBuf,
+    /// The session with the other nodes, where they hold a muster.
+    pub(super) session: Option<Box<JobSession>>,
+    /// 0, unless an attempt went before.
+    pub(super) attempt: u32,
+    pub(super) restarts: Restarts,
+}
+
+impl Ready {
+    pub(super) fn new(context: &Context, agreed: Agreed, cleared: Cleared) -> Ready {
+        let Agreed { plan, identity, interactive, executable, session, attempt, restarts, .. } =
+            agreed;
+        Ready {
+            plan: cleared.plan.unwrap_or(plan),
+            identity,
+            log_candidates: log_candidates(&context.host, &context.settings),
+            interactive,
+            executable,
+            session,
+            attempt,
+            restarts,
+        }
+    }
+
+    /// One node runs what it has; several observe, plan and agree anew.
+    pub(super) fn start_again(self, again: Again) -> Start<Ready, Next> {
+        let attempt = again.attempt;
+        if self.plan.membership.members() == 1 {
+            return Start::Run(Ready { attempt, ..self });
+        }
+        let Ready { identity, restarts, .. } = self;
+        Start::Observe(Some(Next { attempt, identity, restarts }))
+    }
+
+    /// One node alone takes a port that is free right now; with several the port is agreed.
+    pub(super) fn master_port(&self) -> Result<u16, Refusal> {
+        let member = &self.plan.membership;
+        if !member.master_port_free {
+            return Ok(member.master_port);
+        }
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let address = member.master_addr.parse().unwrap_or(loopback);
+        prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
+            Refusal::new(
+                Id::PortNone,
+                text!("no free port on this node: {error}", "本节点没有空闲端口：{error}"),
+                text!("name one with --master-port", "请用 --master-port 指定端口"),
+            )
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! The name of a run.
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use crate::observe::Contract;
+use crate::plan::{Plan, RunIdentity};
+use crate::random;
+use crate::verdict::Refusal;
+
+/// `<job>-<UTC time>-<4 hex>`; alike on all nodes only where the platform names
+/// the job, until nodes agree on one.
+pub(super) fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
+    let mut random = [0u8; 2];
+    random::fill(&mut random).map_err(|error| Refusal::internal(&error.to_string()))?;
+    let now = OffsetDateTime::now_utc();
+    let timestamp = now
+        .format(format_description!("[year][month][day]-[hour][minute][second]"))
+        .map_err(|error| Refusal::internal(&error.to_string()))?;
+    let job = contract.job_id.as_ref().map_or("run", |claim| claim.value.as_str());
+    let job: String = job
+        .chars()
+        .take(48)
+        .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
+        .collect();
+    let [high, low] = random;
+    Ok(RunIdentity {
+        run_id: format!("{job}-{timestamp}-{high:02x}{low:02x}"),
+        timestamp,
+        master_port: plan.membership.master_port,
+    })
+}

@@ -1,0 +1,74 @@
+//! The plan of all nodes: what node 0 proposes, and whether another node comes to the same.
+//!
+//! Pure: takes settings, facts and what was agreed; gives a plan, a proposal or a refusal.
+
+use crate::decide::{Stage, decide};
+use crate::muster::{self, Agreement, Difference};
+use crate::observe::Facts;
+use crate::plan::{Plan, RunIdentity, Scope};
+use crate::settings::{MusterMode, Settings};
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// Node 0's plan for all: `fewest` is the least that one node can carry.
+pub(super) fn plan_for_all(
+    settings: &Settings,
+    facts: &Facts,
+    differences: &[Difference],
+    fewest: u32,
+    heads: Option<u32>,
+) -> Result<Plan, Refusal> {
+    if settings.muster.value == MusterMode::Required {
+        muster::refuse_differences(differences)?;
+    }
+    decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)
+}
+
+/// What of a plan holds for all nodes.
+pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agreement {
+    Agreement {
+        nnodes: plan.membership.members(),
+        nproc: plan.ranks_here(),
+        world: plan.world_size,
+        ulysses: plan.layout.ulysses_size,
+        ring: plan.layout.ring_size,
+        heads: plan.layout.heads,
+        master_port: plan.membership.master_port,
+        run_id: identity.run_id.clone(),
+        timestamp: identity.timestamp.clone(),
+        attempt,
+    }
+}
+
+/// The plan of this node with the agreed sizes.
+pub(super) fn plan_as_agreed(
+    settings: &Settings,
+    facts: &Facts,
+    agreement: &Agreement,
+) -> Result<Plan, Refusal> {
+    let fits = |plan: &Plan| {
+        plan.ranks_here() == agreement.nproc
+            && plan.world_size == agreement.world
+            && plan.layout.ulysses_size == agreement.ulysses
+            && plan.layout.ring_size == agreement.ring
+    };
+    let scope = Scope::Agreed { nproc: agreement.nproc, heads: agreement.heads };
+    let plan = decide(settings, facts, scope).plan(Stage::BeforeStart)?;
+    if fits(&plan) {
+        return Ok(plan);
+    }
+    let Agreement { nproc, ulysses, ring, .. } = agreement;
+    let (mine, layout) = (plan.ranks_here(), &plan.layout);
+    let (my_ulysses, my_ring) = (layout.ulysses_size, layout.ring_size);
+    Err(Refusal::new(
+        Id::MusterLayout,
+        text!(
+            "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, and this node comes to {mine}, {my_ulysses} and {my_ring}",
+            "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点得到 {mine}、{my_ulysses}、{my_ring}"
+        ),
+        text!(
+            "give all nodes the same arguments, profile and checkpoint",
+            "请为所有节点指定相同的参数、配置文件和检查点"
+        ),
+    ))
+}

@@ -1,0 +1,154 @@
+//! What is started for a plan: the command line, the environment and the ranks of this node.
+//!
+//! Takes the finished plan; gives the [`Launch`] that `supervise` runs. Starts nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::Duration;
+
+use super::context::Context;
+use super::ready::Ready;
+use super::scratch::Scratch;
+use crate::engine::Starts;
+use crate::lang::{self, Text};
+use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
+use crate::rank::{GlobalRank, LocalRank, RankId};
+use crate::report::ending;
+use crate::supervise::{EndBudget, Launch, Planned, RankStart, Start, Unit};
+use crate::sys::Dispositions;
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// How long a program may take to be executed, without a `--deadline`: a file server that
+/// comes back within minutes costs no job.
+const EXECUTED: Duration = Duration::from_secs(300);
+
+/// Engine `command` starts one process per node, so its "ranks" are the nodes.
+pub(super) fn shown_world(plan: &Plan) -> u32 {
+    if plan.engine.runs_a_command() { plan.membership.nnodes } else { plan.world_size }
+}
+
+pub(super) fn local_ranks(plan: &Plan) -> u32 {
+    // Tasks share the room of their node.
+    if plan.engine.runs_a_command() { 1 } else { plan.nproc_per_node }
+}
+
+/// What the engine is asked for, for a comparison with what begins.
+fn planned_ranks(plan: &Plan) -> Planned {
+    let node_rank = plan.membership.node_rank;
+    if plan.engine.runs_a_command() {
+        return Planned {
+            what: Unit::Command,
+            first: GlobalRank(node_rank),
+            local: 1,
+            world: None,
+        };
+    }
+    if let Some(task) = &plan.membership.task {
+        let world = Some(task.world);
+        return Planned { what: Unit::Rank, first: task.rank, local: 1, world };
+    }
+    let local = plan.nproc_per_node;
+    let fixed = plan.membership.elastic.is_none();
+    Planned {
+        what: Unit::Rank,
+        first: GlobalRank::first_of(node_rank, local),
+        local,
+        world: fixed.then_some(plan.world_size),
+    }
+}
+
+/// The ranks that are started from here, where no engine does it.
+fn ranks_here(plan: &Plan, planned: Planned) -> Vec<RankId> {
+    match &plan.membership.task {
+        Some(task) => vec![RankId { global: task.rank, local: task.local }],
+        None => (0..plan.nproc_per_node).map(|local| planned.rank(LocalRank(local))).collect(),
+    }
+}
+
+pub(super) fn launch(
+    context: &Context,
+    ready: &Ready,
+    plan: &Plan,
+    identity: &RunIdentity,
+    dispositions: Dispositions,
+    scratch: &Scratch,
+) -> Launch {
+    let grace = context.settings.grace.value;
+    let mut env = context.host.environment().clone();
+    for name in &plan.env_remove {
+        env.remove(&OsString::from(name));
+    }
+    // The secret of the muster is none of the ranks' business.
+    for name in ["RANKLAUNCH_SECRET", "RANKLAUNCH_SECRET_FILE"] {
+        env.remove(OsStr::new(name));
+    }
+    env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let planned = planned_ranks(plan);
+    let start = match plan.engine.row().starts {
+        Starts::Ranks => Start::Ranks {
+            shim: ready.executable.clone(),
+            argv: argv(plan),
+            ranks: ranks_here(plan, planned)
+                .into_iter()
+                .map(|id| RankStart {
+                    id,
+                    env: rank_env(plan, id)
+                        .into_iter()
+                        .map(|(name, value)| (name.into(), value))
+                        .collect(),
+                })
+                .collect(),
+        },
+        Starts::Command => Start::Ranks {
+            shim: ready.executable.clone(),
+            argv: argv(plan),
+            ranks: vec![RankStart { id: planned.rank(LocalRank(0)), env: BTreeMap::new() }],
+        },
+        Starts::Launcher => Start::Engine {
+            argv: exec_argv(
+                plan,
+                &ready.executable,
+                &EngineOptions {
+                    log_dir: scratch.path(),
+                    shutdown_timeout: Some(EndBudget::of(grace).engine_timeout()),
+                },
+            ),
+        },
+    };
+    Launch {
+        start,
+        planned,
+        env,
+        dispositions,
+        grace,
+        exec_timeout: context
+            .settings
+            .deadline
+            .as_ref()
+            .map_or(EXECUTED, |deadline| deadline.value),
+        interactive: ready.interactive,
+        job: identity.run_id.clone(),
+        bindings: plan.bindings.clone(),
+    }
+}
+
+pub(super) fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
+    let (program, Text { en, zh }) = (program.display(), lang::cause(error));
+    Refusal::new(Id::EngineExec,
+        text!("cannot start {program}: {en}", "无法启动 {program}：{zh}"),
+        ending::not_executed_hint(error).unwrap_or_else(|| {
+            if error.kind() == std::io::ErrorKind::TimedOut {
+                return text!(
+                    "it, its interpreter or a folder of its path lies on a mount that does not answer: `findmnt` lists the mounts, and --python names another interpreter",
+                    "该文件、其解释器或路径中的某个目录所在的挂载没有应答：可用 `findmnt` 列出挂载，或用 --python 指定其他解释器"
+                );
+            }
+            text!(
+                "check that the file exists and may be executed; --python names another interpreter",
+                "检查该文件是否存在且可执行；可用 --python 指定其他解释器"
+            )
+        }),
+    )
+}

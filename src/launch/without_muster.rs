@@ -1,0 +1,66 @@
+//! A node of a job without a muster, or a node alone: plans by itself and waits for the master.
+
+use super::context::Context;
+use super::master::{prove_route, wait_for_master};
+use super::own_plan::OwnPlan;
+use super::restart::Restarts;
+use super::run_identity::run_identity;
+use crate::decide::{Stage, decide};
+use crate::observe::Facts;
+use crate::plan::{Plan, RunIdentity, Scope};
+use crate::report::closing;
+use crate::settings::{MusterMode, StaleMode};
+use crate::text;
+use crate::verdict::Refusal;
+
+/// What this node starts by itself.
+pub(super) struct Alone {
+    pub(super) plan: Plan,
+    pub(super) identity: RunIdentity,
+    pub(super) restarts: Restarts,
+}
+
+/// # Errors
+/// The refusal of the plan without a muster, or of the wait for the master.
+pub(super) async fn plan(
+    context: &Context,
+    facts: &mut Facts,
+    own: &mut OwnPlan,
+) -> Result<Alone, Refusal> {
+    let mut plan = own.plan.clone();
+    let alone = plan.membership.members() == 1;
+    if let Some(duty) = &mut own.duty
+        && duty.request.mode == StaleMode::Force
+        && !alone
+    {
+        // The others go on by themselves, so nobody has agreed.
+        duty.request.mode = StaleMode::Kill;
+    }
+    // What is about to be ended may hold memory of the GPUs still.
+    let stage = if own.duty.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
+    let plan_again =
+        |facts: &Facts| decide(&context.settings, facts, Scope::WithoutMuster).plan(stage);
+    if !alone && context.settings.muster.value != MusterMode::Off {
+        // Some choices are others, such as the id of a c10d rendezvous.
+        let before = std::mem::take(&mut plan.warnings);
+        plan = plan_again(facts)?;
+        // What is lost with the muster, such as restarts, is said before the launch.
+        for warning in plan.warnings.iter().filter(|warning| !before.contains(warning)) {
+            context.console.say(&closing::warning(warning, context.lang()));
+        }
+    }
+    if let Some(local) = wait_for_master(context, &plan, facts, own.port_taken.take()).await?
+        && prove_route(facts, local)
+    {
+        plan = plan_again(facts)?;
+        let interface = plan.network.socket_ifname.clone().unwrap_or_default();
+        context.say(&text!(
+            "the connection to the master goes through {interface}: planned again with it",
+            "到 Master 的连接经过 {interface}：已据此重新规划"
+        ));
+    }
+    let identity = run_identity(&plan, &facts.contract)?;
+    // With several nodes only the muster can start all of them again.
+    let most = if alone { context.settings.max_restarts.value } else { 0 };
+    Ok(Alone { plan, identity, restarts: Restarts::new(most) })
+}
