@@ -270,7 +270,9 @@ fn level(kind: Kind, severity: Severity) -> Option<Level> {
 /// The first check that refuses a launch.
 pub fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option<Refusal> {
     let failed = checks.into_iter().find(|check| check.severity == Level::Fail)?;
-    Some(Refusal::with(failed.verdict, failed.id, failed.text.clone(), failed.hint.clone()))
+    let Check { verdict, id, text, hint, .. } = failed;
+    // What failed on another node has the verdict that it has there, whatever the table says of the id.
+    Some(Refusal { verdict: *verdict, id: *id, text: text.clone(), hint: hint.clone() })
 }
 
 /// What a launch says and the planner has not said yet.

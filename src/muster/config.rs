@@ -4,11 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::protocol::cause::Memory;
-use super::protocol::job_key::JobKey;
-use super::protocol::messages::{Hello, Purpose};
-use super::protocol::secret::Secret;
-use super::protocol::summary::Unit;
+use crate::muster::protocol::{Hello, JobKey, Memory, Purpose, Secret, Unit};
 use crate::pace::Pace;
 
 /// What a node that runs without ranklaunch, or without a muster, means to this one.

@@ -1,4 +1,4 @@
-//! What any stranger may send, as functions that a fuzzer feeds: `make fuzz` runs
+//! What any connection may send, as functions that a fuzzer feeds: `make fuzz` runs
 //! them under libFuzzer, the tests run them over the seeds and their mutations.
 //!
 //! Each takes any bytes, panics where a promise is broken, and says whether they
@@ -16,23 +16,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::runtime::Runtime;
 
-use super::protocol::agreement::Agreement;
-use super::protocol::channel::Channel;
 use super::protocol::codec::{self, LONGEST, LONGEST_UNIDENTIFIED};
-use super::protocol::difference::Difference;
 use super::protocol::handshake::{Rejection, admit, dial};
-use super::protocol::job_key::JobKey;
-use super::protocol::messages::{FromMember, FromNode0, Hello, Message, Purpose};
-use super::protocol::secret::Secret;
-use super::protocol::summary::NodeSummary;
+use super::protocol::messages::Message;
 use super::server::compare;
+use crate::muster::protocol::{
+    Agreement, Channel, Difference, FromMember, FromNode0, Hello, JobKey, NodeSummary, Purpose,
+    Secret,
+};
 use crate::verdict::Refusal;
 
 /// What a connection may hold beyond the longest frame: header, tag, slack of one read.
 const SLACK: usize = 512;
 
 thread_local! {
-    /// Its clock stands still while anything is to be done, so a silent stranger costs no time.
+    /// Its clock stands still while anything is to be done, so a silent peer costs no time.
     static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -150,7 +148,7 @@ fn hello() -> Hello {
     }
 }
 
-/// A handshake with a stranger. The first byte chooses who is the stranger and
+/// A handshake with a peer that is not identified. The first byte chooses which side that is and
 /// whether there is a secret, the second how the bytes are cut.
 ///
 /// It ends, whatever comes; nothing that does not know the secret gets in; and a
@@ -161,26 +159,29 @@ pub fn handshake(data: &[u8]) -> bool {
     let ends = cut & 1 == 1;
     let script = Script::new(bytes, usize::from(cut / 2), ends);
     match mode % 6 {
-        // A stranger at node 0, open and sealed.
+        // An unidentified peer at node 0, without and with a secret.
         0 => run(admit(script, None)).is_ok(),
         1 => {
-            assert!(run(admit(script, Some(&secret))).is_err(), "a stranger got in");
+            assert!(run(admit(script, Some(&secret))).is_err(), "it got in without the secret");
             false
         }
-        // A stranger in the place of node 0.
+        // One in the place of node 0.
         2 => run(dial(script, None)).is_ok(),
         3 => {
-            assert!(run(dial(script, Some(&secret))).is_err(), "a stranger was believed");
+            assert!(
+                run(dial(script, Some(&secret))).is_err(),
+                "it was believed without the secret"
+            );
             false
         }
-        // Somebody between a node and node 0, who changes what the node says.
+        // A third party between a node and node 0 that changes what the node sends.
         4 => match run(between(bytes, &secret, &secret)) {
             (Ok(heard), changed) => {
                 assert_eq!((heard, changed), (hello(), false));
                 true
             }
-            (Err(stranger), changed) => {
-                assert!(changed, "nothing was changed: {stranger:?}");
+            (Err(rejection), changed) => {
+                assert!(changed, "nothing was changed: {rejection:?}");
                 false
             }
         },
@@ -193,7 +194,7 @@ pub fn handshake(data: &[u8]) -> bool {
     }
 }
 
-/// A node dials node 0 through somebody who edits its bytes: what node 0 heard, and
+/// A node dials node 0 through a third party that edits its bytes: what node 0 heard, and
 /// whether anything was changed.
 async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Rejection>, bool) {
     let (node, node_side) = tokio::io::duplex(4096);

@@ -36,14 +36,10 @@ pub use foreign::store::{Mark, mark};
 pub use keepalive::PEER_TIMEOUT;
 pub use links::endpoint::Target;
 pub use links::{Link, Measured, Outlier, Place, Speed, Trouble};
-pub use protocol::agreement::{Again, Agreement, Decide};
-pub use protocol::cause::{Cause, Loss, Memory};
-pub use protocol::difference::{Difference, Property};
-pub use protocol::job_key::JobKey;
-pub use protocol::messages::Purpose;
-pub use protocol::report::{LinkReport, NodeResult};
-pub use protocol::secret::{Secret, VARIABLE as SECRET};
-pub use protocol::summary::{MeasureEndpoint, NodeSummary, Seat, Unit};
+pub use protocol::{
+    Again, Agreement, Cause, Decide, Difference, JobKey, LinkReport, Loss, MeasureEndpoint, Memory,
+    NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Unit, VARIABLE as SECRET,
+};
 pub use server::compare::refuse_differences;
 pub use server::decline::turn_away;
 pub use server::gather::{Assembly, Gathered, Settled, gather};

@@ -6,8 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::protocol::agreement::Again;
-use super::protocol::cause::Cause;
+use crate::muster::protocol::{Again, Cause};
 
 /// How long the last frames may take to leave.
 const LAST_FRAMES: Duration = Duration::from_secs(3);

@@ -192,7 +192,7 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
     let more = ["--wait-timeout", "4s"];
     let nodes = [node(0, 2, port, &more, "succeed"), node(1, 3, port, &[], "succeed")];
     let [zero, one] = nodes.map(Launcher::start).map(|node| node.wait().expect_code(88));
-    assert!(one.err.contains("counts 3 nodes, and node 0 counts 2"), "{}", one.err);
+    assert!(one.err.contains("counts 3 nodes, but node 0 counts 2"), "{}", one.err);
     let words = format!(") belongs to the job of 3 nodes on port {port}: rejected");
     assert!(zero.err.contains(&words), "{}", zero.err);
     let (_, verdict) = zero.err.split_once("refused: ").expect("a refusal");
@@ -225,14 +225,14 @@ done
 #[test]
 fn a_secret_seals_the_channel_and_stays_with_us() {
     let port = free_port();
-    let sealed = |rank, secret: &str, nodes| {
+    let encrypted = |rank, secret: &str, nodes| {
         let mut args = run_args("direct", 1);
         args.extend(["--wait-timeout".into(), "3s".into(), "--".into()]);
         args.extend(["sh".into(), "-c".into(), ANCESTORS.into()]);
         Launcher::new(args).node(rank, nodes, port).env("RANKLAUNCH_SECRET", secret)
     };
     let secret = "correct horse battery";
-    for node in [sealed(0, secret, 2), sealed(1, secret, 2)].map(Launcher::start) {
+    for node in [encrypted(0, secret, 2), encrypted(1, secret, 2)].map(Launcher::start) {
         let ended = node.wait().expect_code(0);
         assert!(ended.out.contains("secret=none"), "{}", ended.out);
         // Shim, agent and guard at least, each with an environment that can be read.
@@ -245,8 +245,8 @@ fn a_secret_seals_the_channel_and_stays_with_us() {
         );
         assert!(!ended.err.contains(secret), "{}", ended.err);
     }
-    let [zero, one] =
-        [sealed(0, secret, 2), sealed(1, "another secret altogether", 2)].map(Launcher::start);
+    let [zero, one] = [encrypted(0, secret, 2), encrypted(1, "another secret altogether", 2)]
+        .map(Launcher::start);
     let one = one.wait().expect_code(88);
     assert!(one.err.contains("different secrets"), "{}", one.err);
     let zero = zero.wait().expect_code(88);
@@ -286,7 +286,7 @@ fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_o
         );
     }
     let empty = node(1).env("RANKLAUNCH_SECRET", "").run().expect_code(64);
-    assert!(empty.err.contains("RANKLAUNCH_SECRET is set and empty"), "{}", empty.err);
+    assert!(empty.err.contains("RANKLAUNCH_SECRET is set but empty"), "{}", empty.err);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
         args.extend(["echo".into(), "it runs".into()]);
         // The others would wait for the muster of a node 0 that starts without one.
         let refused = Launcher::of(shell, args).node(0, 200, free_port()).run().expect_code(84);
-        let words = "node 0 may open 300 files (hard limit), and a muster of 200 nodes needs 328";
+        let words = "node 0 may open 300 files (hard limit), but a muster of 200 nodes needs 328";
         assert!(refused.err.contains(words) && refused.out.is_empty(), "{}", refused.err);
         assert!(refused.err.contains("--muster off on all nodes"), "{}", refused.err);
     }

@@ -252,8 +252,8 @@ fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
     let (zero, port) = listening(2, Some(SECRET));
     // Who has none is told, and ends. Who has one believes nothing that it does not prove.
     let ended = node(1, 2, port, None).start().wait().expect_code(88);
-    assert!(ended.err.contains("has a secret, and this node has none"), "{}", ended.err);
-    let words = "has no secret (RANKLAUNCH_SECRET), and this node has one: rejected";
+    assert!(ended.err.contains("has a secret, but this node has none"), "{}", ended.err);
+    let words = "has no secret (RANKLAUNCH_SECRET), but this node has one: rejected";
     wait_until("node 0 says so", || zero.err().contains(words).then_some(()));
     let wait = |one: Launcher| one.env("RANKLAUNCH_WAIT_TIMEOUT", "4s").start().wait();
     let ended = wait(node(1, 2, port, Some("another secret altogether"))).expect_code(88);
@@ -265,9 +265,9 @@ fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
     // And a node 0 that has none does not let those in that have one.
     let (zero, port) = listening(2, None);
     let ended = wait(node(1, 2, port, Some(SECRET))).expect_code(88);
-    assert!(ended.err.contains("this node has a secret, and node 0"), "{}", ended.err);
+    assert!(ended.err.contains("this node has a secret, but node 0"), "{}", ended.err);
     let zero = runs(zero, port, None);
-    assert!(zero.err.contains("has a secret (RANKLAUNCH_SECRET), and this node has none"));
+    assert!(zero.err.contains("has a secret (RANKLAUNCH_SECRET), but this node has none"));
 }
 
 /// Somebody who has rank 1 of 2, answers each ping or none, and tells what he heard.
@@ -306,7 +306,7 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
     let one = node(1, 2, port, None).start();
     for ended in [zero.wait(), one.wait()] {
         let ended = ended.expect_code(88).expect_nothing_left();
-        let words = "two nodes say that they are node 1: ghost (127.0.0.1:";
+        let words = "two nodes claim to be node 1: ghost (127.0.0.1:";
         assert!(ended.err.contains(words), "{}", ended.err);
         assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
     }
@@ -326,7 +326,7 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
     assert!(words.contains("and ghost ("), "{words}");
     for ended in [zero.wait(), one.wait()] {
         let ended = ended.expect_code(88).expect_nothing_left();
-        assert!(ended.err.contains("two nodes say that they are node 1"), "{}", ended.err);
+        assert!(ended.err.contains("two nodes claim to be node 1"), "{}", ended.err);
     }
 }
 

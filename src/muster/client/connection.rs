@@ -9,9 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::lang::Text;
 use crate::muster::config::Config;
 use crate::muster::keepalive::{self, Heartbeat};
-use crate::muster::protocol::cause::{Loss, Memory};
-use crate::muster::protocol::channel::{Channel, ChannelError};
-use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
 use crate::text;
 
 /// How long the end of a connection may take.

@@ -16,10 +16,8 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
-use crate::muster::protocol::channel::Channel;
 use crate::muster::protocol::handshake::{self, Rejection};
-use crate::muster::protocol::messages::{FromMember, FromNode0};
-use crate::muster::protocol::summary::NodeSummary;
+use crate::muster::protocol::{Channel, FromMember, FromNode0, NodeSummary};
 use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, jitter};
 use crate::pace::with_lines;
@@ -267,7 +265,7 @@ fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::protocol::secret::Secret;
+    use crate::muster::protocol::Secret;
 
     #[test]
     fn the_first_dials_spread_with_the_job_and_with_what_a_node_costs() {

@@ -8,9 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::{Connection, Received};
 use crate::muster::links::endpoint::{Measurement, Target, WHOLE};
 use crate::muster::links::schedule::{ALL_STEPS, STEP};
-use crate::muster::protocol::cause::Loss;
-use crate::muster::protocol::messages::{FromMember, FromNode0};
-use crate::muster::protocol::report::LinkReport;
+use crate::muster::protocol::{FromMember, FromNode0, LinkReport, Loss};
 
 /// A place among the nodes that measure.
 #[derive(Debug)]

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use super::connection::Connection;
 use super::run;
 use crate::lang::Text;
-use crate::muster::protocol::agreement::Agreement;
-use crate::muster::protocol::difference::Difference;
-use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::{Agreement, Difference, FromMember, FromNode0};
 use crate::muster::session::Session;
 use crate::verdict::Refusal;
 

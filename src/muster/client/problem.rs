@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::lang::Text;
 use crate::muster::config::Config;
+use crate::muster::protocol::JobKey;
 use crate::muster::protocol::handshake::Rejection;
-use crate::muster::protocol::job_key::JobKey;
 use crate::muster::second_port::second_port;
 use crate::net::{DialError, Observation, Seen};
 use crate::pace::{clock, spell};
@@ -76,11 +76,11 @@ impl Problem {
         match self {
             Problem::Dial(error) => error.text(),
             Problem::Silent(peer) => text!(
-                "{peer} takes connections and says nothing: a proxy without node 0 behind it, a node 0 that hangs, or another program",
+                "{peer} accepts connections but does not answer: a proxy without node 0 behind it, a node 0 that hangs, or another program",
                 "{peer} 接受连接但没有任何应答：可能是后面没有节点 0 的代理、卡住的节点 0，或其他程序"
             ),
             Problem::Unexpected(peer, Text { en, zh }) => text!(
-                "{peer} takes connections and does not answer as node 0: {en}",
+                "{peer} accepts connections but does not answer as node 0: {en}",
                 "{peer} 接受连接，但应答不符合节点 0：{zh}"
             ),
             Problem::Program(peer, Text { en, zh }) => text!(
@@ -235,11 +235,11 @@ pub(crate) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
 fn mismatch(peer: SocketAddr, rejection: &Rejection) -> Text {
     match rejection {
         Rejection::Mode { theirs: true } => text!(
-            "node 0 ({peer}) has a secret, and this node has none",
+            "node 0 ({peer}) has a secret, but this node has none",
             "节点 0（{peer}）设置了密钥，而本节点没有"
         ),
         Rejection::Mode { theirs: false } => text!(
-            "this node has a secret, and node 0 ({peer}) has none",
+            "this node has a secret, but node 0 ({peer}) has none",
             "本节点设置了密钥，而节点 0（{peer}）没有"
         ),
         Rejection::Version => text!(

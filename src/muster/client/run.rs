@@ -6,9 +6,7 @@ use tokio::time::sleep;
 
 use super::connection::{Connection, Lost, Received};
 use crate::muster::clock::now;
-use crate::muster::protocol::cause::{Cause, Memory};
-use crate::muster::protocol::messages::{FromMember, FromNode0};
-use crate::muster::protocol::summary::Unit;
+use crate::muster::protocol::{Cause, FromMember, FromNode0, Memory, Unit};
 use crate::muster::session::{Command, Ends, Event};
 
 /// Between two readings of our memory.

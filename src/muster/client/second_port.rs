@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::muster::config::Config;
 use crate::muster::protocol::handshake;
-use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::{FromMember, FromNode0};
 use crate::muster::second_port::second_port;
 use crate::net::connect;
 use crate::verdict::{Id, Refusal, Verdict};

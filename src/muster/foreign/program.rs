@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::lang::Text;
-use crate::muster::protocol::channel::Stream;
+use crate::muster::protocol::Stream;
 use crate::net::connect;
 use crate::text;
 

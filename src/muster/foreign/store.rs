@@ -14,8 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::muster::protocol::channel::Stream;
-use crate::muster::protocol::job_key::JobKey;
+use crate::muster::protocol::{JobKey, Stream};
 use crate::net::connect;
 
 #[cfg(test)]
@@ -45,7 +44,7 @@ enum Dialect {
 }
 
 impl Dialect {
-    /// That of the store at `peer`, if one is there. None: it says nothing.
+    /// That of the store at `peer`, if one is there. None: it does not answer.
     async fn at(peer: SocketAddr) -> io::Result<Option<Dialect>> {
         let mut stream = connect(peer, CONNECT).await?;
         let answered = async {
@@ -97,12 +96,12 @@ const TRIES: u32 = 3;
 pub(crate) enum Found {
     /// A store into which a ranklaunch wrote the key of its job.
     Marked(JobKey),
-    /// A store in which nobody did.
+    /// A store without such a key.
     Unmarked {
         /// The torchrun there has a node with our rank already.
         taken: bool,
     },
-    /// Holds the connection and says nothing.
+    /// Holds the connection and does not answer.
     Silent,
     No,
 }
@@ -118,12 +117,12 @@ pub(crate) enum Client {
 /// Bytes by which a client of a store is told from a ranklaunch.
 pub(crate) const FIRST: usize = GREETING.len();
 
-/// Which client of a store begins with `first`; None: nobody who takes us for one.
+/// Which client of a store begins with `first`; None: none that takes us for a store.
 pub(crate) async fn client(first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
     /// Clients of torch 2.1 to 2.3 send no ping and wait for their turn.
     const HOLD: Duration = Duration::from_millis(500);
     let said = timeout(HOLD, first_query(first, stream)).await.ok().flatten();
-    // Whoever greets so is one, whatever else is said.
+    // A connection that greets so is one, whatever it sends next.
     said.or((first == GREETING).then_some(Client::Torch))
 }
 
@@ -171,7 +170,7 @@ fn places_of_node(node: u32) -> [Vec<u8>; 2] {
     ["/", ""].map(|sign| format!("/none/torchelastic/role_info{sign}{node}").into_bytes())
 }
 
-/// Asks whoever answers at `peer`. Changes nothing there.
+/// Asks what answers at `peer`. Changes nothing there.
 pub(crate) async fn ask(peer: SocketAddr, node: u32) -> Found {
     let dialect = match Dialect::at(peer).await {
         Ok(Some(dialect)) => dialect,
@@ -242,10 +241,10 @@ pub async fn mark(mark: &Mark) {
     }
 }
 
-/// The connection by which the key was written; None: whoever is there is no store.
+/// The connection by which the key was written; None: what is there is no store.
 ///
 /// # Errors
-/// Nobody is there.
+/// Nothing is there.
 async fn write(peer: SocketAddr, key: &JobKey) -> io::Result<Option<TcpStream>> {
     let Some(dialect) = Dialect::at(peer).await? else { return Ok(None) };
     let mut stream = connect(peer, CONNECT).await?;

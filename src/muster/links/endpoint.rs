@@ -25,9 +25,7 @@ use crate::muster::config::Config;
 use crate::muster::connection_limiter::ConnectionLimiter;
 use crate::muster::keepalive;
 use crate::muster::protocol::handshake;
-use crate::muster::protocol::job_key::JobKey;
-use crate::muster::protocol::messages::{FromMember, FromNode0, Hello, Purpose};
-use crate::muster::protocol::secret::Secret;
+use crate::muster::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
 use crate::net::connect;
 
 /// A lost first packet is sent again after 1 s, a second one after 2 s more.

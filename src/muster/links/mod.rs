@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::protocol::sanitize::sanitize;
+use crate::muster::protocol::sanitize;
 
 pub(super) mod endpoint;
 pub(super) mod judge;

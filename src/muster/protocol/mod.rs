@@ -3,15 +3,29 @@
 //! The bottom of the room. Knows no gathering and no job: who computes what is said here
 //! depends on it, never the reverse.
 
-pub(super) mod agreement;
-pub(super) mod cause;
-pub(super) mod channel;
+mod agreement;
+mod cause;
+mod channel;
 pub(super) mod codec;
-pub(super) mod difference;
+mod difference;
 pub(super) mod handshake;
-pub(super) mod job_key;
+mod job_key;
 pub(super) mod messages;
-pub(super) mod report;
-pub(super) mod sanitize;
-pub(super) mod secret;
-pub(super) mod summary;
+mod report;
+mod sanitize;
+mod secret;
+mod summary;
+
+pub(crate) use channel::{Channel, ChannelError, Stream};
+pub(crate) use difference::LISTED;
+pub(crate) use messages::{FromMember, FromNode0, Hello};
+pub(crate) use sanitize::sanitize;
+
+pub use agreement::{Again, Agreement, Decide};
+pub use cause::{Cause, Loss, Memory};
+pub use difference::{Difference, Property};
+pub use job_key::JobKey;
+pub use messages::Purpose;
+pub use report::{LinkReport, NodeResult};
+pub use secret::{Secret, VARIABLE};
+pub use summary::{MeasureEndpoint, NodeSummary, Seat, Unit};

@@ -29,7 +29,7 @@ impl Secret {
     /// From RANKLAUNCH_SECRET, or from the file that RANKLAUNCH_SECRET_FILE names.
     ///
     /// # Errors
-    /// When one of them is set and empty, the secret is shorter than 16 bytes, or the
+    /// When one of them is set but empty, the secret is shorter than 16 bytes, or the
     /// file cannot be read.
     pub fn read(host: &Host) -> Result<Option<Secret>, Refusal> {
         if let Some(value) = host.variable(VARIABLE) {
@@ -57,7 +57,7 @@ impl Secret {
         if length < SHORTEST {
             return Err(refuse(
                 text!(
-                    "{source} gives a secret of {length} bytes, and {SHORTEST} are the least",
+                    "{source} gives a secret of {length} bytes; the minimum is {SHORTEST}",
                     "{source} 给出的密钥只有 {length} 字节，至少需要 {SHORTEST} 字节"
                 ),
                 text!(
@@ -89,15 +89,15 @@ fn without_newline(bytes: &[u8]) -> &[u8] {
     end.and_then(|end| bytes.get(..=end)).unwrap_or_default()
 }
 
-/// Empty is no way to say "none": a substitution that failed would open the channel.
+/// Empty does not mean "none": a substitution that failed would leave the channel unencrypted.
 fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
     if !is_empty {
         return Ok(());
     }
     Err(refuse(
-        text!("{variable} is set and empty", "{variable} 已设置但为空"),
+        text!("{variable} is set but empty", "{variable} 已设置但为空"),
         text!(
-            "give it a value, or unset it on all nodes for an open channel; a substitution may have failed",
+            "give it a value, or unset it on all nodes for an unencrypted channel; a substitution may have failed",
             "请赋值；若不需要加密，请在所有节点取消该变量；也可能是变量替换失败"
         ),
     ))
@@ -145,7 +145,7 @@ mod tests {
             let refusal = Secret::read(&host(name, value)).expect_err(name);
             assert_eq!((refusal.verdict.code(), refusal.id), (64, Id::MusterSecret));
             let is_empty = value.trim().is_empty();
-            assert_eq!(refusal.text.en.contains("is set and empty"), is_empty, "{value:?}");
+            assert_eq!(refusal.text.en.contains("is set but empty"), is_empty, "{value:?}");
         }
         assert_eq!(Secret::read(&host("OTHER", "x")), Ok(None));
     }

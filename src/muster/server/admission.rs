@@ -21,8 +21,7 @@ use crate::lang::Text;
 use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
 use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::messages::{FromMember, FromNode0};
-use crate::muster::protocol::summary::NodeSummary;
+use crate::muster::protocol::{FromMember, FromNode0, NodeSummary};
 use crate::text;
 use crate::verdict::Refusal;
 

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::lang::Text;
-use crate::muster::protocol::difference::{Difference, LISTED, Property};
-use crate::muster::protocol::summary::NodeSummary;
+use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict, Warning};
 
@@ -55,7 +54,7 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
         return refuse(
             Id::MusterEngine,
             text!(
-                "{who} ({host}) would start engine {theirs}, and {first} {ours}",
+                "{who} ({host}) would start engine {theirs}, but {first} would start {ours}",
                 "{who_zh}（{host}）使用引擎 {theirs}，而{first_zh} 使用 {ours}"
             ),
             text!(
@@ -69,7 +68,7 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
         return refuse(
             Id::MusterRule,
             text!(
-                "{who} ({host}) has layout rule {theirs}, and {first} {ours}",
+                "{who} ({host}) has layout rule {theirs}, but {first} has {ours}",
                 "{who_zh}（{host}）的布局规则为 {theirs}，而{first_zh} 为 {ours}"
             ),
             text!(
@@ -84,7 +83,7 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
         return refuse(
             Id::MusterHeads,
             text!(
-                "{who} ({host}) counts {theirs} attention heads, and {first} {ours}",
+                "{who} ({host}) counts {theirs} attention heads, but {first} counts {ours}",
                 "{who_zh}（{host}）的注意力头数为 {theirs}，而{first_zh} 为 {ours}"
             ),
             text!(
@@ -127,7 +126,7 @@ pub(crate) fn check_exact(summaries: &[NodeSummary], nproc: u32) -> Result<(), R
     Err(Refusal::new(
         Id::MusterLayout,
         text!(
-            "node {node} ({host}) {en}, and {nproc} is what fits all nodes",
+            "node {node} ({host}) {en} per node, but {nproc} is the number that fits all nodes",
             "节点 {node}（{host}）{zh}，而适合所有节点的是 {nproc} 个"
         ),
         text!(
@@ -219,7 +218,7 @@ pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::protocol::summary::Seat;
+    use crate::muster::protocol::Seat;
     use crate::muster::tests::summary;
     use crate::settings::{Engine, LayoutRule};
 
@@ -327,6 +326,6 @@ mod tests {
         assert_eq!((check_all(&summaries), heads(&summaries)), (Ok(()), Some(40)));
         summaries.push(of(4, Some(24)));
         let text = check_all(&summaries).expect_err("40 is not 24").text.en;
-        assert_eq!(text, "node 4 (host-4) counts 24 attention heads, and node 1 40");
+        assert_eq!(text, "node 4 (host-4) counts 24 attention heads, but node 1 counts 40");
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::listener::{Event, EventReceiver, Listener, drain};
 use super::refusals::declined;
 use crate::muster::config::Config;
-use crate::muster::protocol::messages::FromNode0;
+use crate::muster::protocol::FromNode0;
 use crate::muster::second_port::second_port;
 use crate::verdict::Refusal;
 

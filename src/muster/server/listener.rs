@@ -12,11 +12,9 @@ use tokio::time::timeout;
 
 use crate::muster::connection_limiter::ConnectionLimiter;
 use crate::muster::keepalive;
-use crate::muster::protocol::channel::Channel;
 use crate::muster::protocol::codec;
 use crate::muster::protocol::handshake::{self, Rejection};
-use crate::muster::protocol::messages::{FromMember, FromNode0, Hello};
-use crate::muster::protocol::secret::Secret;
+use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
 use crate::net::on_all_addresses;
 use crate::text;
 

@@ -20,11 +20,9 @@ use crate::muster::links::endpoint::{Measurement, Target};
 use crate::muster::links::judge::outliers;
 use crate::muster::links::schedule::{ALL_STEPS, STEP, schedule};
 use crate::muster::links::{Link, Outlier};
-use crate::muster::protocol::cause::Loss;
-use crate::muster::protocol::difference::Difference;
-use crate::muster::protocol::messages::{FromMember, FromNode0};
-use crate::muster::protocol::report::{LinkReport, NodeResult};
-use crate::muster::protocol::summary::{MeasureEndpoint, NodeSummary};
+use crate::muster::protocol::{
+    Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
+};
 
 /// Directions that are measured a second time, since one busy moment proves nothing.
 const DOUBTFUL: usize = 16;

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use super::rejected::Rejected;
 use crate::lang::Text;
 use crate::muster::config::Config;
-use crate::muster::protocol::messages::{Hello, Purpose};
-use crate::muster::protocol::summary::Unit;
+use crate::muster::protocol::{Hello, Purpose, Unit};
 use crate::pace::{clock, spell};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
@@ -69,7 +68,7 @@ pub(crate) fn duplicate(
     Refusal::new(
         Id::MusterDuplicate,
         text!(
-            "two {all} say that they are {who}: {first} ({first_from}) and {second} ({from})",
+            "two {all} claim to be {who}: {first} ({first_from}) and {second} ({from})",
             "有两个{all_zh}自称为{who_zh}：{first}（{first_from}）和 {second}（{from}）"
         ),
         text!(
@@ -90,7 +89,7 @@ pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     Refusal::new(
         Id::MusterOtherJob,
         text!(
-            "node 0 there leads another job: {our_en}, and this node belongs to {en}",
+            "node 0 there leads another job: {our_en}; this node belongs to {en}",
             "那里的节点 0 属于另一个任务：{our_zh}，而本节点属于{zh}"
         ),
         text!(
@@ -110,7 +109,7 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     Refusal::new(
         Id::MusterNnodes,
         text!(
-            "{who} ({hostname}) counts {theirs} {all}, and {first} counts {ours}",
+            "{who} ({hostname}) counts {theirs} {all}, but {first} counts {ours}",
             "{who_zh}（{hostname}）认为共有 {theirs} 个{all_zh}，而{first_zh} 认为有 {ours} 个"
         ),
         text!(
@@ -141,7 +140,7 @@ pub(crate) fn wrong_purpose(ours: Purpose) -> Refusal {
         Verdict::Muster,
         Id::MusterJob,
         text!(
-            "node 0 is there with `ranklaunch {word}`, and this node is not",
+            "node 0 runs `ranklaunch {word}`, but this node does not",
             "节点 0 正在执行 `ranklaunch {word}`，而本节点不是"
         ),
         text!("start the same subcommand on all nodes", "请在所有节点执行相同的子命令"),
@@ -171,7 +170,7 @@ pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
     Some(Refusal::new(
         Id::MusterNofile,
         text!(
-            "node 0 may open {limit} files (hard limit), and a muster of {nnodes} nodes needs {needed}",
+            "node 0 may open {limit} files (hard limit), but a muster of {nnodes} nodes needs {needed}",
             "节点 0 最多可打开 {limit} 个文件（硬限制），而 {nnodes} 个节点的集结需要 {needed} 个"
         ),
         text!(

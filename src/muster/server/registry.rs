@@ -8,10 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::listener::{Arrival, ConnectionId, FrameSender};
-use crate::muster::protocol::cause::Memory;
 use crate::muster::protocol::codec;
-use crate::muster::protocol::messages::FromNode0;
-use crate::muster::protocol::summary::Seat;
+use crate::muster::protocol::{FromNode0, Memory, Seat};
 
 #[derive(Debug)]
 pub(crate) struct Member {

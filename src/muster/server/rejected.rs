@@ -109,14 +109,14 @@ impl Rejected {
             ),
             Rejection::Mode { theirs: true } => (
                 text!(
-                    "{from} has a secret (RANKLAUNCH_SECRET), and this node has none: rejected",
+                    "{from} has a secret (RANKLAUNCH_SECRET), but this node has none: rejected",
                     "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
                 ),
                 secret(),
             ),
             Rejection::Mode { theirs: false } => (
                 text!(
-                    "{from} has no secret (RANKLAUNCH_SECRET), and this node has one: rejected",
+                    "{from} has no secret (RANKLAUNCH_SECRET), but this node has one: rejected",
                     "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
                 ),
                 secret(),

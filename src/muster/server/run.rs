@@ -12,9 +12,7 @@ use super::registry::Registry;
 use crate::muster::clock::now;
 use crate::muster::config::Config;
 use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::agreement::Decide;
-use crate::muster::protocol::cause::{Cause, Loss};
-use crate::muster::protocol::messages::{FromMember, FromNode0};
+use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss};
 use crate::muster::session::{self, Command, Ends};
 
 /// After the first report: how long an earlier failure may take to be reported.

@@ -177,7 +177,7 @@ async fn without_the_secret_nobody_gets_in() {
         (secret("0123456789abcdef"), secret("fedcba9876543210")),
     ] {
         let port = port();
-        let sealed = theirs.is_some();
+        let encrypted = theirs.is_some();
         let patience = Duration::from_secs(2);
         let zero = Config { secret: ours, wait_timeout: patience, ..config(0, 2, port) };
         let one = Config { secret: theirs, wait_timeout: patience, ..config(1, 2, port) };
@@ -190,12 +190,12 @@ async fn without_the_secret_nobody_gets_in() {
         assert!(zero.hint.en.contains("RANKLAUNCH_SECRET"), "{zero:?}");
         assert_eq!(one.expect_err("shut out").id, Id::MusterSecret);
         // Nothing that the secret does not prove ends a node that has one.
-        assert_eq!(took >= patience, sealed, "{took:?}");
+        assert_eq!(took >= patience, encrypted, "{took:?}");
     }
 }
 
 #[tokio::test]
-async fn strangers_do_not_disturb() {
+async fn other_connections_do_not_disturb() {
     let port = port();
     let noise = async {
         for bytes in [

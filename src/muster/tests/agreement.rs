@@ -102,7 +102,7 @@ async fn a_success_stops_nobody_and_all_leave_together() {
 
 #[tokio::test]
 async fn a_node_that_dies_is_named_at_once_with_its_memory() {
-    // Sealed, since a reset must be noticed there as well.
+    // Encrypted, since a reset must be noticed there as well.
     let (mut zero, mut one, two) = three(|config| config.secret = secret("0123456789abcdef")).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(two);

@@ -77,7 +77,7 @@ async fn many_nodes_measure_to_their_neighbours_and_node_0_keeps_the_numbers() {
 }
 
 #[tokio::test]
-async fn a_listener_gives_a_stranger_nothing() {
+async fn a_listener_gives_an_unidentified_connection_nothing() {
     let mut target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], target.port()));
     target.serve(None, "the token".to_owned());
@@ -89,22 +89,22 @@ async fn a_listener_gives_a_stranger_nothing() {
     };
     let link = task("another token").run().await;
     assert!(link.speed().is_none(), "{link:?}");
-    // Noise, and a node of the job that has come to the wrong door.
-    let mut stranger = TcpStream::connect(address).await.expect("connected");
-    stranger.write_all(&[0u8; 4096]).await.expect("sent");
+    // Noise, and a node of the job that has come to the wrong port.
+    let mut other = TcpStream::connect(address).await.expect("connected");
+    other.write_all(&[0u8; 4096]).await.expect("sent");
     let mut answer = Vec::new();
-    let read = timeout(Duration::from_secs(10), stranger.read_to_end(&mut answer)).await;
+    let read = timeout(Duration::from_secs(10), other.read_to_end(&mut answer)).await;
     assert!(read.is_ok() && answer.is_empty(), "{answer:?}");
     let to_it =
         Config { wait_timeout: Duration::from_secs(1), ..check_config(1, 2, address.port()) };
     assert!(checked(to_it).await.is_err());
-    // The control: who shows the token is served, whatever came before.
+    // The control: a connection with the token is served, whatever came before.
     let link = task("the token").run().await;
     assert!(link.speed().is_some(), "{link:?}");
 }
 
 #[tokio::test]
-async fn who_comes_to_run_and_who_comes_to_check_do_not_meet() {
+async fn nodes_that_run_and_nodes_that_check_do_not_join() {
     let port = port();
     let zero = Config { wait_timeout: Duration::from_secs(3), ..check_config(0, 2, port) };
     let one = Config { wait_timeout: Duration::from_secs(1), ..config(1, 2, port) };

@@ -31,7 +31,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
     };
     let proof = quick(port).proof();
     assert!(proof > Duration::from_secs(5) && proof < Duration::from_secs(9), "{proof:?}");
-    let (left, sealed, waits) = tokio::join!(
+    let (left, encrypted, waits) = tokio::join!(
         looking(quick(port)),
         looking(Config { secret: secret("0123456789abcdef"), ..quick(port) }),
         looking(Config { without: Without::Wait, ..quick(port) }),
@@ -40,7 +40,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
     assert!(matches!(joined, Ok(Joined::Alone(_))), "{joined:?}");
     assert!(took >= proof, "{took:?}");
     assert!(lines[0].contains("is torch's store: node 0 runs torchrun"), "{lines:?}");
-    for (joined, took, _) in [sealed, waits] {
+    for (joined, took, _) in [encrypted, waits] {
         let refusal = joined.expect_err("waited");
         assert_eq!((refusal.verdict.code(), refusal.id), (88, Id::MusterStore));
         assert!(took >= Duration::from_secs(10), "{took:?}");
@@ -51,7 +51,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
 async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
     const PLACE: &[u8] = b"ranklaunch/job";
     let patience = Duration::from_secs(6);
-    let sealed = secret("0123456789abcdef");
+    let encrypted = secret("0123456789abcdef");
     let other = JobKey { job: Some("another".to_owned()), port: 1, nnodes: 4 };
     let own = JobKey { job: None, port: 1, nnodes: 2 };
     let rows = [
@@ -59,7 +59,7 @@ async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
         (own.encode(), PLACE, None, 88, "this job's running attempt"),
         // Another job's ends it, unless a secret would have to prove the word.
         (other.encode(), PLACE, None, 87, "job another; this node belongs to job ours"),
-        (other.encode(), PLACE, sealed, 88, "is the store of another job: job another"),
+        (other.encode(), PLACE, encrypted, 88, "is the store of another job: job another"),
         // Somebody's plain job that is complete is not ours either.
         (Vec::new(), b"/none/torchelastic/role_info/1", None, 87, "has a node 1 already"),
     ];
@@ -104,10 +104,10 @@ async fn answering(bytes: &'static [u8]) -> u16 {
 async fn silence_versions_and_other_programs_are_waited_out_and_named() {
     const SECRET: Option<&str> = Some("0123456789abcdef");
     let rows: [(&'static [u8], Option<&str>, &str, Id); 6] = [
-        (b"", None, "takes connections and says nothing", Id::MasterReach),
+        (b"", None, "accepts connections but does not answer", Id::MasterReach),
         (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", Id::MusterVersion),
         (b"rkl/mu\x09\x00\x01", SECRET, "whose version does not fit", Id::MusterVersion),
-        (b"rkl/mu\x04\x00\x02", SECRET, "and node 0 (127.0.0.1:", Id::MusterSecret),
+        (b"rkl/mu\x04\x00\x02", SECRET, "but node 0 (127.0.0.1:", Id::MusterSecret),
         (b"HTTP/1.1 400 No\r\n\r\n", None, "is an HTTP server: another", Id::MasterReach),
         (b"+PONG and more\r\n", None, "does not answer as node 0", Id::MasterReach),
     ];
