@@ -56,7 +56,7 @@ lint: linker
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 rustdoc: linker
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 docs: linker
 	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test documents pages

@@ -5,6 +5,12 @@
 //! means is decided in `settings`, where flag, variable and profile share one
 //! parser; nothing here may read a file, the environment or a default.
 
+#![expect(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_html_tags,
+    reason = "the comments of options are help for a terminal"
+)]
+
 mod chinese;
 mod completions;
 mod foreign;
@@ -25,7 +31,7 @@ use crate::verdict::Refusal;
 /// How the embedded probe was built (its glibc floor), where the build says so.
 pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
 
-/// The argument of `explain`, by its name in the list of values for [`completions`].
+/// The argument of `explain`, by its name in the list of values for [`completions`](fn@completions).
 pub const EXPLAINED: &str = "ids";
 
 /// What is to be done.

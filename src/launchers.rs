@@ -221,7 +221,7 @@ pub fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
 }
 
 /// The launcher that a whole command line runs, and the position of its first argument, whatever
-/// stands before it ([`prefixes`]). `accelerate config` launches nothing.
+/// stands before it ([`prefixes`](fn@prefixes)). `accelerate config` launches nothing.
 pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
     let (launcher, at) = if let Some(from) = python_at(argv) {
         let run = python_program(argv.get(from..)?)?;

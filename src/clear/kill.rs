@@ -1,4 +1,4 @@
-//! Ending what [`find`](super::find) found stale: TERM, a wait, KILL, a wait.
+//! Ending what [`find`](mod@super::find) found stale: TERM, a wait, KILL, a wait.
 //!
 //! A signal goes to the process that was found, and never to a stranger who got its
 //! pid since (see [`crate::signal`]).
@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// left alone is in the report and told by whoever asked.
 ///
 /// # Errors
-/// [`Verdict::Stale`] with every process that outlived KILL, its state and the
+/// `Verdict::Stale` with every process that outlived KILL, its state and the
 /// kernel function that holds it.
 pub fn clear(
     host: &Host,

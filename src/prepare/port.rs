@@ -20,7 +20,7 @@ pub fn free_port(address: IpAddr) -> io::Result<u16> {
 /// Whether torch's store could listen on `port`.
 ///
 /// # Errors
-/// [`Verdict::PortInUse`] with the owner where it can be seen.
+/// `Verdict::PortInUse` with the owner where it can be seen.
 pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
     let Err(cause) = on_all_addresses(port) else { return Ok(()) };
     let cause = io::Error::from(cause);

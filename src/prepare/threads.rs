@@ -67,7 +67,7 @@ fn two_at_once() -> io::Result<()> {
 /// late, since a rank whose output nobody can read dies of its first line.
 ///
 /// # Errors
-/// [`Verdict::Limit`] with what is needed and what could be had.
+/// `Verdict::Limit` with what is needed and what could be had.
 pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     let needed = FILES + ranks.saturating_mul(FILES_PER_RANK);
     let (got, error) = files(needed);

@@ -40,7 +40,7 @@ pub struct Launch {
     pub exec_timeout: Duration,
     /// The only rank keeps our stdin, stdout and stderr; nothing of it is captured.
     pub interactive: bool,
-    /// Names the job in [`JOB_MARK`](super::JOB_MARK); no colon.
+    /// Names the job in [`JOB_MARK`]; no colon.
     pub job: String,
     /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
     pub bindings: Vec<Option<CpuList>>,

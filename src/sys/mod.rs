@@ -4,12 +4,12 @@
 //! - rustix: descriptors, processes, pidfd, poll, sockets with their options and ancillary data,
 //!   terminals' foreground size, resource limits. It is the rule, and needs no reason.
 //! - nix: only what rustix cannot do. Signal sets, dispositions and signalfd ([`signals`],
-//!   [`signal_queue`]), fork ([`process`], [`start`]), process groups and sessions ([`session`]) and
+//!   [`signal_queue`]), fork ([`process`], [`start`](mod@start)), process groups and sessions ([`session`]) and
 //!   the peer of a socket ([`socket`]), whose numbers are 0 when they belong to another PID namespace
 //!   and then are no [`Pid`], interfaces (`observe/network.rs`), terminal modes
 //!   (`supervise/terminal.rs`). libc through nix, here only.
 //!
-//! So there is one [`Pid`], one [`Signal`] and one [`poll`], and all rooms take them from here. In
+//! So there is one [`Pid`], one [`Signal`] and one [`poll`](fn@poll), and all rooms take them from here. In
 //! data (packets, reports, maps) a pid is an `i32`, a signal its number: real-time signals have no
 //! name. `tests/dependencies.rs` holds the rule.
 //!

@@ -72,7 +72,7 @@ pub(crate) fn say(text: &str) {
     let _ = std::io::stderr().lock().write_all(printable(text).as_bytes());
 }
 
-/// The same on standard output, for people. What programs read goes through [`print`].
+/// The same on standard output, for people. What programs read goes through [`print`](fn@print).
 pub(crate) fn show(text: &str) {
     print(printable(text).as_bytes());
 }
