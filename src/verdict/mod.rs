@@ -13,94 +13,63 @@ use crate::text;
 pub use family::Family;
 pub use ids::{Exit, Id, Use, Usual, Where};
 
-/// The launcher's own verdicts, each with its exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// 64: bad flag, profile or argument.
-    Usage,
-    /// 65: membership half-given or contradictory.
-    Membership,
-    /// 66: no legal layout.
-    Layout,
-    /// 67: python or torch unusable.
-    Python,
-    /// 68: the engine failed before any rank began.
-    EngineStart,
-    /// 70: internal error.
-    Internal,
-    /// 80: GPUs missing or fewer than asked for.
-    GpuCount,
-    /// 81: GPU fault: lost, reset required, driver mismatch, NVML hung.
-    GpuFault,
-    /// 82: NVSwitch fabric not ready.
-    GpuFabric,
-    /// 83: a stale process cannot be killed, or GPU memory is still held.
-    Stale,
-    /// 84: a limit of the container that was made a failure.
-    Limit,
-    /// 85: the master's name does not resolve.
-    MasterName,
-    /// 86: the master does not answer.
-    MasterReach,
-    /// 87: port in use.
-    PortInUse,
-    /// 88: muster failed.
-    Muster,
-    /// 89: RDMA required and unusable.
-    Rdma,
-    /// 91: no progress.
-    NoProgress,
-    /// 92: stopped because another node failed for good.
-    OtherNode,
+/// `Name = code, …`, in the order of the codes.
+macro_rules! verdicts {
+    ($($(#[$words:meta])* $name:ident = $code:literal,)*) => {
+        /// The launcher's own verdicts, each with its exit code.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Verdict { $($(#[$words])* $name,)* }
+
+        impl Verdict {
+            /// Every verdict, in the order of the codes.
+            pub const ALL: &[Verdict] = &[$(Verdict::$name,)*];
+
+            /// The process exit code, 64–127.
+            pub const fn code(self) -> i32 {
+                match self { $(Verdict::$name => $code,)* }
+            }
+        }
+    };
 }
 
-impl Verdict {
-    /// Every verdict, in the order of the codes.
-    pub const ALL: &[Verdict] = &[
-        Verdict::Usage,
-        Verdict::Membership,
-        Verdict::Layout,
-        Verdict::Python,
-        Verdict::EngineStart,
-        Verdict::Internal,
-        Verdict::GpuCount,
-        Verdict::GpuFault,
-        Verdict::GpuFabric,
-        Verdict::Stale,
-        Verdict::Limit,
-        Verdict::MasterName,
-        Verdict::MasterReach,
-        Verdict::PortInUse,
-        Verdict::Muster,
-        Verdict::Rdma,
-        Verdict::NoProgress,
-        Verdict::OtherNode,
-    ];
-
-    /// The process exit code, 64–127.
-    pub const fn code(self) -> i32 {
-        match self {
-            Verdict::Usage => 64,
-            Verdict::Membership => 65,
-            Verdict::Layout => 66,
-            Verdict::Python => 67,
-            Verdict::EngineStart => 68,
-            Verdict::Internal => 70,
-            Verdict::GpuCount => 80,
-            Verdict::GpuFault => 81,
-            Verdict::GpuFabric => 82,
-            Verdict::Stale => 83,
-            Verdict::Limit => 84,
-            Verdict::MasterName => 85,
-            Verdict::MasterReach => 86,
-            Verdict::PortInUse => 87,
-            Verdict::Muster => 88,
-            Verdict::Rdma => 89,
-            Verdict::NoProgress => 91,
-            Verdict::OtherNode => 92,
-        }
-    }
+verdicts! {
+    /// 64: bad flag, profile or argument.
+    Usage = 64,
+    /// 65: membership half-given or contradictory.
+    Membership = 65,
+    /// 66: no legal layout.
+    Layout = 66,
+    /// 67: python or torch unusable.
+    Python = 67,
+    /// 68: the engine failed before any rank began.
+    EngineStart = 68,
+    /// 70: internal error.
+    Internal = 70,
+    /// 80: GPUs missing or fewer than asked for.
+    GpuCount = 80,
+    /// 81: GPU fault: lost, reset required, driver mismatch, NVML hung.
+    GpuFault = 81,
+    /// 82: NVSwitch fabric not ready.
+    GpuFabric = 82,
+    /// 83: a stale process cannot be killed, or GPU memory is still held.
+    Stale = 83,
+    /// 84: a limit of the container that was made a failure.
+    Limit = 84,
+    /// 85: the master's name does not resolve.
+    MasterName = 85,
+    /// 86: the master does not answer.
+    MasterReach = 86,
+    /// 87: port in use.
+    PortInUse = 87,
+    /// 88: muster failed.
+    Muster = 88,
+    /// 89: RDMA required and unusable.
+    Rdma = 89,
+    /// 91: no progress.
+    NoProgress = 91,
+    /// 92: stopped because another node failed for good.
+    OtherNode = 92,
 }
 
 /// Whose end a verdict speaks of: tells a script's own code 66 from the launcher's.
