@@ -6,45 +6,35 @@
 //! What cannot be replayed (routes, sockets, probes) asks [`Host::is_live`].
 //! What is read can be recorded, so that another machine can replay it.
 
+mod links;
 mod recorder;
+mod root;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs::Metadata;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::sys;
+use links::follow;
+use root::Root;
 
+pub(crate) use links::normal;
+use recorder::ANSWERS;
 pub use recorder::Recorder;
 
 /// Where a capture keeps the environment, in the kernel's own form (proc_pid_environ(5)).
 pub const ENVIRONMENT: &str = "/proc/self/environ";
 
-/// Where a capture keeps answers that are no file's content. A live node has no such folder.
-const ANSWERS: &str = "/run/ranklaunch";
-
 fn answer_path(name: &str) -> String {
     format!("{ANSWERS}/{name}.json")
-}
-
-/// The path without `.` and `..`: `/a/b/../c` is `/a/c`. Links are not looked at.
-pub(crate) fn normal(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            part => plain.push(part),
-        }
-    }
-    plain
 }
 
 /// What [`Host::hide`] took out of the environment.
@@ -53,7 +43,7 @@ static HIDDEN: OnceLock<(OsString, OsString)> = OnceLock::new();
 /// Root path and environment of one node.
 #[derive(Debug, Clone)]
 pub struct Host {
-    root: Option<PathBuf>,
+    root: Option<Arc<Root>>,
     environment: Arc<BTreeMap<OsString, OsString>>,
     recorder: Option<Arc<Recorder>>,
     trail: Option<Trail>,
@@ -93,15 +83,15 @@ impl Host {
 
     /// A node whose files lie below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
-        let (root, environment) = (Some(root.into()), Arc::new(environment));
+        let (root, environment) = (Some(Arc::new(Root::new(root.into()))), Arc::new(environment));
         Host { root, environment, recorder: None, trail: None, folder: None }
     }
 
     /// The same environment with the files below `root`. A capture brings its own
     /// environment; then only what is said to us now stays of this process's.
     pub fn with_root(self, root: impl Into<PathBuf>) -> Host {
-        let mut host = Host { root: Some(root.into()), ..self };
-        if let Ok(block) = std::fs::read(host.path(ENVIRONMENT)) {
+        let mut host = Host { root: Some(Arc::new(Root::new(root.into()))), ..self };
+        if let Ok(block) = host.bytes(Path::new(ENVIRONMENT)) {
             let ours = |name: &OsString| name.as_bytes().starts_with(b"RANKLAUNCH_");
             let environment = Arc::make_mut(&mut host.environment);
             environment.retain(|name, _| ours(name));
@@ -167,14 +157,42 @@ impl Host {
         self.at(path);
         match &self.root {
             None => path.to_owned(),
-            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
+            Some(root) => root.place(path),
         }
+    }
+
+    /// `path` without links. A part that does not exist stays as it is.
+    pub fn resolve(&self, path: &Path) -> PathBuf {
+        self.at(path);
+        let real = match &self.root {
+            Some(root) => root.resolve(path),
+            None => follow(path, |link| {
+                let target = std::fs::read_link(link).ok()?;
+                self.seen(link);
+                Some(target)
+            }),
+        };
+        real.unwrap_or_else(|| path.to_owned())
+    }
+
+    /// The target of a link, as it is in the link.
+    pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        let folder = path.parent().unwrap_or(path);
+        std::fs::read_link(self.path(folder).join(path.file_name().unwrap_or_default()))
+    }
+
+    fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.at(path);
+        let Some(root) = &self.root else { return std::fs::read(path) };
+        let mut bytes = Vec::new();
+        root.open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// The file's bytes as text, invalid UTF-8 replaced.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let path = path.as_ref();
-        let bytes = std::fs::read(self.path(path))?;
+        let bytes = self.bytes(path)?;
         if let Some(recorder) = &self.recorder {
             recorder.read(path, &bytes);
         }
@@ -184,11 +202,15 @@ impl Host {
     /// The names in a folder, sorted; empty when the folder is missing or unreadable.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
-        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
-        let mut names: Vec<String> = entries
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
+        self.at(path);
+        let names: io::Result<Vec<OsString>> = match &self.root {
+            None => std::fs::read_dir(path)
+                .map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()),
+            Some(root) => root.list(path),
+        };
+        let Ok(names) = names else { return Vec::new() };
+        let mut names: Vec<String> =
+            names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
         names.sort();
         if let Some(recorder) = &self.recorder {
             recorder.listed(path, &names);
@@ -198,24 +220,33 @@ impl Host {
 
     /// Whether something is there, links followed.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
-        let there = self.path(&path).exists();
+        let there = self.metadata(&path).is_some();
         if there {
             self.seen(path);
         }
         there
     }
 
+    /// What is there, links followed.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
+        let path = path.as_ref();
+        self.at(path);
+        match &self.root {
+            None => std::fs::metadata(path).ok(),
+            Some(root) => root.open(path, OFlags::PATH).ok()?.metadata().ok(),
+        }
+    }
+
     /// The folder or file behind `path`, links followed, as a path of this host.
     pub fn real_path(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
-        let real = std::fs::canonicalize(self.path(&path)).ok()?;
+        let path = path.as_ref();
+        self.at(path);
+        let real = match &self.root {
+            None => std::fs::canonicalize(path).ok()?,
+            Some(root) => root.resolve(path).filter(|_| self.metadata(path).is_some())?,
+        };
         self.seen(path);
-        match &self.root {
-            None => Some(real),
-            Some(root) => {
-                let root = std::fs::canonicalize(root).ok()?;
-                Some(Path::new("/").join(real.strip_prefix(root).ok()?))
-            }
-        }
+        Some(real)
     }
 
     /// Tells the recorder of something whose being there counts, and not its content.

@@ -59,3 +59,5 @@ pub mod supervise;
 )]
 pub mod sys;
 pub mod verdict;
+pub mod version;
+pub mod watch;

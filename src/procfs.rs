@@ -327,7 +327,7 @@ fn descriptors(host: &Host, pid: i32) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 fn link(host: &Host, pid: i32, name: &str) -> Option<PathBuf> {
-    std::fs::read_link(host.path(format!("/proc/{pid}/{name}"))).ok()
+    host.read_link(Path::new(&format!("/proc/{pid}/{name}"))).ok()
 }
 
 fn bytes(host: &Host, pid: i32, name: &str) -> Option<Vec<u8>> {

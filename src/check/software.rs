@@ -5,6 +5,7 @@ use crate::lang::Text;
 use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
 use crate::verdict::Id;
+use crate::version::Version;
 
 pub(super) const JUDGES: &[Judged] = &[
     (Id::ScriptFile, script),
@@ -111,13 +112,7 @@ fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
 }
 
 /// NCCL versions that take host memory by NUMA node and have no way back.
-const NEEDS_NUMA: std::ops::Range<(u32, u32, u32)> = (2, 23, 0)..(2, 26, 5);
-
-/// `2.26.2` → (2, 26, 2)
-fn version(text: &str) -> Option<(u32, u32, u32)> {
-    let mut parts = text.split('.').map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
-}
+const NEEDS_NUMA: std::ops::Range<Version> = Version::new(2, 23, 0)..Version::new(2, 26, 5);
 
 fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(blocked) = evidence.facts.state.numa_blocked else {
@@ -133,7 +128,7 @@ fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
         "请设置 NCCL_CUMEM_HOST_ENABLE=0、将 NCCL 升级到 2.26.5，或使用 docker run --cap-add SYS_NICE"
     );
     let set = evidence.facts.environment.get("NCCL_CUMEM_HOST_ENABLE");
-    match nccl.and_then(version) {
+    match nccl.and_then(|nccl| nccl.parse().ok()) {
         Some(found)
             if NEEDS_NUMA.contains(&found)
                 && evidence.on_gpus() > 0
@@ -172,7 +167,7 @@ fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
         )
     };
     if let (Some(compat), Some(driver)) = (&found.driver, &gpus.driver_version)
-        && let (Some(old), Some(new)) = (version(compat), version(driver))
+        && let (Ok(old), Ok(new)) = (compat.parse::<Version>(), driver.parse::<Version>())
         && old <= new
     {
         return vec![Finding::bad(

@@ -11,14 +11,14 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::normal;
+use super::links::{follow, normal};
 use crate::mask::{mask_args, mask_file, mask_value};
 
-/// The kernel's own limit of links in one path (path_resolution(7)).
-const LINKS: usize = 40;
+/// Where a capture keeps answers that are no file's content. A live node has no such folder.
+pub(super) const ANSWERS: &str = "/run/ranklaunch";
 
 /// What is at a path, by what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,28 +89,12 @@ impl Recorder {
 
     /// `path` with its links resolved, each of them kept.
     fn walk(&self, path: &Path) -> PathBuf {
-        let mut done = PathBuf::from("/");
-        let mut left: Vec<OsString> = parts(path);
-        let mut links = 0;
-        while let Some(part) = left.pop() {
-            if part == ".." {
-                done.pop();
-                continue;
-            }
-            done.push(&part);
-            let Ok(target) = fs::read_link(&done) else { continue };
-            links += 1;
-            if links > LINKS {
-                return path.to_owned();
-            }
-            self.put(done.clone(), Entry::Link(target.clone()));
-            done.pop();
-            if target.is_absolute() {
-                done = PathBuf::from("/");
-            }
-            left.extend(parts(&target));
-        }
-        done
+        let real = follow(path, |link| {
+            let target = fs::read_link(link).ok()?;
+            self.put(link.to_owned(), Entry::Link(target.clone()));
+            Some(target)
+        });
+        real.unwrap_or_else(|| path.to_owned())
     }
 
     /// The stronger of two entries stays: content over presence, absence over both.
@@ -167,20 +151,6 @@ fn parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// The parts of a path, last first.
-fn parts(path: &Path) -> Vec<OsString> {
-    let mut parts: Vec<OsString> = path
-        .components()
-        .filter_map(|part| match part {
-            Component::Normal(name) => Some(name.to_owned()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        })
-        .collect();
-    parts.reverse();
-    parts
-}
-
 /// The target of the link at `path`, written so that it stays below the copied root.
 fn inside(path: &Path, target: &Path) -> PathBuf {
     let Ok(below) = target.strip_prefix("/") else { return target.to_owned() };
@@ -221,7 +191,7 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
                 .collect()
         }
         // Answers of ours hold no setting, and files of the kernel none either.
-        _ if ["/proc", "/sys", super::ANSWERS].iter().any(|folder| path.starts_with(folder)) => {
+        _ if ["/proc", "/sys", ANSWERS].iter().any(|folder| path.starts_with(folder)) => {
             bytes.to_vec()
         }
         _ => match std::str::from_utf8(bytes) {

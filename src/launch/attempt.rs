@@ -22,7 +22,7 @@ use crate::deadline::{in_thread, with_deadline_async};
 use crate::lang::Text;
 use crate::logs::{self, Level, LogFolder, Logs, LogsConfig};
 use crate::observe::counters::{self, Counters, Growth};
-use crate::observe::{AccelerateConfig, OomWatch};
+use crate::observe::{AccelerateConfig, OomWatch, limits};
 use crate::plan::{Plan, RunIdentity};
 use crate::prepare;
 use crate::report::closing::{self, Closing};
@@ -33,6 +33,7 @@ use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
+use crate::watch::{self, Pace, Sampler, Sampling};
 
 /// How long the console may take for what was said before a prompt.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -59,6 +60,7 @@ struct Over {
     planned: Planned,
     clock: Clock,
     ending: Ending,
+    sampling: Sampling,
 }
 
 /// One attempt, to the closing block.
@@ -154,12 +156,18 @@ impl Attempt {
         guard: Guard<'_>,
         dispositions: Dispositions,
     ) -> Over {
-        let Attempt { identity, plan, logs, oom, scratch, .. } = self;
+        let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
         let launch = launch(context, ready, plan, identity, dispositions, scratch);
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
         let mut pipes = Pipes { logs, say: &say };
+        let sampler = sampler(context, folder.as_deref());
         let mut notice = |notice: Notice| {
+            match &notice {
+                Notice::RankStarted { rank, pid } => sampler.began(rank.global, *pid),
+                Notice::RankEnded { rank, .. } => sampler.ended(rank.global),
+                _ => {}
+            }
             if matches!(notice, Notice::Stopping { .. }) {
                 oom.note(&context.host);
             }
@@ -186,6 +194,7 @@ impl Attempt {
                     .await
             }
         };
+        let sampling = sampler.end();
         let clock = Clock::of(context.settings.grace.value, outcome.as_ref().ok());
         // In a thread: the other nodes may wait for a word of this one meanwhile.
         let reading = Arc::clone(logs);
@@ -195,7 +204,7 @@ impl Attempt {
             Ok(outcome) => read_engine(context, judge(outcome), logs, identity.master_port),
             Err((program, error)) => report::refused(&not_started(program, error)),
         };
-        Over { outcome: outcome.ok(), planned, clock, ending }
+        Over { outcome: outcome.ok(), planned, clock, ending, sampling }
     }
 
     /// Says the verdict; what is still to be written.
@@ -208,7 +217,7 @@ impl Attempt {
         last_lines: Vec<String>,
     ) -> Rest {
         let Attempt { number, started, identity, plan, folder, logs, counters, oom, .. } = self;
-        let Over { outcome, clock, .. } = over;
+        let Over { outcome, clock, sampling, .. } = over;
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
         let engine = plan.engine.row().name;
@@ -239,7 +248,7 @@ impl Attempt {
             link_errors,
             lang,
         };
-        Rest { clock, logs, folder, record }
+        Rest { clock, logs, folder, record, sampling }
     }
 }
 
@@ -273,6 +282,16 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
         ),
         ..ending
     }
+}
+
+/// Samples of the node and its ranks, in the journal.
+fn sampler(context: &Context, folder: Option<&LogFolder>) -> Sampler {
+    let host = Arc::clone(&context.host);
+    let node = watch::Node {
+        log_folder: folder.map(LogFolder::path),
+        group_memory: Box::new(move || limits::memory_in_use(&host)),
+    };
+    Sampler::start(node, Pace::STANDARD, context.journal.keeper())
 }
 
 /// The error counters of the HCAs that the job uses, as they are before it.

@@ -18,6 +18,7 @@ use crate::logs::{Level, LogFolder, Logs, LogsSummary};
 use crate::report::files::RunRecord;
 use crate::supervise::EndStep;
 use crate::text;
+use crate::watch::Sampling;
 
 /// A disk that takes everything within this time needs one record only.
 const QUICK: Duration = Duration::from_millis(100);
@@ -29,43 +30,55 @@ pub(super) struct Rest {
     pub(super) folder: Option<Arc<LogFolder>>,
     /// run.json without the account of the logs.
     pub(super) record: RunRecord,
+    pub(super) sampling: Sampling,
 }
 
 impl Rest {
     /// Writes all of it out.
     pub(super) async fn finish(self, context: &Context) {
-        let Rest { clock, logs, folder, mut record } = self;
-        let left = clock.left(EndStep::Logs);
-        let writing = Arc::clone(&logs);
-        let write_out = in_thread(move || writing.write_out(left));
-        let Some(folder) = folder else { return write_out.await };
-        tokio::pin!(write_out);
-        let mut early = None;
-        let quick = tokio::time::timeout(QUICK.min(left / 4), &mut write_out).await;
-        if quick.is_err() {
-            // Whoever kills us meanwhile leaves a record that counts what is not written yet.
-            let summary = logs.summary();
-            record.logs = account(&summary, context.lang());
-            let patience = clock.left_for_answer(EndStep::Record);
-            let ((), written) = tokio::join!(write_out, write(&folder, &record, patience));
-            early = Some((summary, written));
-        }
+        let Rest { clock, logs, folder, record, sampling } = self;
+        write_out(context, clock, logs, folder, record).await;
+        sampling.finish(clock.left_for_answer(EndStep::Record)).await;
+    }
+}
+
+async fn write_out(
+    context: &Context,
+    clock: Clock,
+    logs: Arc<Logs>,
+    folder: Option<Arc<LogFolder>>,
+    mut record: RunRecord,
+) {
+    let left = clock.left(EndStep::Logs);
+    let writing = Arc::clone(&logs);
+    let write_out = in_thread(move || writing.write_out(left));
+    let Some(folder) = folder else { return write_out.await };
+    tokio::pin!(write_out);
+    let mut early = None;
+    let quick = tokio::time::timeout(QUICK.min(left / 4), &mut write_out).await;
+    if quick.is_err() {
+        // Whoever kills us meanwhile leaves a record that counts what is not written yet.
         let summary = logs.summary();
-        let written = match early {
-            Some((early, written)) if early == summary => written,
-            _ => {
-                record.logs = account(&summary, context.lang());
-                write(&folder, &record, clock.left_for_answer(EndStep::Record)).await
-            }
-        };
-        if let Err(error) = written {
-            let path = folder.node_path();
-            let path = path.display();
-            context.say(&text!(
-                "cannot write run.json in {path}: {error}",
-                "无法在 {path} 写入 run.json：{error}"
-            ));
+        record.logs = account(&summary, context.lang());
+        let patience = clock.left_for_answer(EndStep::Record);
+        let ((), written) = tokio::join!(write_out, write(&folder, &record, patience));
+        early = Some((summary, written));
+    }
+    let summary = logs.summary();
+    let written = match early {
+        Some((early, written)) if early == summary => written,
+        _ => {
+            record.logs = account(&summary, context.lang());
+            write(&folder, &record, clock.left_for_answer(EndStep::Record)).await
         }
+    };
+    if let Err(error) = written {
+        let path = folder.node_path();
+        let path = path.display();
+        context.say(&text!(
+            "cannot write run.json in {path}: {error}",
+            "无法在 {path} 写入 run.json：{error}"
+        ));
     }
 }
 

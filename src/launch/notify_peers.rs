@@ -11,7 +11,7 @@ use crate::deadline::with_deadline;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::{self, Config, Declined, Purpose};
-use crate::observe::{self, Contract, Facts, GpuFacts};
+use crate::observe::{self, Contract, Facts, Field, GpuFacts};
 use crate::plan::{self, Notes};
 use crate::settings::{self, Settings};
 use crate::text;
@@ -87,8 +87,8 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
 
 /// None where no variable speaks of other nodes.
 fn nobody_told(contract: &Contract) -> Option<Text> {
-    let Contract { nnodes, world_size, master_addr, .. } = contract;
-    nnodes.as_ref().or(world_size.as_ref()).or(master_addr.as_ref())?;
+    let about_others = [Field::Nnodes, Field::WorldSize, Field::MasterAddr];
+    about_others.into_iter().find_map(|field| contract.first(field))?;
     Some(text!(
         "other nodes are not told, since this node does not know its place in the job; they wait for it until their deadline (--wait-timeout)",
         "无法通知其他节点，因为本节点不知道自己在任务中的位置；它们会一直等待到期限（--wait-timeout）"

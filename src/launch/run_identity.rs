@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::observe::Contract;
+use crate::observe::{Contract, Field};
 use crate::plan::{Plan, RunIdentity};
 use crate::random;
 use crate::verdict::Refusal;
@@ -17,7 +17,7 @@ pub(super) fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdenti
     let timestamp = now
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .map_err(|error| Refusal::internal(&error.to_string()))?;
-    let job = contract.job_id.as_ref().map_or("run", |claim| claim.value.as_str());
+    let job = contract.first(Field::JobId).map_or("run", |claim| claim.value.as_str());
     let job: String = job
         .chars()
         .take(48)

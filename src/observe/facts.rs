@@ -43,32 +43,15 @@ pub struct Facts {
 pub struct Contract {
     /// Id of the contract with the most specific evidence (`kubeflow-pytorchjob`); `none` without any.
     pub platform: String,
-    pub nnodes: Option<Claim>,
-    pub node_rank: Option<Claim>,
-    /// WORLD_SIZE and RANK where nothing more specific says what they count.
-    pub world_size: Option<Claim>,
-    pub rank: Option<Claim>,
-    pub master_addr: Option<Claim>,
-    pub master_port: Option<Claim>,
-    /// Processes per node: a number, or `auto`, `gpu`, `cpu`.
-    pub nproc: Option<Claim>,
-    /// GPUs that the platform says this node has.
-    pub gpu_count: Option<Claim>,
-    /// c10d endpoint of an elastic job, `host:port`.
-    pub rdzv_endpoint: Option<Claim>,
-    /// The platform's job id, for the run id and the job key.
-    pub job_id: Option<Claim>,
-    /// The pod's grace period in seconds, where the platform exports it.
-    pub grace_seconds: Option<Claim>,
     /// A living ancestor that is torchrun: pid and command line.
     pub inside_torchrun: Option<(i32, String)>,
     /// LOCAL_RANK and the like that are set without a torchrun above us.
     pub stale_rank_variables: Vec<String>,
     /// PET_* variables, which never reach the engine.
     pub pet_variables: Vec<String>,
+    /// What to know about this platform.
     pub warnings: Vec<Warning>,
     /// Every claim of every contract whose variables are present, strongest first.
-    /// The fields above are its first entries.
     #[serde(default)]
     pub evidence: Vec<Evidence>,
     /// The master port that this platform means when it gives none.
@@ -80,6 +63,15 @@ pub struct Contract {
     /// Names and addresses by which this node knows itself.
     #[serde(default)]
     pub own_names: Vec<String>,
+}
+
+impl Contract {
+    /// The strongest claim of a field that says something, else the strongest that is blank.
+    pub fn first(&self, field: Field) -> Option<&Claim> {
+        let of_field = || self.evidence.iter().filter(|found| found.field == field);
+        let spoken = of_field().find(|found| !found.claim.is_blank());
+        spoken.or_else(|| of_field().next()).map(|found| &found.claim)
+    }
 }
 
 /// A variable and its value, unparsed, so that a refusal can quote both.
@@ -134,7 +126,6 @@ pub enum Field {
     /// CPUs that the platform gives to this task, whether or not it binds to them.
     Cpus,
     JobId,
-    GraceSeconds,
 }
 
 /// How the value of a variable becomes the value of a field.
@@ -144,8 +135,6 @@ pub enum Reading {
     Plain,
     /// `n` or `min:max`.
     Range,
-    /// Counted from 1.
-    OneBased,
     /// Number of entries of a list (JSON, or separated by commas or white space).
     ListLength,
     FirstOfList,
@@ -370,7 +359,6 @@ pub struct Hca {
     pub numa_node: Option<u32>,
     /// The uverbs node can be opened read-write by us.
     pub openable: bool,
-    pub virtual_function: bool,
     pub ports: Vec<HcaPort>,
     /// A virtual function's physical one, by PCI address.
     #[serde(default)]

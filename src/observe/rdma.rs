@@ -43,7 +43,6 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
                 pci: address,
                 openable: opens,
                 // Only a virtual function has a link to its physical one.
-                virtual_function: host.exists(format!("{device}/physfn")),
                 ipv6_only: is_ipv6_only(host, &name),
                 ports: ports(host, &name),
                 name,
@@ -249,7 +248,7 @@ mod tests {
                 roce_v2_gid: false,
             }]
         );
-        assert!(!roce.openable && !roce.virtual_function && vf.virtual_function);
+        assert!(!roce.openable);
         let gid = |hca: &Hca| hca.ports.iter().map(|port| port.roce_v2_gid).collect::<Vec<_>>();
         assert_eq!((gid(roce), gid(vf)), (vec![false], vec![true]));
         assert!(roce.ports.iter().all(|port| !port.active));

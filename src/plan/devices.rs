@@ -10,7 +10,7 @@ mod choose;
 pub use choose::{Chosen, Wish, choose};
 
 use crate::lang::Text;
-use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, VisibleGpu};
+use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, VisibleGpu};
 use crate::plan::notes::Notes;
 use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};
@@ -92,7 +92,7 @@ pub fn capacity(
 /// that sets CUDA_VISIBLE_DEVICES): it sees fewer than there are tasks, and there are more.
 pub(crate) fn has_own_gpus(facts: &Facts, task: &Task) -> bool {
     let visible = facts.gpus.visible.len();
-    let counted = facts.contract.gpu_count.as_ref();
+    let counted = facts.contract.first(Field::GpuCount);
     let counted = counted.and_then(|claim| claim.value.trim().parse::<usize>().ok()).unwrap_or(0);
     visible > 0
         && visible < task.of as usize

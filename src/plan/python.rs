@@ -11,6 +11,7 @@ use crate::plan::notes::Notes;
 use crate::settings::{Engine, Program, Settings};
 use crate::text;
 use crate::verdict::{Id, Severity, Warning};
+use crate::version::Version;
 
 /// Whether engine or program needs an interpreter of ours.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
@@ -97,8 +98,8 @@ pub(crate) fn check(
             ),
         );
     };
-    let major = cuda.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    if let (Some(major), Some((driver, minor))) = (major, facts.gpus.cuda_driver_version)
+    if let (Ok(Version { major, .. }), Some((driver, minor))) =
+        (cuda.parse(), facts.gpus.cuda_driver_version)
         && major > driver
         // Forward compatibility brings a libcuda that is newer than the driver.
         && facts.state.compat.is_none()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments;
-use crate::observe::{Facts, Gpu};
+use crate::observe::{Facts, Field, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::engine::accelerate;
 use crate::plan::environment::Decided;
@@ -345,7 +345,7 @@ fn shared_id(
     scope: Scope,
 ) -> Option<String> {
     let has_muster = scope.has_muster(settings) && membership.elastic.is_none();
-    let job = facts.contract.job_id.as_ref().filter(|job| !job.is_blank());
+    let job = facts.contract.first(Field::JobId).filter(|job| !job.is_blank());
     (!has_muster).then(|| job.map_or_else(|| "ranklaunch".to_owned(), |job| job.value.clone()))
 }
 

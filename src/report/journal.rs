@@ -109,6 +109,14 @@ impl Journal {
         Ok(())
     }
 
+    /// Keeps an event whose fields are nested, which those of `tracing` cannot be.
+    pub fn keeper(&self) -> impl Fn(serde_json::Value) + Send + 'static + use<> {
+        let lines = self.lines.clone();
+        move |fields| {
+            let _ = lines.clone().write_all(&line("INFO", &fields));
+        }
+    }
+
     /// Waits until everything is written, at most `patience`.
     pub fn close(&self, patience: Duration) {
         if let Some(done) = take(&self.done)
@@ -145,11 +153,14 @@ fn write_all(
     let _ = finished.send(());
 }
 
-/// A line of the same shape as those of `tracing`.
 fn lost_lines(count: u64) -> Vec<u8> {
-    let fields = serde_json::json!({ "message": "journal lines were lost", "lines": count });
+    line("WARN", &serde_json::json!({ "message": "journal lines were lost", "lines": count }))
+}
+
+/// A line of the same shape as those of `tracing`.
+fn line(level: &str, fields: &serde_json::Value) -> Vec<u8> {
     let stamp = super::files::stamp(SystemTime::now());
-    let line = serde_json::json!({ "timestamp": stamp, "level": "WARN", "fields": fields });
+    let line = serde_json::json!({ "timestamp": stamp, "level": level, "fields": fields });
     format!("{line}\n").into_bytes()
 }
 

@@ -15,6 +15,7 @@ mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod forms;
+pub mod grace;
 mod meeting;
 mod places;
 mod profile;
@@ -36,7 +37,7 @@ use crate::cli;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::text;
-use crate::verdict::{Id, Refusal, Warning};
+use crate::verdict::{Id, Refusal};
 
 pub use assumed::Assumed;
 pub use condition::{Condition, Size};
@@ -141,7 +142,7 @@ pub fn read_with(
         settings.exit_codes = profile.exit_codes;
     }
     if settings.grace.source == Source::Default {
-        settings.grace = grace_of_pod(&variables, &mut warnings);
+        settings.grace = grace::of_pod(&variables, &mut warnings);
     }
     settings.warnings = warnings;
     Ok(settings)
@@ -307,41 +308,6 @@ fn entries_of_profile(settings: &mut Settings, row: &Row, profile: &Profile) {
     }
 }
 
-/// `terminationGracePeriodSeconds` of a pod that says nothing.
-const KUBERNETES_DEFAULT: Duration = Duration::from_secs(30);
-
-/// What of a pod's grace period is ours.
-fn within(period: Duration) -> Duration {
-    period.saturating_sub(Duration::from_secs(2).min(period / 2))
-}
-
-/// The pod's grace period where the container is told of it, else Kubernetes' default, less a margin.
-///
-/// The kubelet counts from its TERM, runs a preStop hook within the same time and
-/// then kills everything, us included. The last KILL must therefore come before
-/// the period ends, with time left to write the verdict.
-fn grace_of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
-    const VARIABLE: &str = "TerminationGracePeriodSeconds";
-    let Some(raw) = variables.get(VARIABLE) else {
-        return Sourced::default_value(within(KUBERNETES_DEFAULT));
-    };
-    match raw.to_str().and_then(|text| duration(text.trim())).filter(|p| !p.is_zero()) {
-        Some(period) => Sourced::new(within(period), Source::Environment(VARIABLE.to_owned())),
-        None => {
-            let value = quoted(raw);
-            warnings.push(Warning::new(
-                Id::SettingsGrace,
-                text!(
-                    "{VARIABLE} is {value}, not a number of seconds; 30 s are assumed",
-                    "{VARIABLE} 的值为 {value}，不是秒数；按 30 秒处理"
-                ),
-                text!("say it with --grace 30s", "请用 --grace 30s 指定"),
-            ));
-            Sourced::default_value(within(KUBERNETES_DEFAULT))
-        }
-    }
-}
-
 fn defaults(host: &Host) -> Settings {
     Settings {
         lang: Lang::from_environment(|name| host.variable(name)),
@@ -384,7 +350,7 @@ fn defaults(host: &Host) -> Settings {
         muster: Sourced::default_value(MusterMode::Auto),
         muster_port: None,
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
-        grace: Sourced::default_value(within(KUBERNETES_DEFAULT)),
+        grace: Sourced::default_value(grace::of_period(grace::OF_A_POD)),
         max_restarts: Sourced::default_value(0),
         probe: Sourced::default_value(ProbeMode::Auto),
         rdma: Sourced::default_value(Rdma::Auto),

@@ -1,7 +1,5 @@
 //! What a pod is given: shared memory, memory, CPU, time to end, ports.
 
-use std::time::Duration;
-
 use super::super::Scene;
 use super::super::findings::{Findings, Importance};
 use super::super::launchers::{Field, Launcher};
@@ -9,7 +7,7 @@ use super::super::quantity;
 use super::super::workload::{Container, Group, Quantity, Workload};
 use super::super::yaml::Node;
 use super::{Place, containers, places, trains};
-use crate::settings;
+use crate::settings::{self, grace};
 use crate::text;
 
 pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
@@ -238,19 +236,15 @@ pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// What Kubernetes gives where a pod does not say.
-const DEFAULT_GRACE: u64 = 30;
 /// torchrun kills its ranks this long after TERM (torch.distributed.elastic, close(timeout=30)).
 const TORCHRUN: u64 = 30;
-/// ranklaunch's default is a little less than the default period.
-const RANKLAUNCH: u64 = 28;
 
 pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for place in places(scene).into_iter().filter(|place| place.group.whole) {
         let period = place.group.pod.get("terminationGracePeriodSeconds");
-        let Some(seconds) =
-            period.map_or(Some(DEFAULT_GRACE), |node| node.text().and_then(|t| t.parse().ok()))
-        else {
+        let Some(seconds) = period.map_or(Some(grace::OF_A_POD.as_secs()), |node| {
+            node.text().and_then(|t| t.parse().ok())
+        }) else {
             continue;
         };
         let (budget, who) = match place.launch.launcher {
@@ -286,14 +280,14 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
+/// ranklaunch's own: as it was told, or what it takes of the period that it knows of.
 fn ours(place: &Place<'_, '_>) -> u64 {
-    let seconds = |text: &str| settings::duration(text).map(|grace: Duration| grace.as_secs());
-    let stated = place.launch.get(Field::Grace).and_then(|word| seconds(word.text()));
+    let stated = place.launch.get(Field::Grace).and_then(|word| settings::duration(word.text()));
     let told = || {
-        let (value, _) = place.container.literal("TerminationGracePeriodSeconds")?;
-        Some(seconds(value)?.saturating_sub(2))
+        let (value, _) = place.container.literal(grace::VARIABLE)?;
+        settings::duration(value).map(grace::of_period)
     };
-    stated.or_else(told).unwrap_or(RANKLAUNCH)
+    stated.or_else(told).unwrap_or(grace::of_period(grace::OF_A_POD)).as_secs()
 }
 
 /// Seconds that a preStop hook sleeps, where it says so.

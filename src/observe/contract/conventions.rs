@@ -5,9 +5,7 @@ use crate::observe::{Field, Reading, Strength};
 
 use super::table::Test::{Port, Set, Unset};
 use super::table::{PET, Platform, as_, beside, is, or};
-use Field::{
-    GraceSeconds, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Offered, Rank, WorldSize,
-};
+use Field::{JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Offered, Rank, WorldSize};
 use Reading::{Cluster, HostPart, PerNode};
 
 pub(super) const CONVENTIONS: &[Platform] = &[
@@ -97,7 +95,6 @@ pub(super) const CONVENTIONS: &[Platform] = &[
             is(MasterAddr, "MASTER_ADDR"),
             is(MasterPort, "MASTER_PORT"),
             is(Offered, "NPROC_PER_NODE"),
-            is(GraceSeconds, "TerminationGracePeriodSeconds"),
         ],
         default_port: None,
     },

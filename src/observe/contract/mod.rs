@@ -37,14 +37,6 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
 
     let evidence: Vec<Evidence> =
         proven.iter().flat_map(|platform| claims(host, platform)).collect();
-    let first = |field: Field| {
-        let said = |found: &&Evidence| found.field == field;
-        let of_field = || evidence.iter().filter(said);
-        of_field()
-            .find(|found| !found.claim.is_blank())
-            .or_else(|| of_field().next())
-            .map(|found| found.claim.clone())
-    };
     let inside_torchrun = above;
     let stale_rank_variables =
         if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
@@ -55,17 +47,6 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
 
     Contract {
         platform: proven.first().map_or("none", |platform| platform.id).to_owned(),
-        nnodes: first(Field::Nnodes),
-        node_rank: first(Field::NodeRank),
-        world_size: first(Field::WorldSize),
-        rank: first(Field::Rank),
-        master_addr: first(Field::MasterAddr),
-        master_port: first(Field::MasterPort),
-        nproc: first(Field::Nproc).or_else(|| first(Field::Offered)),
-        gpu_count: first(Field::GpuCount),
-        rdzv_endpoint: first(Field::RdzvEndpoint),
-        job_id: first(Field::JobId),
-        grace_seconds: first(Field::GraceSeconds),
         inside_torchrun,
         stale_rank_variables,
         pet_variables: nested::pet_variables(host),

@@ -12,8 +12,8 @@
 use crate::observe::{Field, Reading, Strength};
 
 use Field::{
-    GpuCount, GraceSeconds, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered,
-    RdzvBackend, RdzvEndpoint, Standalone,
+    GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
+    RdzvEndpoint, Standalone,
 };
 use Reading::{
     Cluster, FirstOfList, HostPart, ListLength, Loopback, MainFirst, Plain, PortPart,
@@ -148,7 +148,6 @@ pub(super) const PLATFORMS: &[Platform] = &[
             is(GpuCount, "GPU_COUNT"),
             is(JobId, "JOB_ID"),
             or(JobId, "KUBEBRAIN_RJOB_NAME"),
-            is(GraceSeconds, "TerminationGracePeriodSeconds"),
         ],
         default_port: None,
     },

@@ -84,7 +84,7 @@ fn pet_variables_are_listed_whatever_they_say() {
 fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
     let at = Path::new("/nonexistent");
     let addr = |pairs: &[(&str, &str)]| {
-        contract(&host(at, pairs)).master_addr.map(|claim| claim.to_string())
+        contract(&host(at, pairs)).first(Field::MasterAddr).map(|claim| claim.to_string())
     };
     let job = [("MLP_WORKER_NUM", "2"), ("MLP_ROLE_INDEX", "0"), ("MASTER_ADDR", "None")];
     assert_eq!(addr(&job).as_deref(), Some("MASTER_ADDR=None"));

@@ -75,7 +75,7 @@ fn folders_of_environments(host: &Host) -> Vec<PathBuf> {
 /// The folder of every environment that can be found, base ones included.
 pub(super) fn environments(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
     let below = |folder: PathBuf| {
-        let names = files::list(host, &folder);
+        let names = host.list(&folder);
         names.into_iter().map(move |name| folder.join(name))
     };
     let mut found: Vec<PathBuf> =
@@ -138,7 +138,8 @@ fn noted(host: &Host) -> Vec<PathBuf> {
 fn missing(host: &Host, name: &str, given: &[PathBuf], roots: &[PathBuf]) -> Text {
     let (mut seen, mut seen_zh) = (Vec::new(), Vec::new());
     for root in roots {
-        let environments: Vec<String> = files::list(host, &root.join("envs"))
+        let environments: Vec<String> = host
+            .list(root.join("envs"))
             .into_iter()
             .filter(|entry| files::interpreter_in(host, &root.join("envs").join(entry)).is_some())
             .collect();

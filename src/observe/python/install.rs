@@ -11,6 +11,7 @@ use super::path_search::path_variable;
 use crate::host::Host;
 use crate::observe::Torch;
 use crate::settings::EnvSetting;
+use crate::version::Version;
 
 pub(super) struct Install {
     /// Folder above `bin`.
@@ -94,7 +95,7 @@ impl Install {
     }
 
     fn plain(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
-        let real = files::resolve(host, interpreter);
+        let real = host.resolve(interpreter);
         let prefix = real.parent().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
         let conda = files::is_folder(host, &prefix.join("conda-meta"));
         let named = real
@@ -213,12 +214,11 @@ fn site_packages(prefix: &Path, library: Option<&str>) -> Vec<PathBuf> {
 
 /// The newest `pythonX.Y` below `lib`.
 fn library_in(host: &Host, prefix: &Path) -> Option<String> {
-    files::list(host, &prefix.join("lib"))
+    host.list(prefix.join("lib"))
         .into_iter()
         .filter_map(|name| {
-            let version = version_of_library(&name)?;
-            let (major, minor) = version.split_once('.')?;
-            Some(((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?), name))
+            let version: Version = version_of_library(&name)?.parse().ok()?;
+            Some((version, name))
         })
         .max()
         .map(|(_, name)| name)
@@ -235,14 +235,13 @@ fn version_of_library(name: &str) -> Option<String> {
 
 /// `3.11.7` → `3.11`
 fn minor_version(version: &str) -> Option<String> {
-    let mut parts = version.split('.');
-    let short = format!("{}.{}", parts.next()?, parts.next()?);
-    version_of_library(&format!("python{short}"))
+    let Version { major, minor, .. } = version.parse().ok().filter(|_| version.contains('.'))?;
+    Some(format!("{major}.{minor}"))
 }
 
 /// Folders that the .pth files of a site name.
 fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
-    files::list(host, site)
+    host.list(site)
         .into_iter()
         .filter(|name| name.ends_with(".pth"))
         .filter_map(|name| files::read_small(host, &site.join(name)))
@@ -271,7 +270,7 @@ fn torch_in(host: &Host, site: &Path) -> Option<Torch> {
 
 /// The version of the NCCL package that torch's wheels depend on.
 fn nccl_in(host: &Host, site: &Path) -> Option<String> {
-    files::list(host, site).iter().find_map(|name| nccl_version(name).map(str::to_owned))
+    host.list(site).iter().find_map(|name| nccl_version(name).map(str::to_owned))
 }
 
 /// `nvidia_nccl_cu12-2.26.2.dist-info` → `2.26.2`

@@ -71,7 +71,7 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<Pat
         .into_iter()
         .chain(active.filter(|prefix| !prefix.is_empty()).map(PathBuf::from))
         .chain(conda::environments(host, &settings.conda_roots));
-    let mut seen = BTreeSet::from([files::resolve(host, not)]);
+    let mut seen = BTreeSet::from([host.resolve(not)]);
     // An environment's own link leads to the same program as its base's.
     let mut places = BTreeSet::from([not.parent().map(Path::to_owned)]);
     prefixes
@@ -79,7 +79,7 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<Pat
         .chain(path_search::interpreters(host))
         .filter(|interpreter| {
             let fresh = places.insert(interpreter.parent().map(Path::to_owned));
-            seen.insert(files::resolve(host, interpreter)) || fresh
+            seen.insert(host.resolve(interpreter)) || fresh
         })
         .filter(|interpreter| {
             let install = Install::of(host, &settings.env, interpreter);

@@ -30,7 +30,7 @@ pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<Found> {
     let mut seen = Vec::new();
     for (by, interpreter) in named_python.chain(torchrun) {
         // python and python3 side by side are one installation.
-        let same = (interpreter.parent().map(Path::to_owned), files::resolve(host, &interpreter));
+        let same = (interpreter.parent().map(Path::to_owned), host.resolve(&interpreter));
         if seen.contains(&same) {
             continue;
         }
@@ -57,7 +57,7 @@ pub(super) fn interpreters(host: &Host) -> Vec<PathBuf> {
         .filter(|folder| !folder.is_empty())
         .map(|folder| files::absolute(host, Path::new(folder)))
         .flat_map(|folder| {
-            let names = files::list(host, &folder);
+            let names = host.list(&folder);
             names.into_iter().filter(|name| is_python(name)).map(move |name| folder.join(name))
         })
         .filter(|path| files::is_executable(host, path))

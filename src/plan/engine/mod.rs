@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::plan::Plan;
 use crate::settings::Program;
+use crate::version::Version;
 
 /// What only the supervisor knows when it starts the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,15 +111,10 @@ impl Spelling {
     }
 }
 
-/// torch's (major, minor); an unknown version counts as the plain 2.0.
-fn version(plan: &Plan) -> (u32, u32) {
-    let parsed = plan.torch_version.as_deref().and_then(|version| {
-        let mut parts = version.split('.');
-        let major = parts.next()?.parse().ok()?;
-        let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
-        Some((major, minor.parse().ok()?))
-    });
-    parsed.unwrap_or((2, 0))
+/// torch's version; an unknown one counts as the plain 2.0.
+fn torch_version(plan: &Plan) -> Version {
+    let known = plan.torch_version.as_deref().and_then(|version| version.parse().ok());
+    known.unwrap_or(Version::new(2, 0, 0))
 }
 
 /// A command line that grows.

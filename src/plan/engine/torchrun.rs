@@ -1,13 +1,18 @@
 //! torchrun's command line.
 
-use super::{EngineOptions, Line, Spelling, version};
+use super::{EngineOptions, Line, Spelling, torch_version};
 use crate::plan::Plan;
 use crate::settings::Rendezvous;
+use crate::version::Version;
 
 pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     let m = &plan.membership;
     // Before 2.0 it knows no hyphens.
-    let spelling = if version(plan) >= (2, 0) { Spelling::Hyphens } else { Spelling::Underscores };
+    let spelling = if torch_version(plan) >= Version::new(2, 0, 0) {
+        Spelling::Hyphens
+    } else {
+        Spelling::Underscores
+    };
     let mut line = Line::module(plan, "torch.distributed.run", spelling);
     let nnodes = match m.elastic {
         Some((min, max)) if min != max => format!("{min}:{max}"),
@@ -22,7 +27,9 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("rdzv-endpoint", endpoint(&m.master_addr, m.master_port));
         line.value("rdzv-id", id);
         line.value("rdzv-conf", rendezvous_settings(plan));
-        if let Some(address) = plan.network.local_addr.filter(|_| version(plan) >= (2, 0)) {
+        if let Some(address) =
+            plan.network.local_addr.filter(|_| torch_version(plan) >= Version::new(2, 0, 0))
+        {
             line.value("local-addr", address.to_string());
         }
     } else {
@@ -36,7 +43,9 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("log-dir", folder);
     }
     // Since torch 2.15; older ones kill after a fixed 30 s.
-    if let Some(timeout) = options.shutdown_timeout.filter(|_| version(plan) >= (2, 15)) {
+    if let Some(timeout) =
+        options.shutdown_timeout.filter(|_| torch_version(plan) >= Version::new(2, 15, 0))
+    {
         line.value("shutdown-timeout", timeout.as_secs().max(1).to_string());
     }
     line

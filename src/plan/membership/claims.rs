@@ -163,9 +163,6 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
     let flag = "--node-rank K";
     let most = MOST_NODES - 1;
     match found.reading {
-        Reading::OneBased => {
-            number(claim, &claim.value, 1, MOST_NODES, flag).map(|value| value.saturating_sub(1))
-        }
         Reading::PositionInList => {
             let names = found.beside.as_ref().map(|beside| list(&beside.value)).unwrap_or_default();
             place(found, names.iter().position(|name| name == claim.value.trim()))
@@ -360,8 +357,6 @@ mod tests {
         let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
         let table = [
             (Reading::Plain, "3", None, Some(3)),
-            (Reading::OneBased, "3", None, Some(2)),
-            (Reading::OneBased, "0", None, None),
             (Reading::PositionInList, "b", Some("a, b"), Some(1)),
             (Reading::PositionInList, "c", Some("a, b"), None),
             (Reading::PositionInList, "b", None, None),

@@ -3,7 +3,7 @@
 
 use super::tests::{check, gpus, host, of, tell};
 use super::*;
-use crate::observe::contract;
+use crate::observe::{Field, contract};
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced, WorldSizeCounts};
 use crate::verdict::Id;
@@ -138,7 +138,7 @@ fn a_heterogeneous_step_has_rank_0_on_its_master() {
         // A name that the list does not have says nothing.
         (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:27446"),
     ]);
-    let job = contract(&host(step), None).job_id.map(|claim| claim.to_string());
+    let job = contract(&host(step), None).first(Field::JobId).map(|claim| claim.to_string());
     assert_eq!(job.as_deref(), Some("SLURM_HET_JOB_ID=7"), "one id on all components");
 }
 

@@ -1,0 +1,134 @@
+//! A folder that stands for `/`: no link leads out of it.
+//!
+//! Takes absolute paths of the node; gives what is there below the folder. The kernel resolves
+//! them with openat2(2). Before Linux 5.6, and in a sandbox that refuses the call, we do.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::Errno;
+
+use super::links::follow;
+
+/// A path that never exists, for one with too many links.
+const NOWHERE: &str = "/dev/null/too-many-links";
+
+#[derive(Debug)]
+pub(super) struct Root {
+    path: PathBuf,
+    /// None: missing, then nothing is in it either.
+    folder: Option<OwnedFd>,
+}
+
+impl Root {
+    pub(super) fn new(path: PathBuf) -> Root {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(&path, flags, Mode::empty()).ok();
+        Root { path, folder }
+    }
+
+    /// `path` without links, as a path of the node.
+    pub(super) fn resolve(&self, path: &Path) -> Option<PathBuf> {
+        follow(path, |link| std::fs::read_link(self.below(link)).ok())
+    }
+
+    /// Where `path` is on this machine.
+    pub(super) fn place(&self, path: &Path) -> PathBuf {
+        self.resolve(path).map_or_else(|| NOWHERE.into(), |real| self.below(&real))
+    }
+
+    fn below(&self, path: &Path) -> PathBuf {
+        self.path.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        if let Some(folder) = &self.folder {
+            match openat2(folder, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
+                found => return Ok(found?.into()),
+            }
+        }
+        Ok(open(self.place(path), flags, Mode::empty())?.into())
+    }
+
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// The kernel's way, and ours.
+    fn both(path: &Path) -> [Root; 2] {
+        let root = Root::new(path.to_owned());
+        assert!(root.folder.is_some());
+        [root, Root { path: path.to_owned(), folder: None }]
+    }
+
+    fn read(root: &Root, path: &str) -> Option<String> {
+        let mut text = String::new();
+        root.open(Path::new(path), OFlags::RDONLY).ok()?.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    #[test]
+    fn no_link_leads_out_of_the_root() {
+        let machine = tempfile::tempdir().expect("a folder");
+        let outside = machine.path().join("outside");
+        std::fs::write(&outside, "outside").expect("a file");
+        let node = machine.path().join("node");
+        std::fs::create_dir_all(node.join("etc/deep")).expect("a folder");
+        std::fs::write(node.join("etc/inside"), "inside").expect("a file");
+        for (target, at) in [
+            (outside.as_path(), "etc/absolute"),
+            (Path::new("../../outside"), "etc/relative"),
+            (Path::new("../../../../outside"), "etc/far"),
+            (Path::new("/etc/inside"), "etc/deep/good"),
+            (Path::new("/etc/deep"), "etc/folder"),
+            (Path::new("/etc/loop"), "etc/loop"),
+            (machine.path(), "etc/machine"),
+        ] {
+            symlink(target, node.join(at)).expect("a link");
+        }
+        for root in both(&node) {
+            for (path, text) in [
+                ("/etc/absolute", None),
+                ("/etc/relative", None),
+                ("/etc/far", None),
+                ("/../../outside", None),
+                ("/etc/machine/outside", None),
+                ("/etc/loop", None),
+                ("/etc/inside", Some("inside")),
+                ("/etc/../../etc/inside", Some("inside")),
+                ("/etc/deep/good", Some("inside")),
+                ("/etc/folder/good", Some("inside")),
+            ] {
+                assert_eq!(read(&root, path).as_deref(), text, "{path} {root:?}");
+                let place = root.place(Path::new(path));
+                assert_eq!(std::fs::read_to_string(place).ok().as_deref(), text, "{path}");
+            }
+            let names = root.list(Path::new("/etc/folder")).expect("a list");
+            assert_eq!(names, ["good"], "{root:?}");
+            assert!(root.list(Path::new("/etc/machine")).is_err(), "{root:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! How long the ranks have to end where nobody says so: the pod's grace period, less a margin.
+//!
+//! Takes the variable in which a platform tells a container of that period.
+
+use std::time::Duration;
+
+use super::refuse::quoted;
+use super::types::{Source, Sourced};
+use super::value::duration;
+use super::variables::Variables;
+use crate::text;
+use crate::verdict::{Id, Warning};
+
+pub const VARIABLE: &str = "TerminationGracePeriodSeconds";
+/// `terminationGracePeriodSeconds` of a pod that does not say.
+pub const OF_A_POD: Duration = Duration::from_secs(30);
+
+/// What of a pod's grace period is ours.
+pub fn of_period(period: Duration) -> Duration {
+    period.saturating_sub(Duration::from_secs(2).min(period / 2))
+}
+
+/// The pod's grace period where the container is told of it, else Kubernetes' default, less a margin.
+///
+/// The kubelet counts from its TERM, runs a preStop hook within the same time and
+/// then kills everything, us included. The last KILL must therefore come before
+/// the period ends, with time left to write the verdict.
+pub(super) fn of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
+    let Some(raw) = variables.get(VARIABLE) else {
+        return Sourced::default_value(of_period(OF_A_POD));
+    };
+    match raw.to_str().and_then(|text| duration(text.trim())).filter(|p| !p.is_zero()) {
+        Some(period) => Sourced::new(of_period(period), Source::Environment(VARIABLE.to_owned())),
+        None => {
+            let value = quoted(raw);
+            warnings.push(Warning::new(
+                Id::SettingsGrace,
+                text!(
+                    "{VARIABLE} is {value}, not a number of seconds; 30 s are assumed",
+                    "{VARIABLE} 的值为 {value}，不是秒数；按 30 秒处理"
+                ),
+                text!("say it with --grace 30s", "请用 --grace 30s 指定"),
+            ));
+            Sourced::default_value(of_period(OF_A_POD))
+        }
+    }
+}
