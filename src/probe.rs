@@ -29,6 +29,7 @@ use crate::lang::Text;
 use crate::settings::ProbeMode;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
+use start::Started;
 
 /// The probe's glibc floor, for `--version`.
 pub const NOTE: &str = env!("RANKLAUNCH_PROBE_NOTE");
@@ -166,13 +167,6 @@ pub fn run_tool(
         })?;
     let ended = wait(started, timeout, deadline, |_| false)?;
     if ended.succeeded() { Ok(ended.answer) } else { Err(ended.failure()) }
-}
-
-/// A program that runs, and our ends of its two pipes.
-struct Started {
-    child: Child,
-    answer: PipeReader,
-    noise: PipeReader,
 }
 
 /// Whether these bytes are all that the probe has to say.

@@ -26,12 +26,7 @@ use crate::text;
 
 pub use checkpoint::checkpoint_heads;
 use install::Install;
-
-/// An interpreter and how it was found.
-struct Found {
-    interpreter: PathBuf,
-    by: String,
-}
+use path_search::Found;
 
 /// The interpreter, by flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
 pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
@@ -94,7 +89,7 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
         }
     }
     path_search::search(host, &settings.env).ok_or_else(|| {
-        let path = path_search::path_variable(host);
+        let path = files::path_variable(host);
         let problem = text!(
             "there is neither python3 nor python in PATH ({path})",
             "PATH（{path}）中既没有 python3 也没有 python"
@@ -111,7 +106,7 @@ fn wished(host: &Host, wish: &Path) -> Result<PathBuf, Text> {
         && let Some(name) = wish.to_str()
     {
         return path_search::named(host, name).ok_or_else(|| {
-            let path = path_search::path_variable(host);
+            let path = files::path_variable(host);
             text!("there is no {shown} in PATH ({path})", "PATH（{path}）中没有 {shown}")
         });
     }

@@ -13,6 +13,7 @@ mod elastic;
 mod environments;
 #[cfg(test)]
 mod half_given;
+mod known;
 mod master;
 mod nodes;
 mod nproc;
@@ -30,35 +31,10 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use claims::refuse;
+use known::{By, is_nested, platform};
 pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
 use nproc::{Processes, processes, stated_processes};
 
-/// A number and who says so.
-#[derive(Debug, Clone)]
-struct Known {
-    value: u32,
-    /// `--nnodes` or `PET_NNODES=2`; `default`.
-    source: String,
-    by: By,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Setting,
-    /// A variable that counts nodes and nothing else.
-    Platform,
-    /// `--standalone` of torchrun.
-    Standalone,
-    WorldSize,
-    Nobody,
-}
-
-impl Known {
-    /// This node was taken out of the platform's job: its rank and master there mean nothing.
-    fn is_apart(&self) -> bool {
-        self.value == 1 && matches!(self.by, By::Setting | By::Standalone)
-    }
-}
 /// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
 ///
 /// # Errors
@@ -130,11 +106,6 @@ fn read(
     })
 }
 
-/// Whether this is meant to run inside of a rank of another launcher.
-fn is_nested(settings: &Settings, contract: &Contract) -> bool {
-    settings.nested && contract.inside_torchrun.is_some()
-}
-
 /// What a rank of another launcher finds in its environment describes that rank, the other
 /// nodes and the port of the outer job: nothing of it is about the job that it starts.
 fn of_its_own(contract: &Contract) -> Contract {
@@ -145,10 +116,6 @@ fn of_its_own(contract: &Contract) -> Contract {
         advice: None,
         ..contract.clone()
     }
-}
-
-fn platform(contract: &Contract) -> String {
-    if contract.platform.is_empty() { "none".to_owned() } else { contract.platform.clone() }
 }
 
 fn refuse_nesting(

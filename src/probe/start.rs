@@ -11,12 +11,11 @@ use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::Started;
 use crate::settings::ProbeMode;
 use crate::sys::execute::execute_descriptor;
 
@@ -28,6 +27,13 @@ const NAME: &str = "ranklaunch-node-probe";
 /// Variables that load code into every program. LD_LIBRARY_PATH stays: it may
 /// be how this image finds its driver library.
 const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
+
+/// A program that runs, and our ends of its two pipes.
+pub(super) struct Started {
+    pub(super) child: Child,
+    pub(super) answer: PipeReader,
+    pub(super) noise: PipeReader,
+}
 
 /// One place to execute from.
 #[derive(Debug, Clone, PartialEq, Eq)]

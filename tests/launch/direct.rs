@@ -37,6 +37,35 @@ fn a_secret_in_a_shell_line_is_in_no_file() {
 }
 
 #[test]
+fn a_running_job_is_sampled_in_the_journal() {
+    // The rank stays until there is a sample with it, for at most 40 s.
+    let rank = "grep VmRSS /proc/$$/status; echo rank is $$; i=0; \
+                until grep -qs '\"pid\":'$$ ranklaunch-logs/latest/node-0/agent.jsonl; do \
+                i=$((i + 1)); [ $i -lt 400 ] || exit 3; sleep 0.1; done";
+    let launcher = Launcher::new(run_args("direct", 1)).args(["--", "sh", "-c", rank]);
+    let ended = launcher.run().expect_code(0).expect_nothing_left();
+    let after = |text: &str| {
+        let line = ended.out.lines().find_map(|line| line.split_once(text)).expect(text).1;
+        line.split_whitespace().next().expect("a number").parse::<f64>().expect("a number")
+    };
+    let journal = std::fs::read_to_string(ended.node_folder(0).join("agent.jsonl"));
+    let samples: Vec<serde_json::Value> = (journal.expect("agent.jsonl").lines())
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|line: &serde_json::Value| line["fields"]["message"] == "sampled")
+        .map(|line| line["fields"].clone())
+        .collect();
+    let [first, .., last] = samples.as_slice() else { panic!("{samples:?}") };
+    let rank = &first["ranks"][0];
+    assert_eq!((&rank["rank"], rank["pid"].as_f64()), (&0.into(), Some(after("rank is "))));
+    let (memory, resident) = (rank["memory"].as_f64().expect("bytes"), after("VmRSS:") * 1024.0);
+    assert!((0.5..2.0).contains(&(memory / resident)), "{rank} beside {resident}");
+    for field in [&first["memory"]["available"], &first["log_folder_free"]] {
+        assert!(field.as_f64().is_some_and(|bytes| bytes > 0.0), "{first}");
+    }
+    assert_eq!(last["ranks"], serde_json::json!([]), "the one at the end");
+}
+
+#[test]
 fn two_nodes_run_one_job() {
     let port = free_port();
     // Node 1 waits for the master port, which the job's own rank 0 opens.

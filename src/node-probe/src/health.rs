@@ -17,7 +17,7 @@ use crate::answer::{
     CallError, GpuProcess, Health, Instances, MigDevice, NvLinks, NvmlGpu, PcieLink, ProcessKind,
     RemappedRows,
 };
-use crate::nvml::failed;
+use crate::call::failed;
 
 /// NVML_NVLINK_MAX_LINKS of the newest header; a link that is not there ends the list.
 const MOST_LINKS: u32 = 36;

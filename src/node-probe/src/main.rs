@@ -12,6 +12,7 @@
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
+mod call;
 mod health;
 mod names;
 mod nvml;

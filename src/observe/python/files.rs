@@ -6,6 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::host::Host;
 
+/// What execvp searches when PATH is unset (confstr _CS_PATH), with the usual local folder.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+pub(super) fn path_variable(host: &Host) -> String {
+    host.variable("PATH").unwrap_or_else(|| DEFAULT_PATH.to_owned())
+}
+
 /// `path` from the working directory on, where it is relative.
 pub(super) fn absolute(host: &Host, path: &Path) -> PathBuf {
     working_directory(host).join(path)

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::files;
-use super::path_search::path_variable;
+use super::files::{self, path_variable};
 use crate::host::Host;
 use crate::observe::Torch;
 use crate::settings::EnvSetting;

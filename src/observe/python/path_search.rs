@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Found;
-use super::files;
+use super::files::{self, path_variable};
 use super::install::Install;
 use crate::host::Host;
 use crate::settings::EnvSetting;
 
-/// What execvp searches when PATH is unset (confstr _CS_PATH), with the usual local folder.
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-pub(super) fn path_variable(host: &Host) -> String {
-    host.variable("PATH").unwrap_or_else(|| DEFAULT_PATH.to_owned())
+/// An interpreter and how it was found.
+pub(super) struct Found {
+    pub(super) interpreter: PathBuf,
+    pub(super) by: String,
 }
 
 /// python3, else python, else the interpreter of the torchrun in PATH: the first that has

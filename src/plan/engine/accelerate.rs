@@ -3,7 +3,7 @@
 //! Takes the plan and what was read of the file; gives the line, a warning where accelerate
 //! would start a single process, and the decision about its default file. Never reads the file.
 
-use super::{EngineOptions, Line, Spelling};
+use super::line::{EngineOptions, Line, Spelling};
 use crate::observe::AccelerateConfig;
 use crate::plan::Plan;
 use crate::plan::notes::Notes;

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64URL;
 
-use super::{Line, Spelling};
+use super::line::{Line, Spelling};
 use crate::plan::Plan;
 
 /// The launcher that DeepSpeed's runner would start on every node through ssh.

@@ -7,25 +7,18 @@
 
 pub(crate) mod accelerate;
 mod deepspeed;
+mod line;
 mod torchrun;
 
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::ffi::OsString;
+use std::path::Path;
 
 use crate::engine::Engine;
 use crate::plan::Plan;
 use crate::settings::Program;
-use crate::version::Version;
 
-/// What only the supervisor knows when it starts the engine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineOptions {
-    /// The engine's own local, temporary log folder.
-    pub log_dir: Option<PathBuf>,
-    /// How long the engine waits after TERM before it kills its ranks.
-    pub shutdown_timeout: Option<Duration>,
-}
+pub use line::EngineOptions;
+use line::python;
 
 /// The program as one rank runs it: `python -u script args…`.
 pub fn rank_argv(plan: &Plan) -> Vec<OsString> {
@@ -88,52 +81,4 @@ fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsSt
         }
     }
     line.argv
-}
-
-/// The interpreter, or the name by which a shell would find one.
-fn python(plan: &Plan) -> OsString {
-    plan.python.as_ref().map_or_else(|| "python3".into(), |path| path.into())
-}
-
-/// How an engine spells its flags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spelling {
-    Hyphens,
-    Underscores,
-}
-
-impl Spelling {
-    fn flag(self, name: &str) -> OsString {
-        match self {
-            Spelling::Hyphens => format!("--{name}").into(),
-            Spelling::Underscores => format!("--{}", name.replace('-', "_")).into(),
-        }
-    }
-}
-
-/// torch's version; an unknown one counts as the plain 2.0.
-fn torch_version(plan: &Plan) -> Version {
-    let known = plan.torch_version.as_deref().and_then(|version| version.parse().ok());
-    known.unwrap_or(Version::new(2, 0, 0))
-}
-
-/// A command line that grows.
-struct Line {
-    argv: Vec<OsString>,
-    spelling: Spelling,
-}
-
-impl Line {
-    fn module(plan: &Plan, module: &str, spelling: Spelling) -> Line {
-        Line { argv: vec![python(plan), "-m".into(), module.into()], spelling }
-    }
-
-    fn switch(&mut self, name: &str) {
-        self.argv.push(self.spelling.flag(name));
-    }
-
-    fn value(&mut self, name: &str, value: impl AsRef<OsStr>) {
-        self.switch(name);
-        self.argv.push(value.as_ref().to_owned());
-    }
 }

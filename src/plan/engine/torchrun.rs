@@ -1,6 +1,6 @@
 //! torchrun's command line.
 
-use super::{EngineOptions, Line, Spelling, torch_version};
+use super::line::{EngineOptions, Line, Spelling, torch_version};
 use crate::plan::Plan;
 use crate::settings::Rendezvous;
 use crate::version::Version;

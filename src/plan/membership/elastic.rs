@@ -10,7 +10,8 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, Count, contradiction, refuse, strongest};
-use super::{master, platform};
+use super::known::platform;
+use super::master;
 
 /// A job whose node count is a range, or whose nodes get no rank because c10d gives it.
 pub(super) fn elastic(

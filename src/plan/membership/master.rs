@@ -12,7 +12,7 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
-use super::{By, Known};
+use super::known::{By, Known};
 
 /// torchrun's own default for static rendezvous.
 const STATIC_PORT: u16 = 29500;

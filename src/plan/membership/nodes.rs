@@ -13,7 +13,7 @@ use crate::verdict::{Id, Refusal};
 use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
 use super::elastic::standalone;
 use super::nproc::Processes;
-use super::{By, Known};
+use super::known::{By, Known};
 
 pub(super) fn nnodes(
     settings: &Settings,

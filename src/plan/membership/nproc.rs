@@ -10,7 +10,7 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
-use super::is_nested;
+use super::known::is_nested;
 
 /// More processes than a node can have GPUs or cores for.
 const MOST: u32 = 4096;

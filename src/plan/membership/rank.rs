@@ -12,7 +12,7 @@ use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, contradiction, refuse, strongest};
 use super::nodes::{half_given, how_many};
-use super::{By, Known};
+use super::known::{By, Known};
 
 pub(super) fn node_rank(
     settings: &Settings,

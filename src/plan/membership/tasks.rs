@@ -17,7 +17,8 @@ use crate::verdict::{Id, Refusal};
 use super::claims::{self, MOST_NODES, refuse};
 use super::nodes::{self, half_given};
 use super::nproc::Processes;
-use super::{By, Known, rank};
+use super::known::{By, Known};
+use super::rank;
 
 /// Most tasks of a node.
 const MOST: u32 = 4096;
