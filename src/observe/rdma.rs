@@ -180,7 +180,7 @@ mod tests {
         write(root, &format!("{folder}/numa_node"), "1\n");
         let class = root.join("sys/class/infiniband").join(name);
         std::fs::create_dir_all(&class).expect("a folder");
-        symlink(root.join(&folder), class.join("device")).expect("a link");
+        symlink(Path::new("/").join(&folder), class.join("device")).expect("a link");
         for (file, text) in port {
             write(root, &format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
         }

@@ -12,8 +12,8 @@ use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
 use super::elastic::standalone;
-use super::nproc::Processes;
 use super::known::{By, Known};
+use super::nproc::Processes;
 
 pub(super) fn nnodes(
     settings: &Settings,

@@ -11,8 +11,8 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, contradiction, refuse, strongest};
-use super::nodes::{half_given, how_many};
 use super::known::{By, Known};
+use super::nodes::{half_given, how_many};
 
 pub(super) fn node_rank(
     settings: &Settings,

@@ -15,9 +15,9 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, MOST_NODES, refuse};
+use super::known::{By, Known};
 use super::nodes::{self, half_given};
 use super::nproc::Processes;
-use super::known::{By, Known};
 use super::rank;
 
 /// Most tasks of a node.
