@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::{Map, Value, json};
 use sysinfo::{MemoryRefreshKind, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use crate::in_time::in_time;
+use crate::deadline::with_deadline;
 use crate::rank::GlobalRank;
 
 /// How long the file system of the logs may take to say what is free.
@@ -251,7 +251,7 @@ impl State {
     /// out and asks all others.
     fn log_free(&mut self) -> Option<u64> {
         let folder = self.node.log_folder.clone().filter(|_| !self.stuck)?;
-        let answer = in_time(ANSWER, move || rustix::fs::statvfs(&folder));
+        let answer = with_deadline(ANSWER, move || rustix::fs::statvfs(&folder));
         self.stuck = answer.is_none();
         let found = answer?.ok()?;
         Some(found.f_bavail.saturating_mul(found.f_frsize))
