@@ -21,6 +21,8 @@ pub mod rdma;
 mod script;
 pub mod state;
 
+#[cfg(test)]
+pub(crate) use contract::ids as platform_ids;
 pub use contract::{contract, known_variables, variables_of};
 pub use facts::*;
 pub use init::deaf_shell;

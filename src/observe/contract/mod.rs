@@ -73,6 +73,12 @@ fn left_over(host: &Host, evidence: &[Evidence]) -> Vec<String> {
     names
 }
 
+/// The id of every contract.
+#[cfg(test)]
+pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
+    platforms().map(|platform| platform.id)
+}
+
 /// Every variable that any contract reads or is proven by, once each.
 pub fn known_variables() -> Vec<&'static str> {
     let proofs = platforms().flat_map(|platform| platform.proofs.iter().copied().flatten());

@@ -1,7 +1,10 @@
 //! One environment of each platform and version, down to the membership or the refusal:
 //! what is sound stays sound, whatever a new row of the contract table adds.
 
-use super::tests::check;
+use std::collections::BTreeSet;
+
+use super::tests::{check, host};
+use crate::observe::{contract, platform_ids};
 
 /// The environment of one container, and what `plan` makes of it on a node of eight GPUs.
 const ENVIRONMENTS: &[(&str, &str)] = &[
@@ -437,9 +440,42 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
         "LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1 LEPTON_JOB_WORKER_HOSTNAME_PREFIX=w",
         "refused membership.master-addr",
     ),
+    (
+        "LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1 MASTER_ADDR=w-0",
+        "lepton 2 1 w-0:29500",
+    ),
+    // dlrover with a master that its image sets
+    (
+        "NODE_NUM=2 NODE_RANK=1 DLROVER_MASTER_ADDR=m:50001 MASTER_ADDR=e-worker-0",
+        "dlrover 2 1 e-worker-0:29500",
+    ),
+    // PMIx without the size of a job
+    ("PMIX_RANK=0 PMIX_NAMESPACE=x", "refused membership.half-given"),
+    // volcano: a master and workers that the pytorch plugin does not number
+    ("VC_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=2", "refused membership.half-given"),
 ];
 
 #[test]
 fn every_platform_is_read_as_it_is_meant() {
     check(ENVIRONMENTS);
+}
+
+/// They say too little by themselves: what they give is a refusal that names what lacks.
+const NEVER_SOUND: &[&str] = &["pmix", "volcano-tasks"];
+
+/// The control of the table: a row of the contract table needs a sound example here.
+#[test]
+fn every_platform_has_a_sound_environment() {
+    let (mut sound, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for (pairs, plan) in ENVIRONMENTS {
+        let read = contract(&host(pairs), None);
+        let of = if plan.starts_with("refused") { &mut refused } else { &mut sound };
+        of.insert(read.platform);
+        of.extend(read.evidence.into_iter().map(|found| found.platform));
+    }
+    let is_there = |id: &str| {
+        if NEVER_SOUND.contains(&id) { refused.contains(id) } else { sound.contains(id) }
+    };
+    let missing: Vec<&str> = platform_ids().filter(|id| !is_there(id)).collect();
+    assert!(missing.is_empty(), "without a sound environment: {missing:?}");
 }
