@@ -3,11 +3,11 @@
 use super::output::{refuse, say};
 use crate::cli;
 use crate::host::Host;
-use crate::report::closing;
+use crate::report::{Ending, closing};
 use crate::settings;
 use crate::supervise;
 use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::verdict::{Class, Id};
 
 pub(crate) fn init(asked: &cli::Init) -> i32 {
     let host = Host::live();
@@ -23,18 +23,20 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
         Err(error) => {
             let program = asked.command.first().map(|name| name.display().to_string());
             let program = program.unwrap_or_default();
-            let refusal = Refusal::with(
-                Verdict::EngineStart,
-                Id::InitExec,
-                text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
-                text!(
+            let ending = Ending {
+                code: supervise::exec_code(&error),
+                class: Class::Script,
+                id: Id::InitExec,
+                rank: None,
+                node: None,
+                text: text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
+                hint: text!(
                     "check the name, PATH and the execute permission",
                     "请检查名称、PATH 和执行权限"
                 ),
-            );
-            let code = supervise::exec_code(&error);
-            say(&closing::refusal(&refusal, code, wanted.lang));
-            code
+            };
+            say(&closing::ended_early(&ending, ending.code, wanted.lang));
+            ending.code
         }
     }
 }

@@ -276,7 +276,11 @@ mod tests {
         let rows = [
             (vec![name()], 85, "has no address after 20s: no address for \"m\""),
             (vec![refused(), name()], 86, "another --master-port; at the end: no address for"),
-            (vec![refused(), Problem::Silent(peer), refused()], 86, "takes connections and says"),
+            (
+                vec![refused(), Problem::Silent(peer), refused()],
+                86,
+                "accepts connections but does not answer",
+            ),
             (vec![Problem::Rejected(peer, Rejection::Secret), refused()], 88, "different secrets"),
             (vec![Problem::Gathering(peer), refused()], 86, "refuses connections"),
             (vec![Problem::Store(peer, Owner::Ours)], 88, "store of this job's running attempt"),
