@@ -2,7 +2,7 @@
 # For platforms that start a job as `bash FILE`: STARTUP_SCRIPT=/path/to/startup.sh.
 # Where the platform starts the file itself, name the executable instead.
 #
-# It stands beside the executable, on every node the same file. Nothing is read
+# It is beside the executable, the same file on every node. Nothing is read
 # from the platform here: ranklaunch does that.
 export RANKLAUNCH_PROFILE="${RANKLAUNCH_PROFILE:-wan22}"
 # export RANKLAUNCH_CONDA_ENV=my-env
