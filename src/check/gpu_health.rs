@@ -3,7 +3,8 @@
 //!
 //! What NVML did not tell is said as unknown and never held against the node.
 
-use super::{Evidence, Finding, Judged, Kind};
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged, Kind};
 use crate::lang::Text;
 use crate::observe::gpu::{ComputeMode, RecoveryAction, label};
 use crate::observe::{Gpu, GpuSource};
@@ -53,7 +54,7 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
         let life = health.ecc_aggregate.map_or("?".to_owned(), |count| count.to_string());
         found.push(Finding::bad(
             text!(
-                "{en}: {errors} uncorrected memory errors since its driver was loaded, 0 are allowed ({life} in its life)",
+                "{en}: {errors} uncorrected memory errors since the driver was loaded, 0 are allowed ({life} in total)",
                 "{zh}：驱动加载以来有 {errors} 个不可纠正的显存错误，允许 0 个（累计 {life} 个）"
             ),
             reset(),
@@ -63,8 +64,8 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
         let count = rows.uncorrectable;
         found.push(Finding::bad(
             text!(
-                "{en}: memory rows wait to be remapped, none may wait ({count} remapped after uncorrectable errors)",
-                "{zh}：有显存行等待重映射，应为无（因不可纠正错误已重映射 {count} 行）"
+                "{en}: memory rows are pending remapping, 0 are allowed ({count} remapped after uncorrectable errors)",
+                "{zh}：有显存行等待重映射，允许 0 行（已因不可纠正错误重映射 {count} 行）"
             ),
             reset(),
         ));
@@ -72,8 +73,8 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
     if health.retired_pages_pending == Some(true) {
         found.push(Finding::bad(
             text!(
-                "{en}: memory pages wait to be retired, none may wait",
-                "{zh}：有显存页等待退役，应为无"
+                "{en}: memory pages are pending retirement, 0 are allowed",
+                "{zh}：有显存页等待退役，允许 0 页"
             ),
             reset(),
         ));
@@ -81,8 +82,8 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
     if gpu.recovery_action == Some(RecoveryAction::DrainPeers) {
         found.push(Finding::bad(
             text!(
-                "{en}: the driver asks to drain its peer-to-peer traffic (recovery action 3, none is allowed)",
-                "{zh}：驱动要求停止其 P2P 流量（恢复动作 3，应为无）"
+                "{en}: the driver requests that peer-to-peer traffic be drained (recovery action 3, only 0 is allowed)",
+                "{zh}：驱动要求停止其 P2P 流量（恢复动作 3，应为 0）"
             ),
             text!(
                 "reset the GPUs of this node together before the next job; NCCL_P2P_DISABLE=1 avoids P2P until then",
@@ -117,11 +118,11 @@ fn throttle(gpu: &Gpu) -> Option<Finding> {
     };
     Some(Finding::bad(
         text!(
-            "{en}: its clocks are held down before the job begins: {why} (reasons {reasons:#x}{celsius})",
-            "{zh}：任务开始前时钟已被压低：{why_zh}（原因 {reasons:#x}{celsius_zh}）"
+            "{en}: clocks are throttled before the job starts: {why} (reasons {reasons:#x}{celsius})",
+            "{zh}：任务开始前已降频：{why_zh}（原因码 {reasons:#x}{celsius_zh}）"
         ),
         text!(
-            "look at cooling and power of the node (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); one slow GPU slows the whole job",
+            "check the node's cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); one slow GPU slows the whole job",
             "请检查节点的散热与供电（nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER）；一个变慢的 GPU 会拖慢整个任务"
         ),
     ))
@@ -134,11 +135,11 @@ fn late(gpu: &Gpu) -> Option<Finding> {
     let (call, words) = (&last.call, &last.text);
     Some(Finding::bad(
         text!(
-            "{en}: NVML counts it and does not tell its health ({call}: {words})",
+            "{en}: NVML lists it but does not report its health ({call}: {words})",
             "{zh}：NVML 能列出它，但未给出其健康状态（{call}：{words}）"
         ),
         text!(
-            "see whether nvidia-smi -q -i INDEX hangs too; if it does, reboot the node",
+            "check whether nvidia-smi -q -i INDEX also hangs; if it does, reboot the node",
             "请查看 nvidia-smi -q -i 序号 是否同样无响应；若是，请重启节点"
         ),
     ))
@@ -160,7 +161,7 @@ fn links(evidence: &Evidence<'_>) -> Vec<Finding> {
         evidence,
         found,
         |gpu| gpu.health.pcie.width.is_some(),
-        || text!("PCIe and NVLink as wide as they can be", "PCIe 与 NVLink 均为最大宽度"),
+        || text!("PCIe and NVLink run at full width", "PCIe 与 NVLink 均为最大宽度"),
     )
 }
 
@@ -174,12 +175,12 @@ fn narrow(gpu: &Gpu) -> Option<Finding> {
     let Text { en, zh } = label(gpu);
     Some(Finding::bad(
         text!(
-            "{en}: its PCIe link has {width} lanes of {most}",
+            "{en}: PCIe link width is x{width}, the maximum is x{most}",
             "{zh}：PCIe 链路宽度为 x{width}，最大为 x{most}"
         ),
         text!(
-            "reseat the card or check slot and riser; a job that loads data through this GPU runs at its speed",
-            "请重新插拔该卡或检查插槽与转接卡；经由此 GPU 的数据加载会受其限制"
+            "reseat the GPU, or check its slot and riser; until then its data transfers are slower",
+            "请重新插拔该 GPU，或检查插槽与转接卡；在此之前其数据传输较慢"
         ),
     ))
 }
@@ -195,7 +196,7 @@ fn nvlinks(gpu: &Gpu, most: u32) -> Option<Finding> {
     let Text { en, zh } = label(gpu);
     Some(Finding::bad(
         text!(
-            "{en}: {up} NVLinks are up and {most} on its siblings (down: {down})",
+            "{en}: {up} NVLinks are up, other GPUs of this model have {most} (down: {down})",
             "{zh}：{up} 条 NVLink 正常，同型号的其他 GPU 为 {most} 条（断开：{down}）"
         ),
         text!(
@@ -217,11 +218,11 @@ fn fabric(gpu: &Gpu) -> Option<Finding> {
     let Text { en, zh } = label(gpu);
     Some(Finding::bad(
         text!(
-            "{en}: the NVSwitch fabric is up and not well: {why} (health mask {mask:#x})",
+            "{en}: the NVSwitch fabric is up but not healthy: {why} (health mask {mask:#x})",
             "{zh}：NVSwitch 互联已就绪但不健康：{why_zh}（健康掩码 {mask:#x}）"
         ),
         text!(
-            "see the fabric manager's log on the host (/var/log/fabricmanager.log)",
+            "read the fabric manager's log on the host (/var/log/fabricmanager.log)",
             "请查看宿主机上 fabric manager 的日志（/var/log/fabricmanager.log）"
         ),
     ))
@@ -237,10 +238,10 @@ fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
         found.push(Finding::new(
             Kind::Info,
             text!(
-                "persistence mode is off on GPU (nvidia-smi index) {off}: each first use initialises it anew, for seconds",
-                "以下 GPU（nvidia-smi 序号）未开启持久模式：{off}；每次首次使用都要重新初始化，耗时数秒"
+                "persistence mode is off on GPU (nvidia-smi index) {off}: the driver is initialised again at each first use, which takes seconds",
+                "以下 GPU（nvidia-smi 序号）未开启持久模式：{off}；GPU 每次从空闲状态启用时都要重新初始化驱动，耗时数秒"
             ),
-            text!("nvidia-smi -pm 1 on the host", "在宿主机上执行 nvidia-smi -pm 1"),
+            text!("run nvidia-smi -pm 1 on the host", "在宿主机上执行 nvidia-smi -pm 1"),
         ));
     }
     found.extend(instances(evidence));
@@ -271,11 +272,11 @@ fn exclusive(gpu: &Gpu) -> Option<Finding> {
     let holders = holders.join(", ");
     Some(Finding::bad(
         text!(
-            "{en}: compute mode {mode} allows one process, and one is on it already (pid {holders} as NVML counts, perhaps of another pid namespace)",
+            "{en}: compute mode {mode} allows one process, but one already uses it (pid {holders} as NVML reports it, possibly of another pid namespace)",
             "{zh}：计算模式 {mode} 只允许一个进程，而其上已有进程（NVML 给出的 pid 为 {holders}，可能属于其他 pid 命名空间）"
         ),
         text!(
-            "end that process, or set nvidia-smi -c DEFAULT; a rank there fails with \"all CUDA-capable devices are busy or unavailable\"",
+            "end that process, or set nvidia-smi -c DEFAULT; otherwise its rank fails with \"all CUDA-capable devices are busy or unavailable\"",
             "请结束该进程，或执行 nvidia-smi -c DEFAULT；否则该处的进程会报 all CUDA-capable devices are busy or unavailable"
         ),
     ))
@@ -290,11 +291,11 @@ fn without_instances(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     Some(Finding::bad(
         text!(
-            "MIG is on and this container has no instance of GPU (nvidia-smi index) {empty}, so CUDA does not see it",
-            "以下 GPU（nvidia-smi 序号）已启用 MIG，但此容器没有其任何实例，CUDA 看不到它：{empty}"
+            "MIG is enabled, but this container has no MIG instance of GPU (nvidia-smi index) {empty}, so CUDA cannot see it",
+            "以下 GPU（nvidia-smi 序号）已启用 MIG，但本容器没有分到其 MIG 实例，CUDA 看不到它：{empty}"
         ),
         text!(
-            "create instances (nvidia-smi mig -cgi …), request one (nvidia.com/mig-…), or switch MIG off (nvidia-smi -mig 0)",
+            "create instances (nvidia-smi mig -cgi …), request one (nvidia.com/mig-…), or disable MIG (nvidia-smi -mig 0)",
             "请创建实例（nvidia-smi mig -cgi …）、申请一个（nvidia.com/mig-…），或关闭 MIG（nvidia-smi -mig 0）"
         ),
     ))
@@ -307,7 +308,7 @@ fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
         .map(|one| {
             let uuid = one.uuid.as_deref().unwrap_or("MIG-?");
             one.memory_total
-                .map_or(uuid.to_owned(), |size| format!("{uuid} {}", super::bytes(size)))
+                .map_or(uuid.to_owned(), |size| format!("{uuid} {}", crate::lang::bytes(size)))
         })
         .collect();
     if names.is_empty() {
@@ -321,8 +322,8 @@ fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(Finding::new(
         Kind::Info,
         text!(
-            "{count} MIG instances ({shown}): CUDA gives a process the first of CUDA_VISIBLE_DEVICES and no other",
-            "{count} 个 MIG 实例（{shown}）：CUDA 只向每个进程提供 CUDA_VISIBLE_DEVICES 中的第一个"
+            "{count} MIG instances ({shown}): a CUDA process can use only the first one in CUDA_VISIBLE_DEVICES",
+            "{count} 个 MIG 实例（{shown}）：每个 CUDA 进程只能使用 CUDA_VISIBLE_DEVICES 中的第一个"
         ),
         Text::same(""),
     ))
@@ -345,8 +346,8 @@ fn order(evidence: &Evidence<'_>) -> Option<Finding> {
     let models = models.join(", ");
     Some(Finding::doubtful(
         text!(
-            "GPUs of several models ({models}) and CUDA_DEVICE_ORDER={order}: CUDA's number of a GPU is not nvidia-smi's, which is by PCI address",
-            "GPU 型号不一（{models}），且 CUDA_DEVICE_ORDER={order}：CUDA 的编号与 nvidia-smi 按 PCI 地址的序号不同"
+            "GPUs of several models ({models}) with CUDA_DEVICE_ORDER={order}: CUDA numbers them differently from nvidia-smi, which orders by PCI address",
+            "GPU 型号不一（{models}），且 CUDA_DEVICE_ORDER={order}：CUDA 的编号与 nvidia-smi 的序号（按 PCI 地址排列）不一致"
         ),
         text!(
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID in CUDA_VISIBLE_DEVICES",
@@ -397,7 +398,7 @@ fn or_in_order(
         None => (String::new(), String::new()),
     };
     vec![Finding::info(text!(
-        "nothing is known to be wrong; not all is known of GPU (nvidia-smi index) {unknown} ({why})",
+        "no fault found; GPU (nvidia-smi index) {unknown} reports only part of its state ({why})",
         "未发现异常；以下 GPU（nvidia-smi 序号）的信息不全：{unknown}（{why_zh}）"
     ))]
 }

@@ -1,7 +1,8 @@
 //! GPUs: how many, in what state, and what a virtualiser leaves of them.
 
-use super::{Evidence, Finding, Judged, Kind, bytes, planned};
-use crate::lang::Text;
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged, Kind, planned};
+use crate::lang::{Text, bytes};
 use crate::observe::gpu::{ComputeMode, FabricState, shared_by};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
@@ -25,8 +26,8 @@ fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
         let (all, visible) = (gpus.gpus.len(), gpus.visible.len());
         found.push(match (gpus.source, visible) {
             (GpuSource::None, _) | (_, 0) => Finding::info(text!(
-                "no GPU seen and none asked for: the ranks run on the CPU",
-                "未发现 GPU，也没有申请 GPU 的迹象：各进程在 CPU 上运行"
+                "no GPU found and none requested: the ranks run on the CPU",
+                "未发现 GPU，也未申请 GPU：各 rank 在 CPU 上运行"
             )),
             _ if all == visible => {
                 let models = models(&gpus.gpus);
@@ -47,8 +48,8 @@ fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
         let (nodes, all) = (nodes.join(", "), gpus.gpus.len());
         found.push(Finding::doubtful(
             text!(
-                "NVML counts {all} GPUs, and {nodes} can be used here as well: the driver failed on that GPU when it started",
-                "NVML 列出 {all} 个 GPU，但此处还可使用 {nodes}：驱动启动时该 GPU 初始化失败"
+                "NVML lists {all} GPUs, but {nodes} can be opened as well: the driver failed to initialise that GPU",
+                "NVML 列出 {all} 个 GPU，但还能打开 {nodes}：驱动初始化该 GPU 时失败"
             ),
             text!(
                 "look for the GPU's lines (NVRM, Xid) in the host's dmesg; reboot or replace the node",
@@ -60,8 +61,8 @@ fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
         let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
         found.push(Finding::doubtful(
             text!(
-                "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot read or reads as another number",
-                "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法读取它或读作其他数字"
+                "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot parse or reads as a different number",
+                "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法解析它，或解析成其他数字"
             ),
             text!(
                 "write plain numbers or UUIDs (GPU-…), separated by commas",
@@ -103,7 +104,7 @@ fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
                 ))
             }
             (None, _) => {
-                Finding::info(text!("unknown: NVML could not be asked", "未知：无法询问 NVML"))
+                Finding::info(text!("unknown: NVML could not be queried", "未知：无法查询 NVML"))
             }
         });
     }
@@ -137,8 +138,8 @@ fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
         for finding in &mut found {
             let Text { en, zh } = &finding.text;
             finding.text = text!(
-                "{en}: an earlier run left it behind, and run ends that",
-                "{zh}：由早先运行的残留占用，run 会终止它们"
+                "{en}: a leftover of an earlier run holds it, which run ends",
+                "{zh}：被之前运行的残留进程占用，run 会终止它们"
             );
             finding.kind = Kind::Info;
         }
@@ -149,8 +150,8 @@ fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
             Finding::ok(text!("no GPU in use", "未使用 GPU"))
         } else if let Some(sharer) = shared {
             Finding::info(text!(
-                "not judged: under {sharer} the memory in use is not that of this job's GPUs alone",
-                "未判断：在 {sharer} 下，已用显存不只属于本任务的 GPU"
+                "not checked: with {sharer} the memory in use does not belong only to this job's GPUs",
+                "未检查：使用 {sharer} 时，已用显存不只属于本任务的 GPU"
             ))
         } else {
             Finding::ok(text!("the chosen GPUs are idle", "所选 GPU 均空闲"))
@@ -186,8 +187,8 @@ fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     if hami.disabled {
         return vec![Finding::info(text!(
-            "HAMi is there and switched off by CUDA_DISABLE_CONTROL",
-            "存在 HAMi，已由 CUDA_DISABLE_CONTROL 关闭"
+            "HAMi is present but disabled by CUDA_DISABLE_CONTROL",
+            "有 HAMi，但已由 CUDA_DISABLE_CONTROL 关闭"
         ))];
     }
     let mut found: Vec<Finding> = Vec::new();
@@ -228,8 +229,8 @@ fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
         found.push(Finding::new(
             Kind::Info,
             text!(
-                "HAMi hooks CUDA ({by}{limits}): GPU memory is its own count, and devices keep their order",
-                "HAMi 接管了 CUDA（{by}{limits}）：显存为其自身计量，设备顺序保持不变"
+                "HAMi hooks CUDA ({by}{limits}): it reports GPU memory by its own accounting and fixes the order of devices",
+                "HAMi 接管了 CUDA（{by}{limits}）：显存按它自己的统计，设备顺序由它固定"
             ),
             text!(
                 "request whole GPUs without gpumem and gpucores for training",

@@ -1,6 +1,8 @@
 //! What the container gives: memory, locked memory, files, processes, CPUs, time.
 
-use super::{Evidence, Finding, Judged, bytes};
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged};
+use crate::lang::bytes;
 use crate::observe::Strength;
 use crate::text;
 use crate::verdict::Id;
@@ -42,19 +44,19 @@ const MEMORY_PER_GPU: u64 = 32 * GIB;
 fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
     let nproc = evidence.nproc();
     let Some(total) = evidence.facts.limits.shm_total else {
-        return vec![Finding::info(text!("/dev/shm is not known", "/dev/shm 情况未知"))];
+        return vec![Finding::info(text!("/dev/shm: unknown", "/dev/shm：未知"))];
     };
     let size = bytes(total);
     let hint = || {
         text!(
-            "mount an emptyDir with medium Memory on /dev/shm, or docker run --shm-size 16g (or --ipc host); --severity shm.size=warn goes on",
+            "mount an emptyDir with medium Memory on /dev/shm, or docker run --shm-size 16g (or --ipc host); --severity shm.size=warn starts anyway",
             "请将 medium 为 Memory 的 emptyDir 挂载到 /dev/shm，或使用 docker run --shm-size 16g（或 --ipc host）；--severity shm.size=warn 可继续启动"
         )
     };
     if total <= SHM_DEFAULT && nproc > 1 {
         return vec![Finding::bad(
             text!(
-                "/dev/shm holds {size}, too little for {nproc} ranks: NCCL and data loaders then fail with \"No space left on device\"",
+                "/dev/shm has {size}, too little for {nproc} ranks: NCCL and data loaders then fail with \"No space left on device\"",
                 "/dev/shm 只有 {size}，不够 {nproc} 个进程使用：NCCL 与数据加载会报 \"No space left on device\""
             ),
             hint(),
@@ -64,7 +66,7 @@ fn shm(evidence: &Evidence<'_>) -> Vec<Finding> {
     if nproc > 1 && total < SHM_PER_GPU.saturating_mul(gpus) {
         return vec![Finding::doubtful(
             text!(
-                "/dev/shm holds {size} for {gpus} ranks on GPUs; 1 GiB for each is advised",
+                "/dev/shm has {size} for {gpus} GPU ranks; at least 1 GiB per rank is recommended",
                 "/dev/shm 为 {size}，供 {gpus} 个 GPU 进程使用；建议每个至少 1 GiB"
             ),
             hint(),
@@ -84,8 +86,8 @@ fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     if limits.ipc_lock {
         return vec![Finding::ok(text!(
-            "lifted by the capability IPC_LOCK",
-            "已由 IPC_LOCK 权限解除限制"
+            "the capability IPC_LOCK lifts the limit",
+            "已由 capability IPC_LOCK 解除限制"
         ))];
     }
     let rdma = evidence
@@ -94,18 +96,18 @@ fn memlock(evidence: &Evidence<'_>) -> Vec<Finding> {
     let kib = limit / KIB;
     if !rdma || limit >= MEMLOCK_ENOUGH {
         return vec![Finding::ok(text!(
-            "{kib} KiB, and RDMA needs no more here",
-            "{kib} KiB，此处 RDMA 无更多需求"
+            "{kib} KiB, enough without RDMA",
+            "{kib} KiB，未使用 RDMA，已足够"
         ))];
     }
     vec![Finding::bad(
         text!(
-            "locked memory is limited to {kib} KiB, and RDMA needs to register far more",
+            "locked memory is limited to {kib} KiB, but RDMA must register far more",
             "可锁定内存上限为 {kib} KiB，而 RDMA 需要注册的内存远大于此"
         ),
         text!(
             "docker run --ulimit memlock=-1, or the capability IPC_LOCK; --severity memlock=off silences this",
-            "请使用 docker run --ulimit memlock=-1，或授予 IPC_LOCK 权限；--severity memlock=off 可关闭此检查"
+            "请使用 docker run --ulimit memlock=-1，或授予 capability IPC_LOCK；--severity memlock=off 可关闭此检查"
         ),
     )]
 }
@@ -167,7 +169,7 @@ fn pids(evidence: &Evidence<'_>) -> Vec<Finding> {
     if room < wanted {
         return vec![Finding::bad(
             text!(
-                "the cgroup allows {most} processes and threads, {now} are in use, and the ranks may need {wanted}",
+                "the cgroup allows {most} processes and threads, {now} are in use, but the ranks may need {wanted}",
                 "cgroup 允许 {most} 个进程和线程，已用 {now} 个，而各进程可能需要 {wanted} 个"
             ),
             text!(
@@ -193,7 +195,7 @@ fn user_processes(evidence: &Evidence<'_>) -> Option<Finding> {
     (most < wanted).then(|| {
         Finding::bad(
             text!(
-                "this user may have {most} processes and threads (ulimit -u), and the ranks may need {wanted}",
+                "this user may have {most} processes and threads (ulimit -u), but the ranks may need {wanted}",
                 "该用户最多允许 {most} 个进程和线程（ulimit -u），而各进程可能需要 {wanted} 个"
             ),
             text!(
@@ -212,7 +214,7 @@ fn refused_memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     if let Some(most) = limits.address_space {
         let size = bytes(most);
         let text = text!(
-            "the address space is limited to {size} (ulimit -v), and CUDA reserves far more than it uses",
+            "the address space is limited to {size} (ulimit -v), but CUDA reserves far more than it uses",
             "地址空间上限为 {size}（ulimit -v），而 CUDA 预留的远多于实际使用"
         );
         found.push(if on_gpus {
@@ -228,10 +230,10 @@ fn refused_memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     if limits.overcommit == Some(NEVER) {
         found.push(Finding::doubtful(
             text!(
-                "the kernel commits no more memory than there is (vm.overcommit_memory=2): large reservations and the fork of data loaders fail though memory is free",
-                "内核不允许超额分配内存（vm.overcommit_memory=2）：即使有空闲内存，大块预留与数据加载进程的 fork 也会失败"
+                "strict memory overcommit is on (vm.overcommit_memory=2): large reservations and forks of data loaders fail although memory is free",
+                "内核禁止内存超额分配（vm.overcommit_memory=2）：即使内存空闲，大块预留和数据加载进程的 fork 也会失败"
             ),
-            text!("sysctl vm.overcommit_memory=0 on the host", "请在宿主机执行 sysctl vm.overcommit_memory=0"),
+            text!("run sysctl vm.overcommit_memory=0 on the host", "请在宿主机执行 sysctl vm.overcommit_memory=0"),
         ));
     }
     found
@@ -257,7 +259,7 @@ fn memory(evidence: &Evidence<'_>) -> Vec<Finding> {
     if is_large && most < MEMORY_PER_GPU.saturating_mul(gpus) {
         return vec![Finding::bad(
             text!(
-                "{size} of memory for {gpus} GPUs; loading a checkpoint on every rank can end in an OOM kill, and /dev/shm counts as well",
+                "{size} of memory for {gpus} GPUs; loading a checkpoint on every rank can cause an OOM kill; /dev/shm counts towards the limit",
                 "{gpus} 个 GPU 只有 {size} 内存；各进程加载权重时可能被 OOM 终止，/dev/shm 也计入其中"
             ),
             text!(
@@ -295,12 +297,12 @@ fn cpus(evidence: &Evidence<'_>) -> Vec<Finding> {
         let allowed = &evidence.facts.limits.allowed;
         return vec![Finding::bad(
             text!(
-                "the launcher ({platform}) has bound this command to CPU {allowed}, which {nproc} ranks and all of their threads would share",
+                "the launcher ({platform}) binds this command to CPU {allowed}: {nproc} ranks and all their threads would share it",
                 "启动器（{platform}）把本命令绑定到 CPU {allowed}，{nproc} 个进程及其全部线程都只能使用它"
             ),
             text!(
-                "mpirun --bind-to none (Intel MPI: I_MPI_PIN=0)",
-                "mpirun --bind-to none（Intel MPI：I_MPI_PIN=0）"
+                "use mpirun --bind-to none (Intel MPI: I_MPI_PIN=0)",
+                "请使用 mpirun --bind-to none（Intel MPI：I_MPI_PIN=0）"
             ),
         )];
     }
@@ -325,7 +327,7 @@ fn clock(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     let hint = || {
         text!(
-            "start chrony, ntpd or systemd-timesyncd on the host: logs of several nodes are put in order by time",
+            "start chrony, ntpd or systemd-timesyncd on the host: logs of several nodes are ordered by time",
             "请在宿主机启用 chrony、ntpd 或 systemd-timesyncd：多节点日志按时间排序"
         )
     };

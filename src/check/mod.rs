@@ -5,6 +5,8 @@
 //! severity and a hint. Pure: what has to be tried, others try before. `run`
 //! refuses by the same checks that `check` shows.
 
+mod evidence;
+mod finding;
 mod gpu_health;
 mod gpus;
 mod limits;
@@ -14,20 +16,16 @@ mod signals;
 mod software;
 mod storage;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use serde::Serialize;
 
-use serde::{Deserialize, Serialize};
-
-use crate::lang::{Text, bytes};
-use crate::muster::LinkReport;
+use crate::lang::Text;
 use crate::observe::Facts;
 use crate::observe::gpu::FabricState;
-use crate::plan::{Plan, Survey};
-use crate::prepare::WriteProblem;
-use crate::settings::{MusterMode, Rdma, Settings};
+use crate::settings::{MusterMode, Rdma};
 use crate::verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
+
+pub use evidence::{Evidence, Nodes, Reach, Tried};
+use finding::{Judged, Kind};
 
 /// What one check came to, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -63,127 +61,6 @@ impl Check {
     }
 }
 
-/// What was tried, where it applies.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Tried {
-    /// Node 0 of several: whether the master port can be bound.
-    pub port: Option<Result<u16, Refusal>>,
-    /// A leftover of an earlier run holds that port, and a launch ends it.
-    pub port_freed: Option<Text>,
-    /// So it is with the memory in use on the chosen GPUs.
-    #[serde(default)]
-    pub gpus_freed: bool,
-    /// The others: one connection to the master.
-    pub reach: Option<Result<SocketAddr, Reach>>,
-    /// `check`: the folder for logs, or why no file could be written in it.
-    pub write: Option<Result<PathBuf, WriteProblem>>,
-    /// `--torch`: what the ranks said, or why they failed.
-    pub torch: Option<Result<Text, Text>>,
-    /// The other nodes, where they were to be met. Of a capture, which is of one node, none.
-    #[serde(skip)]
-    pub nodes: Option<Nodes>,
-}
-
-/// What came of meeting the other nodes.
-#[derive(Debug, Clone)]
-pub enum Nodes {
-    Found(Box<LinkReport>),
-    /// A node takes no part, so this one was looked at alone.
-    Alone(Text),
-    /// One did not come, or they do not fit together.
-    Refused(Box<Refusal>),
-}
-
-/// Why one attempt to reach the master came to nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
-    pub peer: SocketAddr,
-    pub cause: Text,
-}
-
-/// All that a check may look at.
-#[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
-    pub settings: &'a Settings,
-    pub facts: &'a Facts,
-    pub survey: &'a Survey,
-    pub tried: &'a Tried,
-}
-
-impl<'a> Evidence<'a> {
-    /// The plan as far as there is one.
-    fn outline(&self) -> Option<&'a Plan> {
-        self.survey.outline()
-    }
-
-    fn nnodes(&self) -> u32 {
-        self.outline().map_or(1, |plan| plan.membership.nnodes)
-    }
-
-    /// Processes on this node; without a plan, one per visible GPU.
-    fn nproc(&self) -> u32 {
-        let visible = u32::try_from(self.facts.gpus.visible.len()).unwrap_or(u32::MAX);
-        self.outline().map_or(visible.max(1), |plan| plan.nproc_per_node)
-    }
-
-    /// Processes that compute on GPUs.
-    fn on_gpus(&self) -> u32 {
-        match self.outline() {
-            Some(plan) if !plan.gpus.iter().any(|gpu| gpu.selected) => 0,
-            _ if self.facts.gpus.visible.is_empty() => 0,
-            _ => self.nproc(),
-        }
-    }
-}
-
-/// What one row of the table has to say.
-#[derive(Debug, Clone)]
-struct Finding {
-    kind: Kind,
-    text: Text,
-    hint: Text,
-    planned: bool,
-    /// Where it exits with another code than its row says.
-    verdict: Option<Verdict>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Of the severity that the check has.
-    Bad,
-    /// Fails whatever the severity is: something was required by name.
-    Refused,
-    /// A warning at most.
-    Doubtful,
-    Info,
-    Ok,
-}
-
-impl Finding {
-    fn new(kind: Kind, text: Text, hint: Text) -> Finding {
-        Finding { kind, text, hint, planned: false, verdict: None }
-    }
-
-    fn bad(text: Text, hint: Text) -> Finding {
-        Finding::new(Kind::Bad, text, hint)
-    }
-
-    fn doubtful(text: Text, hint: Text) -> Finding {
-        Finding::new(Kind::Doubtful, text, hint)
-    }
-
-    fn info(text: Text) -> Finding {
-        Finding::new(Kind::Info, text, Text::same(""))
-    }
-
-    fn ok(text: Text) -> Finding {
-        Finding::new(Kind::Ok, text, Text::same(""))
-    }
-}
-
-/// One check and who judges it.
-type Judged = (Id, fn(&Evidence<'_>) -> Vec<Finding>);
-
 /// Every check, in the order of the table of ids.
 fn judges() -> Vec<Judged> {
     let rooms = [
@@ -212,22 +89,6 @@ fn usual(id: Id, evidence: &Evidence<'_>) -> Severity {
         Where::MusterIsRequired => evidence.settings.muster.value == MusterMode::Required,
     };
     if fails { Severity::Fail } else { Severity::Warn }
-}
-
-/// What the planner found under these ids: what fails first, then what warns.
-fn planned(evidence: &Evidence<'_>, ids: &[Id]) -> Vec<Finding> {
-    let survey = evidence.survey;
-    let failures =
-        survey.failures().iter().map(|one| (Kind::Refused, one.id, &one.text, &one.hint));
-    let warnings = survey.warnings().iter().map(|one| (Kind::Bad, one.id, &one.text, &one.hint));
-    failures
-        .chain(warnings)
-        .filter(|(_, id, ..)| ids.contains(id))
-        .map(|(kind, _, text, hint)| Finding {
-            planned: true,
-            ..Finding::new(kind, text.clone(), hint.clone())
-        })
-        .collect()
 }
 
 /// Every check, in the order of the table. A check that is off is left out.
@@ -282,11 +143,6 @@ pub fn warnings(checks: &[Check]) -> Vec<Warning> {
         .filter(|check| check.severity == Level::Warn && !check.planned)
         .map(|check| Warning::new(check.id, check.text.clone(), check.hint.clone()))
         .collect()
-}
-
-/// `8 GiB`, `512 MiB`, `64 KiB`.
-fn seconds(time: Duration) -> String {
-    format!("{:.1}", time.as_secs_f64())
 }
 
 #[cfg(test)]

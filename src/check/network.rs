@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{Evidence, Finding, Judged, planned};
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged, Kind, planned};
 use crate::text;
 use crate::verdict::Id;
 
@@ -24,9 +25,9 @@ fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
         Some(Ok(port)) => Finding::ok(text!("{port} can be bound", "{port} 可绑定")),
         Some(Err(refusal)) => Finding::bad(refusal.text.clone(), refusal.hint.clone()),
         None if evidence.nnodes() == 1 => {
-            Finding::ok(text!("one node: any free port is taken", "单节点：自动选用空闲端口"))
+            Finding::ok(text!("one node: any free port is used", "单节点：自动选用空闲端口"))
         }
-        None => Finding::ok(text!("node 0's to bind", "由节点 0 绑定")),
+        None => Finding::ok(text!("only node 0 binds it", "只由节点 0 绑定")),
     }]
 }
 
@@ -40,8 +41,8 @@ fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
         return vec![Finding::bad(
             text!("{name} has no address: {why}", "{name} 无地址：{why}"),
             text!(
-                "check MASTER_ADDR and the headless Service; run keeps asking until --wait-timeout",
-                "请检查 MASTER_ADDR 与 headless Service；run 会一直询问直到 --wait-timeout"
+                "check MASTER_ADDR and the headless Service; run retries until --wait-timeout",
+                "请检查 MASTER_ADDR 与 headless Service；run 会重试到 --wait-timeout 为止"
             ),
         )];
     }
@@ -49,14 +50,14 @@ fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all = all.join(", ");
     if let Some(why) = &master.error {
         return vec![Finding::doubtful(
-            text!("{name} is {all}, but {why}", "{name} 为 {all}，但 {why}"),
+            text!("{name} resolves to {all}, but {why}", "{name} 解析为 {all}，但 {why}"),
             text!(
                 "check the routes of this node (ip route get)",
                 "请检查本节点的路由（ip route get）"
             ),
         )];
     }
-    vec![Finding::ok(text!("{name} is {all}", "{name} 为 {all}"))]
+    vec![Finding::ok(text!("{name} resolves to {all}", "{name} 解析为 {all}"))]
 }
 
 fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -66,14 +67,14 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
             let (peer, cause) = (reach.peer, &reach.cause);
             let (en, zh) = (&cause.en, &cause.zh);
             Finding::bad(
-                text!("{peer} does not answer now: {en}", "{peer} 当前无应答：{zh}"),
+                text!("{peer} does not answer yet: {en}", "{peer} 尚无应答：{zh}"),
                 text!(
                     "start node 0 first, or check firewall and NetworkPolicy; run waits for it until --wait-timeout",
-                    "请先启动节点 0，或检查防火墙与 NetworkPolicy；run 会等待直到 --wait-timeout"
+                    "请先启动节点 0，或检查防火墙与 NetworkPolicy；run 会等到 --wait-timeout 为止"
                 ),
             )
         }
-        None => Finding::ok(text!("nothing to reach from here", "此处无需连接")),
+        None => Finding::ok(text!("no master to connect to", "无需连接 Master")),
     }]
 }
 
@@ -96,8 +97,8 @@ fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
         let all = hcas.len();
         found.push(Finding::doubtful(
             text!(
-                "sysfs shows {all} RDMA devices and none can be opened: NCCL then uses TCP without an error",
-                "sysfs 中有 {all} 个 RDMA 设备但均无法打开：NCCL 会不报错地改用 TCP"
+                "sysfs lists {all} RDMA devices, but none can be opened: NCCL falls back to TCP without an error",
+                "sysfs 中有 {all} 个 RDMA 设备但均无法打开：NCCL 会改用 TCP 且不报错"
             ),
             text!(
                 "request the RDMA resource for the container (rdma/hca), or mount /dev/infiniband",
@@ -109,7 +110,7 @@ fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
     if evidence.nnodes() > 1 && !chosen.is_empty() && chosen.len() < gpus {
         let rails = chosen.len();
         found.push(Finding::new(
-            super::Kind::Info,
+            Kind::Info,
             text!("{rails} RDMA ports for {gpus} GPUs", "{gpus} 个 GPU 使用 {rails} 个 RDMA 端口"),
             text!(
                 "compare with the other nodes: all should have the same number",
@@ -125,9 +126,9 @@ fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
     if found.is_empty() {
         let set = evidence.facts.network.nccl.len();
         found.push(Finding::ok(if set == 0 {
-            text!("nothing is set", "未设置任何变量")
+            text!("no NCCL settings", "未设置 NCCL 变量")
         } else {
-            text!("{set} settings, none dead or harmful", "{set} 项设置，均有效且无害")
+            text!("{set} settings, all effective and harmless", "{set} 项设置，均有效且无害")
         }));
     }
     found
@@ -143,11 +144,11 @@ fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
         Some(way) => vec![Finding::ok(text!("by {way}", "通过 {way}"))],
         None => vec![Finding::bad(
             text!(
-                "neither nvidia_peermem is loaded nor can the driver do dma-buf: NCCL copies all traffic between HCA and GPU through host memory",
-                "既未加载 nvidia_peermem，驱动也不支持 dma-buf：NCCL 的网络数据都要经主机内存中转"
+                "nvidia_peermem is not loaded and the driver does not support dma-buf: NCCL copies all traffic between HCA and GPU through host memory",
+                "未加载 nvidia_peermem，驱动也不支持 dma-buf：HCA 与 GPU 之间的数据都要经主机内存中转"
             ),
             text!(
-                "modprobe nvidia_peermem on the host, or install the open kernel modules of the driver",
+                "run modprobe nvidia_peermem on the host, or install the driver's open kernel modules",
                 "请在宿主机执行 modprobe nvidia_peermem，或安装驱动的开源内核模块"
             ),
         )],
@@ -175,21 +176,18 @@ fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
     let member = evidence.outline().map(|plan| &plan.membership);
     let Some(master) = member.filter(|member| member.nnodes > 1).map(|member| &member.master_addr)
     else {
-        return vec![Finding::ok(text!(
-            "{set}, and no other node to talk to",
-            "{set}，且无其他节点"
-        ))];
+        return vec![Finding::ok(text!("{set}; there are no other nodes", "{set}；没有其他节点"))];
     };
     let exempt = get("no_proxy").map(|(_, list)| list.as_str()).unwrap_or_default();
     if is_exempt(master, exempt) {
         return vec![Finding::ok(text!(
-            "{set}, and no_proxy names {master}",
-            "{set}，且 no_proxy 包含 {master}"
+            "{set}; no_proxy contains {master}",
+            "{set}；no_proxy 包含 {master}"
         ))];
     }
     vec![Finding::bad(
         text!(
-            "{set} is set, and no_proxy does not name {master}: what talks to it by HTTP or gRPC (an etcd rendezvous, Ray, health checks) goes to the proxy; torch's own TCPStore does not",
+            "{set} is set, but no_proxy does not contain {master}: HTTP and gRPC traffic to it (etcd rendezvous, Ray, health checks) goes through the proxy; torch's own TCPStore does not",
             "设置了 {set}，而 no_proxy 不包含 {master}：以 HTTP 或 gRPC 与其通信的组件（etcd rendezvous、Ray、健康检查）会走代理；torch 自身的 TCPStore 不受影响"
         ),
         text!(

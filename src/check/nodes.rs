@@ -2,7 +2,8 @@
 //!
 //! Without other nodes there is nothing to say, and no line of the table.
 
-use super::{Evidence, Finding, Judged, Kind, Nodes};
+use super::evidence::{Evidence, Nodes};
+use super::finding::{Finding, Judged, Kind};
 use crate::lang::Text;
 use crate::muster::{
     Difference, LinkReport, Loss, Measured, Outlier, Place, Property, Speed, Trouble,
@@ -44,7 +45,7 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
         Some(Nodes::Alone(why)) => {
             let Text { en, zh } = why;
             return vec![Finding::doubtful(
-                text!("only this node was looked at: {en}", "仅检查了本节点：{zh}"),
+                text!("only this node was checked: {en}", "仅检查了本节点：{zh}"),
                 text!(
                     "start ranklaunch check on all nodes at the same time",
                     "请在所有节点同时执行 ranklaunch check"
@@ -53,7 +54,7 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
         }
         Some(Nodes::Refused(refusal)) => {
             if DIFFERENT.contains(&refusal.id) {
-                return vec![Finding::ok(text!("all are there", "全部到达"))];
+                return vec![Finding::ok(text!("all nodes have arrived", "全部节点均已到达"))];
             }
             let finding = Finding::bad(refusal.text.clone(), with_off(&refusal.hint));
             return vec![Finding { verdict: Some(refusal.verdict), ..finding }];
@@ -62,21 +63,21 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     if found.lost.is_empty() {
         let nodes = found.nnodes;
-        return vec![Finding::ok(text!("all {nodes} are there", "全部 {nodes} 个节点均已到达"))];
+        return vec![Finding::ok(text!("all {nodes} have arrived", "全部 {nodes} 个节点均已到达"))];
     }
     let lost = found.lost.iter().map(|(node, loss)| {
         let Text { en, zh } = name(found, *node);
         let text = match loss {
             Loss::Died => {
-                text!("{en} vanished while the links were measured", "{zh}在测量链路时消失")
+                text!("{en} disconnected during link measurement", "{zh}在测量链路时断开连接")
             }
             Loss::Silent => {
-                text!("{en} fell silent while the links were measured", "{zh}在测量链路时失去响应")
+                text!("{en} stopped responding during link measurement", "{zh}在测量链路时失去响应")
             }
         };
         let hint = text!(
-            "look at that node: its pod may have been deleted, evicted or stopped",
-            "请检查该节点：其 Pod 可能被删除、驱逐或暂停"
+            "check that node: its pod may have been deleted, evicted or stopped",
+            "请检查该节点：其 Pod 可能已被删除、驱逐或停止"
         );
         Finding::bad(text, hint)
     });
@@ -86,7 +87,7 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// The hint of a launch, and what there is beside a launch.
 fn with_off(hint: &Text) -> Text {
     let Text { en, zh } = hint;
-    text!("{en}; --muster off looks at this node alone", "{zh}；--muster off 仅检查本节点")
+    text!("{en}; --muster off checks only this node", "{zh}；--muster off 仅检查本节点")
 }
 
 /// What failed on another node, with the code that it ends with there.
@@ -109,7 +110,7 @@ fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
         })
         .collect();
     if failed.is_empty() {
-        return vec![Finding::ok(text!("nothing fails on another node", "其他节点没有失败项"))];
+        return vec![Finding::ok(text!("no check fails on other nodes", "其他节点没有检查失败"))];
     }
     failed
 }
@@ -126,7 +127,7 @@ fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all = differences(evidence, found, |property| !is_of_rdma(property));
     if all.is_empty() {
         return vec![Finding::ok(text!(
-            "software, settings, MTU and clocks are alike",
+            "software, settings, MTU and clocks are the same",
             "软件、设置、MTU 与时钟一致"
         ))];
     }
@@ -138,7 +139,7 @@ fn rails(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all = differences(evidence, found, is_of_rdma);
     if all.is_empty() {
         return vec![Finding::ok(text!(
-            "number, speed and kind of the RDMA ports are alike",
+            "number, speed and type of the RDMA ports are the same",
             "RDMA 端口的数量、速率与类型一致"
         ))];
     }
@@ -169,7 +170,7 @@ fn differences(
 fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
-        "open all TCP ports between the nodes (firewall, NetworkPolicy, security group): NCCL and Gloo listen on ports that the kernel picks",
+        "open all TCP ports between the nodes (firewall, NetworkPolicy, security group): NCCL and Gloo listen on ports chosen by the kernel",
         "请放行节点间的所有 TCP 端口（防火墙、NetworkPolicy、安全组）：NCCL 与 Gloo 监听由内核分配的端口"
     );
     let mut all = odd(found, Trouble::Unreachable, &hint, |odd| {
@@ -189,8 +190,8 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     if all.is_empty() {
         let nodes = found.nnodes;
         all.push(Finding::ok(text!(
-            "the {nodes} nodes reach each other",
-            "{nodes} 个节点之间均可连接"
+            "all {nodes} nodes can connect to each other",
+            "{nodes} 个节点两两均可连接"
         )));
     }
     all
@@ -199,17 +200,17 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
 fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
-        "nodes of one job belong side by side: look at zone, rack, tunnels and overlays between them",
-        "同一任务的节点应彼此邻近：请检查可用区、机架、隧道与 overlay 网络"
+        "place the nodes of a job close together: check zone, rack, tunnels and overlay networks between them",
+        "同一任务的节点应就近部署：请检查它们之间的可用区、机架、隧道与 overlay 网络"
     );
     let all = odd(found, Trouble::Slow, &hint, |odd| {
         let here = millis(odd.worst.speed()?.floor);
         Some(match odd.others.map(millis) {
             Some(good) => text!(
-                "a round trip takes {here} ms, and {good} ms where it is good",
+                "the round trip takes {here} ms, {good} ms on good links",
                 "往返需 {here} ms，正常链路为 {good} ms"
             ),
-            None => text!("a round trip takes {here} ms", "往返需 {here} ms"),
+            None => text!("the round trip takes {here} ms", "往返需 {here} ms"),
         })
     });
     or_range(
@@ -226,7 +227,7 @@ fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
 fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(found) = found(evidence) else { return Vec::new() };
     let hint = text!(
-        "look at the cable, the negotiated speed, traffic shaping and what else uses that node's network (ethtool, tc qdisc)",
+        "check the cable, the negotiated speed, traffic shaping and other users of that node's network (ethtool, tc qdisc)",
         "请检查线缆、协商速率、流量整形以及占用该节点网络的其他程序（ethtool、tc qdisc）"
     );
     let all = odd(found, Trouble::Narrow, &hint, |odd| {
@@ -237,19 +238,19 @@ fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
             .min();
         Some(match (odd.others.map(gigabits), claims.map(|claimed| gigabits(claimed.into()))) {
             (Some(good), _) => text!(
-                "{here} Gb/s go through, and {good} Gb/s where it is good",
-                "速率为 {here} Gb/s，正常链路为 {good} Gb/s"
+                "the bandwidth is {here} Gb/s, {good} Gb/s on good links",
+                "带宽为 {here} Gb/s，正常链路为 {good} Gb/s"
             ),
             (None, Some(claimed)) => text!(
-                "{here} Gb/s go through, and the interface claims {claimed} Gb/s",
-                "速率为 {here} Gb/s，而接口标称 {claimed} Gb/s"
+                "the bandwidth is {here} Gb/s, but the interface reports {claimed} Gb/s",
+                "带宽为 {here} Gb/s，而网卡标称 {claimed} Gb/s"
             ),
-            (None, None) => text!("{here} Gb/s go through", "速率为 {here} Gb/s"),
+            (None, None) => text!("the bandwidth is {here} Gb/s", "带宽为 {here} Gb/s"),
         })
     });
     or_range(all, found, Speed::megabits, |low, high| {
         let (low, high) = (gigabits(low), gigabits(high));
-        text!("{low} to {high} Gb/s by one TCP connection", "单个 TCP 连接 {low} 至 {high} Gb/s")
+        text!("{low} to {high} Gb/s over one TCP connection", "单个 TCP 连接 {low} 至 {high} Gb/s")
     })
 }
 
@@ -317,7 +318,7 @@ fn or_range(
     match (values().min(), values().max()) {
         (Some(low), Some(high)) if all.is_empty() => vec![Finding::ok(words(low, high))],
         (None, _) if all.is_empty() && found.links.is_empty() && found.outlier_count == 0 => {
-            vec![Finding::ok(text!("nothing odd", "无异常"))]
+            vec![Finding::ok(text!("no outliers", "无异常"))]
         }
         _ => all,
     }

@@ -1,6 +1,7 @@
 //! Python and torch: what files say, and what a short job says.
 
-use super::{Evidence, Finding, Judged, Kind, planned};
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged, Kind, planned};
 use crate::lang::Text;
 use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
@@ -28,8 +29,8 @@ fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
                 Finding::ok(text!("torch {version}, {path}", "torch {version}，{path}"))
             }
             None => Finding::info(text!(
-                "no torch, and none is needed ({path})",
-                "无 torch，也不需要（{path}）"
+                "no torch; none is needed ({path})",
+                "没有 torch，也不需要（{path}）"
             )),
         });
     }
@@ -38,7 +39,7 @@ fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
 
 fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Some(script) = &evidence.facts.state.script else {
-        return vec![Finding::info(text!("no script to look for", "没有要查找的脚本"))];
+        return vec![Finding::info(text!("no script file to check", "没有需要检查的脚本文件"))];
     };
     let (path, from) = (script.path.display(), script.from.display());
     let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
@@ -47,7 +48,7 @@ fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     vec![Finding::bad(
         text!(
-            "the script {path} does not exist{place}: every rank would fail",
+            "the script {path} does not exist{place}; every rank would fail",
             "脚本 {path} 不存在{place}：所有 rank 都会失败"
         ),
         missing_script(evidence),
@@ -57,7 +58,7 @@ fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// Where the script may be instead; whose profile is inside the executable can take a copy.
 fn missing_script(evidence: &Evidence<'_>) -> Text {
     let Text { en, zh } = text!(
-        "name the folder where it is with --chdir DIR, give its absolute path, or mount that folder",
+        "set its folder with --chdir DIR, give its absolute path, or mount the folder",
         "请用 --chdir DIR 指定脚本所在目录、使用绝对路径，或挂载该目录"
     );
     let profile = evidence.settings.profile.as_deref().unwrap_or_default();
@@ -86,7 +87,7 @@ fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if named.is_empty() {
         findings.push(Finding::info(text!(
-            "the engine is given no configuration file",
+            "the engine takes no configuration file",
             "未给启动引擎指定配置文件"
         )));
     }
@@ -102,7 +103,7 @@ fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
                     "{argument} 指定的 {path} 不存在{place}"
                 ),
                 text!(
-                    "correct the name, give its absolute path, or name the folder where it is with --chdir DIR",
+                    "correct the name, give its absolute path, or set its folder with --chdir DIR",
                     "请改正文件名、使用绝对路径，或用 --chdir DIR 指定其所在目录"
                 ),
             )
@@ -137,8 +138,8 @@ fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
             let nccl = nccl.unwrap_or_default();
             vec![Finding::bad(
                 text!(
-                    "get_mempolicy and set_mempolicy are forbidden (seccomp), and NCCL {nccl} fails without them",
-                    "get_mempolicy 与 set_mempolicy 被禁止（seccomp），而 NCCL {nccl} 缺少它们会失败"
+                    "seccomp forbids get_mempolicy and set_mempolicy; NCCL {nccl} fails without them",
+                    "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL {nccl} 没有它们会失败"
                 ),
                 hint,
             )]
@@ -146,8 +147,8 @@ fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
         _ => vec![Finding::new(
             Kind::Info,
             text!(
-                "get_mempolicy and set_mempolicy are forbidden (seccomp), which NCCL 2.23 to 2.26.4 need",
-                "get_mempolicy 与 set_mempolicy 被禁止（seccomp），NCCL 2.23 至 2.26.4 需要它们"
+                "seccomp forbids get_mempolicy and set_mempolicy; NCCL 2.23 to 2.26.4 needs them",
+                "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL 2.23 至 2.26.4 需要它们"
             ),
             if nccl.is_some() { Text::same("") } else { hint },
         )],
@@ -162,8 +163,8 @@ fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (folder, by) = (found.folder.display(), &found.by);
     let hint = || {
         text!(
-            "take {folder} out of {by}: the driver's own libcuda is then found",
-            "请从 {by} 中去掉 {folder}，届时将使用驱动自带的 libcuda"
+            "remove {folder} from {by}, so that the driver's own libcuda is used",
+            "请从 {by} 中去掉 {folder}，以使用驱动自带的 libcuda"
         )
     };
     if let (Some(compat), Some(driver)) = (&found.driver, &gpus.driver_version)
@@ -205,8 +206,8 @@ fn allreduce(evidence: &Evidence<'_>) -> Vec<Finding> {
             Kind::Bad,
             why.clone(),
             text!(
-                "run the same ranks by hand with NCCL_DEBUG=INFO: ranklaunch run --nnodes 1 -- SCRIPT",
-                "请设置 NCCL_DEBUG=INFO 后手动运行：ranklaunch run --nnodes 1 -- SCRIPT"
+                "run the same ranks with NCCL_DEBUG=INFO: ranklaunch run --nnodes 1 -- SCRIPT",
+                "请设置 NCCL_DEBUG=INFO 后再运行：ranklaunch run --nnodes 1 -- SCRIPT"
             ),
         )],
     }

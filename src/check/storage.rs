@@ -1,7 +1,8 @@
 //! Where a job writes: the folder for logs, caches, shared memory that was left behind.
 
-use super::{Evidence, Finding, Judged, bytes};
-use crate::lang::Text;
+use super::evidence::Evidence;
+use super::finding::{Finding, Judged};
+use crate::lang::{Text, bytes};
 use crate::observe::Folder;
 use crate::prepare::WriteProblem;
 use crate::text;
@@ -18,7 +19,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let hint = || text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录");
+    let hint = || text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录");
     if let Some(Err(problem)) = &evidence.tried.write {
         return vec![unwritable(problem)];
     }
@@ -31,7 +32,7 @@ fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (path, free) = (folder.path.display(), bytes(folder.free));
     vec![Finding::ok(match &evidence.tried.write {
         Some(Ok(_)) => text!(
-            "{free} free in {path}, and a file was written there",
+            "{free} free in {path}; a test file was written there",
             "{path} 空闲 {free}，写入测试通过"
         ),
         _ => text!("{free} free in {path}", "{path} 空闲 {free}"),
@@ -44,21 +45,21 @@ fn unwritable(problem: &WriteProblem) -> Finding {
     let (path, error) = (problem.folder.display(), problem.error());
     let hint = match error.kind() {
         ErrorKind::ReadOnlyFilesystem => text!(
-            "the file system is read-only: mount a volume there, or name another folder with --log-dir",
+            "the file system is read-only: mount a volume there, or set another folder with --log-dir",
             "文件系统为只读：请在此挂载数据卷，或用 --log-dir 指定其他目录"
         ),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => text!(
-            "nothing is left on this file system, or of this user's quota: delete old runs, or name another folder with --log-dir",
+            "this file system or this user's quota is full: delete old runs, or set another folder with --log-dir",
             "该文件系统或用户配额已满：请删除旧的运行记录，或用 --log-dir 指定其他目录"
         ),
         ErrorKind::PermissionDenied => {
             let user = problem.user;
             text!(
-                "user {user} may not write there: change the owner (fsGroup, chown), or name another folder with --log-dir",
+                "user {user} may not write there: change the owner (fsGroup, chown), or set another folder with --log-dir",
                 "用户 {user} 无权写入：请修改属主（fsGroup、chown），或用 --log-dir 指定其他目录"
             )
         }
-        _ => text!("name another folder with --log-dir", "请用 --log-dir 指定其他目录"),
+        _ => text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录"),
     };
     Finding::bad(
         text!("no file can be written in {path}: {error}", "无法在 {path} 写入文件：{error}"),
@@ -84,8 +85,8 @@ fn trouble(folder: &Folder) -> Option<Text> {
     if folder.inodes > 0 && folder.inodes_free < (folder.inodes / 100).min(1000) {
         let (left, all) = (folder.inodes_free, folder.inodes);
         return Some(text!(
-            "{left} of {all} inodes are free in {path}, though there are bytes",
-            "{path} 虽有空间，但 {all} 个 inode 仅剩 {left} 个"
+            "only {left} of {all} inodes are free in {path} (free space is not the problem)",
+            "{path} 的 {all} 个 inode 仅剩 {left} 个（磁盘空间充足）"
         ));
     }
     None
@@ -101,7 +102,7 @@ fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
             Some(Finding::bad(
                 text!("{by}: {en}", "{by}：{zh}"),
                 text!(
-                    "name another folder with {by}, or free this one",
+                    "set another folder with {by}, or free space in this one",
                     "请用 {by} 指定其他目录，或清理此目录"
                 ),
             ))
@@ -112,11 +113,11 @@ fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     let least = folders.iter().min_by_key(|used| used.folder.free);
     vec![match least {
-        None => Finding::ok(text!("no cache folder is named", "未指定缓存目录")),
+        None => Finding::ok(text!("no cache folder is set", "未指定缓存目录")),
         Some(used) => {
             let (free, path) = (bytes(used.folder.free), used.folder.path.display());
             Finding::ok(text!(
-                "{free} or more are free (least in {path})",
+                "at least {free} free (least in {path})",
                 "至少空闲 {free}（最少者为 {path}）"
             ))
         }
@@ -126,7 +127,7 @@ fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
 fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     let left = &evidence.facts.state.leftovers;
     if left.is_empty() {
-        return vec![Finding::ok(text!("nothing was left in /dev/shm", "/dev/shm 中无残留"))];
+        return vec![Finding::ok(text!("no leftover files in /dev/shm", "/dev/shm 中无残留文件"))];
     }
     const SHOWN: usize = 3;
     let (count, all) = (left.len(), bytes(left.iter().map(|file| file.bytes).sum()));
@@ -154,7 +155,7 @@ fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     let globs = globs.join(" ");
     vec![Finding::bad(
         text!(
-            "{count} files of processes that are gone hold {all} in /dev/shm, owner {users}: {names}{more}",
+            "{count} leftover files of ended processes take {all} in /dev/shm, owner {users}: {names}{more}",
             "/dev/shm 中有 {count} 个已结束进程的残留文件，共 {all}，属主 {users}：{names}{more}"
         ),
         text!(
@@ -167,18 +168,19 @@ fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
 fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
     let late = &evidence.facts.state.late;
     if late.is_empty() {
-        return vec![Finding::ok(text!("every source answered", "各来源均已应答"))];
+        return vec![Finding::ok(text!("every source responded in time", "各信息来源均及时应答"))];
     }
     late.iter()
         .map(|late| {
             let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
             let path = path.unwrap_or_default();
             let (en, zh) = (&late.source.en, &late.source.zh);
-            let seconds = super::seconds(std::time::Duration::from_millis(late.after_millis));
+            let late_after = std::time::Duration::from_millis(late.after_millis);
+            let seconds = format!("{:.1}", late_after.as_secs_f64());
             Finding::bad(
                 text!(
-                    "no answer within {seconds} s: {en}{path}; is a mount dead?",
-                    "{seconds} 秒内无应答：{zh}{path}；是否有挂载点失效？"
+                    "no answer within {seconds} s: {en}{path}; a mount may be dead",
+                    "{seconds} 秒内无应答：{zh}{path}；可能有挂载点失效"
                 ),
                 text!(
                     "look for processes in state D and for \"not responding\" in the host's dmesg",

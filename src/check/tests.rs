@@ -1,8 +1,11 @@
 //! One row per finding: what the node is like, and what the check makes of it.
 
+use std::net::SocketAddr;
+
 use super::*;
 use crate::cpus::CpuList;
 use crate::host::Host;
+use crate::lang::bytes;
 use crate::observe::gpu::FabricState;
 use crate::observe::{
     Clock, Compat, Contract, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute,
@@ -11,6 +14,7 @@ use crate::observe::{
 use crate::plan::fixtures::{facts, flag, settings};
 use crate::plan::{Scope, survey};
 use crate::prepare::WriteProblem;
+use crate::settings::Settings;
 use crate::settings::{Nproc, Rdma};
 use crate::verdict::{Family, Id};
 
@@ -232,7 +236,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.contract = one_of_mpirun();
         },
         Level::Warn,
-        "(open-mpi) has bound this command to CPU 3",
+        "(open-mpi) binds this command to CPU 3",
     ),
     (
         Id::DiskLogs,
@@ -341,7 +345,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.state.leftovers = vec![left("nccl-abc"), left("torch_7_1"), left("sem.x")];
         },
         Level::Warn,
-        "3 files of processes that are gone hold 9 MiB in /dev/shm, owner 1000",
+        "3 leftover files of ended processes take 9 MiB in /dev/shm, owner 1000",
     ),
     (Id::StackSize, |node| node.facts.limits.stack_unlimited = true, Level::Warn, "2 MiB"),
     (

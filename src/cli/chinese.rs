@@ -6,19 +6,20 @@
 
 use clap::{Arg, Command};
 
+use super::line;
 use crate::columns::fold;
 
 /// By id; where one id stands for two things, with the command before it.
 pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("plan.format", "输出格式：供人阅读（text）、JSON（json），或可直接粘贴的 shell 命令（shell）"),
-    ("plan.assume", "为不在手边的节点做规划：gpus=8，或 gpus=8,name=H100,memory=80GiB"),
+    ("plan.assume", "为另一个节点（而非本机）做计划：gpus=8，或 gpus=8,name=H100,memory=80GiB"),
     ("check.format", "输出格式：供人阅读的表格（text），或 JSON（json）"),
     ("check.all", "同时列出正常的检查项"),
     ("check.report", "同时将 JSON 报告写入该文件"),
     ("check.torch", "同时运行一次简短的 all-reduce：CPU 上用 gloo 和两个 rank，GPU 上用 NCCL"),
     (
         "check.capture",
-        "将读取到的本节点信息保存到该目录，供 --host-root 重放，可用于提交问题报告。敏感信息已隐去",
+        "将读取到的本节点信息保存到该目录，提交问题报告时可用 --host-root 重放。敏感信息会隐去",
     ),
     ("clean.dry_run", "只显示 --stale kill 与 --stale force 会结束哪些进程及原因，不发送信号"),
     ("clean.format", "输出格式：供人阅读的表格（text），或 JSON（json）"),
@@ -31,39 +32,39 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
     ("explain.ids", "ID 与退出码，例如 gpu.count 或 86 [默认: 列出全部]"),
     ("explain.format", "输出格式：供人阅读（text），或 JSON（json）"),
-    ("profile show.name", "内置配置的名称，或 TOML 文件"),
-    ("profile check.name", "内置配置的名称，或 TOML 文件"),
+    ("profile show.name", "内置配置文件的名称，或 TOML 文件"),
+    ("profile check.name", "内置配置文件的名称，或 TOML 文件"),
     ("install.folder", "目标目录；不存在时会自动创建"),
     ("completions.shell", "为哪种 shell 生成"),
     (
         "profile",
-        "从配置文件读取设置：内置配置的名称（wan22、taehv、zimdb）或 TOML 文件 [默认: 若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
+        "从配置文件读取设置：内置配置文件的名称（wan22、taehv、zimdb）或 TOML 文件 [默认: 若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
     ),
     ("module", "运行 Python 模块而不是脚本，同 python -m"),
     (
         "engine",
-        "由谁启动各 rank：torchrun、accelerate、deepspeed、direct（由 ranklaunch 直接启动），或 command（任务自带启动器，每个节点运行一次） [默认: torchrun]",
+        "用什么启动各 rank：torchrun、accelerate、deepspeed、direct（由 ranklaunch 直接启动），或 command（任务自己的启动器，每个节点运行一次） [默认: torchrun]",
     ),
     ("python", "Python 解释器 [默认: conda 环境、virtualenv 或 PATH 中的解释器]"),
     (
         "chdir",
-        "在该目录下工作：相对路径（脚本、参数、引擎的文件、日志）均从此目录算起；只有配置文件在此之前查找 [默认: 启动 ranklaunch 时所在的目录]",
+        "切换到该目录：相对路径（脚本、参数、启动引擎的文件、日志）均以此为起点；只有配置文件在切换之前查找 [默认: 启动 ranklaunch 时所在的目录]",
     ),
     ("conda_env", "使用该 conda 环境，无需事先激活"),
     ("env", "为各 rank 设置变量，覆盖容器中的同名变量；可重复使用"),
-    ("interactive", "把终端交给唯一的 rank，以便使用 pdb"),
+    ("interactive", "将终端交给唯一的 rank，以便使用 pdb"),
     ("nnodes", "节点数 [默认: 由平台给出]"),
     ("node_rank", "本节点的编号，从 0 开始 [默认: 由平台给出]"),
     ("master_addr", "节点 0 的主机名或地址 [默认: 由平台给出]"),
     ("master_port", "各 rank 在节点 0 上汇合的端口 [默认: 由平台给出，否则为 29500]"),
     (
         "world_size_counts",
-        "单独出现的 WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认: auto]",
+        "没有其他变量可判断时，WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认: auto]",
     ),
-    ("rdzv", "各节点 torchrun 的汇合方式：static（rank 按节点顺序排列）或 c10d [默认: static]"),
+    ("rdzv", "torchrun 的 rendezvous 方式：static（rank 按节点顺序排列）或 c10d [默认: static]"),
     (
         "nested",
-        "即使上层已有 torchrun 或类似的启动器在运行，也照常启动：作为本节点上的独立任务，不受其变量影响",
+        "允许在 torchrun 或类似的启动器内运行：作为本节点上的独立任务启动，忽略外层启动器的变量",
     ),
     (
         "nproc_per_node",
@@ -84,19 +85,22 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "stale",
         "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认: kill]",
     ),
-    ("muster", "启动前与其他节点协商一致：auto、off 或 required [默认: auto]"),
-    ("muster_port", "与其他节点协商时使用节点 0 的该端口 [默认: Master 端口，即 --master-port]"),
+    ("muster", "启动前各节点是否商定同一计划：auto、off 或 required [默认: auto]"),
+    ("muster_port", "集结时使用节点 0 的该端口 [默认: Master 端口，即 --master-port]"),
     ("wait_timeout", "等待节点 0 和其他节点的最长时间：90s、30m、1h30m [默认: 30m]"),
     ("rdma", "RDMA：auto（可用则用）、required（不可用则拒绝启动）或 off [默认: auto]"),
-    ("probe", "通过什么方式向驱动查询 GPU：auto、file、memfd、nvidia-smi 或 off [默认: auto]"),
-    ("deadline", "读取任一信息来源的最长时间：10s、2m [默认: 驱动 60s，文件 30s]"),
+    ("probe", "查询 GPU 驱动的方式：auto、file、memfd、nvidia-smi 或 off [默认: auto]"),
+    (
+        "deadline",
+        "每项节点信息查询（驱动、文件系统、域名解析）的超时：10s、2m [默认: 驱动 60s，文件 30s]",
+    ),
     (
         "severity",
-        "检查项发现问题时如何处理：fail（拒绝启动）、warn（警告）或 off，例如 shm.size=fail；可重复使用",
+        "设置检查项的严重级别：fail（拒绝启动）、warn（警告）或 off，例如 shm.size=fail；可重复使用",
     ),
     (
         "grace",
-        "从第一次 TERM 到最后一次 KILL 的时间 [默认: 略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
+        "宽限期，即从第一次 TERM 到最后一次 KILL 的时间 [默认: 略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
     ),
     ("max_restarts", "所有节点一起重启的最多次数 [默认: 0]"),
     (
@@ -106,7 +110,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("log_cap_rank", "每个 rank 的输出最多占用的磁盘空间，例如 256MiB [默认: 256MiB]"),
     ("log_cap_node", "本节点的输出最多占用的磁盘空间，例如 4GiB [默认: 4GiB]"),
     ("console", "控制台显示哪些 rank 的输出：all、rank0、errors（仅 stderr）或 none [默认: all]"),
-    ("console_prefix", "控制台每行是否以 rank 开头：rank 或 none [默认: rank]"),
+    ("console_prefix", "控制台每行的前缀：rank 或 none [默认: rank]"),
     ("termination_log", "同时将结论写入该文件 [默认: 若存在，则为 /dev/termination-log]"),
     ("lang", "所有消息的语言：en 或 zh [默认: 取自 LC_ALL、LC_MESSAGES、LANG]"),
     ("host_root", "从该目录而不是 / 读取本节点的文件（用于问题报告和测试）"),
@@ -121,12 +125,12 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "",
         "启动分布式 PyTorch 任务在本节点上的部分",
-        "ranklaunch 在每个节点上启动：读取平台给出的任务信息，检查本节点，确定进程数和各并行度，等待节点 0，启动 torchrun，并负责其进程、日志和最终结论，直到最后一个字节。",
+        "ranklaunch 在每个节点上运行：读取平台给出的任务信息，检查本节点，确定进程数和各并行度，等待节点 0，启动 torchrun；随后监管所有进程，保存全部输出，并给出一个结论。",
     ),
     (
         "run",
         "启动任务在本节点上的部分（不写子命令时也是如此）",
-        "读取平台给出的任务信息，检查本节点，清理以前运行的残留，等待节点 0，启动引擎，并负责其进程、日志和最终结论，直到最后一个字节。",
+        "读取平台给出的任务信息，检查本节点，清理以前运行的残留进程，等待节点 0，运行启动引擎；随后监管所有进程，保存全部输出，并给出一个结论。",
     ),
     ("plan", "显示 run 会做什么以及原因；不做任何改动", ""),
     (
@@ -148,39 +152,39 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "lint",
         "找出 Kubernetes 清单中运行时才会暴露的错误",
-        "读取 Pod、Job、PyTorchJob、HyperPodPyTorchJob、TrainJob、MPIJob、RayJob、Volcano Job、KubeBrain TrainingJob、JobSet、LeaderWorkerSet 和 Pod 模板，以及其命令中的启动器。有发现时退出码为 1（无法读取的部分会说明，但不计入），清单不是 YAML 时为 64。",
+        "读取 Pod、Job、PyTorchJob、HyperPodPyTorchJob、TrainJob、MPIJob、RayJob、Volcano Job、KubeBrain TrainingJob、JobSet、LeaderWorkerSet 和 Pod 模板，以及其命令中的启动器。发现问题时退出码为 1（无法读取的部分会列出，但不计入），清单不是 YAML 时为 64。",
     ),
     (
         "explain",
-        "说明 ID 或退出码的含义与处理办法",
-        "每个检查项、拒绝、警告、结束原因和 lint 规则都有 ID，写在消息中退出码之后的括号里。不带参数时列出全部。",
+        "解释 ID 或退出码：含义与处理办法",
+        "每个检查项、拒绝启动、警告、结束原因和 lint 规则都有 ID，显示在消息中退出码之后的括号里。不带参数时列出全部 ID。",
     ),
     ("profile", "列出、显示、新建或检查配置文件", ""),
-    ("profile list", "列出 --profile 在此处能找到的配置及其位置", ""),
+    ("profile list", "列出 --profile 在此处能找到的配置文件及其位置", ""),
     (
         "profile show",
-        "显示一个配置，以便阅读或修改：ranklaunch profile show taehv > ranklaunch.toml",
+        "输出一个配置文件，以便阅读或修改：ranklaunch profile show taehv > ranklaunch.toml",
         "",
     ),
     ("profile new", "输出自建配置文件的开头几行", ""),
-    ("profile check", "按 run 的方式读取配置，说明其内容或问题所在", ""),
+    ("profile check", "按 run 的方式读取配置文件，显示其内容或指出问题", ""),
     (
         "install",
         "将本程序复制到目录中，用于没有 cp 的镜像",
-        "用于 init 容器，把可执行文件放到 Pod 的卷中。文件要么完整出现，要么不出现；文件名为 ranklaunch，会替换旧文件。",
+        "用于 init 容器，把可执行文件放到 Pod 的卷中。文件名为 ranklaunch，写入是原子的，会替换旧文件。",
     ),
     ("completions", "输出 shell 的补全脚本", ""),
     ("man", "输出手册页（troff）", ""),
 ];
 
 pub(super) const HEADINGS: &[(&str, &str)] = &[
-    (super::JOB, "任务"),
-    (super::MEMBERSHIP, "节点"),
-    (super::LAYOUT, "进程与布局"),
-    (super::START, "启动之前"),
-    (super::END, "停止与重启"),
-    (super::LOGS, "日志与控制台"),
-    (super::PROGRAM, "本程序"),
+    (line::JOB, "任务"),
+    (line::MEMBERSHIP, "节点"),
+    (line::LAYOUT, "进程与布局"),
+    (line::START, "启动之前"),
+    (line::END, "停止与重启"),
+    (line::LOGS, "日志与控制台"),
+    (line::PROGRAM, "本程序"),
 ];
 
 const AFTER: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";

@@ -7,6 +7,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
+use super::line::EXPLAINED;
+
 /// A description that a menu shows on one line.
 const LONGEST: usize = 60;
 
@@ -114,7 +116,7 @@ fn with_files(
             let script = script.replacen(&format!("{parse} 2>/dev/null\n"), &again, 1);
             // clap's generator for fish knows no words, only options.
             let below = "complete -c ranklaunch -n \"__fish_ranklaunch_using_subcommand";
-            let ids = values.iter().find(|(name, _)| *name == super::EXPLAINED);
+            let ids = values.iter().find(|(name, _)| *name == EXPLAINED);
             let ids = ids.map_or_else(String::new, |(_, ids)| ids.join(" "));
             let ids = format!("{below} explain\" -f -a \"{ids}\"");
             let words = [

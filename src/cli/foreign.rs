@@ -74,8 +74,8 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         return Some(Meaning::Explained(
             "torchrun",
             text!(
-                "leave it out: nothing here needs it (ranklaunch plan shows the command of torchrun)",
-                "请去掉：此处不需要它（ranklaunch plan 会显示 torchrun 的命令行）"
+                "remove it: ranklaunch does not need it (ranklaunch plan shows torchrun's command line)",
+                "请去掉：ranklaunch 不需要它（ranklaunch plan 会显示 torchrun 的命令行）"
             ),
         ));
     }
@@ -83,8 +83,8 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         return Some(Meaning::Explained(
             "accelerate",
             text!(
-                "give it to accelerate in a profile: [job] engine = \"accelerate\", engine_args = [\"--{name}\", …]",
-                "请在配置中交给 accelerate: [job] engine = \"accelerate\"，engine_args = [\"--{name}\", …]"
+                "pass it to accelerate in a profile: [job] engine = \"accelerate\", engine_args = [\"--{name}\", …]",
+                "请在配置文件中交给 accelerate: [job] engine = \"accelerate\"，engine_args = [\"--{name}\", …]"
             ),
         ));
     }
@@ -94,37 +94,37 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         "rdzv-conf" => Meaning::Explained(
             "torchrun",
             text!(
-                "leave it out: --wait-timeout says how long nodes are waited for",
+                "remove it: --wait-timeout sets how long to wait for nodes",
                 "请去掉：等待其他节点的时间由 --wait-timeout 指定"
             ),
         ),
         "no-python" => Meaning::Explained(
             "torchrun",
             text!(
-                "leave it out: what is neither a .py file nor -m MODULE is started as it stands, such as -- bash train.sh",
+                "remove it: a program that is neither a .py file nor -m MODULE is started as is, for example -- bash train.sh",
                 "请去掉：既不是 .py 文件也不是 -m MODULE 的程序会按原样启动，例如 -- bash train.sh"
             ),
         ),
         "redirects" | "tee" | "local-ranks-filter" | "r" | "t" => Meaning::Explained(
             "torchrun",
             text!(
-                "leave it out: each rank's output is kept in its own file; --console all|rank0|errors|none says what is shown",
+                "remove it: each rank's output goes to its own file; --console all|rank0|errors|none selects what is shown",
                 "请去掉：每个 rank 的输出各存一个文件；--console all|rank0|errors|none 决定显示哪些"
             ),
         ),
         "num-processes" => Meaning::Explained(
             "accelerate",
             text!(
-                "it counts the processes of all nodes; here --nproc-per-node counts those of one, auto by default",
-                "它统计所有节点的进程数；此处用 --nproc-per-node 指定单个节点的进程数，默认 auto"
+                "it counts the processes of all nodes; ranklaunch uses --nproc-per-node, the processes of one node, auto by default",
+                "它是所有节点的总进程数；ranklaunch 用 --nproc-per-node 指定单个节点的进程数，默认 auto"
             ),
         ),
         "cpu" => Meaning::Explained("accelerate", text!("write --device cpu", "请写 --device cpu")),
         "hostfile" | "include" | "exclude" | "launcher" => Meaning::Explained(
             "deepspeed",
             text!(
-                "leave it out: start ranklaunch on every node, no ssh is used; --nnodes, --node-rank and --master-addr say who takes part",
-                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；由 --nnodes、--node-rank、--master-addr 指定参与的节点"
+                "remove it: start ranklaunch on every node, no ssh is used; --nnodes, --node-rank and --master-addr define the job",
+                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；由 --nnodes、--node-rank、--master-addr 定义任务"
             ),
         ),
         "np" | "n" => Meaning::Explained(
@@ -151,7 +151,7 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         "quiet" | "q" => Meaning::Explained(
             "other programs",
             text!(
-                "--console none|rank0|errors says whose output is shown",
+                "--console none|rank0|errors selects whose output is shown",
                 "用 --console none|rank0|errors 指定显示哪些输出"
             ),
         ),

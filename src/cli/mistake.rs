@@ -4,11 +4,21 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 
-use super::{Line, Stop, foreign};
+use super::foreign;
+use super::line::Line;
 use crate::lang::Text;
 use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
+
+/// The program ends here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Help or the version was asked for. Ends in a newline.
+    Shown(String),
+    /// A command line that cannot be read.
+    Refused(Refusal),
+}
 
 fn refusal(text: Text, hint: Text) -> Refusal {
     Refusal::new(Id::Flags, text, hint)
@@ -49,7 +59,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
             unknown_word(&word, command, &root, launches)
         }
         ErrorKind::InvalidValue if value.is_empty() => {
-            refusal(text!("`{argument}` lacks its value", "`{argument}` 缺少值"), about(command))
+            refusal(text!("`{argument}` needs a value", "`{argument}` 缺少值"), about(command))
         }
         ErrorKind::InvalidValue => {
             let valid = context(error, ContextKind::ValidValue);
@@ -65,7 +75,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
             let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
             let (name, names) = (command.get_name(), names.join(", "));
             refusal(
-                text!("{name} lacks the word that says what to do", "{name} 之后缺少操作名称"),
+                text!("{name} needs a subcommand", "{name} 之后缺少子命令"),
                 text!("write one of: {names}", "可用的值: {names}"),
             )
         }
@@ -101,17 +111,17 @@ fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal 
     if let Some(owner) = owner.map(Command::get_name) {
         return refusal(
             text,
-            text!("only ranklaunch {owner} takes it", "只有 ranklaunch {owner} 接受它"),
+            text!("only ranklaunch {owner} has this option", "只有 ranklaunch {owner} 有此选项"),
         );
     }
     let hint = match (nearest(typed, names.iter().map(String::as_str)), launches) {
         (Some(near), true) => text!(
-            "did you mean `{near}`? Arguments of the script stand after --",
+            "did you mean `{near}`? Arguments of the script go after --",
             "是否想写 `{near}`？脚本的参数写在 -- 之后"
         ),
         (Some(near), false) => text!("did you mean `{near}`?", "是否想写 `{near}`？"),
         (None, true) => text!(
-            "arguments of the script stand after --: ranklaunch [options] -- SCRIPT {typed} …; ranklaunch --help lists the options",
+            "arguments of the script go after --: ranklaunch [options] -- SCRIPT {typed} …; ranklaunch --help lists the options",
             "脚本的参数写在 -- 之后: ranklaunch [选项] -- SCRIPT {typed} …；ranklaunch --help 列出全部选项"
         ),
         (None, false) => about(command),
@@ -131,7 +141,7 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
     };
     let text = match is_root {
         true => text!("there is no subcommand `{word}`", "没有子命令 `{word}`"),
-        false => text!("`{word}` has no place here", "此处不能出现 `{word}`"),
+        false => text!("`{word}` is not allowed here", "此处不能出现 `{word}`"),
     };
     if is_root && word == "uninstall" {
         let hint = text!(

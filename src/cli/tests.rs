@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use clap::CommandFactory;
 
 use super::*;
-use crate::verdict::Verdict;
+use crate::verdict::{Refusal, Verdict};
 
 fn read(line: &str) -> Result<Cli, Stop> {
     let words = line.split_whitespace().map(OsString::from);
@@ -76,7 +76,7 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("run generate.py", "`generate.py`", "ranklaunch run [options] -- generate.py"),
         ("run plan", "`plan`", "one subcommand"),
         ("plan --format yaml", "`yaml`", "write one of: text, json, shell"),
-        ("--nnodes", "`--nnodes <N>` lacks its value", "ranklaunch --help"),
+        ("--nnodes", "`--nnodes <N>` needs a value", "ranklaunch --help"),
         ("wait", "<HOST:PORT> is missing", "ranklaunch wait --help"),
         ("init", "is missing", "--help"),
         ("init sleep 1", "`sleep`", "ranklaunch init -- sleep"),
@@ -87,7 +87,7 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("--ulysses_size 8", "`--ulysses_size`", "after --"),
         ("--prompt cat", "`--prompt`", "-- SCRIPT --prompt"),
         ("--seed=4", "`--seed`", "-- SCRIPT --seed"),
-        ("--model x", "`--model`", "Arguments of the script stand after --"),
+        ("--model x", "`--model`", "Arguments of the script go after --"),
         // Words that are no typing mistake of another one.
         ("uninstall", "`uninstall`", "rm "),
         ("list", "`list`", "write ranklaunch profile list"),

@@ -11,7 +11,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use clap::{ArgAction, Command, CommandFactory};
 
 use super::foreign::{self, Meaning};
-use super::{Line, mistake};
+use super::line::Line;
+use super::mistake;
 use crate::verdict::Refusal;
 
 /// A line for clap.

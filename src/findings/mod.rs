@@ -93,7 +93,7 @@ impl Exit {
         match self {
             Exit::Verdict(verdict) => Text::same(verdict.code().to_string()),
             Exit::Code(code) => Text::same(code.to_string()),
-            Exit::Own => text!("that of the one that failed", "失败者自身的退出码"),
+            Exit::Own => text!("the exit code of the process that failed", "失败进程自身的退出码"),
             Exit::Signal => text!("128 + signal", "128 + 信号编号"),
             Exit::NotExecuted => text!("126 or 127", "126 或 127"),
         }

@@ -160,8 +160,8 @@ impl Reader {
                 self.unread(
                     line(unclosed.line),
                     text!(
-                        "a quote or an expansion is never closed, so the script is not read",
-                        "引号或展开没有闭合，因此未读取该脚本"
+                        "a quote or an expansion is never closed; the script is not checked",
+                        "引号或展开没有闭合，未检查该脚本"
                     ),
                 );
                 return;
@@ -209,7 +209,7 @@ impl Reader {
             self.unread(
                 first.line,
                 text!(
-                    "{shown} names the program at run time; what it starts is not checked",
+                    "the program of {shown} is known only at run time; what it starts is not checked",
                     "{shown} 在运行时才确定程序，未检查它启动的内容"
                 ),
             );
@@ -223,7 +223,7 @@ impl Reader {
                 if base(first.text()) == "eval" {
                     self.unread(
                         first.line,
-                        text!("eval {shown} is not read", "未读取 eval {shown}"),
+                        text!("eval {shown} is not checked", "未检查 eval {shown}"),
                     );
                 }
             }
@@ -292,7 +292,7 @@ impl Reader {
                 }
                 let Some(script) = words.next() else { return };
                 if depth >= DEEPEST {
-                    self.unread(script.line, text!("shells in shells", "shell 嵌套过深"));
+                    self.unread(script.line, text!("shells nested too deeply", "shell 嵌套过深"));
                     return;
                 }
                 let (from, raw) = (script.line, script.text().to_owned());
@@ -300,7 +300,7 @@ impl Reader {
                 if marked {
                     self.unread(
                         script.line,
-                        text!("a script that is put together at run time", "脚本在运行时才拼出"),
+                        text!("a script composed at run time", "脚本在运行时才拼接而成"),
                     );
                     return;
                 }
@@ -372,7 +372,7 @@ impl Reader {
             self.unread(
                 first.line,
                 text!(
-                    "this {name} stands in a branch, a loop or a function; it is not checked",
+                    "this {name} is inside a branch, a loop or a function; it is not checked",
                     "该 {name} 位于分支、循环或函数中，未检查"
                 ),
             );
@@ -429,7 +429,7 @@ impl Reader {
             self.unread(
                 first.line,
                 text!(
-                    "this ranklaunch stands in a branch, a loop or a function; it is not checked",
+                    "this ranklaunch is inside a branch, a loop or a function; it is not checked",
                     "该 ranklaunch 位于分支、循环或函数中，未检查"
                 ),
             );

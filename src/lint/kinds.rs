@@ -3,7 +3,8 @@
 //! Takes an object; gives its [`Group`]s. [`KINDS`] is the table: whoever knows
 //! another kind adds one row.
 
-use super::workload::{Group, Layers, Objects, is_kind, name_of};
+use super::objects::{Layers, Objects, is_kind, name_of};
+use super::pods::Group;
 use super::yaml::Node;
 
 /// How the pods of a kind belong together.

@@ -10,10 +10,13 @@ mod command;
 mod findings;
 mod kinds;
 mod launchers;
+mod objects;
+mod pods;
 mod print;
 mod profiles;
 mod quantity;
 mod rules;
+mod scene;
 mod shell;
 mod word;
 mod workload;
@@ -22,18 +25,20 @@ mod yaml;
 pub use findings::{Finding, Importance};
 pub use print::{github, json, text};
 pub use rules::RULES;
+pub use scene::{Knowledge, Limits};
 pub use yaml::LARGEST;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::lang::Text;
-use crate::plan::nccl::Misuse;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
 use findings::Findings;
-use workload::{Objects, Role, Workload};
+use objects::{Objects, is_kind};
+use scene::Scene;
+use workload::{Role, Workload};
 use yaml::{Kind, Node};
 
 /// One file of the command line.
@@ -42,21 +47,6 @@ pub struct Manifest {
     /// As it is shown.
     pub name: String,
     pub bytes: Vec<u8>,
-}
-
-/// What other rooms know, handed over by the caller.
-#[derive(Debug, Clone, Copy)]
-pub struct Knowledge {
-    /// The table of NCCL settings that do nothing or do harm.
-    pub misuse: fn(&str, &str, bool) -> Option<Misuse>,
-    /// Profiles by name: which script follows which layout rule, with how many heads.
-    pub profiles: &'static [(&'static str, &'static str)],
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
-    /// Bytes of memory that a node can give to pods.
-    pub node_memory: Option<u64>,
 }
 
 /// What was found in all files.
@@ -83,17 +73,6 @@ impl Report {
 /// Bytes of a size such as `256Gi`, as Kubernetes writes them.
 pub fn size(text: &str) -> Option<u64> {
     quantity::whole(text).filter(|bytes| *bytes > 0)
-}
-
-/// All that the rules see of one job.
-struct Scene<'a, 'b> {
-    job: &'b Workload<'a>,
-    /// Jobs on the host's network, by port.
-    host_ports: &'b BTreeMap<String, Vec<&'b Workload<'a>>>,
-    services: &'b [(usize, &'a Node)],
-    layouts: &'b [profiles::Layout],
-    knowledge: Knowledge,
-    limits: Limits,
 }
 
 /// Reads all files as one input, since a TrainJob and its runtime may stand in two.
@@ -125,8 +104,8 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
                 findings.info(
                     object.line,
                     text!(
-                        "{kind} is not checked: where its pods stand is not known",
-                        "未检查 {kind}：不知道其 Pod 定义的位置"
+                        "{kind} is not checked: unknown kind, its pod templates cannot be found",
+                        "未检查 {kind}：未知类型，无法确定其 Pod 模板的位置"
                     ),
                     text!("check the pods by hand", "请手动检查其中的 Pod"),
                 );
@@ -140,12 +119,8 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
         }
     }
     let (host_ports, layouts) = (&host_ports, layouts.as_slice());
-    let services: Vec<(usize, &Node)> = objects
-        .all
-        .iter()
-        .copied()
-        .filter(|(_, object)| workload::is_kind(object, "Service"))
-        .collect();
+    let services: Vec<(usize, &Node)> =
+        objects.all.iter().copied().filter(|(_, object)| is_kind(object, "Service")).collect();
     let services = services.as_slice();
     for job in &jobs {
         let scene = Scene { job, host_ports, services, layouts, knowledge, limits };
@@ -185,7 +160,7 @@ fn read(
         let key = duplicate.key;
         findings.error(
             duplicate.line,
-            text!("{key} stands twice in one map; the API server refuses that, older ones drop the first", "{key} 在同一映射中出现两次；API 服务器会拒绝，旧版本则丢弃前一个"),
+            text!("duplicate key {key}; the API server rejects it, older versions silently keep the last one", "键 {key} 重复；API server 会拒绝，旧版本则只保留最后一个且不提示"),
             text!("keep one of them", "请只保留一个"),
         );
     }
@@ -199,7 +174,7 @@ fn read(
         refused.push(refusal(
             name,
             1,
-            &text!("no Kubernetes object in it", "其中没有 Kubernetes 对象"),
+            &text!("the file has no Kubernetes object", "文件中没有 Kubernetes 对象"),
         ));
     }
     (roots, refused)
@@ -233,7 +208,7 @@ fn collect<'a>(
         return Ok(());
     };
     if depth >= DEEPEST_LIST {
-        return Err((root.line, text!("Lists in Lists", "List 嵌套过深")));
+        return Err((root.line, text!("Lists nested too deeply", "List 嵌套过深")));
     }
     items.list().iter().try_for_each(|item| collect(file, item, objects, depth + 1))
 }
@@ -244,7 +219,7 @@ fn refusal(file: &str, line: usize, problem: &Text) -> Refusal {
         Id::LintUnreadable,
         text!("{file}:{line}: {en}", "{file}:{line}: {zh}"),
         text!(
-            "give plain manifests; render templates first (helm template, kustomize build)",
+            "pass plain manifests; render templates first (helm template, kustomize build)",
             "请提供普通清单；模板请先渲染（helm template、kustomize build）"
         ),
     )

@@ -10,10 +10,8 @@ mod sizes;
 
 pub(super) use pods::host_port_of;
 
-use super::Scene;
-use super::command::Launch;
 use super::findings::Findings;
-use super::workload::{Container, Group};
+use super::scene::Scene;
 use crate::verdict::Id;
 
 /// One kind of mistake.
@@ -97,66 +95,3 @@ pub const RULES: &[Rule] = &[
     rule(Id::CommandRefused, "arguments that ranklaunch refuses", launchers::refused),
     rule(Id::CommandUnread, "what is decided at run time", launchers::unread),
 ];
-
-/// `1 GPU`, `8 GPUs`
-pub(super) fn gpus(count: u64) -> String {
-    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
-}
-
-/// `1 process`, `8 processes`
-pub(super) fn processes(count: u64) -> String {
-    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
-}
-
-/// One launcher with the container that it runs in.
-#[derive(Clone, Copy)]
-pub(super) struct Place<'a, 'b> {
-    pub(super) group: &'b Group<'a>,
-    pub(super) container: &'b Container<'a>,
-    pub(super) launch: &'b Launch,
-}
-
-/// Whether a container trains: what serves a model is judged by other measures, and so is all
-/// that belongs to it.
-pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
-    let (job, kind) = (scene.job, scene.job.kind);
-    let started = &container.started;
-    let starts = !started.launches.is_empty() || !started.unread.is_empty();
-    let by_kind = kind.gives_master || (kind.remote && !kind.stays);
-    let serves = |group: &Group<'_>| group.containers.iter().any(|one| one.started.serves);
-    let of_server = started.serves || (job.is_one_job() && job.groups.iter().any(serves));
-    !of_server && (starts || by_kind)
-}
-
-/// Every container that takes part, with its group.
-pub(super) fn containers<'a, 'b>(
-    scene: &Scene<'a, 'b>,
-) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>)> + use<'a, 'b> {
-    let job = scene.job;
-    job.groups
-        .iter()
-        .flat_map(|group| group.containers.iter().map(move |container| (group, container)))
-        .filter(|(_, container)| container.works())
-}
-
-/// Every launcher; an entry point runs in the first group that has GPUs. What a pod without GPUs
-/// starts on the others (the launcher of an MPIJob) is none of theirs.
-pub(super) fn places<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<Place<'a, 'b>> {
-    let mut places: Vec<Place<'a, 'b>> = Vec::new();
-    let job = scene.job;
-    for group in &job.groups {
-        for container in &group.containers {
-            if job.kind.remote && container.gpus().is_none() {
-                continue;
-            }
-            let launches = container.started.launches.iter();
-            places.extend(launches.map(|launch| Place { group, container, launch }));
-        }
-    }
-    let first = containers(scene).next();
-    if let Some((group, container)) = first {
-        let launches = job.entrypoint.launches.iter();
-        places.extend(launches.map(|launch| Place { group, container, launch }));
-    }
-    places
-}

@@ -331,8 +331,8 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Fa
                     return Err(Failure::Other(Unreadable {
                         line: line - before,
                         text: text!(
-                            "a map or a list where a key stands, as templates have it",
-                            "键的位置上是映射或列表，像是未渲染的模板"
+                            "a map or a list in place of a key: an unrendered template?",
+                            "键的位置上是映射或列表：是否为未渲染的模板？"
                         ),
                     }));
                 }

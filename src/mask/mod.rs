@@ -27,10 +27,8 @@ use serde_json::Value;
 use command::Reader;
 use names::hides;
 pub use names::is_secret_name;
+pub use spans::MASK;
 use spans::Spans;
-
-/// What stands in place of a hidden value.
-pub const MASK: &str = "***";
 
 /// The value as it may be shown under this name. What a variable holds may be a
 /// command line, and is read as one.

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::MASK;
+/// What is shown in place of a hidden value.
+pub const MASK: &str = "***";
 
 /// Marked parts of one text, by bytes.
 #[derive(Debug, Default)]

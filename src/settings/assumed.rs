@@ -5,11 +5,10 @@
 //! cannot be run on.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 
 use super::refuse::{quoted, usage};
 use super::value::{positive, size};
-use super::{Settings, Source, Sourced};
+use super::{Assumed, Settings, Source, Sourced};
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity};
 
@@ -18,16 +17,6 @@ const MOST: u32 = 1024;
 
 /// Checks that are about the job and not about the machine.
 const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
-
-/// The GPUs of a node that is not at hand, all of one kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assumed {
-    /// 1 to 1024.
-    pub gpus: u32,
-    pub name: Option<String>,
-    /// Bytes of each.
-    pub memory: Option<u64>,
-}
 
 impl Assumed {
     /// The last word about a fact wins. None: nothing is assumed.
@@ -76,27 +65,12 @@ impl Assumed {
     }
 }
 
-/// `gpus=8,name=H100,memory=80GiB`
-impl fmt::Display for Assumed {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "gpus={}", self.gpus)?;
-        if let Some(name) = &self.name {
-            write!(out, ",name={name}")?;
-        }
-        match self.memory {
-            Some(bytes) if bytes % (1 << 30) == 0 => write!(out, ",memory={}GiB", bytes >> 30),
-            Some(bytes) => write!(out, ",memory={bytes}"),
-            None => Ok(()),
-        }
-    }
-}
-
 fn wrong(word: &OsStr) -> Refusal {
     let word = quoted(word);
     usage(
         Id::SettingsAssume,
         text!(
-            "--assume is {word}, but must name the GPUs of a node: gpus=N from 1 to {MOST}, and perhaps name=NAME and memory=SIZE",
+            "--assume is {word}, but must describe a node's GPUs: gpus=N from 1 to {MOST}, optionally name=NAME and memory=SIZE",
             "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称 和 memory=容量"
         ),
         text!(

@@ -40,7 +40,7 @@ impl<'a> Document<'a> {
                     "{file}:{line}: 不是合法的 TOML: {message}"
                 ),
                 text!(
-                    "texts stand in quotes, lists in [ ]; config/reference.toml shows every key",
+                    "write text in quotes and lists in [ ]; config/reference.toml shows every key",
                     "文本需加引号，列表写在 [ ] 中；config/reference.toml 列出全部键"
                 ),
             )
@@ -121,14 +121,23 @@ impl<'a> Document<'a> {
         entry.value.as_array().ok_or_else(|| self.wrong_type(entry, text!("a list", "列表")))
     }
 
-    /// Text that can be an argument or a path: not empty is the caller's business, NUL is ours,
-    /// since no process can be given one.
+    /// Text that can be an argument or a path: it may be empty, but holds no NUL, since no process
+    /// can be given one.
     pub(super) fn text_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
         match entry.value.as_str() {
             Some(text) if !text.contains('\0') => Ok(text.to_owned()),
             Some(_) => Err(self.wrong_type(entry, text!("text without NUL", "不含 NUL 的文本"))),
             None => Err(self.wrong_type(entry, text!("text in quotes", "带引号的文本"))),
         }
+    }
+
+    /// Text that is not empty.
+    pub(super) fn name_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
+        let name = self.text_of(entry)?;
+        if name.is_empty() {
+            return Err(self.wrong_type(entry, text!("text that is not empty", "非空文本")));
+        }
+        Ok(name)
     }
 
     /// A list of texts.

@@ -48,9 +48,9 @@ fn whole(found: &Found, above: &mut Vec<String>, host: &Host) -> Result<Profile,
             Id::SettingsProfile,
             text!(
                 "{source}: more than {DEEPEST} profiles extend each other",
-                "{source}: 超过 {DEEPEST} 个配置层层扩展"
+                "{source}: 超过 {DEEPEST} 个配置文件层层扩展"
             ),
-            text!("write the values into one of them", "请把这些值合并到其中一个配置"),
+            text!("write the values into one of them", "请把这些值合并到其中一个配置文件"),
         ));
     }
     let base = places::find_base(&asked, found.folder.as_deref(), above, host)?;

@@ -39,7 +39,6 @@ use crate::lang::Lang;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-pub use assumed::Assumed;
 pub use condition::{Condition, Size};
 pub use config_files::config_files;
 pub use forms::{Form, forms};

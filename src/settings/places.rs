@@ -99,9 +99,9 @@ pub(super) fn find_base(
                     Id::SettingsProfile,
                     text!(
                         "{source}: extends is {name}, which extends this profile itself",
-                        "{source}: extends 的值为 {name}，而它又扩展了本配置"
+                        "{source}: extends 的值为 {name}，而它又扩展了本配置文件"
                     ),
-                    text!("take one of the two extends out", "请去掉其中一个 extends"),
+                    text!("remove one of the two extends", "请去掉其中一个 extends"),
                 ));
             }
         }
@@ -233,8 +233,8 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
     usage(
         Id::SettingsProfile,
         text!(
-            "{source} is {name}, but there is no such profile; embedded: {known}; looked at: {looked}",
-            "{source} 的值为 {name}，但没有这个配置；内置配置: {known}；查找过: {looked}"
+            "{source} is {name}, but there is no such profile; embedded: {known}; searched: {looked}",
+            "{source} 的值为 {name}，但没有这个配置文件；内置: {known}；查找过: {looked}"
         ),
         hint,
     )
@@ -249,7 +249,7 @@ fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
         usage(
             Id::SettingsProfile,
             text!("{shown}: {en}", "{shown}: {zh}"),
-            text!("name another profile with --profile", "请用 --profile 指定其他配置"),
+            text!("name another profile with --profile", "请用 --profile 指定其他配置文件"),
         )
     };
     let mut bytes = Vec::new();

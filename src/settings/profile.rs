@@ -63,7 +63,7 @@ impl Profile {
         for section in document.entries(&root) {
             match section.key {
                 EXTENDS => {
-                    let name = named(document, section)?;
+                    let name = document.name_of(section)?;
                     profile.extends = Some(Sourced::new(name, document.source(section.line)));
                 }
                 "job" => profile.job(document, document.table(section)?)?,
@@ -99,8 +99,8 @@ impl Profile {
         let mut args_line = None;
         for entry in document.entries(table) {
             let program = match entry.key {
-                "script" => ProfileProgram::Script(named(document, entry)?),
-                "module" => ProfileProgram::Module(named(document, entry)?),
+                "script" => ProfileProgram::Script(document.name_of(entry)?),
+                "module" => ProfileProgram::Module(document.name_of(entry)?),
                 "command" => {
                     let words = document.texts_of(entry)?;
                     if words.first().is_none_or(String::is_empty) {
@@ -144,7 +144,7 @@ impl Profile {
                 return Err(document.refuse(
                     entry.line,
                     text!(
-                        "`{key}` is a second program; {other} names the first",
+                        "`{key}` names a second program; {other} names the first",
                         "`{key}` 是第二个程序，第一个见 {other}"
                     ),
                     text!(
@@ -158,7 +158,7 @@ impl Profile {
         match (args_line, &self.program) {
             (Some(line), None) if self.extends.is_none() => Err(document.refuse(
                 line,
-                text!("`args` without a program", "有 `args` 但没有程序"),
+                text!("`args` needs a program", "有 `args` 但没有程序"),
                 text!("name it: script = \"train.py\"", "请写明程序，例如 script = \"train.py\""),
             )),
             _ => Ok(()),
@@ -221,7 +221,7 @@ impl Profile {
                 return Err(document.refuse(
                     line,
                     text!(
-                        "total_gpus = {gpus} stands at {other} already",
+                        "total_gpus = {gpus} is already set at {other}",
                         "total_gpus = {gpus} 已在 {other} 给出"
                     ),
                     text!("keep one row for each size", "每种规模只保留一项"),
@@ -235,8 +235,8 @@ impl Profile {
                 return Err(document.refuse(
                     line,
                     text!(
-                        "`{name}` stands only in one of this row and {first}",
-                        "`{name}` 只出现在本项与 {first} 之一"
+                        "`{name}` is set either here or at {first}, but not in both rows",
+                        "`{name}` 在本项与 {first} 中只出现了一次"
                     ),
                     text!("give every row the same names", "每一项都应包含相同的名称"),
                 ));
@@ -249,7 +249,7 @@ impl Profile {
     fn env(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
         for entry in document.entries(table) {
             if !is_variable_name(entry.key) {
-                let hint = text!("a name has no blanks and no =", "变量名不能含空白或 =");
+                let hint = text!("a name without blanks and =", "变量名不能含空白或 =");
                 return Err(document.refuse_key(entry, "[env]", hint));
             }
             let value = OsString::from(document.text_or_number_of(entry)?);
@@ -315,12 +315,4 @@ fn home(key: &str) -> Option<&'static str> {
         return Some("job");
     }
     TABLE.iter().find(|row| row.key() == key).and_then(|row| row.table)
-}
-
-pub(super) fn named(document: Document<'_>, entry: Entry<'_>) -> Result<String, Refusal> {
-    let name = document.text_of(entry)?;
-    if name.is_empty() {
-        return Err(document.wrong_type(entry, text!("text that is not empty", "非空文本")));
-    }
-    Ok(name)
 }

@@ -42,7 +42,7 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
             return Err(usage(
                 Id::SettingsProgram,
                 text!(
-                    "the word after -- is empty, so it names no script",
+                    "the word after -- is empty, not a script",
                     "-- 之后的第一个词为空，没有给出脚本"
                 ),
                 text!(
@@ -104,12 +104,12 @@ fn more_arguments(
         return Err(usage(
             Id::SettingsProgram,
             text!(
-                "the words after -- begin with {first}, and nothing names a script",
+                "the words after -- begin with {first}, but no script is given",
                 "-- 之后的第一个词是 {first}，但没有给出脚本"
             ),
             text!(
                 "name it: -- SCRIPT ARGS…, -m MODULE, or a profile with [job] script",
-                "请给出脚本: -- SCRIPT ARGS…、-m MODULE，或在配置的 [job] 中写 script"
+                "请给出脚本: -- SCRIPT ARGS…、-m MODULE，或在配置文件的 [job] 中写 script"
             ),
         ));
     };
@@ -167,8 +167,8 @@ fn for_engine(program: Sourced<Program>, engine: Engine) -> Result<Sourced<Progr
             return Err(usage(
                 Id::SettingsModule,
                 text!(
-                    "{source}: module {name} with engine command, which runs a command as it stands",
-                    "{source}: engine 为 command 时只能原样运行命令，不能运行模块 {name}"
+                    "{source}: module {name} cannot be used with --engine command, which runs a command unchanged",
+                    "{source}：--engine command 只能原样运行命令，不能运行模块 {name}"
                 ),
                 text!(
                     "write -- python -m NAME ARGS…, or choose another --engine",
@@ -311,7 +311,7 @@ fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {
     usage(
         Id::SettingsLauncherAsScript,
         text!(
-            "{source}: {name} is a launcher itself, and each rank would start it once more: several jobs in place of one",
+            "{source}: {name} is a launcher itself; every rank would start it again, which makes several jobs of one",
             "{source}：{name} 本身就是启动器，每个 rank 都会再启动它一次，结果是多个任务而不是一个"
         ),
         hint,
@@ -341,7 +341,7 @@ fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(
     Err(usage(
         Id::SettingsShellScript,
         text!(
-            "{name} is a shell script and not executable, so python would be given it",
+            "{name} is a shell script that is not executable, so it would be run with python",
             "{name} 是 shell 脚本且没有执行权限，会被交给 python 运行"
         ),
         text!(

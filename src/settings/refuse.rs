@@ -52,16 +52,16 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
     let hint = known_mistake(row, shown).unwrap_or_else(|| match source {
         // A Service called ranklaunch-master makes the kubelet set RANKLAUNCH_MASTER_PORT.
         Source::Environment(variable) if value.starts_with("`tcp://") => text!(
-            "this is the link of a Kubernetes Service; set enableServiceLinks: false in the pod or rename the Service, or give {flag}, which is stronger than {variable}",
+            "this is the link of a Kubernetes Service; set enableServiceLinks: false in the pod or rename the Service, or use {flag}, which overrides {variable}",
             "这是 Kubernetes Service 的链接变量；请在 Pod 中设置 enableServiceLinks: false 或给 Service 改名，也可以用 {flag} 覆盖 {variable}"
         ),
         Source::Environment(variable) => text!(
-            "set {variable}={example}, or give {flag}, which is stronger",
-            "请设置 {variable}={example}，或用更优先的 {flag}"
+            "set {variable}={example}, or use {flag}, which overrides it",
+            "请设置 {variable}={example}，或用优先级更高的 {flag}"
         ),
         Source::Profile { .. } if row.flag.is_some() => text!(
-            "correct the line, or give {flag}, which is stronger than the profile",
-            "请修改该行，或用优先于配置文件的 {flag}"
+            "correct the line, or use {flag}, which overrides the profile",
+            "请修改该行，或用优先级高于配置文件的 {flag}"
         ),
         Source::Profile { .. } => {
             text!(
@@ -106,8 +106,8 @@ fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
             })
         }
         "nnodes" if value.contains(':') => Some(text!(
-            "a range for an elastic job comes only from the platform (PET_NNODES of a PyTorchJob); by hand give one number: --nnodes 2",
-            "弹性任务的范围只能来自平台（PyTorchJob 的 PET_NNODES）；手动启动请只给一个数: --nnodes 2"
+            "only the platform can give a range, for an elastic job (PET_NNODES of a PyTorchJob); otherwise give one number: --nnodes 2",
+            "节点数范围只能由平台为弹性任务给出（PyTorchJob 的 PET_NNODES）；其他情况请只给一个数: --nnodes 2"
         )),
         "nproc-per-node" if matches!(value, "gpu" | "cpu") => Some(text!(
             "write --nproc-per-node auto --device {value}: as many as the node and the layout allow",
@@ -123,11 +123,11 @@ pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
     Warning::new(
         Id::SettingsNodeRank,
         text!(
-            "{source} says node_rank = {value}: every node that uses this profile is node {value}",
-            "{source} 设置了 node_rank = {value}：使用该配置的每个节点都会成为节点 {value}"
+            "{source} sets node_rank = {value}: every node that uses this profile is node {value}",
+            "{source} 设置了 node_rank = {value}：使用该配置文件的每个节点都会成为节点 {value}"
         ),
         text!(
-            "take the line out; the platform says it, or --node-rank on each node",
+            "remove the line; the platform gives the node rank, or set --node-rank on each node",
             "请删除该行；节点编号由平台给出，或在各节点上用 --node-rank 指定"
         ),
     )
@@ -153,14 +153,17 @@ pub(super) fn usage(id: Id, text: Text, hint: Text) -> Refusal {
 pub(super) fn suggest(nearest: Option<&str>, known: &str) -> Text {
     match nearest {
         Some(name) => text!("did you mean {name}?", "是否想写 {name}？"),
-        None => text!("known here: {known}", "此处可用: {known}"),
+        None => text!("allowed here: {known}", "此处可用: {known}"),
     }
 }
 
 pub(super) fn empty_variable(variable: &str) -> Warning {
     Warning::new(
         Id::SettingsEmpty,
-        text!("{variable} is set and empty, so it counts as unset", "{variable} 为空，视为未设置"),
+        text!(
+            "{variable} is set but empty, so it is ignored",
+            "{variable} 已设置但为空，视为未设置"
+        ),
         text!("give it a value or remove it", "请赋值或删除该变量"),
     )
 }

@@ -8,7 +8,6 @@ use toml::de::DeTable;
 
 use super::condition::{Condition, SIZES, Size};
 use super::document::{Document, Entry};
-use super::profile::named;
 use super::{ArgumentsIf, HeadsTable, Select};
 use crate::text;
 use crate::verdict::Refusal;
@@ -50,8 +49,8 @@ pub(super) fn heads_table(
     let mut heads = BTreeMap::new();
     for entry in document.entries(table) {
         match entry.key {
-            "argument" => argument = Some(named(document, entry)?),
-            "default" => default = Some((named(document, entry)?, entry)),
+            "argument" => argument = Some(document.name_of(entry)?),
+            "default" => default = Some((document.name_of(entry)?, entry)),
             "values" => {
                 for value in document.entries(document.table(entry)?) {
                     let number = u32::try_from(document.number_of(value)?).ok().filter(|n| *n > 0);

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::assumed::Assumed;
 use super::condition::Condition;
 use crate::engine::Engine;
 use crate::lang::Lang;
@@ -347,4 +346,29 @@ pub struct WaitFor {
     pub host: String,
     pub port: u16,
     pub timeout: Duration,
+}
+
+/// The GPUs of a node that is not at hand, all of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assumed {
+    /// 1 to 1024.
+    pub gpus: u32,
+    pub name: Option<String>,
+    /// Bytes of each.
+    pub memory: Option<u64>,
+}
+
+/// `gpus=8,name=H100,memory=80GiB`
+impl fmt::Display for Assumed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "gpus={}", self.gpus)?;
+        if let Some(name) = &self.name {
+            write!(out, ",name={name}")?;
+        }
+        match self.memory {
+            Some(bytes) if bytes % (1 << 30) == 0 => write!(out, ",memory={}GiB", bytes >> 30),
+            Some(bytes) => write!(out, ",memory={bytes}"),
+            None => Ok(()),
+        }
+    }
 }

@@ -499,7 +499,7 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
     if docker::missing().is_some() {
         return;
     }
-    const WARNING: &str = "which does not pass SIGTERM on";
+    const WARNING: &str = "which does not forward SIGTERM";
     let image = docker::host_like();
     let ranklaunch = format!("{} {}", docker::RANKLAUNCH, RUN.join(" "));
     let job = format!(

@@ -18,7 +18,7 @@ use modules::{Crate, Edge};
 /// Circles that wait for their cut: the files of each, and an empty line before the next. The list can only
 /// become shorter. A circle that is not inside one of them fails the test, and so does a file that
 /// is in no circle any more.
-const CIRCLES: &str = include_str!("circles.txt");
+const CIRCLES: &str = "tests/house/circles.txt";
 
 /// The crates of the launcher by their root files.
 const ROOTS: &[&str] = &["src/lib.rs", "src/node-probe/src/main.rs"];
@@ -103,8 +103,9 @@ fn between(room: &Room, circle: &BTreeSet<String>) -> String {
 
 #[test]
 fn no_files_of_a_room_need_each_other() {
+    let circles = std::fs::read_to_string(root().join(CIRCLES)).expect("the list of circles");
     let known: Vec<BTreeSet<String>> =
-        CIRCLES.split("\n\n").map(|files| files.lines().map(str::to_owned).collect()).collect();
+        circles.split("\n\n").map(|files| files.lines().map(str::to_owned).collect()).collect();
     let mut cut: BTreeSet<&String> = known.iter().flatten().collect();
     let mut new = Vec::new();
     for (name, room) in &rooms() {
@@ -119,10 +120,10 @@ fn no_files_of_a_room_need_each_other() {
             }
         }
     }
-    assert!(new.is_empty(), "{}", new.concat());
+    let new = new.concat();
     assert!(
-        cut.is_empty(),
-        "in no circle any more, take them from tests/house/circles.txt: {cut:#?}"
+        new.is_empty() && cut.is_empty(),
+        "{new}in no circle any more, take them from {CIRCLES}: {cut:#?}"
     );
 }
 
@@ -158,6 +159,7 @@ fn a_circle_is_seen_by_whatever_path() {
         ("#[cfg(test)] mod tests { use super::super::P; }", "", ""),
         ("use super::A as B;", "", ""),
         ("fn f(x: u8) { x.b() }", "", ""),
+        ("pub use super::b::b; fn f(b: u8) -> u8 { b }", "", ""),
     ] {
         let expected: BTreeSet<String> =
             only.iter().cloned().chain((!more.is_empty()).then(|| more.to_owned())).collect();

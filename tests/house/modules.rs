@@ -77,7 +77,9 @@ impl Crate {
             match item {
                 syn::Item::Mod(declared) => self.declared(module, declared, folder),
                 item => {
-                    let mut names = Names { module: &mut self.modules[module] };
+                    let mut locals = Locals::default();
+                    locals.visit_item(&item);
+                    let mut names = Names { module: &mut self.modules[module], locals };
                     if let Some(name) = name_of(&item) {
                         names.module.items.insert(name);
                     }
@@ -188,9 +190,30 @@ impl Crate {
 /// Collects the names in one item.
 struct Names<'a> {
     module: &'a mut Module,
+    locals: Locals,
+}
+
+/// What an item binds: arguments and variables, which hide functions of the same name.
+#[derive(Default)]
+struct Locals {
+    names: BTreeSet<String>,
+}
+
+impl<'a> Visit<'a> for Locals {
+    fn visit_pat_ident(&mut self, bound: &'a syn::PatIdent) {
+        self.names.insert(bound.ident.to_string());
+        visit::visit_pat_ident(self, bound);
+    }
 }
 
 impl Names<'_> {
+    fn named(&mut self, path: Vec<String>, line: usize) {
+        let is_local = path.len() == 1 && self.locals.names.contains(&path[0]);
+        if !is_local {
+            self.module.named.push((path, line));
+        }
+    }
+
     fn tree(&mut self, tree: &syn::UseTree, prefix: &[String], public: bool) {
         let joined = |name: &syn::Ident| [prefix, &[name.to_string()]].concat();
         let (name, ident, path) = match tree {
@@ -230,7 +253,7 @@ impl Names<'_> {
                         path.push(next.to_string());
                         at += 3;
                     }
-                    self.module.named.push((path, line));
+                    self.named(path, line);
                 }
                 _ => {}
             }
@@ -248,7 +271,7 @@ impl<'a> Visit<'a> for Names<'_> {
     fn visit_path(&mut self, path: &'a syn::Path) {
         let names: Vec<String> = path.segments.iter().map(|part| part.ident.to_string()).collect();
         if let Some(first) = path.segments.first() {
-            self.module.named.push((names, first.ident.span().start().line));
+            self.named(names, first.ident.span().start().line);
         }
         visit::visit_path(self, path);
     }

@@ -272,7 +272,7 @@ fn a_node_that_dies_while_links_are_measured_is_named() {
     kill(victim.pid());
     victim.wait().expect_code(137);
     for report in reports(nodes, 88) {
-        expect(&report, "nodes.arrive", "fail", "node 2 (node-2) vanished while the links");
+        expect(&report, "nodes.arrive", "fail", "node 2 (node-2) disconnected during link");
         expect(&report, "link.reach", "ok", "");
         assert_eq!(report["nodes"][2]["lost"], "died");
         let links = report["links"].as_array().expect("links");

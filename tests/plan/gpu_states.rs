@@ -55,20 +55,20 @@ const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
     ("fabric",          82, "gpu.fabric", "fail", &[THIRD, "still in progress", "802"]),
     ("fabric-failed",   82, "gpu.fabric", "fail", &[THIRD, "failed with code 999"]),
     ("ecc",             0,  "gpu.health", "warn", &[THIRD, "2 uncorrected memory errors", "0 are allowed", "9 in its life"]),
-    ("remap",           0,  "gpu.health", "warn", &[THIRD, "rows wait to be remapped"]),
-    ("retired",         0,  "gpu.health", "warn", &[THIRD, "pages wait to be retired"]),
+    ("remap",           0,  "gpu.health", "warn", &[THIRD, "rows are pending remapping"]),
+    ("retired",         0,  "gpu.health", "warn", &[THIRD, "pages are pending retirement"]),
     ("throttle",        0,  "gpu.health", "warn", &[THIRD, "hardware slowdown, too hot", "0x48 at 34 °C"]),
     ("drain",           0,  "gpu.health", "warn", &[THIRD, "recovery action 3"]),
     ("pcie-narrow",     0,  "gpu.link",   "warn", &[THIRD, "4 lanes of 16"]),
-    ("nvlink-down",     0,  "gpu.link",   "warn", &[THIRD, "17 NVLinks are up and 18 on its siblings (down: 7)"]),
+    ("nvlink-down",     0,  "gpu.link",   "warn", &[THIRD, "17 NVLinks are up, other GPUs of this model have 18 (down: 7)"]),
     ("fabric-degraded", 0,  "gpu.link",   "warn", &[THIRD, "degraded bandwidth (health mask 0xa9)"]),
     ("exclusive",       0,  "gpu.mode",   "info", &[THIRD, "EXCLUSIVE_PROCESS"]),
     ("persistence-off", 0,  "gpu.mode",   "info", &["nvidia-smi index) 0, 1, 2, 3, 4, 5, 6, 7"]),
     ("mig",             0,  "gpu.mode",   "info", &["16 MIG instances (MIG-fa4e0000-0000-4000-8000-000000000000 9.6 GiB", "…"]),
-    ("mig-empty",       0,  "gpu.mode",   "warn", &["no instance of GPU (nvidia-smi index) 0, 1, 2"]),
-    ("not-supported",   0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
-    ("no-permission",   0,  "gpu.health", "info", &["not all is known", "permission"]),
-    ("sandbox",         0,  "gpu.health", "info", &["not all is known", "nvmlDeviceGetEccMode"]),
+    ("mig-empty",       0,  "gpu.mode",   "warn", &["no MIG instance of GPU (nvidia-smi index) 0, 1, 2"]),
+    ("not-supported",   0,  "gpu.health", "info", &["only part of its state", "nvmlDeviceGetEccMode"]),
+    ("no-permission",   0,  "gpu.health", "info", &["only part of its state", "permission"]),
+    ("sandbox",         0,  "gpu.health", "info", &["only part of its state", "nvmlDeviceGetEccMode"]),
     ("handle-unknown",  81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index)", "code 999"]),
     ("many-processes",  0,  "gpu.busy",   "ok",   &["idle"]),
     ("noise",           0,  "gpu.count",  "ok",   &["8 GPUs"]),
@@ -172,7 +172,7 @@ fn an_exclusive_gpu_with_a_process_on_it_is_a_warning() {
     let node = playing(&[("MODE", "exclusive"), ("BAD", "3"), ("PIDS", "77")]);
     let mode = of(&check(&node, &[]).1, "gpu.mode");
     assert_eq!(mode[0][0], "warn");
-    assert!(mode[0][1].contains("pid 77 as NVML counts, perhaps of another pid"), "{mode:?}");
+    assert!(mode[0][1].contains("pid 77 as NVML reports it, possibly of another pid"), "{mode:?}");
 }
 
 /// Where nothing fits any more a job could only fail; beside some use it is slower.
@@ -342,7 +342,7 @@ fn gpus_of_several_models_have_several_numbers() {
     let mode = |node: Node| of(&check(&node, &[]).1, "gpu.mode")[0].clone();
     let found = mode(mixed());
     assert_eq!(found[0], "warn");
-    assert!(found[1].contains("CUDA_DEVICE_ORDER=FASTEST_FIRST: CUDA's number"), "{found:?}");
+    assert!(found[1].contains("CUDA_DEVICE_ORDER=FASTEST_FIRST: CUDA numbers"), "{found:?}");
     assert_eq!(mode(mixed().env("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))[0], "ok");
     let uuid = "GPU-fa4e0002-0000-4000-8000-000000000002";
     assert_eq!(mode(mixed().env("CUDA_VISIBLE_DEVICES", uuid))[0], "ok");

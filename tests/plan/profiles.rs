@@ -63,7 +63,7 @@ fn a_new_profile_is_one_and_a_wrong_one_is_named_with_its_line() {
     assert!(ended.err.contains("mine.toml:2:") && ended.err.contains("script"), "{}", ended.err);
     let ranked = [("mine.toml", "[job]\nscript = 'a.py'\nnode_rank = 1")];
     let ended = asked(&["profile", "check", "mine.toml"], &ranked).expect_code(0);
-    assert!(ended.out.contains("mine.toml:3 says node_rank = 1: every node"), "{}", ended.out);
+    assert!(ended.out.contains("mine.toml:3 sets node_rank = 1: every node"), "{}", ended.out);
 }
 
 /// taehv names neither a folder nor a python, and its hints say how to give them.

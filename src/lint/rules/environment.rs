@@ -1,11 +1,11 @@
 //! Variables that a container or a script sets.
 
-use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::workload::{Container, Reference, name_of, namespace_of};
+use super::super::objects::{name_of, namespace_of};
+use super::super::pods::{Container, Reference};
+use super::super::scene::{Scene, containers, places};
 use super::super::yaml::Node;
-use super::{containers, places};
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::Id;
@@ -43,8 +43,8 @@ pub(super) fn nccl(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 "NCCL_SOCKET_IFNAME" if several && !marked => findings.warning(
                     line,
                     text!(
-                        "{name}={value} is a list of guesses: each matches by prefix, and nodes may pick different ones",
-                        "{name}={value} 是一串猜测：按前缀匹配，各节点可能选中不同网卡"
+                        "{name}={value} is a list of guesses: each entry matches by prefix, so nodes may pick different interfaces",
+                        "{name}={value} 列出多个候选：每项按前缀匹配，各节点可能选中不同网卡"
                     ),
                     text!(
                         "name one interface (=eth0), or leave it to ranklaunch",
@@ -58,17 +58,17 @@ pub(super) fn nccl(scene: &Scene<'_, '_>, findings: &mut Findings) {
                         "{name}={value} 是某个 Pod 的设备名，并且按前缀匹配"
                     ),
                     text!(
-                        "put = in front, or leave it to ranklaunch, which finds them on each node",
+                        "put = in front, or leave it unset: ranklaunch finds them on each node",
                         "请在最前面加 =，或交由 ranklaunch 在各节点上查找"
                     ),
                 ),
                 "GLOO_SOCKET_IFNAME" if marked => findings.error(
                     line,
                     text!(
-                        "{name}={value}: gloo knows neither ^ nor =, and finds no such interface",
+                        "{name}={value}: gloo supports neither ^ nor = and finds no such interface",
                         "{name}={value}：gloo 不识别 ^ 和 =，会找不到网卡"
                     ),
-                    text!("name the interface alone", "请只写网卡名"),
+                    text!("give only the interface name", "请只写网卡名"),
                 ),
                 _ => {}
             }
@@ -109,7 +109,7 @@ pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 findings.error(
                     line,
                     text!(
-                        "CUDA_VISIBLE_DEVICES={value}, and {numbers_en}",
+                        "CUDA_VISIBLE_DEVICES={value}, but {numbers_en}",
                         "CUDA_VISIBLE_DEVICES={value}，而{numbers_zh}"
                     ),
                     text!(
@@ -145,8 +145,8 @@ pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 *line,
                 text!(
-                    "the container has no variable {name}, so Kubernetes leaves $({name}) alone and {then_en}",
-                    "容器没有变量 {name}，因此 Kubernetes 不会替换 $({name})，{then_zh}"
+                    "the container has no variable {name}, so Kubernetes does not replace $({name}): {then_en}",
+                    "容器没有变量 {name}，因此 Kubernetes 不会替换 $({name})：{then_zh}"
                 ),
                 text!(
                     "define {name} under env, or write its value",
@@ -165,11 +165,11 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "{name} is {value} on every node: each waits for itself",
+                "{name} is {value} on every node: each node waits for itself",
                 "{name} 在每个节点上都是 {value}：每个节点都在等自己"
             ),
             text!(
-                "name the pod of rank 0, or leave it to the platform",
+                "set the pod of rank 0, or let the platform set it",
                 "请填 rank 0 所在 Pod 的名称，或交由平台设置"
             ),
         );
@@ -241,8 +241,8 @@ pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
                     "Service {name} 会在 {pod} 的 Pod 中设置 {variable}=tcp://…，这不是端口"
                 ),
                 text!(
-                    "set enableServiceLinks: false in the pod, or name the Service otherwise",
-                    "请在 Pod 中设置 enableServiceLinks: false，或给 Service 换个名称"
+                    "set enableServiceLinks: false in the pod, or rename the Service",
+                    "请在 Pod 中设置 enableServiceLinks: false，或给 Service 改名"
                 ),
             );
             findings.at(job.file, Id::ServiceLinks);

@@ -1,13 +1,13 @@
 //! What the kinds ask for.
 
-use super::super::Scene;
 use super::super::findings::{Findings, Importance};
 use super::super::launchers::{Field, Launcher};
+use super::super::objects::{name_of, namespace_of};
+use super::super::pods::Group;
+use super::super::scene::{Scene, places};
 use super::super::word::Word;
-use super::super::workload::{Group, name_of, namespace_of};
 use super::super::yaml::Node;
 use super::nodes::is_dynamic;
-use super::places;
 use super::sizes::{Size, stated_nodes};
 use crate::text;
 
@@ -47,8 +47,8 @@ pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
             importance,
             line,
             text!(
-                "{pods} pods of a plain Job, none of which knows its rank or the master",
-                "普通 Job 的 {pods} 个 Pod 都不知道自己的 rank，也不知道 master"
+                "a plain Job with {pods} pods: none of them gets a rank or a master address",
+                "普通 Job 有 {pods} 个 Pod：都得不到 rank 和 Master 地址"
             ),
             text!(
                 "add completionMode: Indexed, completions: {pods} and a headless Service, or use a PyTorchJob",
@@ -70,7 +70,7 @@ pub(super) fn job_completions(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "{completions} completions and {pods} pods at a time: the nodes of one job must run together",
+                "{completions} completions but {pods} pods at a time: the nodes of one job must run at the same time",
                 "completions 为 {completions}，而同时运行 {pods} 个 Pod：同一任务的节点必须同时运行"
             ),
             text!("set completions: {pods}", "请设置 completions: {pods}"),
@@ -92,8 +92,8 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.warning(
                 group.pod.line(),
                 text!(
-                    "no subdomain, so no pod can be found by name and nobody finds the master",
-                    "没有 subdomain，Pod 没有域名，也就找不到 master"
+                    "no subdomain, so pods have no DNS names and the master cannot be found",
+                    "没有 subdomain，Pod 没有 DNS 名称，无法找到 Master"
                 ),
                 text!(
                     "add subdomain: NAME and a headless Service of that name",
@@ -165,7 +165,7 @@ pub(super) fn master_replicas(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             group.replicas_line,
             text!(
-                "{masters} masters, and a PyTorchJob has one",
+                "{masters} Masters, but a PyTorchJob has exactly one",
                 "有 {masters} 个 Master，而 PyTorchJob 只能有一个"
             ),
             text!(
@@ -189,7 +189,7 @@ pub(super) fn container(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 line,
                 text!(
-                    "{role} has no container named pytorch, without which the operator refuses the job",
+                    "{role} has no container named pytorch, so the operator rejects the job",
                     "{role} 中没有名为 pytorch 的容器，operator 会拒绝该任务"
                 ),
                 text!("name the training container pytorch", "请将训练容器命名为 pytorch"),
@@ -228,8 +228,8 @@ pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "{pods} Workers without a Master and without elasticPolicy: the operator tells them neither RANK nor MASTER_ADDR, so that each takes itself for node 0 and waits",
-                "{pods} 个 Worker，既没有 Master 也没有 elasticPolicy：operator 不会设置 RANK 和 MASTER_ADDR，每个 Pod 都以为自己是节点 0 并一直等待"
+                "{pods} Workers without a Master and without elasticPolicy: the operator sets neither RANK nor MASTER_ADDR, so each pod acts as node 0 and waits",
+                "{pods} 个 Worker，既没有 Master 也没有 elasticPolicy：operator 不会设置 RANK 和 MASTER_ADDR，每个 Pod 都按节点 0 运行并一直等待"
             ),
             text!(
                 "make one of them the Master, or add an elasticPolicy with rdzvBackend: c10d",
@@ -245,7 +245,7 @@ pub(super) fn elastic(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             standalone.line,
             text!(
-                "standalone sets an empty PET_STANDALONE, at which torchrun ends with a ValueError",
+                "standalone sets an empty PET_STANDALONE, and torchrun fails with a ValueError",
                 "standalone 会设置空的 PET_STANDALONE，torchrun 会因 ValueError 退出"
             ),
             text!("remove it", "请删除"),
@@ -280,7 +280,7 @@ pub(super) fn reserved(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 findings.error(
                     variable.line,
                     text!(
-                        "{name} is the Trainer's own variable; the webhook refuses the job",
+                        "{name} is reserved by the Trainer; its webhook rejects the job",
                         "{name} 是 Trainer 保留的变量，webhook 会拒绝该任务"
                     ),
                     text!("use numNodes and numProcPerNode", "请使用 numNodes 和 numProcPerNode"),
@@ -302,12 +302,12 @@ pub(super) fn ray_nodes(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             word.line,
             text!(
-                "an entry point runs once, on one node, and this one waits for {nodes}",
-                "entrypoint 只在一个节点上运行一次，而它在等待 {nodes} 个节点"
+                "a RayJob's entrypoint runs once, on one node, but this one waits for {nodes}",
+                "RayJob 的 entrypoint 只在一个节点上运行一次，而它在等待 {nodes} 个节点"
             ),
             text!(
                 "start it on every node through Ray (a task for each), with its node rank and the first node's address",
-                "请通过 Ray 在每个节点上各启动一次，并给出节点 rank 和第一个节点的地址"
+                "请通过 Ray 在每个节点上各启动一次，并给出节点编号和第一个节点的地址"
             ),
         );
     }

@@ -1,13 +1,12 @@
 //! What a container starts: nothing that starts ranks, what ranklaunch refuses, and what of a
 //! command cannot be read.
 
-use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::workload::{Container, Group};
+use super::super::pods::{Container, Group};
+use super::super::scene::{Scene, containers, places};
 use super::layout::ulysses;
 use super::sizes::{Size, per_node, stated_nodes};
-use super::{containers, places};
 use crate::lang::Text;
 use crate::text;
 
@@ -37,8 +36,8 @@ pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 line,
                 text!(
-                    "python starts one process for {gpus} GPUs, and it takes the platform's node count for the world size",
-                    "python 只为 {gpus} 个 GPU 启动一个进程，并会把平台给出的节点数当作总进程数"
+                    "python starts one process for {gpus} GPUs, and the script reads the platform's node count as the world size",
+                    "python 只为 {gpus} 个 GPU 启动一个进程，而脚本会把平台给出的节点数当作总进程数"
                 ),
                 hint,
             );
@@ -70,11 +69,11 @@ pub(super) fn cut(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             *line,
             text!(
-                "this comment ends the command: the options below it are a command of their own, which the shell does not find",
+                "this comment ends the command: the shell reads the options below it as a second command, which does not exist",
                 "这条注释结束了上面的命令：其后的选项会被 shell 当作另一条命令，而该命令并不存在"
             ),
             text!(
-                "put the comment above the command; no comment may stand between lines that end in a backslash",
+                "move the comment above the command; no comment is allowed between lines that end in a backslash",
                 "请将注释移到命令之前；以反斜杠续行的各行之间不能有注释"
             ),
         );
@@ -100,12 +99,12 @@ pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.warning(
                 *line,
                 text!(
-                    "the shell stays above ranklaunch and does not pass SIGTERM on: a pod that is deleted is killed after its grace, without a last word",
-                    "shell 留在 ranklaunch 之上且不转发 SIGTERM：Pod 被删除时，宽限期过后会被直接杀死，来不及收尾"
+                    "the shell stays the parent of ranklaunch and does not forward SIGTERM: a deleted pod is killed after its grace period without cleaning up",
+                    "shell 仍是 ranklaunch 的父进程且不转发 SIGTERM：删除 Pod 时，宽限期过后会被直接终止，来不及清理"
                 ),
                 text!(
-                    "make it the last command and write exec before it, or name ranklaunch as the command itself",
-                    "请将其作为最后一条命令并在前面加 exec，或直接把 ranklaunch 作为 command"
+                    "make it the last command with exec before it, or use ranklaunch as the container's command",
+                    "请将其作为最后一条命令并在前面加 exec，或直接把 ranklaunch 作为容器的 command"
                 ),
             );
         }
@@ -138,8 +137,8 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.info(
                 container.line(),
                 text!(
-                    "no launcher that is known is seen in {name}, so its sizes are not checked",
-                    "{name} 中没有看到已知的启动器，未检查其并行规模"
+                    "no known launcher found in {name}; its sizes are not checked",
+                    "{name} 中没有已知的启动器，未检查其并行规模"
                 ),
                 hint(),
             );
@@ -149,10 +148,10 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.info(
                 container.line(),
                 text!(
-                    "the runtime of {role} is not in the input, so its volumes and limits are not checked",
+                    "the runtime of {role} is not in the input; its volumes and limits are not checked",
                     "{role} 的 runtime 不在输入中，未检查其卷和限额"
                 ),
-                text!("give the TrainingRuntime as well", "请同时给出 TrainingRuntime"),
+                text!("pass the TrainingRuntime as well", "请同时传入 TrainingRuntime"),
             );
         }
     }
@@ -167,7 +166,7 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.info(
                 word.line,
                 text!(
-                    "{shown} is decided at run time, so the sizes are not checked against each other",
+                    "{shown} is known only at run time; the sizes are not checked against each other",
                     "{shown} 在运行时才确定，未核对各项规模"
                 ),
                 hint(),
@@ -178,7 +177,7 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.info(
                 file.line,
                 text!(
-                    "{shown} is not in the manifest and is not checked",
+                    "{shown} is not in the manifest; it is not checked",
                     "{shown} 不在清单中，未检查"
                 ),
                 hint(),
@@ -200,7 +199,7 @@ fn unrendered(group: &Group<'_>, findings: &mut Findings) {
         findings.info(
             group.replicas_line,
             text!(
-                "the number of pods ({role}) is not a number, so the sizes are not checked",
+                "the number of pods of {role} is not a number; the sizes are not checked",
                 "{role} 的 Pod 数量不是数字，未核对各项规模"
             ),
             hint(),
@@ -212,7 +211,7 @@ fn unrendered(group: &Group<'_>, findings: &mut Findings) {
         findings.info(
             found.line,
             text!(
-                "{name} asks for {text} GPUs, which is not a number, so the pod is not checked",
+                "{name} requests {text} GPUs, which is not a number; the pod is not checked",
                 "{name} 申请的 GPU 数量 {text} 不是数字，未检查该 Pod"
             ),
             hint(),

@@ -5,13 +5,12 @@
 
 use std::ffi::OsString;
 
-use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
 use super::super::profiles;
+use super::super::scene::{Place, Scene, places};
 use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
-use super::{Place, places};
 use crate::plan::layout::{Literal, Problem, is_legal, solve};
 use crate::plan::sizes::{self, Axis};
 use crate::plan::{Notes, conditional, heads as heads_of, select as rows};
@@ -209,7 +208,7 @@ pub(super) fn alone(scene: &Scene<'_, '_>, findings: &mut Findings) {
         let hint = match launch.launcher {
             Launcher::Ranklaunch => refusal.hint,
             _ => text!(
-                "leave them out on one GPU, or start two or more processes",
+                "remove them on one GPU, or start two or more processes",
                 "只用一个 GPU 时请去掉它们，或启动两个以上的进程"
             ),
         };
@@ -238,7 +237,7 @@ pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 word.line,
                 text!(
-                    "{heads} attention heads cannot be divided evenly by ulysses {ulysses}",
+                    "{heads} attention heads are not divisible by ulysses {ulysses}",
                     "注意力头数 {heads} 不能被 ulysses {ulysses} 整除"
                 ),
                 text!("legal sizes: {legal}", "合法取值：{legal}"),

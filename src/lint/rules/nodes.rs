@@ -1,12 +1,11 @@
 //! Nodes against replicas, and ranks.
 
-use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
-use super::super::workload::{Container, Group};
+use super::super::pods::{Container, Group};
+use super::super::scene::{Place, Scene, containers, places};
 use super::super::yaml::Node;
 use super::sizes::{Size, per_node, stated_nodes};
-use super::{Place, containers, places};
 use crate::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
@@ -20,12 +19,12 @@ pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 line,
                 text!(
-                    "{pods} pods, and each is told that it is the only node{by}: {pods} separate jobs, each with rank 0",
-                    "共 {pods} 个 Pod，但每个都被告知只有一个节点{by}：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
+                    "{pods} pods, but each is configured as the only node{by}: {pods} separate jobs, each with rank 0",
+                    "共 {pods} 个 Pod，但每个都按单节点配置{by}：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
                 ),
                 text!(
-                    "state --nnodes={pods} with the pod's rank, or keep one pod",
-                    "请写明 --nnodes={pods} 及各 Pod 的 rank，或只保留一个 Pod"
+                    "set --nnodes={pods} and each pod's rank, or keep one pod",
+                    "请设置 --nnodes={pods} 及各 Pod 的 rank，或只保留一个 Pod"
                 ),
             );
         }
@@ -46,8 +45,8 @@ pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 line,
                 text!(
-                    "{nodes} nodes are stated{by} and the replicas make {pods} pods: {nodes} never meet",
-                    "声明了 {nodes} 个节点{by}，而副本数合计为 {pods} 个 Pod：{nodes} 个节点永远无法汇合"
+                    "{nodes} nodes are set{by}, but the replicas make {pods} pods: {nodes} nodes never come together",
+                    "设置了 {nodes} 个节点{by}，而副本数合计为 {pods} 个 Pod：永远凑不齐 {nodes} 个节点"
                 ),
                 text!("make both numbers equal", "请使两者相等"),
             );
@@ -67,15 +66,15 @@ pub(super) fn processes(scene: &Scene<'_, '_>, findings: &mut Findings) {
         };
         let all = pods.saturating_mul(gpus);
         let hint = text!(
-            "state {all} processes, all nodes together",
-            "请写明总进程数 {all}（所有节点合计）"
+            "set {all} processes, the total of all nodes",
+            "请将总进程数设为 {all}（所有节点合计）"
         );
         if stated > all {
             findings.error(
                 word.line,
                 text!(
-                    "{stated} processes, and {pods} pods of {gpus} GPUs have {all}",
-                    "声明了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 只有 {all}"
+                    "{stated} processes, but {pods} pods of {gpus} GPUs have {all}",
+                    "设置了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 只有 {all}"
                 ),
                 hint,
             );
@@ -84,7 +83,7 @@ pub(super) fn processes(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 word.line,
                 text!(
                     "{stated} processes for {pods} pods of {gpus} GPUs, which have {all}",
-                    "声明了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 共有 {all}"
+                    "设置了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 共有 {all}"
                 ),
                 hint,
             );
@@ -114,7 +113,7 @@ pub(super) fn world_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "WORLD_SIZE is {stated}, and the replicas make {pods} (nodes){or_en}",
+                "WORLD_SIZE is {stated}, but the replicas make {pods} (nodes){or_en}",
                 "WORLD_SIZE 为 {stated}，而按副本数应为 {pods}（节点）{or_zh}"
             ),
             text!("set it to {pods}", "请设为 {pods}"),
@@ -152,7 +151,7 @@ fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "the completion index begins at 0 in each of the {copies} Jobs of {role}: {copies} pods take the same rank",
+                "the completion index starts at 0 in each of the {copies} Jobs of {role}: {copies} pods get the same rank",
                 "{role} 有 {copies} 个 Job，每个 Job 的完成索引都从 0 开始：{copies} 个 Pod 会使用同一个 rank"
             ),
             text!(
@@ -185,7 +184,7 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "{name} is {value} in all {pods} pods of one template: they all take the same rank",
+                "{name} is {value} in all {pods} pods of one template: they all get the same rank",
                 "{name} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
             ),
             text!(

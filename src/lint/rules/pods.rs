@@ -1,12 +1,12 @@
 //! What a pod is given: shared memory, memory, CPU, time to end, ports.
 
-use super::super::Scene;
 use super::super::findings::{Findings, Importance};
 use super::super::launchers::{Field, Launcher};
+use super::super::pods::{Container, Group, Quantity};
 use super::super::quantity;
-use super::super::workload::{Container, Group, Quantity, Workload};
+use super::super::scene::{Place, Scene, containers, places, trains};
+use super::super::workload::Workload;
 use super::super::yaml::Node;
-use super::{Place, containers, places, trains};
 use crate::settings::{self, grace};
 use crate::text;
 
@@ -20,10 +20,10 @@ pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 findings.error(
                     request.line,
                     text!(
-                        "{name}: {asked} requested and a limit of {limit}; Kubernetes refuses what differs",
-                        "{name}：申请 {asked}，限额 {limit}；两者不同会被 Kubernetes 拒绝"
+                        "{name}: request {asked}, limit {limit}; Kubernetes rejects a request that differs from the limit",
+                        "{name}：request 为 {asked}，limit 为 {limit}；两者不同会被 Kubernetes 拒绝"
                     ),
-                    text!("state it under limits only", "请只写在 limits 中"),
+                    text!("set it under limits only", "请只写在 limits 中"),
                 );
             }
         }
@@ -43,10 +43,10 @@ pub(super) fn gpu_memory(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "{NAME} is {text}: HAMi takes it as the GPU memory of each device, in MiB and without a unit",
+                "{NAME} is {text}: HAMi reads it as the GPU memory of each device in MiB, without a unit",
                 "{NAME} 为 {text}：HAMi 把它当作每个设备的显存上限，单位为 MiB，不带后缀"
             ),
-            text!("remove it to use whole GPUs, or state MiB: 81920", "使用整个 GPU 请删除；否则请写 MiB 数，例如 81920"),
+            text!("remove it to use whole GPUs, or give MiB: 81920", "使用整个 GPU 请删除；否则请写 MiB 数，例如 81920"),
         );
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
             importance,
             container.line(),
             text!(
-                "{name} has no volume at /dev/shm, so 64 MiB: {who_en} end with \"No space left on device\"",
+                "{name} has no volume at /dev/shm, so it has 64 MiB: {who_en} fail with \"No space left on device\"",
                 "{name} 没有挂载 /dev/shm，只有 64 MiB：{who_zh}会报 \"No space left on device\""
             ),
             text!(
@@ -162,10 +162,10 @@ pub(super) fn shm_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 limit.line,
                 text!(
-                    "/dev/shm may take {shown} and the container {memory}; what lies in it counts as the container's memory",
+                    "/dev/shm may take {shown}, the container {memory}; its content counts towards the container's memory",
                     "/dev/shm 上限 {shown}，而容器内存限额 {memory}；其内容计入容器内存"
                 ),
-                text!("raise the memory limit above it", "请把内存限额设得更大"),
+                text!("raise the memory limit above that size", "请把内存限额设得更大"),
             );
         }
     }
@@ -183,10 +183,10 @@ pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.warning(
                 container.line(),
                 text!(
-                    "{name} states no memory: it may land on a node without room, and is among the first to be killed",
-                    "{name} 未声明内存：可能被调度到内存不足的节点，并会最先被终止"
+                    "{name} sets no memory: it may be scheduled to a node without enough, and is among the first to be killed",
+                    "{name} 未设置内存：可能被调度到内存不足的节点，并会最先被终止"
                 ),
-                text!("state memory under requests and limits", "请在 requests 和 limits 中声明 memory"),
+                text!("set memory under requests and limits", "请在 requests 和 limits 中设置 memory"),
             );
         }
     }
@@ -199,12 +199,12 @@ pub(super) fn cpu_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.warning(
                 container.line(),
                 text!(
-                    "{name} states no CPU: beside others its data loaders starve the GPUs",
-                    "{name} 未声明 CPU：与其他 Pod 争用时数据加载会拖慢 GPU"
+                    "{name} sets no CPU: next to other pods its data loaders cannot keep the GPUs busy",
+                    "{name} 未设置 CPU：与其他 Pod 争用 CPU 时，数据加载会拖慢 GPU"
                 ),
                 text!(
-                    "state cpu under requests, {least} or more",
-                    "请在 requests 中声明 cpu，不少于 {least}"
+                    "set cpu under requests, {least} or more",
+                    "请在 requests 中设置 cpu，不少于 {least}"
                 ),
             );
         }
@@ -227,10 +227,10 @@ pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 *line,
                 text!(
-                    "the pod asks for {all} and a node has {node}: Pending, Insufficient memory",
+                    "the pod requests {all}, but a node has {node}: it stays Pending (Insufficient memory)",
                     "Pod 申请 {all}，而节点只有 {node}：会一直 Pending（Insufficient memory）"
                 ),
-                text!("ask for less than {node}", "请申请少于 {node} 的内存"),
+                text!("request less than {node}", "请申请少于 {node} 的内存"),
             );
         }
     }
@@ -269,8 +269,8 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.error(
             line,
             text!(
-                "the pod has {seconds} s to end, and {who} takes up to {budget} s{hook_en}: the kubelet kills it before",
-                "Pod 的终止宽限期为 {seconds} 秒，而 {who} 最多需要 {budget} 秒{hook_zh}：kubelet 会先将其杀死"
+                "the pod's grace period is {seconds} s, but {who} takes up to {budget} s{hook_en}: the kubelet kills it first",
+                "Pod 的终止宽限期为 {seconds} 秒，而 {who} 最多需要 {budget} 秒{hook_zh}：kubelet 会提前将其终止"
             ),
             text!(
                 "set terminationGracePeriodSeconds to {needed} or more, or a shorter --grace",
@@ -377,12 +377,12 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.warning(
             line,
             text!(
-                "hostNetwork without a port of its own: a second job on the host meets the same default port",
-                "使用 hostNetwork 但没有自己的端口：同一主机上的第二个任务会用同样的默认端口"
+                "hostNetwork without a MASTER_PORT of its own: a second job on the host uses the same default port",
+                "使用 hostNetwork 但没有单独设置 MASTER_PORT：同一主机上的第二个任务会用同样的默认端口"
             ),
             text!(
-                "state a MASTER_PORT of its own for each job",
-                "请为每个任务写明各自的 MASTER_PORT"
+                "set a different MASTER_PORT for each job",
+                "请为每个任务设置不同的 MASTER_PORT"
             ),
         );
         return;
@@ -395,10 +395,10 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
         findings.warning(
             line,
             text!(
-                "port {own} on the host's network, as {other} has: two jobs on one host collide",
+                "port {own} on the host's network is also used by {other}: two jobs on one host collide",
                 "在主机网络上使用端口 {own}，与 {other} 相同：两个任务在同一主机上会冲突"
             ),
-            text!("state another MASTER_PORT", "请换一个 MASTER_PORT"),
+            text!("set another MASTER_PORT", "请换一个 MASTER_PORT"),
         );
     }
 }
@@ -414,8 +414,8 @@ pub(super) fn host_dns(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.warning(
                 line,
                 text!(
-                    "hostNetwork takes the host's DNS, which does not know the master's name",
-                    "hostNetwork 会使用主机的 DNS，它解析不了 master 的名称"
+                    "hostNetwork uses the host's DNS, which cannot resolve the master's name",
+                    "hostNetwork 会使用主机的 DNS，无法解析 Master 的名称"
                 ),
                 text!(
                     "add dnsPolicy: ClusterFirstWithHostNet",

@@ -1,11 +1,10 @@
 //! Sizes of a launch as the manifest states them, and processes against GPUs.
 
-use super::super::Scene;
 use super::super::findings::Findings;
 use super::super::launchers::{Field, Launcher};
+use super::super::scene::{Place, Scene, places};
 use super::super::word::Word;
 use super::super::workload::Workload;
-use super::{Place, gpus as gpus_of, places, processes};
 use crate::text;
 
 /// A number that the manifest states, or does not.
@@ -131,12 +130,11 @@ pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         let by = place.launch.source(Field::Nproc);
-        let (each, limit) = (processes(nproc), gpus_of(gpus));
         if nproc > gpus && place.launch.launcher == Launcher::Ranklaunch {
             findings.error(
                 line,
                 text!(
-                    "{each} per node{by} and a limit of {limit}: ranklaunch refuses to start (gpu.count)",
+                    "{nproc} processes per node{by} and a limit of {gpus} GPUs: ranklaunch refuses to start (gpu.count)",
                     "每个节点 {nproc} 个进程{by}，而 GPU 限额为 {gpus}：ranklaunch 会拒绝启动（gpu.count）"
                 ),
                 text!("make both numbers equal", "请使两者相等"),
@@ -145,21 +143,21 @@ pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
             findings.error(
                 line,
                 text!(
-                    "{each} per node and a limit of {limit}: CUDA error: invalid device ordinal",
+                    "{nproc} processes per node and a limit of {gpus} GPUs: CUDA error: invalid device ordinal",
                     "每个节点 {nproc} 个进程，而 GPU 限额为 {gpus}：会报 CUDA error: invalid device ordinal"
                 ),
                 text!("make both numbers equal", "请使两者相等"),
             );
         } else if nproc < gpus {
-            let (idle, wanted) = (gpus - nproc, gpus_of(nproc));
+            let idle = gpus - nproc;
             findings.warning(
                 line,
                 text!(
-                    "{each} per node{by} and a limit of {limit}: {idle} idle",
+                    "{nproc} processes per node{by} and a limit of {gpus} GPUs: {idle} GPUs stay idle",
                     "每个节点 {nproc} 个进程{by}，而 GPU 限额为 {gpus}：{idle} 个 GPU 闲置"
                 ),
                 text!(
-                    "ask for {wanted}, or start {gpus} processes",
+                    "request {nproc} GPUs, or start {gpus} processes",
                     "请只申请 {nproc} 个 GPU，或启动 {gpus} 个进程"
                 ),
             );

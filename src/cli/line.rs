@@ -1,0 +1,437 @@
+//! The options and subcommands as clap's types, with the help that it shows of them.
+//!
+//! Every value is the raw text that was typed: `settings` says what it means.
+
+#![expect(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_html_tags,
+    reason = "the comments of options are help for a terminal"
+)]
+
+use std::ffi::OsString;
+use std::sync::LazyLock;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// How the embedded probe was built (its glibc floor), where the build says so.
+pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
+
+/// The argument of `explain`, by its name in the list of values for completions.
+pub const EXPLAINED: &str = "ids";
+
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Launch this node's part of the job (also what happens without a subcommand)
+    ///
+    /// Reads what the platform says about the job, checks the node, ends what an earlier run left
+    /// behind, waits for the master and starts the engine. Then it supervises every process,
+    /// captures all output and reports one verdict.
+    Run(Options),
+    /// Show what run would do and why; change nothing
+    Plan(Plan),
+    /// Examine this node and its network; launch nothing
+    ///
+    /// Checks GPUs, limits, network, RDMA, python and storage, and tells for each whether a launch
+    /// would fail, warn or go on. Exits with the code of the first check that fails.
+    Check(Check),
+    /// End stale processes of earlier runs and do nothing else
+    ///
+    /// Ends only what is proven to be left over: processes with the marker of a ranklaunch job
+    /// whose agent is dead, and ranks of the same script, user and container whose launcher is
+    /// dead. --stale force ends every process of that script, user and container, launchers included.
+    Clean(Clean),
+    /// Wait until HOST:PORT accepts connections and do nothing else
+    Wait(Wait),
+    /// Run any command under the guard: a container's init that leaves no process behind
+    ///
+    /// Forwards signals, reaps orphans, hands over the terminal and exits with the command's exit
+    /// code (126 and 127 as shells do, 128 + n for signal n). Processes that the command leaves
+    /// behind get TERM and, after the grace period, KILL. There are no settings and no agent. A
+    /// second interrupt, at least 1 s after the first, sends KILL.
+    #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
+    Init(Init),
+    /// Find in Kubernetes manifests the mistakes that fail at run time
+    ///
+    /// Reads Pod, Job, PyTorchJob, HyperPodPyTorchJob, TrainJob, MPIJob, RayJob, Volcano Job,
+    /// KubeBrain TrainingJob, JobSet, LeaderWorkerSet and pod templates, and the launchers in
+    /// their commands. Exits with 1 when something was found (parts that cannot be read are named
+    /// but do not count), 64 when a manifest is not YAML.
+    Lint(Lint),
+    /// Explain an id or an exit code: what it means and what to do
+    ///
+    /// Every check, refusal, warning, cause of an end and lint rule has an id, which messages show
+    /// in brackets behind the exit code. Without an argument all ids are listed.
+    Explain(Explain),
+    /// List, show, create or check profiles
+    Profile {
+        #[command(subcommand)]
+        action: ProfileAction,
+    },
+    /// Copy this executable into a folder, for images without cp
+    ///
+    /// For an init container that puts the executable on a volume of the pod. The file is named
+    /// ranklaunch, appears whole or not at all, and replaces an older one.
+    Install {
+        /// The folder; created if it does not exist
+        #[arg(value_name = "FOLDER")]
+        folder: OsString,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell that the script is for
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (troff)
+    Man {
+        /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+        #[arg(long, value_name = "LANG")]
+        lang: Option<OsString>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum ProfileAction {
+    /// List the profiles that --profile finds here, with their places
+    List,
+    /// Print a profile, to read it or to adapt it: ranklaunch profile show taehv > ranklaunch.toml
+    Show {
+        /// An embedded profile's name or a TOML file
+        #[arg(value_name = "NAME|FILE")]
+        name: OsString,
+    },
+    /// Print the first lines of a profile of your own
+    New,
+    /// Read a profile as run does, and show what it sets or what is wrong with it
+    Check {
+        /// An embedded profile's name or a TOML file
+        #[arg(value_name = "NAME|FILE")]
+        name: OsString,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Plan {
+    /// How to print the plan: as text, as JSON, or as shell commands to paste
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Plan for another node than this one: gpus=8, or gpus=8,name=H100,memory=80GiB
+    #[arg(long, value_name = "FACTS")]
+    pub assume: Vec<OsString>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+    Shell,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Check {
+    /// How to print the result: as a table or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Also list checks that pass
+    #[arg(long)]
+    pub all: bool,
+    /// Also write the JSON report to this file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<OsString>,
+    /// Also start a short all-reduce: gloo with two ranks on the CPU, NCCL on the GPUs
+    #[arg(long)]
+    pub torch: bool,
+    /// Save everything read from this node below this folder, to replay with --host-root in a bug
+    /// report. Secrets are masked
+    #[arg(long, value_name = "DIR")]
+    pub capture: Option<OsString>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Clean {
+    /// Show what --stale kill and --stale force would end, and why; send no signal
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How to print the result: as a table or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Wait {
+    /// Name or address and port, such as job-master-0:29500 or [fd00::1]:29500
+    #[arg(value_name = "HOST:PORT")]
+    pub target: OsString,
+    /// Give up after this long: 90s, 30m, 1h30m, or seconds [default: 30m]
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Init {
+    /// Time that leftover processes of the command have from TERM to KILL: 10s, 1m [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Lint {
+    /// Manifests to read; - is standard input
+    #[arg(value_name = "MANIFEST", required = true)]
+    pub manifests: Vec<OsString>,
+    /// How to print findings: as text, as JSON, or as annotations of a GitHub workflow
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LintFormat::Text)]
+    pub format: LintFormat,
+    /// Memory that a node can give to pods, such as 256Gi; pods that request more are reported
+    #[arg(long, value_name = "SIZE")]
+    pub node_memory: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Explain {
+    /// Ids and exit codes, such as gpu.count or 86 [default: list all]
+    #[arg(value_name = "ID|CODE")]
+    pub ids: Vec<OsString>,
+    /// How to print the explanations: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LintFormat {
+    Text,
+    Json,
+    Github,
+}
+
+pub(super) const JOB: &str = "The job";
+pub(super) const MEMBERSHIP: &str = "Nodes";
+pub(super) const LAYOUT: &str = "Processes and layout";
+pub(super) const START: &str = "Before the start";
+pub(super) const END: &str = "Stopping and restarting";
+pub(super) const LOGS: &str = "Logs and console";
+pub(super) const PROGRAM: &str = "This program";
+
+/// The options that run, plan, check and clean share, as they were typed.
+///
+/// Each is also a variable: `--master-port` is RANKLAUNCH_MASTER_PORT.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct Options {
+    /// Take settings from a profile: the name of an embedded one (wan22, taehv, zimdb) or a TOML
+    /// file [default: ranklaunch.toml beside the executable, in the working directory or in
+    /// /etc/ranklaunch, if it exists]
+    #[arg(long, value_name = "NAME|FILE", help_heading = JOB)]
+    pub profile: Option<OsString>,
+    /// Run a Python module instead of a script, as python -m does
+    #[arg(short, long, value_name = "NAME", help_heading = JOB)]
+    pub module: Option<OsString>,
+    /// What starts the ranks: torchrun, accelerate, deepspeed, direct (ranklaunch itself), or
+    /// command (the job's own launcher, run once per node) [default: torchrun]
+    #[arg(long, value_name = "ENGINE", help_heading = JOB)]
+    pub engine: Option<OsString>,
+    /// Python interpreter [default: that of the conda environment, the virtualenv or PATH]
+    #[arg(long, value_name = "PATH", help_heading = JOB)]
+    pub python: Option<OsString>,
+    /// Change to this folder: relative paths (script, arguments, files of the engine, logs) start
+    /// there; only the profile is searched before [default: where ranklaunch is started]
+    #[arg(long, value_name = "DIR", help_heading = JOB)]
+    pub chdir: Option<OsString>,
+    /// Use this conda environment, found without activating it
+    #[arg(long, value_name = "NAME", help_heading = JOB)]
+    pub conda_env: Option<OsString>,
+    /// Set a variable for the ranks, overriding the container's; repeatable
+    #[arg(long, value_name = "K=V", help_heading = JOB)]
+    pub env: Vec<OsString>,
+    /// Give the terminal to the only rank, so that pdb works
+    #[arg(long, help_heading = JOB)]
+    pub interactive: bool,
+
+    /// Number of nodes [default: what the platform says]
+    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    pub nnodes: Option<OsString>,
+    /// Rank of this node, from 0 [default: what the platform says]
+    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    pub node_rank: Option<OsString>,
+    /// Name or address of node 0 [default: what the platform says]
+    #[arg(long, value_name = "HOST", help_heading = MEMBERSHIP)]
+    pub master_addr: Option<OsString>,
+    /// Port on node 0 where the ranks meet [default: what the platform says, else 29500]
+    #[arg(long, value_name = "PORT", help_heading = MEMBERSHIP)]
+    pub master_port: Option<OsString>,
+    /// What WORLD_SIZE counts when no other variable tells: auto, nodes or processes [default: auto]
+    #[arg(long, value_name = "WHAT", help_heading = MEMBERSHIP)]
+    pub world_size_counts: Option<OsString>,
+    /// torchrun's rendezvous: static (ranks in node order) or c10d [default: static]
+    #[arg(long, value_name = "BACKEND", help_heading = MEMBERSHIP)]
+    pub rdzv: Option<OsString>,
+    /// Allow running inside torchrun or a similar launcher: start a separate job on this node and
+    /// ignore the outer launcher's variables
+    #[arg(long, help_heading = MEMBERSHIP)]
+    pub nested: bool,
+
+    /// Processes per node: auto (the most that the GPUs and the layout allow) or a number
+    /// [default: auto]
+    #[arg(long, value_name = "auto|N", help_heading = LAYOUT)]
+    pub nproc_per_node: Option<OsString>,
+    /// Refuse to start with fewer processes per node
+    #[arg(long, value_name = "N", help_heading = LAYOUT)]
+    pub min_nproc: Option<OsString>,
+    /// What the ranks compute on: auto, gpu or cpu [default: auto]
+    #[arg(long, value_name = "DEVICE", help_heading = LAYOUT)]
+    pub device: Option<OsString>,
+    /// Which CPUs a rank may run on: none (all that the container has) or numa (those of its GPU's
+    /// NUMA node) [default: none]
+    #[arg(long, value_name = "HOW", help_heading = LAYOUT)]
+    pub bind: Option<OsString>,
+    /// How the parallel sizes must fit the world size: none, ulysses-world (Wan2.2) or ulysses-ring
+    /// (Wan2.1, HunyuanVideo) [default: none]
+    #[arg(long, value_name = "RULE", help_heading = LAYOUT)]
+    pub layout: Option<OsString>,
+    /// Attention heads of the model, which the ulysses size must divide
+    #[arg(long, value_name = "N", help_heading = LAYOUT)]
+    pub heads: Option<OsString>,
+
+    /// Processes of earlier runs: kill (end what is proven to be left over), force (end all that
+    /// run the script, as pkill -f does), report or off [default: kill]
+    #[arg(long, value_name = "WHAT", help_heading = START)]
+    pub stale: Option<OsString>,
+    /// Whether the nodes agree on one plan before the start: auto, off or required [default: auto]
+    #[arg(long, value_name = "MODE", help_heading = START)]
+    pub muster: Option<OsString>,
+    /// Meet the other nodes on this port of node 0 [default: the master port]
+    #[arg(long, value_name = "PORT", help_heading = START)]
+    pub muster_port: Option<OsString>,
+    /// Wait this long for the master and the other nodes: 90s, 30m, 1h30m [default: 30m]
+    #[arg(long, value_name = "DURATION", help_heading = START)]
+    pub wait_timeout: Option<OsString>,
+    /// RDMA: auto (use it if possible), required (refuse to start without it) or off [default: auto]
+    #[arg(long, value_name = "MODE", help_heading = START)]
+    pub rdma: Option<OsString>,
+    /// How to query the GPU driver: auto, file, memfd, nvidia-smi or off [default: auto]
+    #[arg(long, value_name = "HOW", help_heading = START)]
+    pub probe: Option<OsString>,
+    /// Timeout for each query of the node (driver, file system, name lookup): 10s, 2m [default: 60s
+    /// for the driver, 30s for files]
+    #[arg(long, value_name = "DURATION", help_heading = START)]
+    pub deadline: Option<OsString>,
+    /// Override the severity of a check: fail, warn or off, such as shm.size=fail; repeatable
+    #[arg(long, value_name = "ID=WHAT", help_heading = START)]
+    pub severity: Vec<OsString>,
+
+    /// Grace period from the first TERM to the last KILL [default: a little less than
+    /// TerminationGracePeriodSeconds, or than 30s where that is not set]
+    #[arg(long, value_name = "DURATION", help_heading = END)]
+    pub grace: Option<OsString>,
+    /// Restart all nodes together at most this often [default: 0]
+    #[arg(long, value_name = "N", help_heading = END)]
+    pub max_restarts: Option<OsString>,
+
+    /// Folder for logs [default: ./ranklaunch-logs, else
+    /// $TMPDIR/ranklaunch-<uid>, else /tmp/ranklaunch-<uid>]
+    #[arg(long, value_name = "DIR", help_heading = LOGS)]
+    pub log_dir: Option<OsString>,
+    /// Disk space for each rank's output, such as 256MiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE", help_heading = LOGS)]
+    pub log_cap_rank: Option<OsString>,
+    /// Disk space for this node's output, such as 4GiB [default: 4GiB]
+    #[arg(long, value_name = "SIZE", help_heading = LOGS)]
+    pub log_cap_node: Option<OsString>,
+    /// Ranks shown on the console: all, rank0, errors (stderr only) or none [default: all]
+    #[arg(long, value_name = "WHICH", help_heading = LOGS)]
+    pub console: Option<OsString>,
+    /// Prefix of console lines: rank or none [default: rank]
+    #[arg(long, value_name = "WHAT", help_heading = LOGS)]
+    pub console_prefix: Option<OsString>,
+    /// Also write the verdict to this file [default: /dev/termination-log, if it exists]
+    #[arg(long, value_name = "PATH", help_heading = LOGS)]
+    pub termination_log: Option<OsString>,
+
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG", help_heading = PROGRAM)]
+    pub lang: Option<OsString>,
+    /// Read the node's files below this folder instead of / (for bug reports and tests)
+    #[arg(long, value_name = "DIR", help_heading = PROGRAM)]
+    pub host_root: Option<OsString>,
+
+    /// The program and its arguments, after --
+    ///
+    /// A .py file, -m MODULE, or any other command. {ulysses_size}, {ring_size}, {world_size},
+    /// {nproc_per_node}, {nnodes}, {node_rank}, {run_id}, {timestamp} and the names of the
+    /// profile's [[select]] are replaced; {{name}} is the literal. With a profile, arguments
+    /// without a program are appended to the profile's.
+    #[arg(last = true, value_name = "SCRIPT ARGS")]
+    pub program: Vec<OsString>,
+    /// Names of the options that were typed more than once, and how often.
+    #[arg(skip)]
+    pub repeated: Vec<(String, usize)>,
+}
+
+/// Launch a node's part of a distributed PyTorch job
+///
+/// ranklaunch runs on every node. It reads what the platform says about the job, checks the node,
+/// chooses the number of processes and the parallel sizes, waits for the master and starts
+/// torchrun. Then it supervises every process, captures all output and reports one verdict.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ranklaunch",
+    version = VERSION.as_str(),
+    long_version = LONG_VERSION.as_str(),
+    max_term_width = 100,
+    args_override_self = true,
+    disable_help_subcommand = true,
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [ID|CODE…] [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
+    after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
+        overrides a variable, a variable the profile, and the profile what the platform says.\n\n\
+        Examples:\n  \
+        ranklaunch --profile wan22\n  \
+        ranklaunch plan --layout ulysses-world --heads 40 -- generate.py --ulysses_size {ulysses_size}\n  \
+        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -- train.py --epochs 3"
+)]
+pub(super) struct Line {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(super) options: Options,
+}
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+    let link = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
+    format!(
+        "{} ({}-{}-{libc}, {link})",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+    )
+});
+
+/// What `--version` adds, on a line of its own.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
