@@ -188,7 +188,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.state.hami = Some(Hami::default());
         },
         Level::Info,
-        "under HAMi",
+        "with HAMi",
     ),
     (
         Id::HamiLimit,
@@ -400,7 +400,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             set_nccl(node, "2.25.1");
         },
         Level::Info,
-        "forbidden",
+        "forbids",
     ),
     (
         Id::CudaCompat,

@@ -81,7 +81,7 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("init", "is missing", "--help"),
         ("init sleep 1", "`sleep`", "ranklaunch init -- sleep"),
         ("completions qqq", "`qqq`", "bash"),
-        ("profile", "profile lacks", "list, show, new, check"),
+        ("profile", "profile needs", "list, show, new, check"),
         ("profile shwo x", "`shwo`", "did you mean `show`?"),
         // Arguments of the script, which are near to nothing of ours.
         ("--ulysses_size 8", "`--ulysses_size`", "after --"),
@@ -148,7 +148,7 @@ fn options_of_other_launchers_mean_the_same_here() {
 #[test]
 fn other_options_of_other_launchers_are_explained() {
     for (line, of, hint) in [
-        ("--rdzv_id 7", "torchrun", "leave it out"),
+        ("--rdzv_id 7", "torchrun", "remove it"),
         ("--rdzv-conf a=b", "torchrun", "--wait-timeout"),
         ("--no-python", "torchrun", "-- bash train.sh"),
         ("--no_python", "torchrun", "-- bash train.sh"),

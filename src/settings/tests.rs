@@ -522,7 +522,7 @@ fn profiles_are_found_by_name_and_by_file() {
     }
     assert!(refusal.hint.en.contains("--profile wan22"));
     let refusal = profile(&["--profile", "/no/such.toml"]).expect_err("no such file");
-    assert!(refusal.text.en.contains("looked at: /no/such.toml"), "{}", refusal.text.en);
+    assert!(refusal.text.en.contains("searched: /no/such.toml"), "{}", refusal.text.en);
 
     std::fs::write(etc.join("bad.toml"), b"[job]\n\xff").expect("a file");
     let refusal = profile(&["--profile", &at("bad.toml")]).expect_err("not UTF-8");

@@ -429,7 +429,7 @@ fn a_web_server_in_the_place_of_node_0_is_named_while_a_node_waits_and_in_the_en
     assert!(one.err.contains(&second), "{second}\n{}", one.err);
 }
 
-/// src/muster/second.rs: 10 000 below, and above where there is no room.
+/// src/muster/second_port.rs: 10 000 below, and above where there is no room.
 fn port_of_last_resort(port: u16) -> u16 {
     if port >= 20_000 { port - 10_000 } else { port + 10_000 }
 }
@@ -445,7 +445,7 @@ fn a_muster_port_that_is_taken_ends_all_nodes_with_87_and_its_owner() {
         let ended = ended.expect_code(87).expect_nothing_left();
         let words = format!("port {own} is in use");
         assert!(ended.err.contains(&words), "{words}\n{}", ended.err);
-        assert!(ended.err.contains("muster_strangers"), "who holds it: {}", ended.err);
+        assert!(ended.err.contains("deps/muster-"), "who holds it: {}", ended.err);
         assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
     }
     // The control: it was the port.
