@@ -209,7 +209,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
         "hooks CUDA",
     ),
     (Id::ShmSize, |node| node.facts.limits.shm_total = Some(64 << 20), Level::Warn, "64 MiB"),
-    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "advised"),
+    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "recommended"),
     (Id::Nofile, |node| node.facts.limits.nofile_hard = 4096, Level::Warn, "4096"),
     (
         Id::PidsLimit,

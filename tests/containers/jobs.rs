@@ -83,8 +83,8 @@ fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
     let (severity, text, hint) = found(&json(&next().code(0).out), "shm.size");
     assert!(severity == "warn" && text.contains("64 MiB"), "{severity} {text}");
     assert!(hint.contains("--shm-size") && hint.contains("--ipc host"), "{hint}");
-    next().code(0).says(&["warning: /dev/shm holds 64 MiB", "--shm-size 16g (or --ipc host)"]);
-    let refused = next().code(84).says(&["refused: /dev/shm holds 64 MiB", "(shm.size)"]);
+    next().code(0).says(&["warning: /dev/shm has 64 MiB", "--shm-size 16g (or --ipc host)"]);
+    let refused = next().code(84).says(&["refused: /dev/shm has 64 MiB", "(shm.size)"]);
     assert!(!refused.out.contains("started"), "{}", refused.out);
 
     let sound = next().code(0);
