@@ -97,7 +97,7 @@ fn three_nodes_hold_one_report_and_find_nothing_where_nothing_is_wrong() {
     };
     let found = reports((0..3).map(start).collect(), 0);
     for report in &found {
-        expect(report, "nodes.arrive", "ok", "all 3 are there");
+        expect(report, "nodes.arrive", "ok", "all 3 have arrived");
         expect(report, "nodes.checks", "ok", "");
         expect(report, "nodes.differ", "ok", "");
         expect(report, "link.reach", "ok", "");

@@ -54,12 +54,12 @@ const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
     ("exit",            80, "gpu.count",  "fail", &["NVML: ended with code 3", "fake nvml: giving up"]),
     ("fabric",          82, "gpu.fabric", "fail", &[THIRD, "still in progress", "802"]),
     ("fabric-failed",   82, "gpu.fabric", "fail", &[THIRD, "failed with code 999"]),
-    ("ecc",             0,  "gpu.health", "warn", &[THIRD, "2 uncorrected memory errors", "0 are allowed", "9 in its life"]),
+    ("ecc",             0,  "gpu.health", "warn", &[THIRD, "2 uncorrected memory errors", "0 are allowed", "9 in total"]),
     ("remap",           0,  "gpu.health", "warn", &[THIRD, "rows are pending remapping"]),
     ("retired",         0,  "gpu.health", "warn", &[THIRD, "pages are pending retirement"]),
     ("throttle",        0,  "gpu.health", "warn", &[THIRD, "hardware slowdown, too hot", "0x48 at 34 °C"]),
     ("drain",           0,  "gpu.health", "warn", &[THIRD, "recovery action 3"]),
-    ("pcie-narrow",     0,  "gpu.link",   "warn", &[THIRD, "4 lanes of 16"]),
+    ("pcie-narrow",     0,  "gpu.link",   "warn", &[THIRD, "width is x4, the maximum is x16"]),
     ("nvlink-down",     0,  "gpu.link",   "warn", &[THIRD, "17 NVLinks are up, other GPUs of this model have 18 (down: 7)"]),
     ("fabric-degraded", 0,  "gpu.link",   "warn", &[THIRD, "degraded bandwidth (health mask 0xa9)"]),
     ("exclusive",       0,  "gpu.mode",   "info", &[THIRD, "EXCLUSIVE_PROCESS"]),
@@ -164,7 +164,7 @@ fn all_that_nvml_knows_stands_in_the_report() {
     assert!(busy[0][1].contains("NVML lists no process there"), "{busy:?}");
     let node = node.env("CUDA_MPS_PIPE_DIRECTORY", "/mps");
     let busy = of(&check(&node, &[]).1, "gpu.busy");
-    assert!(busy[0][0] == "info" && busy[0][1].contains("under MPS"), "{busy:?}");
+    assert!(busy[0][0] == "info" && busy[0][1].contains("with MPS"), "{busy:?}");
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn the_numbers_of_device_nodes_are_the_hosts() {
     assert_eq!(of(&check(&node, &[]).1, "gpu.count").len(), 1);
     let counted = of(&check(&node.file("/dev/nvidia5", ""), &[]).1, "gpu.count");
     assert_eq!(counted[1][0], "warn", "{counted:?}");
-    assert!(counted[1][1].contains("NVML counts 2 GPUs, and /dev/nvidia5"), "{counted:?}");
+    assert!(counted[1][1].contains("NVML lists 2 GPUs, but /dev/nvidia5"), "{counted:?}");
 }
 
 #[test]

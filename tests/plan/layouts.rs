@@ -288,7 +288,7 @@ fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
     assert_eq!(laptop().json(&words("gpus=many")).refusal(), "64 settings.assume");
     let run = Node::with_gpus(1).launcher("run", &["--assume", "gpus=8", "--", "a.py"]).run();
     let run = run.expect_code(64);
-    assert!(run.err.contains("only ranklaunch plan takes it"), "{}", run.err);
+    assert!(run.err.contains("only ranklaunch plan has this option"), "{}", run.err);
 }
 
 /// The JSON contract, field by field.

@@ -79,7 +79,7 @@ fn files_of_the_dead_are_told_from_those_of_the_living() {
     let (severity, text) = of(&report, "shm.leftovers");
     assert_eq!(severity, "warn");
     assert!(
-        text.contains("2 files") && text.contains("8 KiB") && text.contains("owner 0"),
+        text.contains("2 leftover files") && text.contains("8 KiB") && text.contains("owner 0"),
         "{text}"
     );
 }
