@@ -203,7 +203,7 @@ fn a_node_that_sends_slowly_is_named_and_nothing_else() {
         return;
     }
     for report in reports(start(&cluster, 3, &[]), 0) {
-        expect(&report, "link.bandwidth", "warn", "every link of node 1 (node-1) on eth0: 0.0");
+        expect(&report, "link.bandwidth", "warn", "every link of node 1 (node-1) on eth0: the bandwidth is 0.0");
         expect(&report, "link.latency", "ok", "");
         expect(&report, "link.reach", "ok", "");
     }
@@ -216,7 +216,7 @@ fn of_two_nodes_the_direction_is_named_beside_what_its_interface_claims() {
         return;
     }
     for report in reports(start(&cluster, 2, &["--severity", "link.bandwidth=fail"]), 88) {
-        let part = "node 1 (node-1) → node 0 (node-0) on eth0: 0.0";
+        let part = "node 1 (node-1) → node 0 (node-0) on eth0: the bandwidth is 0.0";
         expect(&report, "link.bandwidth", "fail", part);
         expect(&report, "link.latency", "ok", "");
     }
