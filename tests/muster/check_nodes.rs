@@ -203,7 +203,12 @@ fn a_node_that_sends_slowly_is_named_and_nothing_else() {
         return;
     }
     for report in reports(start(&cluster, 3, &[]), 0) {
-        expect(&report, "link.bandwidth", "warn", "every link of node 1 (node-1) on eth0: the bandwidth is 0.0");
+        expect(
+            &report,
+            "link.bandwidth",
+            "warn",
+            "every link of node 1 (node-1) on eth0: the bandwidth is 0.0",
+        );
         expect(&report, "link.latency", "ok", "");
         expect(&report, "link.reach", "ok", "");
     }
