@@ -8,11 +8,12 @@
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
-# make fuzz   what any connection may send to the muster, under libFuzzer; FUZZ_SECONDS=60 for each target
+# make fuzz   what any connection may send to the muster, and any log, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make hunt   ten minutes of random faults against random jobs of up to four nodes and all engines;
 #             HUNT_SECONDS=…, HUNT_SEED=… repeats a run and HUNT_ROUND=… one of its rounds
+# make judge  how often explain names the right cause: RANKLAUNCH_JUDGE names labelled logs
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
@@ -34,7 +35,10 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/documents/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
-.PHONY: build demo gpu vm test lint rustdoc docs bless house bench bench-muster fuzz hunt soak soak-torchrun size audit bench-check linker
+# Labelled logs that `make judge` reads; without them it is skipped.
+JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
+
+.PHONY: build demo gpu vm test lint rustdoc docs bless house bench bench-muster fuzz hunt judge soak soak-torchrun size audit linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -83,6 +87,10 @@ hunt: linker
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" HUNT_SECONDS="$${HUNT_SECONDS:-600}" \
 	$(CARGO) test --locked --test hunt a_long_hunt -- --ignored --nocapture
 
+judge: linker
+	RANKLAUNCH_JUDGE="$${RANKLAUNCH_JUDGE:-$(JUDGED)}" \
+	$(CARGO) test --locked --test judge -- --nocapture
+
 # Not for CI: it installs qemu and fetches a kernel.
 vm: build
 	tests/vm/run.sh "$(BINARY)"
@@ -92,10 +100,6 @@ gpu: $(if $(RANKLAUNCH),,build)
 
 size: build
 	tests/size.sh "$(BINARY)"
-
-# `check` against a shell script that gathers the same; fails when it is slower.
-bench-check: build
-	benches/check.sh "$(BINARY)"
 
 # Not for CI: it wants a quiet machine and takes a minute.
 bench: linker
@@ -111,7 +115,7 @@ bench-muster: linker
 fuzz: linker
 	@command -v c++ >/dev/null || tests/packages.sh g++
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
-	for target in frames handshake agreement; do \
+	for target in frames handshake agreement log; do \
 	  mkdir -p target/fuzz/corpus/$$target target/fuzz/found && \
 	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none $$target \
 	    target/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- -artifact_prefix=target/fuzz/found/ \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What people gather by hand to look at a node, into files of the working directory:
+# Gathers by ordinary commands what `check` reads, into files of the working directory:
 # addresses, routes, disks, limits, cgroup, devices, and whether python starts.
 ip addr > addresses 2>/dev/null || true
 ip route > routes 2>/dev/null || true

@@ -1,11 +1,10 @@
 //! How long a muster of many nodes takes, and what each node costs node 0.
 //!
-//! Node 0 is the real one, in a process of its own; the others are simulated here,
-//! one task each, over loopback by two addresses, and all start in one instant.
-//! `make bench-muster` prints one line per number of nodes, plain and encrypted, and
-//! fails when the largest misses its budget; words pick numbers (`10000`) and
-//! channels (`encrypted`). Wall time depends on who else uses the machine, and here
-//! simulator and node 0 share it; node 0's own CPU time hardly does.
+//! Node 0 is the real one, in a process of its own; the others are simulated here, one task
+//! each, over loopback by two addresses, and all start at the same time. `make bench-muster`
+//! prints one line per number of nodes, plain and encrypted, and fails if the largest misses its
+//! budget; words select numbers (`10000`) and channels (`encrypted`). Wall time depends on the
+//! load of the machine, which simulator and node 0 share; node 0's CPU time hardly does.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use ranklaunch::host::Host;
-use ranklaunch::lang::Text;
-use ranklaunch::muster::{
-    self, Accepted, Agreement, Assembly, Cause, Config, Event, Joined, Memory, NodeSummary,
-    Purpose, Secret, Session, Settled,
+use ranklaunch::testing::host::Host;
+use ranklaunch::testing::lang::Text;
+use ranklaunch::testing::muster::{
+    self, Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose,
+    Secret, Session, SessionEvent, Settled,
 };
-use ranklaunch::settings::{Engine, LayoutRule};
-use ranklaunch::verdict::Class;
+use ranklaunch::testing::settings::{Engine, LayoutRule};
+use ranklaunch::testing::verdict::Class;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::LocalSet;
 
@@ -34,7 +33,7 @@ const MEGABYTES: f64 = 100.0;
 const STEADY: Duration = Duration::from_secs(6);
 const SECRET: &str = "a secret of the bench";
 
-/// What node 0 says about itself, each figure after its name.
+/// Node 0's own figures, each after its name.
 #[derive(Debug, Default)]
 struct Figures(BTreeMap<String, f64>);
 
@@ -146,14 +145,14 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
     let secret = Secret::read(&Host::replayed("/", environment)).expect("a secret");
     Config {
         purpose: Purpose::Run,
-        unit: muster::Unit::Node,
+        unit: muster::MemberKind::Node,
         node,
         nnodes,
         job: Some("bench".to_owned()),
         master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
         wait_timeout: Duration::from_secs(120),
-        pace: ranklaunch::pace::Pace::STANDARD,
+        pace: ranklaunch::testing::pace::Pace::STANDARD,
         peer_timeout: muster::PEER_TIMEOUT,
         secret: secret.filter(|_| encrypted),
         without: muster::Without::Follow,
@@ -233,7 +232,7 @@ fn cpu() -> f64 {
 }
 
 async fn verdict(session: &mut Session) {
-    while session.next_event().await == Event::Stop {}
+    while session.next_event().await == SessionEvent::Stop {}
 }
 
 /// A line of our own status, in KB.
@@ -245,8 +244,7 @@ fn memory(name: &str) -> u64 {
 
 /// Seconds until all have the verdict, and what node 0 says.
 async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
-    let port = port.expect("a port").port();
+    let port = harness::free_port();
     let mode = if encrypted { "encrypted" } else { "plain" };
     let mut child = Command::new(std::env::current_exe().expect("ourselves"))
         .args(["node-0", &nodes.to_string(), &port.to_string(), mode])
@@ -280,7 +278,7 @@ async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
         on: None,
         hostname: "training-job-worker-1".to_owned(),
         rank: Some(8),
-        id: ranklaunch::findings::Id::RankExit,
+        id: ranklaunch::testing::findings::Id::RankExit,
         class: Class::Script,
         code: 1,
         text: Text::same("rank 8 exited with code 1"),
@@ -289,6 +287,8 @@ async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
         lines: vec!["RuntimeError: something went wrong in the middle of it".to_owned(); 20],
         whole: true,
         loss: None,
+        why: None,
+        consequence: false,
     });
     let waits: Vec<_> = sessions
         .into_iter()

@@ -1,28 +1,28 @@
-//! What the program's own arguments say, read as argparse would read them.
+//! Reads the program's own arguments as argparse would.
 //!
-//! Takes a program; gives its words, those of a script behind `bash -c` too, and the value of
-//! a named argument in any spelling (`--task x`, `--task=x`, the abbreviation `--tas x`), the
-//! last occurrence winning. Never changes an argument.
+//! Takes a program; gives its words, including those of a script after `bash -c`, and the value
+//! of a named argument in any spelling (`--task x`, `--task=x`, the abbreviation `--tas x`); the
+//! last occurrence wins. Never changes an argument.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::settings::Program;
 
-/// Shells that take a script behind `-c`.
+/// Shells that take a script after `-c`.
 const SHELLS: [&[u8]; 7] = [b"bash", b"sh", b"dash", b"ash", b"zsh", b"ksh", b"mksh"];
 
-/// Scripts inside of scripts that are followed.
+/// Nested scripts that are followed.
 const DEPTH: u32 = 4;
 
-/// argparse takes any prefix that no other option shares. Its other options are unknown here:
-/// two letters are asked for, since one is shared by most (`--t` of `--task` and `--t5_fsdp`).
+/// argparse accepts any prefix that no other option shares. The other options are unknown here,
+/// so two letters are required; one is mostly ambiguous (`--t` of `--task` and `--t5_fsdp`).
 const SHORTEST: usize = "--ta".len();
 
-/// An argument and its value as they were written.
+/// An argument and its value as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Given<'a> {
-    /// `--ulysses_size`, or the abbreviation that stands there.
+pub(crate) struct GivenArgument<'a> {
+    /// `--ulysses_size`, or an abbreviation.
     pub(crate) name: &'a str,
     pub(crate) value: &'a OsStr,
 }
@@ -30,11 +30,11 @@ pub(crate) struct Given<'a> {
 /// All words that the program may read as arguments.
 pub(crate) fn words(program: &Program) -> Vec<OsString> {
     match program {
-        // A shell that is not on this node's PATH, where a plan is for another one.
+        // A plan for another node may name a shell that is not in this node's PATH.
         Program::Script { path, args } if is_shell(path) => {
             unfolded(std::iter::once(path).chain(args).cloned().collect(), DEPTH)
         }
-        // What follows a bare `--` is no option.
+        // After a bare `--` there are no options.
         Program::Script { args, .. } | Program::Module { args, .. } => {
             args.iter().take_while(|word| *word != "--").cloned().collect()
         }
@@ -42,22 +42,22 @@ pub(crate) fn words(program: &Program) -> Vec<OsString> {
     }
 }
 
-/// Where an argument and its value stand among the words.
+/// Position of an argument and its value among the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct OptionPosition {
     pub(crate) name: usize,
     pub(crate) value: usize,
     /// Bytes of the value's word before it: `--name=`.
     pub(crate) from: usize,
 }
 
-/// The last value of any of the arguments `names`. An abbreviation counts only where
-/// `is_value` holds for what follows it: a longer option may have been meant otherwise.
+/// The last value of any of the arguments `names`. An abbreviation counts only if `is_value`
+/// holds for its value, since another option may have been meant.
 pub(crate) fn place_of<W: AsRef<OsStr>>(
     words: &[W],
     names: &[&str],
     is_value: impl Fn(&OsStr) -> bool,
-) -> Option<Place> {
+) -> Option<OptionPosition> {
     let mut found = None;
     let mut at = 0;
     while let Some(word) = words.get(at).map(AsRef::as_ref) {
@@ -68,7 +68,7 @@ pub(crate) fn place_of<W: AsRef<OsStr>>(
         if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
             continue;
         }
-        // `--a --b`: an argument without a value is argparse's to report.
+        // `--a --b`: argparse will report the missing value.
         let next = words.get(at).map(AsRef::as_ref);
         let next = next.filter(|next: &&OsStr| !next.as_bytes().starts_with(b"--"));
         let Some(value) = attached.or(next).filter(|value| is_exact || is_value(value)) else {
@@ -78,25 +78,25 @@ pub(crate) fn place_of<W: AsRef<OsStr>>(
             Some(_) => (name_at, word.len() - value.len()),
             None => (at, 0),
         };
-        found = Some(Place { name: name_at, value, from });
+        found = Some(OptionPosition { name: name_at, value, from });
         at = at.max(value + 1);
     }
     found
 }
 
-/// What stands at [`place_of`].
+/// The value at [`place_of`].
 pub(crate) fn value_of<'a>(
     words: &'a [OsString],
     names: &[&str],
     is_value: impl Fn(&OsStr) -> bool,
-) -> Option<Given<'a>> {
-    let Place { name, value, from } = place_of(words, names, is_value)?;
+) -> Option<GivenArgument<'a>> {
+    let OptionPosition { name, value, from } = place_of(words, names, is_value)?;
     let name = std::str::from_utf8(option(words.get(name)?).0).ok()?;
     let value = OsStr::from_bytes(words.get(value)?.as_bytes().get(from..)?);
-    Some(Given { name, value })
+    Some(GivenArgument { name, value })
 }
 
-/// Where the flag `name` stands, in full or abbreviated.
+/// Position of the flag `name`, in full or abbreviated.
 pub(crate) fn flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
     words
         .iter()
@@ -104,7 +104,7 @@ pub(crate) fn flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
         .position(|word| word == name.as_bytes() || abbreviates(word, name))
 }
 
-/// `--name=value` or `--name`, taken apart.
+/// Splits `--name=value` or `--name`.
 fn option(word: &OsStr) -> (&[u8], Option<&OsStr>) {
     let bytes = word.as_bytes();
     match bytes.iter().position(|byte| *byte == b'=') {
@@ -120,7 +120,7 @@ fn abbreviates(word: &[u8], name: &str) -> bool {
     word.len() >= SHORTEST && word.len() < name.len() && name.as_bytes().starts_with(word)
 }
 
-/// The words of a command line, with those of a script that a shell is given in its place.
+/// The words of a command line, in which a shell script is replaced by its words.
 fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
     let Some(depth) = depth.checked_sub(1) else { return argv };
     let Some(at) = script(&argv) else { return argv };
@@ -136,7 +136,7 @@ fn is_shell(word: &OsStr) -> bool {
     SHELLS.contains(&name)
 }
 
-/// Where the script of `bash -euo pipefail -c SCRIPT` stands.
+/// Position of the script in `bash -euo pipefail -c SCRIPT`.
 fn script(argv: &[OsString]) -> Option<usize> {
     let shell = argv.iter().position(|word| is_shell(word))?;
     let mut has_script = false;
@@ -217,7 +217,7 @@ mod tests {
             (&["--task="], Some(("--task", ""))),
             (&["--tas", "a"], Some(("--tas", "a"))),
             (&["--ta=a"], Some(("--ta", "a"))),
-            // Shared by others, or no value of this argument.
+            // Ambiguous, or not a value of this argument.
             (&["--t", "a"], None),
             (&["--tas", "--other"], None),
             (&["--tas=x"], None),

@@ -1,9 +1,8 @@
-//! The command line: the options, their help, and what becomes of the words.
+//! The command line: options, help, and parsing.
 //!
-//! Takes arguments; gives [`Cli`], in which every option is still the raw text
-//! that was typed, or a [`Stop`] with what to print instead. What an option
-//! means is decided in `settings`, where flag, variable and profile share one
-//! parser; nothing here may read a file, the environment or a default.
+//! Takes arguments; gives [`Cli`], in which every option is still raw text, or a [`Stop`] with
+//! the text to print instead. `settings` parses the values, since flag, variable and profile
+//! share one parser. Never reads a file, the environment or a default.
 
 mod chinese;
 mod completions;
@@ -25,13 +24,13 @@ use line::Line;
 pub use line::*;
 pub use mistake::Stop;
 
-/// What is to be done.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cli {
     pub command: Command,
 }
 
-/// Reads the arguments; the first is the program's own name.
+/// Parses the arguments; the first is the program's own name.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, Stop> {
     let words::Words { line, repeated } = words::ordered(args.collect()).map_err(Stop::Refused)?;
     let parsed = Line::try_parse_from(&line).map_err(|error| mistake::stop(&error, &line))?;
@@ -46,8 +45,8 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, Stop> {
     Ok(Cli { command })
 }
 
-/// The completion script of a shell; `values` are those of options that take one of a few.
-pub fn completions(
+/// The completion script of a shell. `values` are the allowed values of options.
+pub(crate) fn completions(
     shell: clap_complete::Shell,
     values: &[(&str, Vec<String>)],
     profiles: &[&str],
@@ -55,8 +54,8 @@ pub fn completions(
     completions::script(shell, Line::command(), values, profiles)
 }
 
-/// The language that a line asks for, also one that cannot be read.
-pub fn language_of(args: &[OsString]) -> Option<OsString> {
+/// The value of `--lang`, even on a line that cannot be parsed.
+pub(crate) fn language_of(args: &[OsString]) -> Option<OsString> {
     let ours = args.iter().take_while(|word| *word != "--");
     let mut rest = ours.skip_while(|word| !word.to_string_lossy().starts_with("--lang"));
     let word = rest.next()?.to_string_lossy().into_owned();
@@ -66,9 +65,9 @@ pub fn language_of(args: &[OsString]) -> Option<OsString> {
     }
 }
 
-/// What [`Stop::Shown`] says, in the language of the reader.
-pub fn shown(text: String, args: &[OsString], lang: Lang) -> String {
-    /// Fits a terminal of 80 columns behind clap's indentation.
+/// The text of [`Stop::Shown`] in the user's language.
+pub(crate) fn shown(text: String, args: &[OsString], lang: Lang) -> String {
+    /// Fits a terminal of 80 columns with clap's indentation.
     const WIDE: usize = 68;
     let Ok(words::Words { line, .. }) = words::ordered(args.to_vec()) else { return text };
     match lang {
@@ -82,7 +81,7 @@ pub fn shown(text: String, args: &[OsString], lang: Lang) -> String {
     }
 }
 
-/// The options of `ranklaunch run` by their long names, with what help says of each.
+/// The options of `ranklaunch run` by their long names, with their help texts.
 #[cfg(test)]
 pub(crate) fn descriptions() -> Vec<(String, String)> {
     let line = Line::command();
@@ -93,9 +92,9 @@ pub(crate) fn descriptions() -> Vec<(String, String)> {
 
 /// The manual page in troff.
 ///
-/// One page for all: the generator's references to a page for each subcommand become
-/// the subcommands with the arguments that only they have.
-pub fn man(lang: Lang) -> io::Result<Vec<u8>> {
+/// One page for all: the generator's references to pages of subcommands are replaced by the
+/// subcommands with their own arguments.
+pub(crate) fn man(lang: Lang) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let mut line = match lang {
         Lang::En => Line::command(),

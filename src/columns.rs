@@ -1,6 +1,6 @@
-//! Text in columns: how wide it is on a terminal, aligned tables, lines broken to fit.
+//! Text layout for terminals: width, aligned tables, wrapped lines.
 //!
-//! Takes words and widths; gives lines. Knows nothing of what they say.
+//! Takes words and widths; gives lines.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Rows in aligned columns; the last column is not padded.
 pub(crate) fn table(out: &mut String, rows: Vec<Vec<String>>) {
-    /// A longer cell does not widen its column.
+    /// Longer cells do not widen their column.
     const WIDEST: usize = 44;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
@@ -43,14 +43,35 @@ pub(crate) fn padded(text: &str, wide: usize) -> String {
     format!("{text}{:1$}", "", wide.saturating_sub(columns(text)))
 }
 
-/// A line that is broken at blanks and between Chinese characters to fit `width`, its further
-/// lines indented. A word that is longer than a line stays whole, so that it can be copied.
+/// The longest end of `text` that takes at most `wide` columns.
+pub(crate) fn end_within(text: &str, wide: usize) -> &str {
+    let end = |start: usize| text.get(start..).unwrap_or_default();
+    let starts: Vec<usize> = text.char_indices().map(|(start, _)| start).collect();
+    let first = starts.partition_point(|start| columns(end(*start)) > wide);
+    starts.get(first).map_or("", |start| end(*start))
+}
+
+/// A label, and the words beside it, folded below one another. `indent`: columns before the label.
+pub(crate) fn labelled(
+    out: &mut String,
+    indent: usize,
+    label: &str,
+    words: &str,
+    width: Option<usize>,
+) {
+    const LABEL: usize = 10;
+    let line = format!("{:indent$}{}{words}", "", padded(label, LABEL));
+    fold(out, &line, indent + LABEL, width);
+}
+
+/// Wraps a line at blanks and between Chinese characters to fit `width`, with an indent for
+/// further lines. A word longer than a line is not split, so that it can be copied.
 pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<usize>) {
     let Some(width) = width.filter(|width| *width > indent + 20) else {
         let _ = writeln!(out, "{}", line.trim_end());
         return;
     };
-    // A mark that may not begin a line has its place at the end of the one before.
+    // Room for a punctuation mark that may not begin the next line.
     let width = width - 2;
     let (mut at, mut is_new) = (0, true);
     let mut gap = String::new();
@@ -58,7 +79,7 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
     while let Some(first) = rest.chars().next() {
         let end = match first {
             ' ' => rest.find(|letter| letter != ' ').unwrap_or(rest.len()),
-            // It stays with what it opens.
+            // An opening bracket stays with the following word.
             '（' | '「' | '《' | '[' => {
                 first.len_utf8() + word(rest.strip_prefix(first).unwrap_or(""))
             }
@@ -70,7 +91,7 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
             gap = piece.to_owned();
             continue;
         }
-        // Marks such as 。 and ， do not begin a line.
+        // Punctuation such as 。 and ， does not begin a line.
         let may_begin = !"。，；：、）」".contains(first);
         if !is_new && may_begin && at + columns(&gap) + columns(piece) > width {
             let _ = write!(out, "\n{:indent$}", "");
@@ -85,7 +106,8 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
     out.push('\n');
 }
 
-/// Bytes of the first word: one Chinese character, or all up to a blank or to the next one.
+/// Length in bytes of the first word: one Chinese character, or everything up to a blank or a
+/// Chinese character.
 fn word(text: &str) -> usize {
     let first = text.chars().next().filter(|first| is_wide(*first));
     let end = |letter| letter == ' ' || is_wide(letter);
@@ -105,6 +127,23 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_text_never_takes_more_columns() {
+        for (wide, end) in [(0, ""), (1, "b"), (2, "b"), (3, "点b"), (6, "a节点b"), (99, "a节点b")]
+        {
+            assert_eq!(end_within("a节点b", wide), end, "{wide}");
+        }
+        let long = "a/".repeat(100_000);
+        assert_eq!(end_within(&long, 7).len(), 7);
+    }
+
+    #[test]
+    fn words_stand_beside_their_label() {
+        let mut out = String::new();
+        labelled(&mut out, 2, "节点", &"word ".repeat(6), Some(34));
+        assert_eq!(out, "  节点      word word word word\n            word word\n");
+    }
+
+    #[test]
     fn lines_end_where_chinese_lines_may() {
         let folded = |line: &str, width: usize| {
             let mut out = String::new();
@@ -113,13 +152,13 @@ mod tests {
         };
         for (line, expected) in [
             ("一二三四五六七八九十一二", "一二三四五六七八九十\n一二\n"),
-            // Neither an end nor a comma begins a line, and no bracket ends one.
+            // No full stop or comma begins a line, and no opening bracket ends one.
             ("一二三四五六七八九十，二", "一二三四五六七八九十，\n二\n"),
             ("一二三四五六七八九（十）", "一二三四五六七八九\n（十）\n"),
             ("一二三四五六七八（json）", "一二三四五六七八\n（json）\n"),
             ("a word at a time is kept", "a word at a time is\nkept\n"),
             ("一（", "一（\n"),
-            ("一二三四五六七八九 [默认: a]", "一二三四五六七八九\n[默认: a]\n"),
+            ("一二三四五六七八九 [默认：a]", "一二三四五六七八九\n[默认：a]\n"),
         ] {
             assert_eq!(folded(line, 22), expected, "{line}");
         }

@@ -1,7 +1,6 @@
-//! A set of CPUs, as the kernel writes it: `0-31,64-95`.
+//! A set of CPUs in the kernel's notation: `0-31,64-95`.
 //!
-//! Shared by the rooms that read, choose and apply CPU lists. Owns the spelling
-//! and nothing else.
+//! Shared by the rooms that read, choose and apply CPU lists.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,14 +8,16 @@ use std::fmt;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
-/// CPU numbers below [`CpuSet::MAX_CPU`] (1024), which is what one affinity call
-/// can name; higher ones are left out, so that no list grows without bound.
+use crate::ranges::{ranges, spelled};
+
+/// CPU numbers below [`CpuSet::MAX_CPU`] (1024), the limit of an affinity call. Higher ones are
+/// dropped, so that a list is bounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct CpuList(BTreeSet<u32>);
 
 impl CpuList {
-    /// Reads a kernel list; parts that are no numbers count as absent.
+    /// Parses a kernel list; parts that are no numbers are skipped.
     pub fn read(text: &str) -> CpuList {
         let highest = u32::try_from(CpuSet::MAX_CPU - 1).unwrap_or(u32::MAX);
         let ranges = text.trim().split(',').filter_map(|range| {
@@ -45,11 +46,11 @@ impl CpuList {
         CpuList(self.0.union(&other.0).copied().collect())
     }
 
-    /// As the affinity calls take it.
+    /// The form for affinity calls.
     pub fn as_set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         for cpu in self.0.iter().filter_map(|cpu| usize::try_from(*cpu).ok()) {
-            // `read` lets no number in that this call would panic on.
+            // `read` accepts no number on which this call would panic.
             set.set(cpu);
         }
         set
@@ -58,20 +59,8 @@ impl CpuList {
 
 impl fmt::Display for CpuList {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.0.iter().copied().peekable();
-        let mut separator = "";
-        while let Some(first) = cpus.next() {
-            let mut last = first;
-            while let Some(next) = cpus.next_if(|next| *next == last + 1) {
-                last = next;
-            }
-            write!(out, "{separator}{first}")?;
-            if last > first {
-                write!(out, "-{last}")?;
-            }
-            separator = ",";
-        }
-        Ok(())
+        let words = ranges(self.0.iter().copied()).into_iter().map(|range| spelled(range, '-'));
+        out.write_str(&words.collect::<Vec<_>>().join(","))
     }
 }
 

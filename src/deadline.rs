@@ -1,4 +1,4 @@
-//! Work that may get stuck in the kernel: a dead mount, a driver.
+//! Deadlines for work that may get stuck in the kernel: a dead mount, a driver.
 
 use std::io;
 use std::sync::mpsc;
@@ -8,9 +8,8 @@ use std::time::Duration;
 use crate::lang::failure;
 use crate::text;
 
-/// Does `work` in a thread of its own, or here where none is to be had: the pids limit is
-/// used up, or the container refuses clone3(2). What hangs then hangs us; what does not,
-/// which is nearly all, is done.
+/// Runs `work` in a thread of its own. If no thread can be created (pids limit, or a container
+/// that refuses clone3(2)), runs it here, although it may then block the caller.
 fn spawn_detached(work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(Mutex::new(Some(work)));
     let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -27,8 +26,8 @@ fn spawn_detached(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The result of `work`, done in a thread of its own; None when it has none by then.
-/// The thread is left behind: nothing can end a wait in a dead mount.
+/// The result of `work`, run in a thread of its own; None after the deadline. The thread is then
+/// abandoned, since nothing can end a wait in a dead mount.
 pub(crate) fn with_deadline<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -40,7 +39,7 @@ pub(crate) fn with_deadline<T: Send + 'static>(
     result.recv_timeout(timeout).ok()
 }
 
-/// [`with_deadline`] for a task of the runtime, whose thread others share meanwhile.
+/// [`with_deadline`] for a task of the runtime, which does not block its thread.
 pub(crate) async fn with_deadline_async<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -52,9 +51,9 @@ pub(crate) async fn with_deadline_async<T: Send + 'static>(
     tokio::time::timeout(timeout, result).await.ok()?.ok()
 }
 
-/// The result of `work`, done in a thread of its own while the runtime goes on. Where
-/// no thread can be made the runtime waits for it: the end of a job has no other choice.
-/// The thread runs on when nobody waits any more.
+/// The result of `work`, run in a thread of its own while the runtime goes on. If no thread can
+/// be created the runtime blocks, since the end of a job needs the result. The thread continues
+/// if the future is dropped.
 pub(crate) fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
@@ -71,10 +70,10 @@ pub(crate) fn in_thread<T: Send + 'static>(
     }
 }
 
-/// [`with_deadline`] for what may fail: no answer is an error like any other.
+/// [`with_deadline`] for work that may fail: a timeout is an error.
 ///
 /// # Errors
-/// That of `work`, or that there was no answer.
+/// The error of `work`, or a timeout.
 pub(crate) fn io_with_deadline<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -82,7 +81,7 @@ pub(crate) fn io_with_deadline<T: Send + 'static>(
     with_deadline(timeout, work).unwrap_or_else(|| {
         let seconds = timeout.as_secs();
         let why = text!(
-            "no answer within {seconds} s, is its mount dead?",
+            "no answer within {seconds} s; its mount may be dead",
             "{seconds} 秒内无响应，挂载点可能已失效"
         );
         Err(failure(io::ErrorKind::TimedOut, why))

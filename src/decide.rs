@@ -1,31 +1,31 @@
-//! One decision: what this node would do, and all that stands in its way.
+//! The decision: the plan of this node, and everything that refuses it.
 //!
-//! Takes settings and facts; gives what was [`Decided`], the only way to a plan that may start.
-//! `run`, `plan`, `check` and the muster come here, once for each [`Scope`] and each look at the
-//! node. Pure: no file, no socket, no clock.
+//! Takes settings and facts; gives a [`Decided`], the only way to a plan that may start. `run`,
+//! `plan`, `check` and the muster call it, once for each [`Scope`] and each reading of the
+//! facts. Pure: no file, no socket, no clock.
 
-use crate::check::{self, Check, Evidence, Level, Tried};
+use crate::check::{self, Check, CheckInput, CheckStatus, Tried};
 use crate::observe::Facts;
 use crate::plan::{self, Plan, Scope, Survey};
 use crate::settings::Settings;
 use crate::verdict::Refusal;
 
-/// When a launch is judged.
+/// When the launch is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Memory that a stale process holds is not held against the node.
+    /// Memory in use does not refuse the launch yet, since stale processes may hold it.
     BeforeClearing,
     BeforeStart,
 }
 
-/// The plan of one node and what its checks say.
+/// The plan of one node and the results of its checks.
 #[derive(Debug, Clone)]
 pub struct Decided {
     survey: Survey,
     checks: Vec<Check>,
 }
 
-/// Plans once and lets every check judge.
+/// Plans once and runs every check.
 pub fn decide(settings: &Settings, facts: &Facts, scope: Scope) -> Decided {
     let survey = plan::survey(settings, facts, scope);
     let checks = judge(settings, facts, &survey, &Tried::default());
@@ -36,11 +36,11 @@ pub fn decide(settings: &Settings, facts: &Facts, scope: Scope) -> Decided {
 }
 
 fn judge(settings: &Settings, facts: &Facts, survey: &Survey, tried: &Tried) -> Vec<Check> {
-    check::examine(&Evidence { settings, facts, survey, tried })
+    check::examine(&CheckInput { settings, facts, survey, tried })
 }
 
 impl Decided {
-    /// The same plan, judged by what was tried on the network and elsewhere as well.
+    /// Judges the same plan again with the results of trials.
     pub fn tried(&mut self, settings: &Settings, facts: &Facts, tried: &Tried) {
         self.checks = judge(settings, facts, &self.survey, tried);
     }
@@ -50,20 +50,20 @@ impl Decided {
         &self.checks
     }
 
-    /// What the planner alone says.
+    /// The result of the planner alone.
     pub fn survey(&self) -> &Survey {
         &self.survey
     }
 
-    /// The plan as it would be without checks that fail; None without membership or layout. The
-    /// warnings of the checks stand in it.
+    /// The plan without regard to failed checks, with the warnings of the checks; None without
+    /// membership or layout.
     pub fn outline(&self) -> Option<Plan> {
         let mut plan = self.survey.outline()?.clone();
         plan.warnings.extend(check::warnings(&self.checks));
         Some(plan)
     }
 
-    /// What `run` would say first: the planner's refusal, else the first check that fails.
+    /// The refusal of `run`: the planner's, else that of the first failed check.
     pub fn refusal(&self, stage: Stage) -> Option<Refusal> {
         let counts = |check: &&Check| stage == Stage::BeforeStart || !check.is_of_memory_in_use();
         let failed = || check::refusal(self.checks.iter().filter(counts));
@@ -85,7 +85,7 @@ impl Decided {
     /// Whether memory is in use on a chosen GPU, and the refusal if that is one.
     pub fn memory_in_use(&self) -> (bool, Option<Refusal>) {
         let own = || self.checks.iter().filter(|check| check.is_of_memory_in_use());
-        let in_use = own().any(|check| check.severity <= Level::Warn);
+        let in_use = own().any(|check| check.severity <= CheckStatus::Warn);
         (in_use, check::refusal(own()))
     }
 }

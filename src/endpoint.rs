@@ -1,4 +1,4 @@
-//! `HOST:PORT`, as people and platforms write it.
+//! Splits `HOST:PORT` in the forms of users and platforms.
 
 /// `host`, `host:port`, `[v6]:port`, bare v6 → host and port as written, both unchecked.
 pub(crate) fn split(value: &str) -> (&str, Option<&str>) {

@@ -1,14 +1,14 @@
-//! Engines: who starts the ranks of a node.
+//! The table of engines, which start the ranks of a node.
 //!
-//! Owns one row per engine: its name, the modules that it needs, which processes it starts and
-//! what else tells it from the others. The command lines are in `plan/engine/`. Never sees
-//! settings, facts or a plan.
+//! One row per engine: its name, the modules that it needs, which processes it starts and its
+//! other properties. The command lines are in `plan/engine/`. Independent of settings, facts and
+//! plan.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Who starts the ranks of this node.
+/// What starts the ranks of this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -22,34 +22,34 @@ pub enum Engine {
     Command,
 }
 
-/// What ranklaunch starts on a node.
+/// What ranklaunch itself starts on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starts {
-    /// The engine's program, which starts the ranks through our shim.
+    /// The engine's program, which starts the ranks through the rank shim.
     Launcher,
-    /// Each rank, or the one rank that this start is.
+    /// Each rank, or the single rank of a task.
     Ranks,
-    /// The user's command as it is, once, with the platform's variables.
+    /// The user's command, once per node, with the platform's variables.
     Command,
 }
 
 /// One engine.
 #[derive(Debug)]
-pub struct Row {
-    /// As the user writes it.
+pub struct EngineRow {
+    /// The name in settings.
     pub name: &'static str,
-    /// Top-level modules that its command line imports; none: it runs without Python.
+    /// Top-level modules that its command line imports; empty if it runs without Python.
     pub modules: &'static [&'static str],
     pub starts: Starts,
-    /// It knows c10d as well as static rendezvous.
+    /// It supports c10d as well as static rendezvous.
     pub has_c10d: bool,
     /// It reads accelerate's configuration file.
     pub reads_config: bool,
-    /// The variable without which it would not start several ranks on CPUs.
+    /// The variable that it needs to start several ranks on CPUs.
     pub on_cpus: Option<(&'static str, &'static str)>,
 }
 
-const TORCHRUN: Row = Row {
+const TORCHRUN: EngineRow = EngineRow {
     name: "torchrun",
     modules: &["torch"],
     starts: Starts::Launcher,
@@ -58,7 +58,7 @@ const TORCHRUN: Row = Row {
     on_cpus: None,
 };
 
-const ACCELERATE: Row = Row {
+const ACCELERATE: EngineRow = EngineRow {
     name: "accelerate",
     modules: &["torch", "accelerate"],
     has_c10d: false,
@@ -68,21 +68,21 @@ const ACCELERATE: Row = Row {
     ..TORCHRUN
 };
 
-const DEEPSPEED: Row =
-    Row { name: "deepspeed", modules: &["torch", "deepspeed"], has_c10d: false, ..TORCHRUN };
+const DEEPSPEED: EngineRow =
+    EngineRow { name: "deepspeed", modules: &["torch", "deepspeed"], has_c10d: false, ..TORCHRUN };
 
-const DIRECT: Row =
-    Row { name: "direct", modules: &[], starts: Starts::Ranks, has_c10d: false, ..TORCHRUN };
+const DIRECT: EngineRow =
+    EngineRow { name: "direct", modules: &[], starts: Starts::Ranks, has_c10d: false, ..TORCHRUN };
 
-const COMMAND: Row = Row { name: "command", starts: Starts::Command, ..DIRECT };
+const COMMAND: EngineRow = EngineRow { name: "command", starts: Starts::Command, ..DIRECT };
 
 macro_rules! rows {
     ($($engine:ident: $row:ident),+ $(,)?) => {
-        /// Every engine by its name.
-        pub const NAMES: &[(&str, Engine)] = &[$(($row.name, Engine::$engine)),+];
+        /// Every engine by name.
+        pub(crate) const NAMES: &[(&str, Engine)] = &[$(($row.name, Engine::$engine)),+];
 
         impl Engine {
-            pub const fn row(self) -> &'static Row {
+            pub const fn row(self) -> &'static EngineRow {
                 match self {
                     $(Engine::$engine => &$row),+
                 }
@@ -100,7 +100,7 @@ rows!(
 );
 
 impl Engine {
-    /// Whether the user's command runs as it is, once per node.
+    /// Whether it runs the user's command unchanged, once per node.
     pub fn runs_a_command(self) -> bool {
         self.row().starts == Starts::Command
     }
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// The row here, its arm in `plan/engine/mod.rs` and a file beside it.
+    /// The row here, its arm in `plan/engine/mod.rs` and a file in that folder.
     #[test]
     fn an_engine_costs_at_most_three_files() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,10 +1,9 @@
-//! The node as the program sees it: the one seam between us and /proc, /sys,
-//! /dev, /etc and the environment.
+//! Access to the node: the only way to /proc, /sys, /dev, /etc and the environment.
 //!
-//! Live, every path is itself. With `--host-root DIR`, and in tests, every path
-//! is looked up below DIR, so that a folder of copied files is a whole node.
-//! What cannot be replayed (routes, sockets, probes) asks [`Host::is_live`].
-//! What is read can be recorded, so that another machine can replay it.
+//! On a live node paths are used unchanged. With `--host-root DIR`, and in tests, every path is
+//! looked up below DIR, so that a folder of captured files replays a node. Code that cannot be
+//! replayed (routes, sockets, probes) tests [`Host::is_live`]. Reads can be recorded, so that
+//! another machine can replay them.
 
 mod links;
 mod recorder;
@@ -28,16 +27,16 @@ use root::Root;
 
 pub(crate) use links::normal;
 use recorder::ANSWERS;
-pub use recorder::Recorder;
+pub(crate) use recorder::Recorder;
 
-/// Where a capture keeps the environment, in the kernel's own form (proc_pid_environ(5)).
-pub const ENVIRONMENT: &str = "/proc/self/environ";
+/// The file of a capture with the environment, in the kernel's form (proc_pid_environ(5)).
+pub(crate) const ENVIRONMENT: &str = "/proc/self/environ";
 
 fn answer_path(name: &str) -> String {
     format!("{ANSWERS}/{name}.json")
 }
 
-/// What [`Host::hide`] took out of the environment.
+/// The variable that [`Host::hide`] removed from the environment.
 static HIDDEN: OnceLock<(OsString, OsString)> = OnceLock::new();
 
 /// Root path and environment of one node.
@@ -46,29 +45,29 @@ pub struct Host {
     root: Option<Arc<Root>>,
     environment: Arc<BTreeMap<OsString, OsString>>,
     recorder: Option<Arc<Recorder>>,
-    trail: Option<Trail>,
+    last_path: Option<LastPath>,
     folder: Option<PathBuf>,
 }
 
-/// The path that is being looked at, so that a look which never ends can be named.
+/// The path that is being read, so that a read that hangs can be named.
 #[derive(Debug, Clone, Default)]
-pub struct Trail(Arc<Mutex<Option<PathBuf>>>);
+pub struct LastPath(Arc<Mutex<Option<PathBuf>>>);
 
-impl Trail {
-    /// The last path that was begun, as a path of the host.
-    pub fn last(&self) -> Option<PathBuf> {
+impl LastPath {
+    /// The path of the last read that began, as a path of the host.
+    pub fn get(&self) -> Option<PathBuf> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    fn at(&self, path: &Path) {
+    fn set(&self, path: &Path) {
         *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
     }
 }
 
 impl Host {
-    /// Takes a variable out of this process's environment, so that neither its children nor
-    /// /proc/PID/environ show it; [`Host::live`] still answers with it. One variable per
-    /// process, before any thread exists.
+    /// Removes a variable from this process's environment, so that neither its children nor
+    /// /proc/PID/environ have it; [`Host::live`] still gives it. One variable per process,
+    /// before any thread exists.
     pub fn hide(name: &str) {
         if let Some(value) = sys::take_variable(name) {
             let _ = HIDDEN.set((name.into(), value));
@@ -78,17 +77,17 @@ impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
         let environment = Arc::new(std::env::vars_os().chain(HIDDEN.get().cloned()).collect());
-        Host { root: None, environment, recorder: None, trail: None, folder: None }
+        Host { root: None, environment, recorder: None, last_path: None, folder: None }
     }
 
-    /// A node whose files lie below `root`.
+    /// A node with its files below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
         let (root, environment) = (Some(Arc::new(Root::new(root.into()))), Arc::new(environment));
-        Host { root, environment, recorder: None, trail: None, folder: None }
+        Host { root, environment, recorder: None, last_path: None, folder: None }
     }
 
-    /// The same environment with the files below `root`. A capture brings its own
-    /// environment; then only what is said to us now stays of this process's.
+    /// The same environment with the files below `root`. If a capture has its own environment,
+    /// only our own settings of this process remain.
     pub fn with_root(self, root: impl Into<PathBuf>) -> Host {
         let mut host = Host { root: Some(Arc::new(Root::new(root.into()))), ..self };
         if let Ok(block) = host.bytes(Path::new(ENVIRONMENT)) {
@@ -105,25 +104,24 @@ impl Host {
         host
     }
 
-    /// The same host, with everything that is read of it kept in the recorder.
+    /// The same host, whose reads are kept in the recorder.
     pub fn recorded(self) -> (Host, Arc<Recorder>) {
         let recorder = Arc::new(Recorder::default());
         (Host { recorder: Some(Arc::clone(&recorder)), ..self }, recorder)
     }
 
-    /// The same host, with what it looks at noted: a source that does not come back
-    /// is asked where it stands.
-    pub fn traced(&self) -> (Host, Trail) {
-        let trail = Trail::default();
-        (Host { trail: Some(trail.clone()), ..self.clone() }, trail)
+    /// The same host, with a [`LastPath`] that tells at which path a source hangs.
+    pub fn traced(&self) -> (Host, LastPath) {
+        let last_path = LastPath::default();
+        (Host { last_path: Some(last_path.clone()), ..self.clone() }, last_path)
     }
 
-    /// The same host, whose relative paths count from `folder`, before this process is there.
+    /// The same host with the working directory `folder`, before this process changes to it.
     pub fn working_in(&self, folder: impl Into<PathBuf>) -> Host {
         Host { folder: Some(folder.into()), ..self.clone() }
     }
 
-    /// Where a path of the command line lies: an absolute one as [`Host::path`] has it, a
+    /// The real path of a command-line argument: an absolute one as by [`Host::path`], a
     /// relative one in the working directory, which only a live node has.
     pub fn argument(&self, path: &Path) -> PathBuf {
         self.at(path);
@@ -134,24 +132,24 @@ impl Host {
         }
     }
 
-    /// Notes what is looked at now; for looks that do not go through this type.
+    /// Records a path that is read now without this type.
     pub fn at(&self, path: impl AsRef<Path>) {
-        if let Some(trail) = &self.trail {
-            trail.at(path.as_ref());
+        if let Some(last_path) = &self.last_path {
+            last_path.set(path.as_ref());
         }
     }
 
-    /// Whether what is read is kept for others.
+    /// Whether reads are recorded.
     pub fn is_recorded(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Whether facts that only the kernel can give (routes, open devices) may be asked for.
+    /// Whether facts that only the kernel can give (routes, open devices) are available.
     pub fn is_live(&self) -> bool {
         self.root.is_none()
     }
 
-    /// Where the absolute path `path` lies on this host; whoever asks looks there next.
+    /// The real path of the absolute path `path`, and records it as the one that is read next.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.at(path);
@@ -161,7 +159,7 @@ impl Host {
         }
     }
 
-    /// `path` without links. A part that does not exist stays as it is.
+    /// `path` with links resolved. Parts that do not exist are unchanged.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.at(path);
         let real = match &self.root {
@@ -175,7 +173,7 @@ impl Host {
         real.unwrap_or_else(|| path.to_owned())
     }
 
-    /// The target of a link, as it is in the link.
+    /// The target of a link, unchanged.
     pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         let folder = path.parent().unwrap_or(path);
         std::fs::read_link(self.path(folder).join(path.file_name().unwrap_or_default()))
@@ -199,7 +197,7 @@ impl Host {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The names in a folder, sorted; empty when the folder is missing or unreadable.
+    /// The names in a folder, sorted; empty if the folder is missing or unreadable.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
         self.at(path);
@@ -218,7 +216,7 @@ impl Host {
         names
     }
 
-    /// Whether something is there, links followed.
+    /// Whether the path exists, following links.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         let there = self.metadata(&path).is_some();
         if there {
@@ -227,7 +225,7 @@ impl Host {
         there
     }
 
-    /// What is there, links followed.
+    /// The metadata of the path, following links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
         let path = path.as_ref();
         self.at(path);
@@ -237,7 +235,7 @@ impl Host {
         }
     }
 
-    /// The folder or file behind `path`, links followed, as a path of this host.
+    /// The folder or file behind `path`, following links, as a path of this host.
     pub fn real_path(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         let path = path.as_ref();
         self.at(path);
@@ -249,30 +247,29 @@ impl Host {
         Some(real)
     }
 
-    /// Tells the recorder of something whose being there counts, and not its content.
+    /// Records that a path exists, without its content.
     pub fn seen(&self, path: impl AsRef<Path>) {
         if let Some(recorder) = &self.recorder {
             recorder.seen(path.as_ref());
         }
     }
 
-    /// Tells the recorder of something that is there and cannot be used, which a
-    /// copied file cannot show.
+    /// Records that a path exists but cannot be used, which a captured file cannot show.
     pub fn unusable(&self, path: impl AsRef<Path>) {
         if let Some(recorder) = &self.recorder {
             recorder.unusable(path.as_ref());
         }
     }
 
-    /// Gives the recorder what the kernel or a driver said, for a replay to read at `path`.
+    /// Records an answer of the kernel or a driver, for a replay to read at `path`.
     pub fn note(&self, path: impl AsRef<Path>, content: impl FnOnce() -> Vec<u8>) {
         if let Some(recorder) = &self.recorder {
             recorder.read(path.as_ref(), &content());
         }
     }
 
-    /// What the kernel answers to a call: asked on a live node, and kept by its recorder;
-    /// elsewhere what was kept, or None.
+    /// The kernel's answer to a call: on a live node calls and records it; on a replayed node
+    /// gives the recorded one, or None.
     pub fn answer<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -286,19 +283,19 @@ impl Host {
         Some(answer)
     }
 
-    /// Gives the recorder an answer, for [`Host::answer`] of a replay.
+    /// Records an answer for [`Host::answer`] of a replay.
     pub fn keep<T: Serialize>(&self, name: &str, answer: &T) {
         self.note(answer_path(name), || serde_json::to_vec(answer).unwrap_or_default());
     }
 
-    /// The working directory; of a copied root the one that it was captured in, else PWD.
+    /// The working directory; of a replayed node the captured one, else PWD.
     pub fn working_directory(&self) -> Option<PathBuf> {
         let kept = self.answer("working-directory", || std::env::current_dir().ok()).flatten();
         let named = || self.variable("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
         kept.or_else(named)
     }
 
-    /// A variable's value as text, invalid UTF-8 replaced. `Some("")` when it is set and empty.
+    /// A variable's value as text, invalid UTF-8 replaced. `Some("")` if it is set and empty.
     pub fn variable(&self, name: &str) -> Option<String> {
         self.environment.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())
     }

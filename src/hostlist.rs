@@ -1,9 +1,9 @@
-//! Slurm's compressed lists of hosts: `rack[1-2]node[03-04,07],login1`.
+//! Expands Slurm's compressed host lists: `rack[1-2]node[03-04,07],login1`.
 //!
-//! Takes such a list; gives its hosts in order. Text that is no list is taken as far as it
-//! can be read. Asks nobody: scontrol is missing in most containers.
+//! Takes such a list; gives its hosts in order. Invalid text is expanded as far as possible.
+//! Does not call scontrol, which most containers do not have.
 
-/// More hosts than any job has; a range beyond is cut there.
+/// More hosts than any job has; longer ranges are cut.
 const MOST: usize = 100_000;
 
 /// The hosts of a list, in its order.
@@ -28,12 +28,12 @@ pub(crate) fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// The place of a host in a list, from 0.
+/// The position of a host in a list, from 0.
 pub(crate) fn position(list: &str, host: &str) -> Option<usize> {
     expand(list).iter().position(|name| name == host.trim())
 }
 
-/// The parts between commas that stand outside of brackets.
+/// The parts between commas outside of brackets.
 fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     list.trim().split(move |letter| {
@@ -46,7 +46,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `03-04,07` → 03, 04, 07; leading zeros stay.
+/// `03-04,07` → 03, 04, 07; leading zeros are kept.
 fn numbers(group: &str) -> Vec<String> {
     let mut all = Vec::new();
     for part in group.split(',').filter(|part| !part.is_empty()) {

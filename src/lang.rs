@@ -1,9 +1,8 @@
-//! The two languages in which the program speaks.
+//! The two languages of the program's output.
 //!
-//! Every sentence that a person reads exists in English and in Chinese, side
-//! by side at the place that knows the facts; which of the two is shown is
-//! decided once, where it is printed. Ids, JSON keys and variable names are
-//! never translated.
+//! Every sentence for people exists in English and in Chinese, side by side at the place that
+//! knows the facts. The language is chosen once, where the text is printed. Ids, JSON keys and
+//! variable names are never translated.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +10,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// The language of everything shown to people.
+/// The language of all output for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lang {
@@ -24,6 +23,14 @@ impl Lang {
     /// The language of a POSIX locale name (`zh_CN.UTF-8` → Chinese; all else English).
     pub fn from_locale(locale: &str) -> Lang {
         if locale.starts_with("zh") { Lang::Zh } else { Lang::En }
+    }
+
+    /// The separator between a label and its text.
+    pub fn colon(self) -> &'static str {
+        match self {
+            Lang::En => ": ",
+            Lang::Zh => "：",
+        }
     }
 
     /// The language of the environment: RANKLAUNCH_LANG, else the first non-empty of LC_ALL,
@@ -68,8 +75,8 @@ impl Text {
     }
 }
 
-/// A failure that we name ourselves: [`cause`] gives `text` back.
-pub fn failure(kind: io::ErrorKind, text: Text) -> io::Error {
+/// An error with our own text, which [`cause`] gives back.
+pub(crate) fn failure(kind: io::ErrorKind, text: Text) -> io::Error {
     io::Error::new(kind, Named(text))
 }
 
@@ -84,8 +91,8 @@ impl fmt::Display for Named {
 
 impl std::error::Error for Named {}
 
-/// What the system says of a failure. The number stays, so that it can be looked up.
-pub fn cause(error: &io::Error) -> Text {
+/// The system's text of an error, with its number, so that it can be looked up.
+pub(crate) fn cause(error: &io::Error) -> Text {
     if let Some(Named(text)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return text.clone();
     }
@@ -129,7 +136,7 @@ macro_rules! text {
     };
 }
 
-/// What is counted in messages: many and one.
+/// Nouns that messages count: plural and singular.
 const NOUNS: &[(&str, &str)] = &[
     ("nodes", "node"),
     ("other nodes", "other node"),
@@ -144,9 +151,9 @@ const NOUNS: &[(&str, &str)] = &[
     ("warnings", "warning"),
 ];
 
-/// The sentence with a noun in the singular wherever exactly one is counted: `1 nodes × 1
-/// processes` becomes `1 node × 1 process`. So no message needs two forms.
-pub fn singular(sentence: String) -> String {
+/// The sentence with the singular of each noun that is counted once: `1 nodes × 1 processes`
+/// becomes `1 node × 1 process`. So no message needs two forms.
+pub(crate) fn singular(sentence: String) -> String {
     if !sentence.contains("1 ") {
         return sentence;
     }
@@ -155,7 +162,7 @@ pub fn singular(sentence: String) -> String {
     while let Some(at) = rest.find("1 ") {
         let (before, after) = rest.split_at(at + 2);
         let is_one = before.len() == 2 || before.get(..at).is_some_and(|b| b.ends_with([' ', '(']));
-        // Not the end of a longer number at the very beginning of what is left.
+        // Not the end of a longer number at the start of the rest.
         let is_one = is_one && !(before.len() == 2 && out.ends_with(|c: char| !c.is_whitespace()));
         out.push_str(before);
         rest = after;
@@ -174,14 +181,14 @@ pub fn singular(sentence: String) -> String {
 }
 
 /// `1 node`, `2 nodes`: a number with its English noun, whose plural ends in s.
-pub fn counted(count: impl TryInto<u64> + fmt::Display, noun: &str) -> String {
+pub(crate) fn counted(count: impl TryInto<u64> + fmt::Display, noun: &str) -> String {
     let shown = count.to_string();
     let many = if count.try_into().is_ok_and(|count| count == 1) { "" } else { "s" };
     format!("{shown} {noun}{many}")
 }
 
-/// A number of bytes as people say it: `64 MiB`, `1.5 GiB`, `7 bytes`.
-pub fn bytes(count: u64) -> String {
+/// A readable number of bytes: `64 MiB`, `1.5 GiB`, `7 bytes`.
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
     let mut unit = "bytes";
@@ -219,8 +226,8 @@ mod tests {
         assert_eq!((odd.en, odd.zh), ("odd".into(), "odd".into()));
     }
 
-    /// Words that are shown in one language only: nothing prints past [`Text`], and no sentence of
-    /// English stands for both.
+    /// No text is printed in only one language: all output uses [`Text`], and no English sentence
+    /// is used for both.
     #[test]
     fn every_sentence_has_two_languages() {
         let mut folders =

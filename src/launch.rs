@@ -1,24 +1,26 @@
-//! The whole program: the role or the subcommand that the arguments name.
+//! Entry point of the program: dispatches to the role or the subcommand that the arguments name.
 //!
-//! `conductor` owns the order of a launch, one file each of its phases what they do, `live` calls
-//! them on a real node. They alone call the rooms. The subcommands that start nothing are in
-//! `commands`.
+//! `conductor` owns the order of the phases of a launch. Each phase has a file of its own, and
+//! `live` runs the phases on a real node. Only these files call the other rooms. The subcommands
+//! that start no job are in `commands`.
 
 mod agent;
 mod agree;
 mod attempt;
+mod causes;
 mod clear;
 mod clock;
-mod collect;
+pub(crate) mod collect;
 mod commands;
 mod conductor;
 mod context;
 mod end;
 #[cfg(any(test, fuzzing))]
-pub mod fuzz;
+pub(crate) mod fuzz;
 mod job_session;
 mod job_verdict;
 mod live;
+mod live_diagnosis;
 mod master;
 mod muster_config;
 mod narrate;
@@ -54,16 +56,16 @@ use crate::supervise::isolate::isolate;
 use crate::supervise::shim;
 use crate::sys::Signal;
 
-/// The whole program: its arguments, name first → exit code.
+/// Runs the program with its arguments, the program name first, and returns the exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     let arguments: Vec<OsString> = arguments.collect();
     if let [_, role, rest @ ..] = arguments.as_slice()
         && role == "rank"
     {
-        // Started once per rank, by an engine: no argument parser, no settings.
+        // An engine starts this once per rank, so it skips the argument parser and the settings.
         return shim::rank(rest.to_vec());
     }
-    // Where nothing else of the settings is read.
+    // For commands that read no other setting.
     let lang = || {
         let flag = cli::language_of(&arguments);
         settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
@@ -115,8 +117,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-/// A command whose work is its output: a limit on the size of files (`ulimit -f`) does not end
-/// it, but fails its write, which is reported.
+/// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
+/// write fail, which is reported, instead of killing it.
 fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
     crate::sys::ignore(&[Signal::XFSZ]);
     complete(command(), lang)

@@ -1,33 +1,33 @@
-//! Programs that start ranks themselves, and what a python command line runs.
+//! The table of launchers, and the parsing of their and Python's command lines.
 //!
-//! Owns the one table of launchers: names, modules, and the flags in which they are told
-//! sizes. Takes command lines; says which launcher they run and which program it is given.
-//! Knows a launcher by what runs, never by what is named: `vim torchrun` is an editor, and
-//! `nohup torchrun` a launcher. Never reads a file and decides nothing.
+//! A row has the names, the modules, and the flags for sizes. Takes command lines; gives the
+//! launcher that they run and the program that it starts. A launcher is recognised by what runs,
+//! not by a name: `vim torchrun` is an editor, and `nohup torchrun` a launcher. Never reads a
+//! file and decides nothing.
 
 mod prefixes;
 
-pub use prefixes::{Scope, command_at, is_assignment, prefixes};
+pub(crate) use prefixes::{PrefixScope, command_at, is_assignment, prefixes};
 
 use crate::procfs::basename;
 
 /// What kind of launcher a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum LauncherKind {
     Torchrun,
     Accelerate,
     Deepspeed,
-    /// Others that start one process for every GPU of a node, mostly around torchrun.
+    /// Other launchers that start one process per GPU of a node, mostly by torchrun.
     PerGpu,
-    /// Starts any program on any number of nodes, perhaps one process for each node.
+    /// Starts any program on any number of nodes, perhaps one process per node.
     Anywhere,
-    /// What [`Kind::Anywhere`] leaves on a node to start the ranks there; no person types it.
+    /// The daemon by which [`LauncherKind::Anywhere`] starts the ranks on a node; users never start it.
     Daemon,
 }
 
-/// What a launcher's flag states.
+/// The meaning of a launcher's flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Field {
+pub(crate) enum FlagField {
     Nproc,
     Nnodes,
     NodeRank,
@@ -39,7 +39,7 @@ pub enum Field {
     /// Processes of the whole job.
     Processes,
     Standalone,
-    /// A file that holds the rest of the settings.
+    /// A file with further settings.
     ConfigFile,
     Grace,
     Heads,
@@ -48,22 +48,22 @@ pub enum Field {
 
 /// One launcher.
 #[derive(Debug)]
-pub struct Launcher {
-    pub kind: Kind,
-    /// Commands that are installed for it, by file name.
+pub(crate) struct Launcher {
+    pub kind: LauncherKind,
+    /// Its installed commands, by file name.
     pub names: &'static [&'static str],
     /// The word that follows the name, as in `accelerate launch`.
     pub verb: Option<&'static str>,
-    /// The same for `python -m`.
+    /// Its modules for `python -m`.
     pub modules: &'static [&'static str],
-    /// Flags that state something, spelled with dashes.
-    pub flags: &'static [(&'static str, Field)],
-    /// Flags that take no value; a flag that is in no list takes one unless a script or a flag follows.
+    /// Flags with a meaning, spelled with dashes.
+    pub flags: &'static [(&'static str, FlagField)],
+    /// Flags without a value. A flag in no list has one unless a script or a flag follows.
     pub switches: &'static [&'static str],
 }
 
 const NOTHING: Launcher = Launcher {
-    kind: Kind::PerGpu,
+    kind: LauncherKind::PerGpu,
     names: &[],
     verb: None,
     modules: &[],
@@ -72,7 +72,7 @@ const NOTHING: Launcher = Launcher {
 };
 
 const TORCHRUN: Launcher = Launcher {
-    kind: Kind::Torchrun,
+    kind: LauncherKind::Torchrun,
     names: &["torchrun"],
     modules: &[
         "torch.distributed.run",
@@ -81,32 +81,32 @@ const TORCHRUN: Launcher = Launcher {
         "torchrun",
     ],
     flags: &[
-        ("--nproc-per-node", Field::Nproc),
-        ("--nnodes", Field::Nnodes),
-        ("--node-rank", Field::NodeRank),
-        ("--master-addr", Field::MasterAddr),
-        ("--master-port", Field::MasterPort),
-        ("--rdzv-endpoint", Field::Endpoint),
-        ("--rdzv-backend", Field::Backend),
-        ("--standalone", Field::Standalone),
+        ("--nproc-per-node", FlagField::Nproc),
+        ("--nnodes", FlagField::Nnodes),
+        ("--node-rank", FlagField::NodeRank),
+        ("--master-addr", FlagField::MasterAddr),
+        ("--master-port", FlagField::MasterPort),
+        ("--rdzv-endpoint", FlagField::Endpoint),
+        ("--rdzv-backend", FlagField::Backend),
+        ("--standalone", FlagField::Standalone),
     ],
     switches: &["--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"],
     ..NOTHING
 };
 
 const ACCELERATE: Launcher = Launcher {
-    kind: Kind::Accelerate,
+    kind: LauncherKind::Accelerate,
     names: &["accelerate"],
     verb: Some("launch"),
     modules: &["accelerate.commands.accelerate_cli"],
     flags: &[
-        ("--num-processes", Field::Processes),
-        ("--num-machines", Field::Nnodes),
-        ("--machine-rank", Field::NodeRank),
-        ("--main-process-ip", Field::MasterAddr),
-        ("--main-process-port", Field::MasterPort),
-        ("--config-file", Field::ConfigFile),
-        ("--rdzv-backend", Field::Backend),
+        ("--num-processes", FlagField::Processes),
+        ("--num-machines", FlagField::Nnodes),
+        ("--machine-rank", FlagField::NodeRank),
+        ("--main-process-ip", FlagField::MasterAddr),
+        ("--main-process-port", FlagField::MasterPort),
+        ("--config-file", FlagField::ConfigFile),
+        ("--rdzv-backend", FlagField::Backend),
     ],
     switches: &[
         "--multi-gpu",
@@ -124,8 +124,8 @@ const ACCELERATE: Launcher = Launcher {
     ],
 };
 
-/// Every launcher that is known.
-pub const LAUNCHERS: &[Launcher] = &[
+/// All known launchers.
+pub(crate) const LAUNCHERS: &[Launcher] = &[
     TORCHRUN,
     ACCELERATE,
     Launcher {
@@ -135,16 +135,16 @@ pub const LAUNCHERS: &[Launcher] = &[
         ..ACCELERATE
     },
     Launcher {
-        kind: Kind::Deepspeed,
+        kind: LauncherKind::Deepspeed,
         names: &["deepspeed", "deepspeed.pt", "ds"],
         modules: &["deepspeed.launcher.runner", "deepspeed.launcher.launch"],
         flags: &[
-            ("--num-gpus", Field::Nproc),
-            ("--num-nodes", Field::Nnodes),
-            ("--node-rank", Field::NodeRank),
-            ("--master-addr", Field::MasterAddr),
-            ("--master-port", Field::MasterPort),
-            ("--hostfile", Field::ConfigFile),
+            ("--num-gpus", FlagField::Nproc),
+            ("--num-nodes", FlagField::Nnodes),
+            ("--node-rank", FlagField::NodeRank),
+            ("--master-addr", FlagField::MasterAddr),
+            ("--master-port", FlagField::MasterPort),
+            ("--hostfile", FlagField::ConfigFile),
         ],
         switches: &[
             "--no-python",
@@ -171,7 +171,7 @@ pub const LAUNCHERS: &[Launcher] = &[
     Launcher { names: &["composer"], modules: &["composer.cli.launcher"], ..NOTHING },
     Launcher { names: &["colossalai"], verb: Some("run"), ..NOTHING },
     Launcher {
-        kind: Kind::Anywhere,
+        kind: LauncherKind::Anywhere,
         names: &[
             "mpirun",
             "mpiexec",
@@ -188,41 +188,41 @@ pub const LAUNCHERS: &[Launcher] = &[
         ],
         ..NOTHING
     },
-    Launcher { kind: Kind::Anywhere, names: &["srun"], ..NOTHING },
+    Launcher { kind: LauncherKind::Anywhere, names: &["srun"], ..NOTHING },
     Launcher {
-        kind: Kind::Anywhere,
+        kind: LauncherKind::Anywhere,
         names: &["horovodrun"],
         modules: &["horovod.runner.launch"],
         ..NOTHING
     },
     Launcher {
-        kind: Kind::Anywhere,
+        kind: LauncherKind::Anywhere,
         names: &["ray"],
         modules: &["ray.scripts.scripts"],
         ..NOTHING
     },
     Launcher {
-        kind: Kind::Daemon,
+        kind: LauncherKind::Daemon,
         names: &["orted", "prted", "hydra_pmi_proxy", "slurmstepd", "raylet"],
         ..NOTHING
     },
 ];
 
 /// The launcher that installs a command of this name, with or without a folder.
-pub fn of_name(word: impl AsRef<[u8]>) -> Option<&'static Launcher> {
+pub(crate) fn of_name(word: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     let name = basename(word.as_ref());
     LAUNCHERS.iter().find(|row| row.names.iter().any(|known| known.as_bytes() == name))
 }
 
 /// The launcher that `python -m NAME` is.
-pub fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
+pub(crate) fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     let name = name.as_ref();
     LAUNCHERS.iter().find(|row| row.modules.iter().any(|known| known.as_bytes() == name))
 }
 
-/// The launcher that a whole command line runs, and the position of its first argument, whatever
-/// stands before it ([`prefixes`](fn@prefixes)). `accelerate config` launches nothing.
-pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
+/// The launcher that a whole command line runs, after any [`prefixes`](fn@prefixes), and the
+/// position of its first argument. `accelerate config` launches nothing.
+pub(crate) fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
     let (launcher, at) = if let Some(from) = python_at(argv) {
         let run = python_program(argv.get(from..)?)?;
         let launcher = match run.program {
@@ -245,22 +245,22 @@ pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)>
 
 /// The program that a launcher starts in every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum ProgramPosition {
     /// At this position of its arguments.
     Script(usize),
-    /// Likewise, after `-m` or `--module`.
+    /// The same, after `-m` or `--module`.
     Module(usize),
 }
 
 impl Launcher {
-    /// Whether its flags are known well enough to find the program behind them.
-    pub fn is_read(&self) -> bool {
+    /// Whether its flags are known well enough to find the program after them.
+    pub(crate) fn is_read(&self) -> bool {
         !self.flags.is_empty()
     }
 
-    /// Where among the launcher's own arguments the program stands. The flags of another
-    /// version may be in no list, so a flag takes a value unless a `.py` or a flag follows it.
-    pub fn target<W: AsRef<[u8]>>(&self, arguments: &[W]) -> Option<Target> {
+    /// The position of the program among the launcher's own arguments. Flags of another version
+    /// may be in no list, so an unknown flag has a value unless a `.py` or a flag follows.
+    pub(crate) fn target<W: AsRef<[u8]>>(&self, arguments: &[W]) -> Option<ProgramPosition> {
         let mut module = false;
         let mut at = 0;
         loop {
@@ -271,7 +271,11 @@ impl Launcher {
             }
             if !word.starts_with(b"-") || word == b"-" {
                 let at = at - 1;
-                return Some(if module { Target::Module(at) } else { Target::Script(at) });
+                return Some(if module {
+                    ProgramPosition::Module(at)
+                } else {
+                    ProgramPosition::Script(at)
+                });
             }
             let flag = dashed(word);
             module |= flag == "-m" || flag == "--module";
@@ -293,25 +297,25 @@ fn dashed(word: &[u8]) -> String {
 
 /// What a python command line runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PythonProgram<'a> {
+pub(crate) enum PythonProgram<'a> {
     /// The name after `-m`.
     Module(&'a [u8]),
-    /// The file, as it is written there.
+    /// The file as written.
     Script(&'a [u8]),
 }
 
-/// [`PythonProgram`] and where it stands.
+/// [`PythonProgram`] and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PythonRun<'a> {
+pub(crate) struct PythonRun<'a> {
     pub program: PythonProgram<'a>,
-    /// Position of the word that holds the program's name; of `-mNAME` the whole word.
+    /// Position of the word with the program's name; for `-mNAME` the whole word.
     pub at: usize,
     /// Position of the program's first own argument.
     pub arguments: usize,
 }
 
 /// `python`, `python3`, `python3.13t`, `pypy3`, with or without a folder.
-pub fn is_python(word: impl AsRef<[u8]>) -> bool {
+pub(crate) fn is_python(word: impl AsRef<[u8]>) -> bool {
     let name = basename(word.as_ref());
     let version = name.strip_prefix(b"python").or_else(|| name.strip_prefix(b"pypy"));
     // PEP 3149 and 703: d for debug, m and u of old versions, t for free threading.
@@ -324,9 +328,9 @@ pub fn is_python(word: impl AsRef<[u8]>) -> bool {
     })
 }
 
-/// Where the arguments of python begin in a whole command line, if python is what it runs:
-/// behind the interpreter, or where `uv run` and its like are given `-m` or a .py.
-pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
+/// Where Python's arguments begin in a command line that runs Python: after the interpreter, or
+/// at the `-m` or .py of `uv run` and similar.
+pub(crate) fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
     let at = command_at(argv);
     let first = argv.get(at)?.as_ref();
     if is_python(first) {
@@ -336,10 +340,10 @@ pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
 }
 
 /// What `python ARGUMENTS…` runs (the arguments only, without the interpreter): a script or a
-/// module. None for `-c`, standard input, or a bare interpreter. Options are read as python(1)
-/// has them: one letter each, bundled or not, where the rest of a word or the next word is the
-/// value of `-m`, `-c`, `-W` and `-X`.
-pub fn python_program<W: AsRef<[u8]>>(arguments: &[W]) -> Option<PythonRun<'_>> {
+/// module. None for `-c`, standard input, or a bare interpreter. Options follow python(1): one
+/// letter each, bundled or not; the rest of a word or the next word is the value of `-m`, `-c`,
+/// `-W` and `-X`.
+pub(crate) fn python_program<W: AsRef<[u8]>>(arguments: &[W]) -> Option<PythonRun<'_>> {
     let script = |at: usize| {
         let program = PythonProgram::Script(arguments.get(at)?.as_ref());
         Some(PythonRun { program, at, arguments: at + 1 })
@@ -390,7 +394,7 @@ mod tests {
         line.split_ascii_whitespace().collect()
     }
 
-    /// Every form of argument, as all readers of command lines see it.
+    /// Every form of argument that the readers of command lines use.
     #[test]
     fn a_python_command_line_runs_one_program() {
         let module = PythonProgram::Module(b"a.b");
@@ -446,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_launcher_is_known_by_what_runs_not_by_what_is_named() {
-        use Kind::{Accelerate, Anywhere, Deepspeed, PerGpu, Torchrun};
+        use LauncherKind::{Accelerate, Anywhere, Deepspeed, PerGpu, Torchrun};
         for (line, kind, rest) in [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", Some(Torchrun), 1),
             ("/usr/bin/python3 /opt/venv/bin/torchrun a.py", Some(Torchrun), 2),
@@ -491,13 +495,13 @@ mod tests {
     #[test]
     fn the_program_of_a_launcher_is_found_behind_its_flags() {
         for (line, expected) in [
-            ("torchrun --nproc-per-node 8 t.py x.py", Some(Target::Script(2))),
-            ("torchrun --nproc_per_node=8 --standalone t.py", Some(Target::Script(2))),
-            ("torchrun --nproc-per-node 8 -m a.b", Some(Target::Module(3))),
-            ("torchrun --new-switch t.py", Some(Target::Script(1))),
-            ("torchrun --no-python -- bash t.sh", Some(Target::Script(2))),
-            ("accelerate launch --config_file a.yaml t.py", Some(Target::Script(2))),
-            ("deepspeed --module a.b", Some(Target::Module(1))),
+            ("torchrun --nproc-per-node 8 t.py x.py", Some(ProgramPosition::Script(2))),
+            ("torchrun --nproc_per_node=8 --standalone t.py", Some(ProgramPosition::Script(2))),
+            ("torchrun --nproc-per-node 8 -m a.b", Some(ProgramPosition::Module(3))),
+            ("torchrun --new-switch t.py", Some(ProgramPosition::Script(1))),
+            ("torchrun --no-python -- bash t.sh", Some(ProgramPosition::Script(2))),
+            ("accelerate launch --config_file a.yaml t.py", Some(ProgramPosition::Script(2))),
+            ("deepspeed --module a.b", Some(ProgramPosition::Module(1))),
             ("torchrun --nnodes 2", None),
         ] {
             let argv = words(line);

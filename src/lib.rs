@@ -1,5 +1,5 @@
-//! `ranklaunch`: the program that starts a node's part of a distributed PyTorch
-//! job and keeps it in hand until the last byte.
+//! `ranklaunch`: starts a node's part of a distributed PyTorch job, supervises its processes,
+//! captures their output and reports one verdict.
 //!
 //! The modules are rooms along a corridor that [`launch`] walks, in this order:
 //!
@@ -8,56 +8,63 @@
 //!          → prepare → supervise + logs → report
 //! ```
 //!
-//! Only `launch` makes a room do something. What a room learns or decides is a type
+//! Only `launch` calls rooms that have effects. The result of a room is a type
 //! ([`settings::Settings`], [`observe::Facts`], [`plan::Plan`], [`muster::LinkReport`]), which the
-//! rooms behind it take; of each other they call pure functions at most: `report` shows the
-//! command line that `plan` writes. [`lint`] stands beside the corridor: it reads manifests, asks
-//! `settings` and `plan` what they would say, and starts nothing. [`findings`] explains what all
-//! of them say by id.
+//! later rooms take. Of each other the rooms call only pure functions: `report` shows the command
+//! line that `plan` renders. [`lint`] is beside the corridor: it reads manifests, judges them by
+//! `settings` and `plan`, and starts nothing. [`verdict`] has the exit codes and the table of ids,
+//! [`findings`] their explanations.
 
 #![deny(unsafe_code)]
 
+mod annotations;
 mod arguments;
-pub mod check;
-pub mod clear;
-pub mod cli;
+mod check;
+mod clear;
+mod cli;
 mod columns;
-pub mod cpus;
+mod cpus;
 mod deadline;
-pub mod decide;
+mod decide;
+mod diagnose;
 mod endpoint;
-pub mod engine;
-pub mod findings;
-pub mod host;
+mod engine;
+mod findings;
+mod host;
 mod hostlist;
-pub mod lang;
-pub mod launch;
-pub mod launchers;
-pub mod lint;
-pub mod logs;
-pub mod mask;
-pub mod muster;
-pub mod names;
-pub mod nearest;
+mod lang;
+mod launch;
+mod launchers;
+mod lint;
+mod logs;
+mod mask;
+mod muster;
+mod names;
+mod nearest;
 mod net;
-pub mod observe;
-pub mod pace;
-pub mod plan;
-pub mod prepare;
-pub mod probe;
-pub mod procfs;
+mod observe;
+mod pace;
+mod plan;
+mod prepare;
+mod probe;
+mod procfs;
 mod random;
-pub mod rank;
-pub mod report;
-pub mod settings;
+mod ranges;
+mod rank;
+mod report;
+mod settings;
 mod signal;
-pub mod supervise;
+mod supervise;
 #[allow(
     unsafe_code,
     clippy::allow_attributes,
     reason = "the one room in which system calls are wrapped"
 )]
-pub mod sys;
-pub mod verdict;
-pub mod version;
-pub mod watch;
+mod sys;
+#[doc(hidden)]
+pub mod testing;
+mod verdict;
+mod version;
+mod watch;
+
+pub use launch::main;

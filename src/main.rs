@@ -1,5 +1,5 @@
-//! Picks the role and exits with its code.
+//! Runs [`ranklaunch`] and exits with its code.
 
 fn main() {
-    std::process::exit(ranklaunch::launch::main(std::env::args_os()));
+    std::process::exit(ranklaunch::main(std::env::args_os()));
 }

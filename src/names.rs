@@ -1,11 +1,9 @@
-//! Host names to addresses, without libc's resolver, which a static executable
-//! cannot use.
+//! Resolves host names without libc's resolver, which a static executable cannot use.
 //!
-//! Owns the order literal → /etc/hosts → DNS → `last_resort`, and one deadline
-//! over all of it. Takes a [`Host`] for /etc/hosts and /etc/resolv.conf; gives
-//! addresses in order of preference, or a [`NameError`] that lists what was
-//! asked, of whom, and what came back. Must never hang or panic, whatever the
-//! network and the files hold; needs a tokio runtime, one thread is enough.
+//! Owns the order literal → /etc/hosts → DNS → `last_resort`, and one deadline over all. Takes a
+//! [`Host`] for /etc/hosts and /etc/resolv.conf; gives addresses in order of preference, or a
+//! [`NameError`] with each question, server and answer. Must never hang or panic, whatever the
+//! network and the files contain. Needs a tokio runtime; one thread is enough.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,30 +23,30 @@ use crate::host::Host;
 use crate::lang::{Text, cause};
 use crate::text;
 
-/// The silence after which a question counts as unanswered.
+/// Timeout of a question.
 const QUESTION: Duration = Duration::from_secs(2);
 
-/// What a last resort may take beyond its time, to end its helper.
+/// Additional time for a last resort to end its helper.
 const KILL: Duration = Duration::from_millis(500);
 
-/// The silence after which the next name of the search list is asked as well.
+/// After this silence the next name of the search list is asked as well.
 const STAGGER: Duration = Duration::from_millis(300);
 
-/// A last resort that knows more than files and DNS: NSS, by a helper program
-/// that may be killed. It is called in a thread of its own, and should return
-/// within the time that it is given.
-pub type LastResort = Arc<dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String> + Send + Sync>;
+/// A last resort beyond files and DNS: NSS, by a helper program that may be killed. Called in a
+/// thread of its own; should return within the given time.
+pub(crate) type LastResort =
+    Arc<dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String> + Send + Sync>;
 
 /// Why a name has no address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameError {
+pub(crate) struct NameError {
     pub name: String,
     /// Each question and its outcome, in order.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<QueryAttempt>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub(crate) struct QueryAttempt {
     /// `/etc/hosts`, `master.ns.svc.cluster.local. of 10.96.0.10`.
     pub asked: Text,
     pub answer: Text,
@@ -61,9 +59,9 @@ impl fmt::Display for NameError {
 }
 
 impl NameError {
-    pub fn text(&self) -> Text {
+    pub(crate) fn text(&self) -> Text {
         let mut text = Text::same(format!("{:?}", self.name));
-        for (at, Attempt { asked, answer }) in self.attempts.iter().enumerate() {
+        for (at, QueryAttempt { asked, answer }) in self.attempts.iter().enumerate() {
             let marks = if at == 0 { (": ", "：") } else { ("; ", "；") };
             let en = format!("{}{}{}: {}", text.en, marks.0, asked.en, answer.en);
             text = Text::new(en, format!("{}{}{}：{}", text.zh, marks.1, asked.zh, answer.zh));
@@ -77,8 +75,8 @@ impl std::error::Error for NameError {}
 /// The addresses of `name`, each once; never an empty list.
 ///
 /// # Errors
-/// When none was found before `deadline` has passed.
-pub async fn resolve(
+/// If none was found before `deadline`.
+pub(crate) async fn resolve(
     host: &Host,
     name: &str,
     deadline: Duration,
@@ -89,7 +87,7 @@ pub async fn resolve(
         return Ok(vec![address]);
     }
     let mut error = NameError { name: name.to_owned(), attempts: Vec::new() };
-    let mut note = |asked: Text, answer: Text| error.attempts.push(Attempt { asked, answer });
+    let mut note = |asked: Text, answer: Text| error.attempts.push(QueryAttempt { asked, answer });
 
     match file(host, "/etc/hosts", end).await {
         Ok(hosts) => {
@@ -115,7 +113,7 @@ pub async fn resolve(
     match ask(&configuration, name, end).await {
         Ok(found) => return Ok(found),
         Err(answers) => {
-            answers.into_iter().for_each(|Attempt { asked, answer }| note(asked, answer))
+            answers.into_iter().for_each(|QueryAttempt { asked, answer }| note(asked, answer))
         }
     }
 
@@ -135,8 +133,8 @@ pub async fn resolve(
     Err(error)
 }
 
-/// A file's text, read in a thread that is left behind when its mount is dead. It
-/// may take half of the time, so that something is left for asking elsewhere.
+/// A file's text, read in a thread that is abandoned if its mount is dead. It may take half of
+/// the time, so that some is left for DNS.
 async fn file(host: &Host, path: &'static str, end: Instant) -> std::io::Result<String> {
     let host = host.clone();
     let half = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
@@ -147,8 +145,8 @@ async fn file(host: &Host, path: &'static str, end: Instant) -> std::io::Result<
     }
 }
 
-/// An address as people write it: `10.0.0.1`, `fd00::1`, `[fd00::1]`, `fe80::1%eth0`.
-pub fn literal(name: &str) -> Option<IpAddr> {
+/// Parses an address: `10.0.0.1`, `fd00::1`, `[fd00::1]`, `fe80::1%eth0`.
+pub(crate) fn literal(name: &str) -> Option<IpAddr> {
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
     let bare = bare.split_once('%').map_or(bare, |(address, _zone)| address);
     bare.parse().ok()
@@ -176,13 +174,13 @@ fn distinct(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     once
 }
 
-/// What resolv.conf(5) says, with libc's defaults and bounds.
+/// The content of resolv.conf(5), with libc's defaults and bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Configuration {
     servers: Vec<IpAddr>,
     search: Vec<String>,
     ndots: usize,
-    /// 53 but in tests, which may not bind it.
+    /// 53 except in tests, which may not bind it.
     port: u16,
 }
 
@@ -195,7 +193,7 @@ impl Configuration {
             let mut words = line.split_ascii_whitespace();
             match words.next() {
                 Some("nameserver") => configuration.servers.extend(words.next().and_then(literal)),
-                // The last of both lines counts.
+                // The last of these lines counts.
                 Some("search" | "domain") => {
                     configuration.search = words.map(str::to_owned).collect();
                 }
@@ -210,7 +208,7 @@ impl Configuration {
                 _ => {}
             }
         }
-        // Without a server line the one on this machine is meant; libc asks three at most.
+        // Without a server line the local one is used; libc asks three at most.
         if configuration.servers.is_empty() {
             configuration.servers.push(Ipv4Addr::LOCALHOST.into());
         }
@@ -251,7 +249,7 @@ impl Configuration {
         options.attempts = 0;
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        // A name that is not there yet may be there at the next question.
+        // A name may appear between two questions.
         options.cache_size = 0;
         options.num_concurrent_reqs = self.servers.len();
         let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
@@ -262,29 +260,29 @@ impl Configuration {
     }
 }
 
-/// Asks DNS for each name of the search list. The first of the list that has an
-/// address wins; a name without an answer does not hold up the next for long.
+/// Asks DNS for each name of the search list. The first in the list with an address wins; an
+/// unanswered name delays the next only briefly.
 async fn ask(
     configuration: &Configuration,
     name: &str,
     end: Instant,
-) -> Result<Vec<IpAddr>, Vec<Attempt>> {
+) -> Result<Vec<IpAddr>, Vec<QueryAttempt>> {
     let servers: Vec<String> = configuration.servers.iter().map(IpAddr::to_string).collect();
     let servers = servers.join(", ");
-    // The resolver takes the numbers of its questions from it, and panics without.
+    // The resolver panics without random numbers for its questions.
     if let Err(error) = getrandom::fill(&mut [0]) {
         let answer = text!(
             "not asked, since getrandom(2) fails: {error}",
             "getrandom(2) 失败，未查询：{error}"
         );
-        return Err(vec![Attempt { asked: Text::same(servers), answer }]);
+        return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
     }
     let candidates = configuration.candidates(name);
     let resolver = match configuration.resolver() {
         Ok(resolver) => resolver,
         Err(cause) => {
             let answer = Text::same(cause.to_string());
-            return Err(vec![Attempt { asked: Text::same(servers), answer }]);
+            return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
         }
     };
     let mut answers: Vec<Option<Result<Vec<IpAddr>, Text>>> = vec![None; candidates.len()];
@@ -294,7 +292,7 @@ async fn ask(
         let decided = answers.iter().find(|answer| !matches!(answer, Some(Err(_))));
         match decided {
             Some(Some(Ok(found))) => return Ok(found.clone()),
-            // Only an earlier name's silence is worth waiting for.
+            // Wait only for the answers to earlier names.
             Some(_) => {}
             None => break,
         }
@@ -311,7 +309,7 @@ async fn ask(
             }
             Ok(Some(Err(broken))) if broken.is_panic() => {
                 let answer = Text::same(broken.to_string());
-                return Err(vec![Attempt { asked: Text::same(servers), answer }]);
+                return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
             }
             _ => {}
         }
@@ -319,14 +317,14 @@ async fn ask(
             break;
         }
     }
-    // The deadline may have cut off a name whose successor has an address.
+    // The deadline may have passed for a name while a later one has an address.
     if let Some(Ok(found)) = answers.iter().flatten().find(|answer| answer.is_ok()) {
         return Ok(found.clone());
     }
     Err(candidates
         .into_iter()
         .zip(answers)
-        .map(|(candidate, answer)| Attempt {
+        .map(|(candidate, answer)| QueryAttempt {
             asked: text!("{candidate} of {servers}", "向 {servers} 查询 {candidate}"),
             answer: match answer {
                 Some(Err(cause)) => cause,
@@ -339,7 +337,7 @@ async fn ask(
 async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, Text> {
     let name = Name::from_utf8(name)
         .map_err(|cause| text!("not a host name: {cause}", "不是主机名：{cause}"))?;
-    // hickory's own limit is per server and transport; this one is over all.
+    // hickory's own timeout is per server and transport; this one is for all.
     let lookup = tokio::time::timeout(QUESTION, resolver.lookup_ip(name)).await;
     match lookup {
         Err(_) | Ok(Err(NetError::Timeout)) => {
@@ -351,7 +349,7 @@ async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, T
         }
         Ok(Err(cause)) => Err(Text::same(cause.to_string())),
         Ok(Ok(found)) => {
-            // Answers rotate and mix families; launchers expect IPv4 where there is one.
+            // Answers rotate and mix families; launchers expect IPv4 first.
             let mut found = distinct(found.iter().collect());
             found.sort_by_key(IpAddr::is_ipv6);
             if found.is_empty() { Err(text!("no address", "没有地址")) } else { Ok(found) }

@@ -1,11 +1,14 @@
-//! The known name that a mistyped one was probably meant to be.
+//! Finds the known name that a mistyped one probably means.
 
 use strsim::osa_distance;
 
-/// The candidate that needs the fewest changed letters, if they are few enough
-/// for a typing mistake: two at most, and one in three; `-`, `_`, `.` and case count as equal.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes a name this long, and the comparison is quadratic.
+/// The candidate with the fewest changed letters, if they are at most two and at most one in
+/// three. Ignores case and differences among `-`, `_` and `.`.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // Longer names are no typing mistakes, and the comparison is quadratic.
     if word.len() > 100 {
         return None;
     }
@@ -20,11 +23,11 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Above this another word was meant.
+/// With more changes another word was meant.
 const MOST: usize = 2;
 
 /// Whether two different names are one typing mistake apart.
-pub fn is_slip(word: &str, name: &str) -> bool {
+pub(crate) fn is_slip(word: &str, name: &str) -> bool {
     word != name && word.len() <= 100 && osa_distance(&folded(word), &folded(name)) <= 1
 }
 
@@ -48,7 +51,7 @@ mod tests {
             ("enigne", Some("engine")),
             ("shm_size", Some("shm.size")),
             ("prompt", None),
-            // Three letters of a long name.
+            // Three changed letters of a long name.
             ("noderunning", None),
             ("", None),
         ] {

@@ -1,17 +1,17 @@
-//! When something that waits says so, and how long it has waited.
+//! When a wait prints a progress line, and durations in words.
 //!
-//! Soon at first, since a person looks at a start that does not begin; later each
-//! minute, since a log is read by whoever comes afterwards.
+//! Soon at first, since the user watches a start that does not begin; later once a minute, for
+//! readers of the log.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The times at which a wait says a line, counted from its begin.
+/// The times at which a wait prints a line, counted from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub first: &'static [Duration],
-    /// Between two lines after those.
+    /// Interval of later lines.
     pub then: Duration,
 }
 
@@ -34,33 +34,33 @@ impl Pace {
 
 /// One wait.
 #[derive(Debug, Clone, Copy)]
-pub struct Lines {
+pub(crate) struct Lines {
     pace: Pace,
     begin: Instant,
     next: Duration,
 }
 
 impl Lines {
-    pub fn begin(pace: Pace) -> Lines {
+    pub(crate) fn begin(pace: Pace) -> Lines {
         Lines { pace, begin: Instant::now(), next: pace.after(Duration::ZERO) }
     }
 
     /// When the next line is due.
-    pub fn due(&self) -> Instant {
+    pub(crate) fn due(&self) -> Instant {
         self.begin + self.next
     }
 
-    pub fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         self.begin.elapsed()
     }
 
-    /// A line was said: what a busy node missed meanwhile is not said late.
-    pub fn said(&mut self) {
+    /// Records that a line was printed. Lines that a busy node missed are not printed later.
+    pub(crate) fn said(&mut self) {
         self.next = self.pace.after(self.waited().max(self.next));
     }
 }
 
-/// What `future` comes to; `say` takes how long it has taken whenever a line is due.
+/// Awaits `future`. Calls `say` with the elapsed time whenever a line is due.
 pub(crate) async fn with_lines<T>(
     pace: Pace,
     future: impl Future<Output = T>,
@@ -80,7 +80,7 @@ pub(crate) async fn with_lines<T>(
 }
 
 /// `0:03`, `30:00`, `1:30:00`.
-pub fn clock(duration: Duration) -> String {
+pub(crate) fn clock(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
@@ -88,7 +88,7 @@ pub fn clock(duration: Duration) -> String {
     }
 }
 
-/// `30m`, `1h30m`, `90s`, as the flag takes it.
+/// `30m`, `1h30m`, `90s`, in the form of the flag.
 pub(crate) fn spell(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {

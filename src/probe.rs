@@ -1,10 +1,9 @@
-//! Runs the embedded node-probe and brings back its answer.
+//! Runs the embedded node-probe and reads its answer.
 //!
-//! Takes how it may be executed (file, memfd), its arguments and a deadline;
-//! gives the parsed [`Answer`], or a [`ProbeError`] that says what the node did
-//! not allow. A driver that hangs costs the deadline, one that crashes costs a
-//! message. Must never block on a process that a signal cannot end, and never
-//! wait for any process but its own child.
+//! Takes how it may be executed (file, memfd), its arguments and a deadline; gives the parsed
+//! [`Answer`] or a [`ProbeError`]. A driver that hangs costs the deadline, one that crashes a
+//! message. Must never block on a process that no signal can end, and must wait only for its own
+//! child.
 
 #[path = "node-probe/src/answer.rs"]
 mod answer;
@@ -20,10 +19,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-pub use answer::{
-    Answer, CallError, GpuProcess, Health, Instances, MigDevice, NamesAnswer, NvLinks, NvmlAnswer,
-    NvmlGpu, PcieLink, ProcessKind, RemappedRows,
-};
+pub use answer::Answer;
+pub(crate) use answer::{CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink};
 
 use crate::lang::Text;
 use crate::settings::ProbeMode;
@@ -31,20 +28,17 @@ use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use start::Started;
 
-/// The probe's glibc floor, for `--version`.
-pub const NOTE: &str = env!("RANKLAUNCH_PROBE_NOTE");
-
 /// The dynamic loader that the probe names.
 const LOADER: &str = env!("RANKLAUNCH_PROBE_INTERPRETER");
 
-/// More than 256 GPUs with every call failed; a longer answer is not the probe's.
+/// More than 256 GPUs with only failed calls need; a longer answer is not the probe's.
 const LONGEST_ANSWER: usize = 4 << 20;
 
-/// What is kept of the probe's standard error, for the message about a crash.
+/// Bytes of the probe's standard error that are kept for the message about a crash.
 const KEPT_NOISE: usize = 2048;
 
-/// How long a killed probe may take to be gone before it is left behind.
-const KILL_PATIENCE: Duration = Duration::from_millis(250);
+/// Time limit for a killed probe to end before it is abandoned.
+const KILL_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +47,15 @@ pub enum ProbeError {
     SwitchedOff,
     /// The probe's dynamic loader is not in this root (Alpine, distroless, scratch).
     NoLoader { loader: String },
-    /// No way of executing it worked: each with what the kernel said.
+    /// No way of executing it worked; each with the kernel's error.
     NotStarted { attempts: Vec<(String, String)> },
-    /// No answer by the deadline. `gone` is false when even SIGKILL did not end it.
+    /// No answer by the deadline. `gone` is false if even SIGKILL did not end it.
     TimedOut { after: Duration, gone: bool },
-    /// A signal that we did not send.
+    /// It was killed by a signal that we did not send.
     Crashed { signal: i32, noise: String },
     /// It ended without an answer.
     Silent { code: i32, noise: String },
-    /// Its answer is not what the probe writes.
+    /// Its answer cannot be parsed.
     Garbled { why: String },
 }
 
@@ -69,7 +63,7 @@ impl ProbeError {
     pub fn text(&self) -> Text {
         match self {
             ProbeError::SwitchedOff => {
-                text!("the probe is switched off by --probe", "探针已被 --probe 关闭")
+                text!("the probe is switched off by --probe", "node-probe 已被 --probe 关闭")
             }
             ProbeError::NoLoader { loader } => text!(
                 "this root has no glibc loader ({loader})",
@@ -79,7 +73,10 @@ impl ProbeError {
                 let attempts: Vec<String> =
                     attempts.iter().map(|(way, error)| format!("{way}: {error}")).collect();
                 let attempts = attempts.join("; ");
-                text!("the probe could not be executed: {attempts}", "无法执行探针：{attempts}")
+                text!(
+                    "the probe could not be executed: {attempts}",
+                    "无法执行 node-probe：{attempts}"
+                )
             }
             ProbeError::TimedOut { after, gone: true } => {
                 text!("no answer within {after:?}; killed", "在 {after:?} 内没有应答，已被终止")
@@ -132,8 +129,8 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     if ways.is_empty() {
         return Err(ProbeError::SwitchedOff);
     }
-    // Without this test a missing loader looks like a missing probe: exec says
-    // "no such file" for both.
+    // Without this test a missing loader looks like a missing probe: execve gives ENOENT for
+    // both.
     if !Path::new(LOADER).exists() {
         return Err(ProbeError::NoLoader { loader: LOADER.to_owned() });
     }
@@ -148,13 +145,13 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     Err(ProbeError::NotStarted { attempts })
 }
 
-/// Runs another program under the same care, with `env` beside our own environment: what it printed on its standard
-/// output, if it ended with 0 by the deadline.
+/// Runs another program in the same way, with `env` in addition to our own environment. Gives its standard
+/// output if it ended with 0 by the deadline.
 ///
 /// # Errors
 ///
 /// As [`run`]; `Silent` also when it printed something and failed.
-pub fn run_tool(
+pub(crate) fn run_tool(
     program: &Path,
     args: &[&str],
     env: &[(OsString, OsString)],
@@ -169,14 +166,15 @@ pub fn run_tool(
     if ended.succeeded() { Ok(ended.answer) } else { Err(ended.failure()) }
 }
 
-/// Whether these bytes are all that the probe has to say.
+/// Whether these bytes are the complete answer.
 fn is_answer(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Answer>(bytes).is_ok()
 }
 
-/// How it ended and what it left in the pipes.
+/// How it ended, and its output.
 struct Ended {
-    /// None when it gave its whole answer and stayed: a thread of it is stuck in the driver.
+    /// None if it gave its whole answer but did not end, because a thread is stuck in the
+    /// driver.
     status: Option<ExitStatus>,
     answer: Vec<u8>,
     noise: Vec<u8>,
@@ -209,8 +207,8 @@ impl Ended {
     }
 }
 
-/// `is_whole` says of bytes after which the pipe was closed that nothing more is
-/// missing; the process is then not waited for to the deadline.
+/// Waits for the process. `is_whole` tells whether the output is complete when the pipe is
+/// closed; then the process is not waited for until the deadline.
 fn wait(
     mut started: Started,
     timeout: Duration,
@@ -220,7 +218,7 @@ fn wait(
     let mut whole = false;
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
-    // ENOSYS before Linux 5.3: then the pipes' ends say that it is over.
+    // ENOSYS before Linux 5.3; then the end of the pipes shows the end of the process.
     let pid = i32::try_from(started.child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     loop {
@@ -232,7 +230,7 @@ fn wait(
         }
         if answer.ended && !whole && is_whole(&answer.bytes) {
             whole = true;
-            deadline = deadline.min(Instant::now() + KILL_PATIENCE);
+            deadline = deadline.min(Instant::now() + KILL_TIMEOUT);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -250,10 +248,10 @@ fn wait(
                 polled.push(PollFd::new(pidfd, PollFlags::IN));
                 left
             }
-            // Nothing will wake us when it ends, once both pipes are closed.
+            // After both pipes are closed nothing wakes us at its end, so poll.
             None => left.min(Duration::from_millis(1)),
         };
-        // An interrupted or failed poll only means another look.
+        // After an interrupted or failed poll look again.
         let _ = poll(&mut polled, Some(left));
         answer.take(&mut started.answer);
         noise.take(&mut started.noise);
@@ -268,10 +266,10 @@ fn wait(
     Err(ProbeError::TimedOut { after: timeout, gone: gone(&mut started.child, pidfd.as_ref()) })
 }
 
-/// Whether a killed child is gone within [`KILL_PATIENCE`]. One that is not is
-/// stuck in the kernel; it is left to whoever reaps orphans.
+/// Whether a killed child ends within [`KILL_TIMEOUT`]. Otherwise it is stuck in the kernel and
+/// left to the reaper of orphans.
 fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
-    let deadline = Instant::now() + KILL_PATIENCE;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         if matches!(child.try_wait(), Ok(Some(_))) {
             return true;
@@ -292,7 +290,7 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
     }
 }
 
-/// What was read from a pipe that must be emptied, however much comes.
+/// The kept output of a pipe that must be emptied, however much arrives.
 struct Collected {
     bytes: Vec<u8>,
     most: usize,
@@ -304,10 +302,10 @@ impl Collected {
         Collected { bytes: Vec::new(), most, ended: false }
     }
 
-    /// Reads what is there now; the pipe does not block.
+    /// Reads the available bytes; the pipe does not block.
     fn take(&mut self, pipe: &mut PipeReader) {
         let mut chunk = [0; 4096];
-        // A library that never stops printing must not keep us from the deadline.
+        // Bounded, since a library that never stops printing must not delay the deadline.
         for _ in 0..64 {
             match pipe.read(&mut chunk) {
                 Ok(0) => {

@@ -1,4 +1,4 @@
-//! Random bytes from the kernel, whatever it offers.
+//! Random bytes from the kernel.
 //!
 //! getrandom(2) needs no file and no descriptor; Linux has it since 3.17. Before that,
 //! and where a container refuses the call, /dev/urandom gives the same bytes.
@@ -9,7 +9,7 @@ use std::io::{self, Read};
 /// Fills `bytes`.
 ///
 /// # Errors
-/// Neither the call nor the file is there: what getrandom(2) said.
+/// getrandom(2)'s error, if neither the call nor the file is available.
 pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
     getrandom::fill(bytes).or_else(|error| {
         let file = File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes));
@@ -17,8 +17,8 @@ pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
     })
 }
 
-/// Whether there are any to be had: maps of the standard library ask for some, and end the
-/// program where there are none.
+/// Whether random bytes are available. Maps of the standard library need some, and abort the
+/// program without.
 ///
 /// # Errors
 /// As [`fill`].
@@ -26,7 +26,7 @@ pub(crate) fn check() -> io::Result<()> {
     fill(&mut [0u8; 1])
 }
 
-/// As many random bytes as asked for, in hexadecimal.
+/// Random bytes in hexadecimal.
 ///
 /// # Errors
 /// As [`fill`].

@@ -1,7 +1,7 @@
-//! The two numbers of a rank, which must never be mistaken for each other.
+//! Global and local rank as two types, so that they cannot be confused.
 //!
-//! They are equal on the first node only, so a mix-up passes every test with one
-//! node. Global numbers count all processes of the job, local ones those of a node.
+//! Global ranks count all processes of the job, local ranks those of a node. They are equal only
+//! on the first node, so a mix-up would pass every test with one node.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub struct RankId {
 }
 
 impl GlobalRank {
-    /// The first rank of a node where every node has `nproc` of them.
+    /// The first rank of a node if every node has `nproc` ranks.
     pub fn first_of(node_rank: u32, nproc: u32) -> GlobalRank {
         GlobalRank(node_rank.saturating_mul(nproc))
     }

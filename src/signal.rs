@@ -1,8 +1,8 @@
-//! A signal to exactly one process, whoever has its pid by now.
+//! Sends a signal to exactly one process, even if its pid may be reused.
 //!
-//! The process is known by pid and start time. A handle (pidfd) pins whoever has the pid,
-//! and the start time is read again after it was opened; where the kernel refuses handles or
-//! their use, kill(2) right after that look is as good as it gets.
+//! The process is identified by pid and start time. A handle (pidfd) pins the process that has
+//! the pid, and the start time is read again after it was opened. If the kernel refuses handles,
+//! kill(2) directly after that check is the best possible.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,8 +14,8 @@ use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use crate::procfs;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 
-/// A handle of the process; None where there are none to be had: ENOSYS before Linux 5.3,
-/// EPERM under older seccomp profiles and in gVisor, EMFILE when files are used up.
+/// A handle of the process; None if handles are not available: ENOSYS before Linux 5.3, EPERM
+/// under older seccomp profiles and in gVisor, EMFILE without free descriptors.
 ///
 /// # Errors
 /// ESRCH: there is no such process.
@@ -27,11 +27,11 @@ pub(crate) fn handle(pid: Pid) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// Between two looks at a process without a handle.
+/// Polling interval for a process without a handle.
 const BLIND: Duration = Duration::from_millis(1);
 
-/// Waits until the process behind `handle` has ended, at most `timeout`. Where there is no
-/// handle it returns after a moment, for another look.
+/// Waits until the process behind `handle` has ended, at most `timeout`. Without a handle it
+/// returns after a moment, so that the caller polls.
 pub(crate) fn wait_for_end(handle: Option<&OwnedFd>, timeout: Duration) {
     match handle {
         Some(handle) => drop(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(timeout))),
@@ -40,10 +40,10 @@ pub(crate) fn wait_for_end(handle: Option<&OwnedFd>, timeout: Duration) {
 }
 
 /// Sends `signal` to the process that has had `pid` since `start_ticks`. `handle` was opened
-/// before; `proc` is where procfs is mounted.
+/// before; `proc` is the mount point of procfs.
 ///
 /// # Errors
-/// ESRCH: it is gone; EPERM: it is not ours to signal.
+/// ESRCH: it has ended; EPERM: we may not signal it.
 pub(crate) fn send(
     proc: &Path,
     (pid, start_ticks): (Pid, u64),
@@ -59,7 +59,7 @@ pub(crate) fn send(
         match pidfd_send_signal(handle, signal) {
             Ok(()) => return Ok(()),
             Err(Errno::SRCH) => return Err(Errno::SRCH),
-            // A seccomp profile may know the one call and refuse the other.
+            // A seccomp profile may allow one call and refuse the other.
             Err(_) => same()?,
         };
     }

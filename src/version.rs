@@ -1,17 +1,17 @@
-//! Versions of what runs on the node: torch, NCCL, CUDA, drivers.
+//! Versions of torch, NCCL, CUDA and drivers.
 
 use std::str::FromStr;
 
-/// The leading numbers of a version; what follows them (`+cu130`, `rc1`) does not order it.
+/// The leading numbers of a version; suffixes (`+cu130`, `rc1`) are ignored in comparisons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub(crate) struct Version {
     pub major: u32,
     pub minor: u32,
     pub patch: u32,
 }
 
 impl Version {
-    pub const fn new(major: u32, minor: u32, patch: u32) -> Version {
+    pub(crate) const fn new(major: u32, minor: u32, patch: u32) -> Version {
         Version { major, minor, patch }
     }
 }
@@ -19,7 +19,7 @@ impl Version {
 impl FromStr for Version {
     type Err = std::num::ParseIntError;
 
-    /// `2.15.0+cu130`, `13.0`, `535.86.10`; a part that is missing is 0.
+    /// `2.15.0+cu130`, `13.0`, `535.86.10`; missing parts are 0.
     fn from_str(text: &str) -> Result<Version, Self::Err> {
         let mut parts = text.split('.').map(|part| {
             let end = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());

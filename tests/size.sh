@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails unless the executable is static, works in a root that holds nothing else,
-# and has at most 12 MB.
+# Fails unless the executable is static, works in a root without any other file, and has at most
+# 12 MB.
 set -eu
 
 binary=$1

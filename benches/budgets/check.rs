@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use crate::harness::{Budget, Table, command, median, millis, now, python, ranklaunch};
+use harness::{executable, python};
+
+use crate::measure::{Budget, Table, command, median, millis, now};
 
 const ROUNDS: usize = 15;
 
@@ -15,10 +17,11 @@ pub(crate) fn measure(table: &mut Table) {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", python.parent().expect("a folder").display());
     let gather = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/gather.sh");
+    let ranklaunch = executable();
     let (mut ours, mut script) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         for (program, argument, times) in [
-            (Path::new(ranklaunch()), Path::new("check"), &mut ours),
+            (ranklaunch.as_path(), Path::new("check"), &mut ours),
             (Path::new("sh"), gather.as_path(), &mut script),
         ] {
             let start = now();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use nix::unistd::{ForkResult, fork, pause};
 
-use crate::harness::{Budget, Table, command, median, ranklaunch};
+use crate::measure::{Budget, Table, command, median};
 
 const CROWD: usize = 10_000;
 const ROUNDS: usize = 7;
@@ -65,7 +65,7 @@ pub(crate) fn inside(size: usize) -> i32 {
     };
     let (mut ours, mut rival) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let mut clean = command(ranklaunch(), &folder);
+        let mut clean = command(harness::executable(), &folder);
         clean.args(["clean", "--dry-run", "--device", "cpu", "--", "generate.py"]);
         ours.push(timed(clean));
         let mut grep = command("pgrep", &folder);

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::harness::{Budget, Table, command, direct, median, now, torchrun};
+use crate::measure::{Budget, Table, command, direct, median, now, torchrun};
 use crate::roles::STAMP;
 
 const RANKS: u32 = 2;

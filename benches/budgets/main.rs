@@ -1,19 +1,19 @@
-//! Speed and memory against the budgets of the design, each beside a rival that
-//! is measured in the same run: only the ratio says something on another machine.
+//! Speed and memory against the budgets of the design, each with a rival measured in the same
+//! run, since only the ratio is comparable between machines.
 //!
 //! `make bench` runs all; words pick some (`make bench ONLY="start memory"`).
 //! Fails when a budget is missed. Real processes, release build, medians.
 
 mod check;
 mod crowd;
-mod harness;
 mod logs;
+mod measure;
 mod memory;
 mod peers;
 mod roles;
 mod start;
 
-use harness::Table;
+use measure::Table;
 
 fn main() {
     if let Some(code) = roles::play() {

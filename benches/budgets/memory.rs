@@ -3,7 +3,10 @@
 
 use std::process::Command;
 
-use crate::harness::{Budget, Running, Table, descendants, direct, torchrun, wait_until};
+use harness::alive::descendants;
+use harness::wait_until;
+
+use crate::measure::{Budget, Running, Table, direct, torchrun};
 
 const RANKS: u32 = 8;
 const MIB: f64 = 1024.0 * 1024.0;

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, Budget, Running, Table, descendants, median, python, wait_until};
+use harness::alive::{descendants, is_alive};
+use harness::{executable, kill, program, python, wait_until};
+
+use crate::measure::{self, Budget, Running, Table, median};
 
 const NODES: u32 = 3;
 /// Per node.
@@ -15,9 +18,9 @@ const RANKS: usize = 2;
 const ROUNDS: usize = 3;
 /// Budget of the design.
 const MILLIS: f64 = 1000.0;
-/// How long a launcher is watched that may never notice.
+/// How long a launcher that may never notice is watched.
 const WATCHED: Duration = Duration::from_secs(20);
-/// How long node 0 may then take to say why.
+/// Time limit for node 0 to print the cause.
 const SAID: Duration = Duration::from_secs(3);
 const PORT: &str = "29517";
 
@@ -57,7 +60,7 @@ impl Network {
     fn command(&self, node: u32, program: &Path, folder: &Path) -> Command {
         let folder = folder.join(node.to_string());
         let _ = std::fs::create_dir(&folder);
-        let mut command = harness::command("ip", &folder);
+        let mut command = measure::command("ip", &folder);
         command.args(["netns", "exec", &format!("{}-{node}", self.0)]).arg(program);
         let file = |name: &str| File::create(folder.join(name)).expect("a file");
         command.stdout(file("out")).stderr(file("err"));
@@ -86,11 +89,10 @@ enum Way {
 }
 
 fn launch(network: &Network, way: Way, node: u32, folder: &Path) -> Running {
-    let rank = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rank.sh");
     let ranks = RANKS.to_string();
     let mut command = match way {
         Way::Ranklaunch => {
-            let mut command = network.command(node, Path::new(harness::ranklaunch()), folder);
+            let mut command = network.command(node, &executable(), folder);
             command.args(["run", "--engine", "torchrun", "--device", "cpu", "--stale", "off"]);
             command.args(["--nproc-per-node", &ranks]).arg("--python").arg(python()).arg("--");
             command.env("WORLD_SIZE", NODES.to_string()).env("RANK", node.to_string());
@@ -117,7 +119,7 @@ fn launch(network: &Network, way: Way, node: u32, folder: &Path) -> Running {
             command
         }
     };
-    command.arg(rank).arg("wait");
+    command.arg(program("rank.sh")).arg("wait");
     Running(command.spawn().expect("it starts"))
 }
 
@@ -125,11 +127,6 @@ fn launch(network: &Network, way: Way, node: u32, folder: &Path) -> Running {
 fn ranks(launcher: &Running) -> Vec<i32> {
     let all = descendants(launcher.pid()).into_iter();
     all.filter(|(_, name)| name == "sleep").map(|(pid, _)| pid).collect()
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// Milliseconds until the last rank of node 0 was gone, None when that took longer than
@@ -143,9 +140,9 @@ fn once(network: &Network, way: Way) -> (Option<f64>, bool) {
         found.iter().all(|ranks| ranks.len() == RANKS).then_some(found)
     });
     let [zero, _, two] = found.as_slice() else { panic!("three nodes") };
-    let victim = nix::unistd::Pid::from_raw(*two.first().expect("a rank"));
+    let victim = *two.first().expect("a rank");
     let began = Instant::now();
-    nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    kill(victim);
     while zero.iter().any(|pid| is_alive(*pid)) {
         if began.elapsed() > WATCHED {
             return (None, false);
@@ -153,7 +150,7 @@ fn once(network: &Network, way: Way) -> (Option<f64>, bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let took = began.elapsed().as_secs_f64() * 1000.0;
-    // All that it has to say of it, whether it ends or begins anew.
+    // Everything that it prints about it, whether it ends or restarts.
     let first = nodes.first_mut().expect("node 0");
     let said_by = Instant::now() + SAID;
     while Instant::now() < said_by && matches!(first.0.try_wait(), Ok(None)) {

@@ -1,11 +1,11 @@
-//! The small programs that the measurements start, played by this executable
-//! itself: a python or torchrun that only says when it was started, a rank that
-//! writes as fast as it can, and a crowd of processes.
+//! Small programs for the measurements, implemented by this executable: a python or torchrun
+//! that only records its start time, a rank that writes as fast as it can, and a crowd of
+//! processes.
 
 use std::io::Write;
 use std::path::Path;
 
-use crate::{crowd, harness};
+use crate::{crowd, measure};
 
 /// File in which a stub says when it started.
 pub(crate) const STAMP: &str = "BENCH_STAMP";
@@ -16,7 +16,7 @@ pub(crate) fn play() -> Option<i32> {
     let name = args.next().unwrap_or_default();
     let name = Path::new(&name).file_name().map(|name| name.to_string_lossy().into_owned());
     if matches!(name.as_deref(), Some("python3" | "torchrun")) {
-        stamp(&harness::now().to_string());
+        stamp(&measure::now().to_string());
         return Some(0);
     }
     let number = |word: Option<String>| word.and_then(|word| word.parse().ok());
@@ -41,7 +41,7 @@ fn write_lines(megabytes: usize) -> i32 {
     // The buffer size of a program that writes much: 64 KiB.
     let block = line.repeat((64 << 10) / line.len());
     let mut left = megabytes << 20;
-    let start = harness::now();
+    let start = measure::now();
     let mut out = std::io::stdout().lock();
     while left > 0 {
         let part = block.get(..left.min(block.len())).unwrap_or(&block);

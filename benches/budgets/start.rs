@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{
-    Budget, Table, command, direct, median, millis, now, python, ranklaunch, torchrun,
-};
+use harness::{executable, python};
+
+use crate::measure::{Budget, Table, command, direct, median, millis, now, torchrun};
 use crate::roles::STAMP;
 
 const ROUNDS: usize = 15;
@@ -66,7 +66,7 @@ impl Stubs {
 
     fn ours(&self) -> f64 {
         let root = self.folder.path();
-        let mut ours = command(ranklaunch(), root);
+        let mut ours = command(executable(), root);
         ours.arg("--python").arg(root.join("env/bin/python3")).args(["--", "train.py"]);
         self.run(ours)
     }
@@ -127,7 +127,7 @@ fn until_first_line(table: &mut Table) {
         let mut command = direct(1, root);
         command.args(["--", "hello.py"]);
         ours.push(first_line(command));
-        let mut command = crate::harness::command(python(), root);
+        let mut command = crate::measure::command(python(), root);
         command.args(["-u", "hello.py"]);
         plain.push(first_line(command));
     }

@@ -1,23 +1,23 @@
 //! What a check finds, before its severity is known.
 
-use super::evidence::Evidence;
+use super::input::CheckInput;
 use crate::lang::Text;
 use crate::verdict::{Id, Verdict};
 
-/// What one row of the table has to say.
+/// One result of a check.
 #[derive(Debug, Clone)]
-pub(super) struct Finding {
-    pub(super) kind: Kind,
+pub(super) struct CheckFinding {
+    pub(super) kind: FindingKind,
     pub(super) text: Text,
     pub(super) hint: Text,
     pub(super) planned: bool,
-    /// Where it exits with another code than its row says.
+    /// Set if the exit code differs from that in the table of ids.
     pub(super) verdict: Option<Verdict>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Of the severity that the check has.
+pub(super) enum FindingKind {
+    /// Has the severity of the check.
     Bad,
     /// Fails whatever the severity is: something was required by name.
     Refused,
@@ -27,43 +27,44 @@ pub(super) enum Kind {
     Ok,
 }
 
-impl Finding {
-    pub(super) fn new(kind: Kind, text: Text, hint: Text) -> Finding {
-        Finding { kind, text, hint, planned: false, verdict: None }
+impl CheckFinding {
+    pub(super) fn new(kind: FindingKind, text: Text, hint: Text) -> CheckFinding {
+        CheckFinding { kind, text, hint, planned: false, verdict: None }
     }
 
-    pub(super) fn bad(text: Text, hint: Text) -> Finding {
-        Finding::new(Kind::Bad, text, hint)
+    pub(super) fn bad(text: Text, hint: Text) -> CheckFinding {
+        CheckFinding::new(FindingKind::Bad, text, hint)
     }
 
-    pub(super) fn doubtful(text: Text, hint: Text) -> Finding {
-        Finding::new(Kind::Doubtful, text, hint)
+    pub(super) fn doubtful(text: Text, hint: Text) -> CheckFinding {
+        CheckFinding::new(FindingKind::Doubtful, text, hint)
     }
 
-    pub(super) fn info(text: Text) -> Finding {
-        Finding::new(Kind::Info, text, Text::same(""))
+    pub(super) fn info(text: Text) -> CheckFinding {
+        CheckFinding::new(FindingKind::Info, text, Text::same(""))
     }
 
-    pub(super) fn ok(text: Text) -> Finding {
-        Finding::new(Kind::Ok, text, Text::same(""))
+    pub(super) fn ok(text: Text) -> CheckFinding {
+        CheckFinding::new(FindingKind::Ok, text, Text::same(""))
     }
 }
 
-/// One check and who judges it.
-pub(super) type Judged = (Id, fn(&Evidence<'_>) -> Vec<Finding>);
+/// A check and the function that judges it.
+pub(super) type Judge = (Id, fn(&CheckInput<'_>) -> Vec<CheckFinding>);
 
-/// What the planner found under these ids: what fails first, then what warns.
-pub(super) fn planned(evidence: &Evidence<'_>, ids: &[Id]) -> Vec<Finding> {
-    let survey = evidence.survey;
+/// The planner's findings with these ids: failures first, then warnings.
+pub(super) fn planned(input: &CheckInput<'_>, ids: &[Id]) -> Vec<CheckFinding> {
+    let survey = input.survey;
     let failures =
-        survey.failures().iter().map(|one| (Kind::Refused, one.id, &one.text, &one.hint));
-    let warnings = survey.warnings().iter().map(|one| (Kind::Bad, one.id, &one.text, &one.hint));
+        survey.failures().iter().map(|one| (FindingKind::Refused, one.id, &one.text, &one.hint));
+    let warnings =
+        survey.warnings().iter().map(|one| (FindingKind::Bad, one.id, &one.text, &one.hint));
     failures
         .chain(warnings)
         .filter(|(_, id, ..)| ids.contains(id))
-        .map(|(kind, _, text, hint)| Finding {
+        .map(|(kind, _, text, hint)| CheckFinding {
             planned: true,
-            ..Finding::new(kind, text.clone(), hint.clone())
+            ..CheckFinding::new(kind, text.clone(), hint.clone())
         })
         .collect()
 }

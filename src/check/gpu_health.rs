@@ -1,20 +1,20 @@
-//! A GPU that counts and is not well: memory errors, throttling, links that are
-//! slower than they should be, modes in which CUDA behaves otherwise.
+//! Checks of GPUs that are usable but impaired: memory errors, throttling, slow links, and modes
+//! that change how CUDA behaves.
 //!
-//! What NVML did not tell is said as unknown and never held against the node.
+//! A value that NVML did not report counts as unknown, never as a failure.
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged, Kind};
+use super::finding::{CheckFinding, FindingKind, Judge};
+use super::input::CheckInput;
 use crate::lang::Text;
 use crate::observe::gpu::{ComputeMode, RecoveryAction, label};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
 use crate::verdict::Id;
 
-pub(super) const JUDGES: &[Judged] =
+pub(super) const JUDGES: &[Judge] =
     &[(Id::GpuHealth, health), (Id::GpuLink, links), (Id::GpuMode, modes)];
 
-/// Bits of nvmlClocksEventReason that mean trouble; an idle or power-capped GPU is in order.
+/// Bits of nvmlClocksEventReason that mean trouble. An idle or power-capped GPU is healthy.
 const THROTTLED: &[(u64, &str, &str)] = &[
     (0x8, "hardware slowdown", "硬件降频"),
     (0x20, "too hot, slowed down by the driver", "过热，驱动降频"),
@@ -33,26 +33,26 @@ const FABRIC: &[(u32, &str, &str)] = &[
 /// MIG instances that a line names; the report lists all.
 const SHOWN: usize = 3;
 
-/// Memory, clocks, and what the driver asks for without stopping the GPU.
-fn health(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = gpus(evidence).flat_map(of_memory).collect();
-    found.extend(gpus(evidence).filter_map(throttle));
-    found.extend(gpus(evidence).filter_map(late));
+/// Memory, clocks, and recovery actions that the driver requests while the GPU still works.
+fn health(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found: Vec<CheckFinding> = gpus(input).flat_map(of_memory).collect();
+    found.extend(gpus(input).filter_map(throttle));
+    found.extend(gpus(input).filter_map(late));
     or_in_order(
-        evidence,
+        input,
         found,
         |gpu| gpu.health.ecc_volatile.is_some(),
         || text!("no memory errors, no throttling", "无显存错误，无降频"),
     )
 }
 
-fn of_memory(gpu: &Gpu) -> Vec<Finding> {
+fn of_memory(gpu: &Gpu) -> Vec<CheckFinding> {
     let Text { en, zh } = label(gpu);
     let health = &gpu.health;
     let mut found = Vec::new();
     if let Some(errors) = health.ecc_volatile.filter(|errors| *errors > 0) {
         let life = health.ecc_aggregate.map_or("?".to_owned(), |count| count.to_string());
-        found.push(Finding::bad(
+        found.push(CheckFinding::bad(
             text!(
                 "{en}: {errors} uncorrected memory errors since the driver was loaded, 0 are allowed ({life} in total)",
                 "{zh}：驱动加载以来有 {errors} 个不可纠正的显存错误，允许 0 个（累计 {life} 个）"
@@ -62,7 +62,7 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
     }
     if let Some(rows) = health.remapped_rows.filter(|rows| rows.pending) {
         let count = rows.uncorrectable;
-        found.push(Finding::bad(
+        found.push(CheckFinding::bad(
             text!(
                 "{en}: memory rows are pending remapping, 0 are allowed ({count} remapped after uncorrectable errors)",
                 "{zh}：有显存行等待重映射，允许 0 行（已因不可纠正错误重映射 {count} 行）"
@@ -71,7 +71,7 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
         ));
     }
     if health.retired_pages_pending == Some(true) {
-        found.push(Finding::bad(
+        found.push(CheckFinding::bad(
             text!(
                 "{en}: memory pages are pending retirement, 0 are allowed",
                 "{zh}：有显存页等待退役，允许 0 页"
@@ -80,7 +80,7 @@ fn of_memory(gpu: &Gpu) -> Vec<Finding> {
         ));
     }
     if gpu.recovery_action == Some(RecoveryAction::DrainPeers) {
-        found.push(Finding::bad(
+        found.push(CheckFinding::bad(
             text!(
                 "{en}: the driver requests that peer-to-peer traffic be drained (recovery action 3, only 0 is allowed)",
                 "{zh}：驱动要求停止其 P2P 流量（恢复动作 3，应为 0）"
@@ -101,7 +101,7 @@ fn reset() -> Text {
     )
 }
 
-fn throttle(gpu: &Gpu) -> Option<Finding> {
+fn throttle(gpu: &Gpu) -> Option<CheckFinding> {
     let reasons = gpu.health.throttle_reasons?;
     let set: Vec<_> = THROTTLED.iter().filter(|(bit, _, _)| reasons & bit != 0).collect();
     if set.is_empty() {
@@ -116,7 +116,7 @@ fn throttle(gpu: &Gpu) -> Option<Finding> {
         Some(celsius) => (format!(" at {celsius} °C"), format!("，温度 {celsius} °C")),
         None => (String::new(), String::new()),
     };
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: clocks are throttled before the job starts: {why} (reasons {reasons:#x}{celsius})",
             "{zh}：任务开始前已降频：{why_zh}（原因码 {reasons:#x}{celsius_zh}）"
@@ -128,12 +128,12 @@ fn throttle(gpu: &Gpu) -> Option<Finding> {
     ))
 }
 
-/// The calls about health hung although those that count GPUs came back.
-fn late(gpu: &Gpu) -> Option<Finding> {
+/// NVML's health calls hung although those that count GPUs returned.
+fn late(gpu: &Gpu) -> Option<CheckFinding> {
     let last = gpu.health.unknown.last().filter(|_| gpu.health.late)?;
     let Text { en, zh } = label(gpu);
     let (call, words) = (&last.call, &last.text);
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: NVML lists it but does not report its health ({call}: {words})",
             "{zh}：NVML 能列出它，但未给出其健康状态（{call}：{words}）"
@@ -145,35 +145,35 @@ fn late(gpu: &Gpu) -> Option<Finding> {
     ))
 }
 
-/// PCIe, NVLink and fabric: what works, and slower than it should.
-fn links(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = gpus(evidence).filter_map(narrow).collect();
+/// PCIe, NVLink and fabric: links that work but are slower than they should be.
+fn links(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found: Vec<CheckFinding> = gpus(input).filter_map(narrow).collect();
     let most = |name: &Option<String>| {
-        gpus(evidence)
+        gpus(input)
             .filter(|gpu| gpu.name == *name)
             .filter_map(|gpu| Some(gpu.health.nvlinks.as_ref()?.up))
             .max()
             .unwrap_or(0)
     };
-    found.extend(gpus(evidence).filter_map(|gpu| nvlinks(gpu, most(&gpu.name))));
-    found.extend(gpus(evidence).filter_map(fabric));
+    found.extend(gpus(input).filter_map(|gpu| nvlinks(gpu, most(&gpu.name))));
+    found.extend(gpus(input).filter_map(fabric));
     or_in_order(
-        evidence,
+        input,
         found,
         |gpu| gpu.health.pcie.width.is_some(),
         || text!("PCIe and NVLink run at full width", "PCIe 与 NVLink 均为最大宽度"),
     )
 }
 
-/// The generation is no sign: it drops while the GPU is idle.
-fn narrow(gpu: &Gpu) -> Option<Finding> {
+/// Compares the width only: the generation drops while the GPU is idle.
+fn narrow(gpu: &Gpu) -> Option<CheckFinding> {
     let pcie = gpu.health.pcie;
     let (width, most) = (pcie.width?, pcie.max_width?);
     if width == 0 || width >= most {
         return None;
     }
     let Text { en, zh } = label(gpu);
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: PCIe link width is x{width}, the maximum is x{most}",
             "{zh}：PCIe 链路宽度为 x{width}，最大为 x{most}"
@@ -185,7 +185,7 @@ fn narrow(gpu: &Gpu) -> Option<Finding> {
     ))
 }
 
-fn nvlinks(gpu: &Gpu, most: u32) -> Option<Finding> {
+fn nvlinks(gpu: &Gpu, most: u32) -> Option<CheckFinding> {
     let links = gpu.health.nvlinks.as_ref()?;
     if links.up >= most {
         return None;
@@ -194,7 +194,7 @@ fn nvlinks(gpu: &Gpu, most: u32) -> Option<Finding> {
     let down: Vec<String> = links.down.iter().map(u32::to_string).collect();
     let down = if down.is_empty() { "?".to_owned() } else { down.join(", ") };
     let Text { en, zh } = label(gpu);
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: {up} NVLinks are up, other GPUs of this model have {most} (down: {down})",
             "{zh}：{up} 条 NVLink 正常，同型号的其他 GPU 为 {most} 条（断开：{down}）"
@@ -206,7 +206,7 @@ fn nvlinks(gpu: &Gpu, most: u32) -> Option<Finding> {
     ))
 }
 
-fn fabric(gpu: &Gpu) -> Option<Finding> {
+fn fabric(gpu: &Gpu) -> Option<CheckFinding> {
     let mask = gpu.fabric_health?;
     let set: Vec<_> = FABRIC.iter().filter(|(shift, _, _)| (mask >> shift) & 3 == 1).collect();
     if set.is_empty() {
@@ -216,10 +216,10 @@ fn fabric(gpu: &Gpu) -> Option<Finding> {
     let why_zh: Vec<&str> = set.iter().map(|set| set.2).collect();
     let (why, why_zh) = (why.join(", "), why_zh.join("、"));
     let Text { en, zh } = label(gpu);
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: the NVSwitch fabric is up but not healthy: {why} (health mask {mask:#x})",
-            "{zh}：NVSwitch 互联已就绪但不健康：{why_zh}（健康掩码 {mask:#x}）"
+            "{zh}：NVSwitch Fabric 已就绪但不健康：{why_zh}（健康掩码 {mask:#x}）"
         ),
         text!(
             "read the fabric manager's log on the host (/var/log/fabricmanager.log)",
@@ -228,15 +228,15 @@ fn fabric(gpu: &Gpu) -> Option<Finding> {
     ))
 }
 
-/// Modes that someone has set: who may use a GPU, and how CUDA counts it.
-fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = gpus(evidence).filter_map(exclusive).collect();
-    found.extend(without_instances(evidence));
-    found.extend(order(evidence));
-    let off = indices(evidence, |gpu| gpu.health.persistence == Some(false));
+/// Modes set by an administrator: who may use a GPU, and how CUDA counts it.
+fn modes(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found: Vec<CheckFinding> = gpus(input).filter_map(exclusive).collect();
+    found.extend(without_instances(input));
+    found.extend(order(input));
+    let off = indices(input, |gpu| gpu.health.persistence == Some(false));
     if !off.is_empty() {
-        found.push(Finding::new(
-            Kind::Info,
+        found.push(CheckFinding::new(
+            FindingKind::Info,
             text!(
                 "persistence mode is off on GPU (nvidia-smi index) {off}: the driver is initialised again at each first use, which takes seconds",
                 "以下 GPU（nvidia-smi 序号）未开启持久模式：{off}；GPU 每次从空闲状态启用时都要重新初始化驱动，耗时数秒"
@@ -244,24 +244,25 @@ fn modes(evidence: &Evidence<'_>) -> Vec<Finding> {
             text!("run nvidia-smi -pm 1 on the host", "在宿主机上执行 nvidia-smi -pm 1"),
         ));
     }
-    found.extend(instances(evidence));
+    found.extend(instances(input));
     or_in_order(
-        evidence,
+        input,
         found,
         |gpu| gpu.health.compute_mode.is_some(),
         || text!("default modes", "均为默认模式"),
     )
 }
 
-/// One process at a time may use it: in order for one rank, until something is on it.
-fn exclusive(gpu: &Gpu) -> Option<Finding> {
+/// Exclusive mode: only one process at a time may use the GPU. That suffices for one rank if no
+/// other process uses it.
+fn exclusive(gpu: &Gpu) -> Option<CheckFinding> {
     let mode = ComputeMode::of(gpu.health.compute_mode?)?.exclusive()?;
     let Text { en, zh } = label(gpu);
     let holders: Vec<String> =
         gpu.health.processes.iter().flatten().map(|process| process.pid.to_string()).collect();
     if holders.is_empty() {
-        return Some(Finding::new(
-            Kind::Info,
+        return Some(CheckFinding::new(
+            FindingKind::Info,
             text!(
                 "{en}: compute mode {mode}, one process at a time",
                 "{zh}：计算模式为 {mode}，同时只允许一个进程"
@@ -270,7 +271,7 @@ fn exclusive(gpu: &Gpu) -> Option<Finding> {
         ));
     }
     let holders = holders.join(", ");
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "{en}: compute mode {mode} allows one process, but one already uses it (pid {holders} as NVML reports it, possibly of another pid namespace)",
             "{zh}：计算模式 {mode} 只允许一个进程，而其上已有进程（NVML 给出的 pid 为 {holders}，可能属于其他 pid 命名空间）"
@@ -282,14 +283,14 @@ fn exclusive(gpu: &Gpu) -> Option<Finding> {
     ))
 }
 
-fn without_instances(evidence: &Evidence<'_>) -> Option<Finding> {
+fn without_instances(input: &CheckInput<'_>) -> Option<CheckFinding> {
     let none =
         |gpu: &Gpu| gpu.health.mig_devices.as_ref().is_some_and(|all| all.devices.is_empty());
-    let empty = indices(evidence, none);
+    let empty = indices(input, none);
     if empty.is_empty() {
         return None;
     }
-    Some(Finding::bad(
+    Some(CheckFinding::bad(
         text!(
             "MIG is enabled, but this container has no MIG instance of GPU (nvidia-smi index) {empty}, so CUDA cannot see it",
             "以下 GPU（nvidia-smi 序号）已启用 MIG，但本容器没有分到其 MIG 实例，CUDA 看不到它：{empty}"
@@ -301,9 +302,9 @@ fn without_instances(evidence: &Evidence<'_>) -> Option<Finding> {
     ))
 }
 
-/// What CUDA makes of MIG instances, which no count of GPUs shows.
-fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
-    let names: Vec<String> = gpus(evidence)
+/// How CUDA counts MIG instances, which no count of GPUs shows.
+fn instances(input: &CheckInput<'_>) -> Option<CheckFinding> {
+    let names: Vec<String> = gpus(input)
         .flat_map(|gpu| gpu.health.mig_devices.iter().flat_map(|all| &all.devices))
         .map(|one| {
             let uuid = one.uuid.as_deref().unwrap_or("MIG-?");
@@ -319,8 +320,8 @@ fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
     if count > SHOWN {
         shown.push_str(", …");
     }
-    Some(Finding::new(
-        Kind::Info,
+    Some(CheckFinding::new(
+        FindingKind::Info,
         text!(
             "{count} MIG instances ({shown}): a CUDA process can use only the first one in CUDA_VISIBLE_DEVICES",
             "{count} 个 MIG 实例（{shown}）：每个 CUDA 进程只能使用 CUDA_VISIBLE_DEVICES 中的第一个"
@@ -329,14 +330,14 @@ fn instances(evidence: &Evidence<'_>) -> Option<Finding> {
     ))
 }
 
-/// CUDA numbers the fastest GPU 0 unless told otherwise; NVML and torch's count
-/// go by PCI address. On a node of one model that is the same.
-fn order(evidence: &Evidence<'_>) -> Option<Finding> {
-    let facts = &evidence.facts.gpus;
-    let mut models: Vec<&str> = gpus(evidence).filter_map(|gpu| gpu.name.as_deref()).collect();
+/// By default CUDA numbers the fastest GPU 0, while NVML orders by PCI address. With a single
+/// model both are the same.
+fn order(input: &CheckInput<'_>) -> Option<CheckFinding> {
+    let facts = &input.facts.gpus;
+    let mut models: Vec<&str> = gpus(input).filter_map(|gpu| gpu.name.as_deref()).collect();
     models.sort_unstable();
     models.dedup();
-    let order = evidence.facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
+    let order = input.facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
     let named = facts.cuda_visible_devices.as_deref();
     let by_uuid = named.is_some_and(|list| list.starts_with("GPU-") || list.starts_with("MIG-"));
     if models.len() < 2 || order == Some("PCI_BUS_ID") || by_uuid {
@@ -344,7 +345,7 @@ fn order(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     let order = order.unwrap_or("FASTEST_FIRST");
     let models = models.join(", ");
-    Some(Finding::doubtful(
+    Some(CheckFinding::doubtful(
         text!(
             "GPUs of several models ({models}) with CUDA_DEVICE_ORDER={order}: CUDA numbers them differently from nvidia-smi, which orders by PCI address",
             "GPU 型号不一（{models}），且 CUDA_DEVICE_ORDER={order}：CUDA 的编号与 nvidia-smi 的序号（按 PCI 地址排列）不一致"
@@ -356,33 +357,33 @@ fn order(evidence: &Evidence<'_>) -> Option<Finding> {
     ))
 }
 
-fn gpus<'a>(evidence: &'a Evidence<'_>) -> impl Iterator<Item = &'a Gpu> + use<'a> {
-    evidence.facts.gpus.gpus.iter()
+fn gpus<'a>(input: &'a CheckInput<'_>) -> impl Iterator<Item = &'a Gpu> + use<'a> {
+    input.facts.gpus.gpus.iter()
 }
 
-fn indices(evidence: &Evidence<'_>, is: impl Fn(&Gpu) -> bool) -> String {
+fn indices(input: &CheckInput<'_>, is: impl Fn(&Gpu) -> bool) -> String {
     let all: Vec<String> =
-        gpus(evidence).filter(|gpu| is(gpu)).map(|gpu| gpu.index.to_string()).collect();
+        gpus(input).filter(|gpu| is(gpu)).map(|gpu| gpu.index.to_string()).collect();
     all.join(", ")
 }
 
-/// What there is to say when nothing is wrong: that it is so, or that nobody knows.
+/// The result without a problem: all is well, or the values are unknown.
 fn or_in_order(
-    evidence: &Evidence<'_>,
-    found: Vec<Finding>,
+    input: &CheckInput<'_>,
+    found: Vec<CheckFinding>,
     is_known: impl Fn(&Gpu) -> bool,
     in_order: impl FnOnce() -> Text,
-) -> Vec<Finding> {
+) -> Vec<CheckFinding> {
     if !found.is_empty() {
         return found;
     }
-    let facts = &evidence.facts.gpus;
+    let facts = &input.facts.gpus;
     if facts.gpus.is_empty() {
-        return vec![Finding::ok(text!("no GPU", "无 GPU"))];
+        return vec![CheckFinding::ok(text!("no GPU", "无 GPU"))];
     }
-    let unknown = indices(evidence, |gpu| !is_known(gpu));
+    let unknown = indices(input, |gpu| !is_known(gpu));
     if unknown.is_empty() {
-        return vec![Finding::ok(in_order())];
+        return vec![CheckFinding::ok(in_order())];
     }
     let (why, why_zh) = match facts.gpus.iter().find(|gpu| !is_known(gpu)) {
         _ if facts.source != GpuSource::Nvml => {
@@ -397,7 +398,7 @@ fn or_in_order(
         },
         None => (String::new(), String::new()),
     };
-    vec![Finding::info(text!(
+    vec![CheckFinding::info(text!(
         "no fault found; GPU (nvidia-smi index) {unknown} reports only part of its state ({why})",
         "未发现异常；以下 GPU（nvidia-smi 序号）的信息不全：{unknown}（{why_zh}）"
     ))]

@@ -1,14 +1,15 @@
-//! GPUs: how many, in what state, and what a virtualiser leaves of them.
+//! Checks of GPUs: their number, their state, and the share that a virtualiser (vGPU, HAMi)
+//! leaves.
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged, Kind, planned};
+use super::finding::{CheckFinding, FindingKind, Judge, planned};
+use super::input::CheckInput;
 use crate::lang::{Text, bytes};
 use crate::observe::gpu::{ComputeMode, FabricState, shared_by};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
-use crate::verdict::Id;
+use crate::verdict::{Id, Warning};
 
-pub(super) const JUDGES: &[Judged] = &[
+pub(super) const JUDGES: &[Judge] = &[
     (Id::GpuFault, faults),
     (Id::GpuFabric, fabric),
     (Id::GpuCount, count),
@@ -19,23 +20,23 @@ pub(super) const JUDGES: &[Judged] = &[
 /// Below this a GPU holds no CUDA context and no model.
 const USEFUL: u64 = 1 << 30;
 
-fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &[Id::GpuCount]);
-    let gpus = &evidence.facts.gpus;
+fn count(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::GpuCount]);
+    let gpus = &input.facts.gpus;
     if found.is_empty() {
         let (all, visible) = (gpus.gpus.len(), gpus.visible.len());
         found.push(match (gpus.source, visible) {
-            (GpuSource::None, _) | (_, 0) => Finding::info(text!(
+            (GpuSource::None, _) | (_, 0) => CheckFinding::info(text!(
                 "no GPU found and none requested: the ranks run on the CPU",
                 "未发现 GPU，也未申请 GPU：各 rank 在 CPU 上运行"
             )),
             _ if all == visible => {
                 let models = models(&gpus.gpus);
-                Finding::ok(text!("{visible} GPUs ({models})", "{visible} 个 GPU（{models}）"))
+                CheckFinding::ok(text!("{visible} GPUs ({models})", "{visible} 个 GPU（{models}）"))
             }
             _ => {
                 let value = gpus.cuda_visible_devices.clone().unwrap_or_default();
-                Finding::ok(text!(
+                CheckFinding::ok(text!(
                     "{visible} of {all} GPUs, by CUDA_VISIBLE_DEVICES={value}",
                     "{all} 个 GPU 中的 {visible} 个，由 CUDA_VISIBLE_DEVICES={value} 决定"
                 ))
@@ -46,7 +47,7 @@ fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
         let nodes: Vec<String> =
             gpus.uncounted.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();
         let (nodes, all) = (nodes.join(", "), gpus.gpus.len());
-        found.push(Finding::doubtful(
+        found.push(CheckFinding::doubtful(
             text!(
                 "NVML lists {all} GPUs, but {nodes} can be opened as well: the driver failed to initialise that GPU",
                 "NVML 列出 {all} 个 GPU，但还能打开 {nodes}：驱动初始化该 GPU 时失败"
@@ -59,7 +60,7 @@ fn count(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     if let Some(element) = &gpus.unreadable_device {
         let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
-        found.push(Finding::doubtful(
+        found.push(CheckFinding::doubtful(
             text!(
                 "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot parse or reads as a different number",
                 "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法解析它，或解析成其他数字"
@@ -81,96 +82,92 @@ fn models(gpus: &[Gpu]) -> String {
     if names.is_empty() { "?".to_owned() } else { names.join(", ") }
 }
 
-fn faults(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let gpus = &evidence.facts.gpus;
-    let mut found: Vec<Finding> = gpus
-        .faults
-        .iter()
-        .map(|fault| Finding {
-            planned: true,
-            ..Finding::bad(fault.text.clone(), fault.hint.clone())
-        })
-        .collect();
+/// Faults that the plan judges too.
+fn bad(faults: &[Warning]) -> Vec<CheckFinding> {
+    let bad = |fault: &Warning| CheckFinding {
+        planned: true,
+        ..CheckFinding::bad(fault.text.clone(), fault.hint.clone())
+    };
+    faults.iter().map(bad).collect()
+}
+
+fn faults(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let gpus = &input.facts.gpus;
+    let mut found = bad(&gpus.faults);
     if found.is_empty() {
         found.push(match (&gpus.driver_version, gpus.gpus.len()) {
-            (_, 0) => Finding::ok(text!("no GPU, no fault", "无 GPU，无故障")),
+            (_, 0) => CheckFinding::ok(text!("no GPU, no fault", "无 GPU，无故障")),
             (Some(driver), _) => {
                 let cuda = gpus.cuda_driver_version;
                 let cuda = cuda.map(|(major, minor)| format!(" (CUDA {major}.{minor})"));
                 let cuda = cuda.unwrap_or_default();
-                Finding::ok(text!(
+                CheckFinding::ok(text!(
                     "no fault, driver {driver}{cuda}",
                     "无故障，驱动版本 {driver}{cuda}"
                 ))
             }
-            (None, _) => {
-                Finding::info(text!("unknown: NVML could not be queried", "未知：无法查询 NVML"))
-            }
+            (None, _) => CheckFinding::info(text!(
+                "unknown: NVML could not be queried",
+                "未知：无法查询 NVML"
+            )),
         });
     }
     found
 }
 
-fn fabric(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let gpus = &evidence.facts.gpus;
-    let mut found: Vec<Finding> = gpus
-        .fabric_faults
-        .iter()
-        .map(|fault| Finding {
-            planned: true,
-            ..Finding::bad(fault.text.clone(), fault.hint.clone())
-        })
-        .collect();
+fn fabric(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let gpus = &input.facts.gpus;
+    let mut found = bad(&gpus.fabric_faults);
     if found.is_empty() {
         let ready = gpus.gpus.iter().any(|gpu| gpu.fabric == Some(FabricState::Ready));
-        found.push(Finding::ok(if ready {
-            text!("NVSwitch fabric ready", "NVSwitch 互联已就绪")
+        found.push(CheckFinding::ok(if ready {
+            text!("NVSwitch fabric ready", "NVSwitch Fabric 已就绪")
         } else {
-            text!("no NVSwitch fabric", "无 NVSwitch 互联")
+            text!("no NVSwitch fabric", "无 NVSwitch Fabric")
         }));
     }
     found
 }
 
-fn busy(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &[Id::GpuBusy]);
-    if evidence.tried.gpus_freed {
+fn busy(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::GpuBusy]);
+    if input.tried.gpus_freed {
         for finding in &mut found {
             let Text { en, zh } = &finding.text;
             finding.text = text!(
                 "{en}: a leftover of an earlier run holds it, which run ends",
                 "{zh}：被之前运行的残留进程占用，run 会终止它们"
             );
-            finding.kind = Kind::Info;
+            finding.kind = FindingKind::Info;
         }
     }
     if found.is_empty() {
-        let shared = shared_by(evidence.facts);
-        found.push(if evidence.on_gpus() == 0 {
-            Finding::ok(text!("no GPU in use", "未使用 GPU"))
+        let shared = shared_by(input.facts);
+        found.push(if input.on_gpus() == 0 {
+            CheckFinding::ok(text!("no GPU in use", "未使用 GPU"))
         } else if let Some(sharer) = shared {
-            Finding::info(text!(
+            CheckFinding::info(text!(
                 "not checked: with {sharer} the memory in use does not belong only to this job's GPUs",
                 "未检查：使用 {sharer} 时，已用显存不只属于本任务的 GPU"
             ))
         } else {
-            Finding::ok(text!("the chosen GPUs are idle", "所选 GPU 均空闲"))
+            CheckFinding::ok(text!("the chosen GPUs are idle", "所选 GPU 均空闲"))
         });
     }
     found
 }
 
-/// On a chosen GPU no further process can run: its mode admits one only, or no memory is left
-/// for a CUDA context. Then memory in use fails a launch.
-pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
+/// Whether a chosen GPU can run no further process: its mode admits only one, or no memory is
+/// left for a CUDA context. Then memory in use refuses a launch.
+pub(super) fn is_full(input: &CheckInput<'_>) -> bool {
     /// A context and NCCL's buffers take more than this.
     const ROOM: u64 = 512 << 20;
-    let Some(plan) = evidence.outline() else { return false };
-    if shared_by(evidence.facts).is_some() {
+    let Some(plan) = input.outline() else { return false };
+    if shared_by(input.facts).is_some() {
         return false;
     }
     plan.gpus.iter().filter(|gpu| gpu.selected).any(|planned| {
-        let seen = evidence.facts.gpus.gpus.iter().find(|gpu| gpu.index == planned.index);
+        let seen = input.facts.gpus.gpus.iter().find(|gpu| gpu.index == planned.index);
         seen.is_some_and(|gpu| {
             let left = gpu.memory_total.zip(gpu.memory_used);
             let full = left.is_some_and(|(all, used)| all > 0 && all.saturating_sub(used) < ROOM);
@@ -181,20 +178,20 @@ pub(super) fn is_full(evidence: &Evidence<'_>) -> bool {
     })
 }
 
-fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(hami) = &evidence.facts.state.hami else {
-        return vec![Finding::ok(text!("no HAMi", "无 HAMi"))];
+fn hami(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(hami) = &input.facts.state.hami else {
+        return vec![CheckFinding::ok(text!("no HAMi", "无 HAMi"))];
     };
     if hami.disabled {
-        return vec![Finding::info(text!(
+        return vec![CheckFinding::info(text!(
             "HAMi is present but disabled by CUDA_DISABLE_CONTROL",
             "有 HAMi，但已由 CUDA_DISABLE_CONTROL 关闭"
         ))];
     }
-    let mut found: Vec<Finding> = Vec::new();
+    let mut found: Vec<CheckFinding> = Vec::new();
     let too_small = |name: &str, value: &str, size: u64| {
         let size = bytes(size);
-        Finding::bad(
+        CheckFinding::bad(
             text!(
                 "HAMi limits a GPU to {size} ({name}={value}), too little for any CUDA program",
                 "HAMi 将 GPU 显存限制为 {size}（{name}={value}），任何 CUDA 程序都无法运行"
@@ -215,7 +212,7 @@ fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
         }
     }
     if found.is_empty() {
-        let gpus = &evidence.facts.gpus.gpus;
+        let gpus = &input.facts.gpus.gpus;
         let smallest = gpus.iter().filter_map(|gpu| gpu.memory_total).min();
         if let Some(total) = smallest.filter(|total| *total < USEFUL) {
             found.push(too_small("memory.total", &total.to_string(), total));
@@ -226,8 +223,8 @@ fn hami(evidence: &Evidence<'_>) -> Vec<Finding> {
         let limits: Vec<String> =
             hami.variables.iter().map(|(name, value)| format!(", {name}={value}")).collect();
         let limits = limits.concat();
-        found.push(Finding::new(
-            Kind::Info,
+        found.push(CheckFinding::new(
+            FindingKind::Info,
             text!(
                 "HAMi hooks CUDA ({by}{limits}): it reports GPU memory by its own accounting and fixes the order of devices",
                 "HAMi 接管了 CUDA（{by}{limits}）：显存按它自己的统计，设备顺序由它固定"

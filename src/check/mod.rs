@@ -1,14 +1,13 @@
-//! Is this node fit for the job: one verdict per check, by id.
+//! Judges whether this node is fit for the job: one result per check id.
 //!
-//! Takes the facts, what the planner found, and what was tried on the network;
-//! gives [`Check`]s in the order of the table of ids, each with its
-//! severity and a hint. Pure: what has to be tried, others try before. `run`
-//! refuses by the same checks that `check` shows.
+//! Takes the facts, the planner's findings and the results of trials ([`input`]); gives
+//! [`Check`]s in the order of the table of ids, each with its severity and a hint. Pure: it
+//! tries nothing itself. `run` refuses by the same checks that `check` shows.
 
-mod evidence;
 mod finding;
 mod gpu_health;
 mod gpus;
+mod input;
 mod limits;
 mod network;
 mod nodes;
@@ -24,18 +23,18 @@ use crate::observe::gpu::FabricState;
 use crate::settings::{MusterMode, Rdma};
 use crate::verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
 
-pub use evidence::{Evidence, Nodes, Reach, Tried};
-use finding::{Judged, Kind};
+use finding::{FindingKind, Judge};
+pub(crate) use input::{CheckInput, Nodes, Reach, Tried};
 
-/// What one check came to, the worst first.
+/// Result of one check, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// `run` refuses.
+pub enum CheckStatus {
+    /// `run` refuses to start.
     Fail,
-    /// `run` goes on and says so.
+    /// `run` prints it and starts.
     Warn,
-    /// Worth knowing; nothing to do.
+    /// Information only.
     Info,
     Ok,
 }
@@ -44,25 +43,26 @@ pub enum Level {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub id: Id,
-    pub severity: Level,
+    pub severity: CheckStatus,
     pub text: Text,
-    /// Empty where there is nothing to do.
+    /// Empty if there is nothing to do.
     pub hint: Text,
-    /// What a failure exits with.
+    /// The exit code of a failure.
     pub verdict: Verdict,
-    /// The planner found it, so it stands among the plan's warnings already.
+    /// Found by the planner, so it is already among the plan's warnings.
     pub planned: bool,
 }
 
 impl Check {
-    /// It says nothing before stale processes were ended, which may hold that memory.
+    /// Whether the check is about GPU memory in use, which proves nothing before stale processes
+    /// have ended.
     pub fn is_of_memory_in_use(&self) -> bool {
         self.id == Id::GpuBusy
     }
 }
 
 /// Every check, in the order of the table of ids.
-fn judges() -> Vec<Judged> {
+fn judges() -> Vec<Judge> {
     let rooms = [
         gpus::JUDGES,
         gpu_health::JUDGES,
@@ -79,25 +79,25 @@ fn judges() -> Vec<Judged> {
 }
 
 /// The severity of a check where neither the user nor a profile sets one.
-fn usual(id: Id, evidence: &Evidence<'_>) -> Severity {
+fn usual(id: Id, input: &CheckInput<'_>) -> Severity {
     let Some(Usual::FailWhere(place)) = id.usual() else {
         return id.usual().map_or(Severity::Warn, Usual::severity);
     };
     let fails = match place {
-        Where::GpusAreFull => gpus::is_full(evidence),
-        Where::RdmaIsRequired => evidence.settings.rdma.value == Rdma::Required,
-        Where::MusterIsRequired => evidence.settings.muster.value == MusterMode::Required,
+        Where::GpusAreFull => gpus::is_full(input),
+        Where::RdmaIsRequired => input.settings.rdma.value == Rdma::Required,
+        Where::MusterIsRequired => input.settings.muster.value == MusterMode::Required,
     };
     if fails { Severity::Fail } else { Severity::Warn }
 }
 
 /// Every check, in the order of the table. A check that is off is left out.
-pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
+pub(crate) fn examine(input: &CheckInput<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     for (id, judge) in judges() {
-        let chosen = evidence.settings.severities.get(&id).map(|chosen| chosen.value);
-        let severity = chosen.unwrap_or_else(|| usual(id, evidence));
-        for finding in judge(evidence) {
+        let chosen = input.settings.severities.get(&id).map(|chosen| chosen.value);
+        let severity = chosen.unwrap_or_else(|| usual(id, input));
+        for finding in judge(input) {
             let Some(level) = level(finding.kind, severity) else { continue };
             checks.push(Check {
                 id,
@@ -114,33 +114,33 @@ pub fn examine(evidence: &Evidence<'_>) -> Vec<Check> {
 
 /// Whether a GPU waits for its NVSwitch fabric, whose manager registers it some seconds after
 /// a node's start.
-pub fn fabric_is_pending(facts: &Facts) -> bool {
+pub(crate) fn fabric_is_pending(facts: &Facts) -> bool {
     facts.gpus.gpus.iter().any(|gpu| gpu.fabric.is_some_and(FabricState::is_pending))
 }
 
-fn level(kind: Kind, severity: Severity) -> Option<Level> {
+fn level(kind: FindingKind, severity: Severity) -> Option<CheckStatus> {
     match (kind, severity) {
-        (Kind::Refused, _) | (Kind::Bad, Severity::Fail) => Some(Level::Fail),
+        (FindingKind::Refused, _) | (FindingKind::Bad, Severity::Fail) => Some(CheckStatus::Fail),
         (_, Severity::Off) => None,
-        (Kind::Bad, Severity::Warn) | (Kind::Doubtful, _) => Some(Level::Warn),
-        (Kind::Info, _) => Some(Level::Info),
-        (Kind::Ok, _) => Some(Level::Ok),
+        (FindingKind::Bad, Severity::Warn) | (FindingKind::Doubtful, _) => Some(CheckStatus::Warn),
+        (FindingKind::Info, _) => Some(CheckStatus::Info),
+        (FindingKind::Ok, _) => Some(CheckStatus::Ok),
     }
 }
 
 /// The first check that refuses a launch.
-pub fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option<Refusal> {
-    let failed = checks.into_iter().find(|check| check.severity == Level::Fail)?;
+pub(crate) fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option<Refusal> {
+    let failed = checks.into_iter().find(|check| check.severity == CheckStatus::Fail)?;
     let Check { verdict, id, text, hint, .. } = failed;
-    // What failed on another node has the verdict that it has there, whatever the table says of the id.
+    // A failure of another node keeps the verdict of that node.
     Some(Refusal { verdict: *verdict, id: *id, text: text.clone(), hint: hint.clone() })
 }
 
-/// What a launch says and the planner has not said yet.
-pub fn warnings(checks: &[Check]) -> Vec<Warning> {
+/// The warnings that a launch prints beside those of the planner.
+pub(crate) fn warnings(checks: &[Check]) -> Vec<Warning> {
     checks
         .iter()
-        .filter(|check| check.severity == Level::Warn && !check.planned)
+        .filter(|check| check.severity == CheckStatus::Warn && !check.planned)
         .map(|check| Warning::new(check.id, check.text.clone(), check.hint.clone()))
         .collect()
 }

@@ -1,13 +1,14 @@
-//! The way to the master, RDMA ports, and NCCL's settings.
+//! Checks of the network: route to the master, interfaces, RDMA ports, proxies and NCCL's
+//! settings. Whether the job requires RDMA is decided in `src/plan/hcas.rs`.
 
 use std::net::IpAddr;
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged, Kind, planned};
+use super::finding::{CheckFinding, FindingKind, Judge, planned};
+use super::input::CheckInput;
 use crate::text;
 use crate::verdict::Id;
 
-pub(super) const JUDGES: &[Judged] = &[
+pub(super) const JUDGES: &[Judge] = &[
     (Id::PortFree, port),
     (Id::MasterResolve, resolve),
     (Id::MasterReach, reach),
@@ -17,28 +18,28 @@ pub(super) const JUDGES: &[Judged] = &[
     (Id::EnvProxy, proxy),
 ];
 
-fn port(evidence: &Evidence<'_>) -> Vec<Finding> {
-    if let Some(freed) = &evidence.tried.port_freed {
-        return vec![Finding::info(freed.clone())];
+fn port(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    if let Some(freed) = &input.tried.port_freed {
+        return vec![CheckFinding::info(freed.clone())];
     }
-    vec![match &evidence.tried.port {
-        Some(Ok(port)) => Finding::ok(text!("{port} can be bound", "{port} 可绑定")),
-        Some(Err(refusal)) => Finding::bad(refusal.text.clone(), refusal.hint.clone()),
-        None if evidence.nnodes() == 1 => {
-            Finding::ok(text!("one node: any free port is used", "单节点：自动选用空闲端口"))
+    vec![match &input.tried.port {
+        Some(Ok(port)) => CheckFinding::ok(text!("{port} can be bound", "{port} 可绑定")),
+        Some(Err(refusal)) => CheckFinding::bad(refusal.text.clone(), refusal.hint.clone()),
+        None if input.nnodes() == 1 => {
+            CheckFinding::ok(text!("one node: any free port is used", "单节点：自动选用空闲端口"))
         }
-        None => Finding::ok(text!("only node 0 binds it", "只由节点 0 绑定")),
+        None => CheckFinding::ok(text!("only node 0 binds it", "只由节点 0 绑定")),
     }]
 }
 
-fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(master) = &evidence.facts.network.master else {
-        return vec![Finding::ok(text!("no name to resolve", "无需解析"))];
+fn resolve(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(master) = &input.facts.network.master else {
+        return vec![CheckFinding::ok(text!("no name to resolve", "无需解析"))];
     };
     let name = &master.host;
     if master.addresses.is_empty() {
         let why = master.error.as_deref().unwrap_or("?");
-        return vec![Finding::bad(
+        return vec![CheckFinding::bad(
             text!("{name} has no address: {why}", "{name} 无地址：{why}"),
             text!(
                 "check MASTER_ADDR and the headless Service; run retries until --wait-timeout",
@@ -49,7 +50,7 @@ fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all: Vec<String> = master.addresses.iter().map(ToString::to_string).collect();
     let all = all.join(", ");
     if let Some(why) = &master.error {
-        return vec![Finding::doubtful(
+        return vec![CheckFinding::doubtful(
             text!("{name} resolves to {all}, but {why}", "{name} 解析为 {all}，但 {why}"),
             text!(
                 "check the routes of this node (ip route get)",
@@ -57,16 +58,16 @@ fn resolve(evidence: &Evidence<'_>) -> Vec<Finding> {
             ),
         )];
     }
-    vec![Finding::ok(text!("{name} resolves to {all}", "{name} 解析为 {all}"))]
+    vec![CheckFinding::ok(text!("{name} resolves to {all}", "{name} 解析为 {all}"))]
 }
 
-fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
-    vec![match &evidence.tried.reach {
-        Some(Ok(peer)) => Finding::ok(text!("{peer} answers", "{peer} 已应答")),
+fn reach(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    vec![match &input.tried.reach {
+        Some(Ok(peer)) => CheckFinding::ok(text!("{peer} answers", "{peer} 已应答")),
         Some(Err(reach)) => {
             let (peer, cause) = (reach.peer, &reach.cause);
             let (en, zh) = (&cause.en, &cause.zh);
-            Finding::bad(
+            CheckFinding::bad(
                 text!("{peer} does not answer yet: {en}", "{peer} 尚无应答：{zh}"),
                 text!(
                     "start node 0 first, or check firewall and NetworkPolicy; run waits for it until --wait-timeout",
@@ -74,28 +75,31 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
                 ),
             )
         }
-        None => Finding::ok(text!("no master to connect to", "无需连接 Master")),
+        None => CheckFinding::ok(text!("no master to connect to", "无需连接 Master")),
     }]
 }
 
-fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &[Id::RdmaPorts]);
-    let hcas = &evidence.facts.hcas;
-    let chosen = evidence.outline().map(|plan| plan.network.hcas.as_slice()).unwrap_or_default();
+fn rdma(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::RdmaPorts]);
+    let hcas = &input.facts.hcas;
+    let chosen = input.outline().map(|plan| plan.network.hcas.as_slice()).unwrap_or_default();
     if found.is_empty() {
         found.push(if hcas.is_empty() {
-            Finding::ok(text!("no RDMA device", "无 RDMA 设备"))
+            CheckFinding::ok(text!("no RDMA device", "无 RDMA 设备"))
         } else if chosen.is_empty() {
             let all = hcas.len();
-            Finding::info(text!("none of {all} RDMA devices is used", "{all} 个 RDMA 设备均未使用"))
+            CheckFinding::info(text!(
+                "none of {all} RDMA devices is used",
+                "{all} 个 RDMA 设备均未使用"
+            ))
         } else {
             let list = chosen.join(", ");
-            Finding::ok(text!("{list}", "{list}"))
+            CheckFinding::ok(text!("{list}", "{list}"))
         });
     }
     if !hcas.is_empty() && hcas.iter().all(|hca| !hca.openable) {
         let all = hcas.len();
-        found.push(Finding::doubtful(
+        found.push(CheckFinding::doubtful(
             text!(
                 "sysfs lists {all} RDMA devices, but none can be opened: NCCL falls back to TCP without an error",
                 "sysfs 中有 {all} 个 RDMA 设备但均无法打开：NCCL 会改用 TCP 且不报错"
@@ -106,11 +110,11 @@ fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
             ),
         ));
     }
-    let gpus = evidence.on_gpus() as usize;
-    if evidence.nnodes() > 1 && !chosen.is_empty() && chosen.len() < gpus {
+    let gpus = input.on_gpus() as usize;
+    if input.nnodes() > 1 && !chosen.is_empty() && chosen.len() < gpus {
         let rails = chosen.len();
-        found.push(Finding::new(
-            Kind::Info,
+        found.push(CheckFinding::new(
+            FindingKind::Info,
             text!("{rails} RDMA ports for {gpus} GPUs", "{gpus} 个 GPU 使用 {rails} 个 RDMA 端口"),
             text!(
                 "compare with the other nodes: all should have the same number",
@@ -121,11 +125,11 @@ fn rdma(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &[Id::EnvNccl]);
+fn nccl(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::EnvNccl]);
     if found.is_empty() {
-        let set = evidence.facts.network.nccl.len();
-        found.push(Finding::ok(if set == 0 {
+        let set = input.facts.network.nccl.len();
+        found.push(CheckFinding::ok(if set == 0 {
             text!("no NCCL settings", "未设置 NCCL 变量")
         } else {
             text!("{set} settings, all effective and harmless", "{set} 项设置，均有效且无害")
@@ -134,15 +138,15 @@ fn nccl(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let gpus = evidence.on_gpus() > 0;
-    let usable = evidence.facts.hcas.iter().any(|hca| hca.openable);
-    if !gpus || !usable || evidence.nnodes() == 1 {
-        return vec![Finding::ok(text!("not needed here", "此处不需要"))];
+fn gpudirect(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let gpus = input.on_gpus() > 0;
+    let usable = input.facts.hcas.iter().any(|hca| hca.openable);
+    if !gpus || !usable || input.nnodes() == 1 {
+        return vec![CheckFinding::ok(text!("not needed here", "此处不需要"))];
     }
-    match &evidence.facts.state.gpudirect {
-        Some(way) => vec![Finding::ok(text!("by {way}", "通过 {way}"))],
-        None => vec![Finding::bad(
+    match &input.facts.state.gpudirect {
+        Some(way) => vec![CheckFinding::ok(text!("by {way}", "通过 {way}"))],
+        None => vec![CheckFinding::bad(
             text!(
                 "nvidia_peermem is not loaded and the driver does not support dma-buf: NCCL copies all traffic between HCA and GPU through host memory",
                 "未加载 nvidia_peermem，驱动也不支持 dma-buf：HCA 与 GPU 之间的数据都要经主机内存中转"
@@ -158,8 +162,8 @@ fn gpudirect(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// Variables by which HTTP clients and gRPC are sent through a proxy.
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
-fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let environment = &evidence.facts.environment;
+fn proxy(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let environment = &input.facts.environment;
     let get = |name: &str| {
         let upper = name.to_uppercase();
         let found = environment.get(name).map(|value| (name.to_owned(), value));
@@ -169,23 +173,26 @@ fn proxy(evidence: &Evidence<'_>) -> Vec<Finding> {
     let set: Vec<String> =
         PROXIES.iter().filter_map(|name| get(name)).map(|(name, _)| name).collect();
     if set.is_empty() {
-        return vec![Finding::ok(text!("no proxy is set", "未设置代理"))];
+        return vec![CheckFinding::ok(text!("no proxy is set", "未设置代理"))];
     }
     // Its value may hold a password.
     let set = set.join(", ");
-    let member = evidence.outline().map(|plan| &plan.membership);
+    let member = input.outline().map(|plan| &plan.membership);
     let Some(master) = member.filter(|member| member.nnodes > 1).map(|member| &member.master_addr)
     else {
-        return vec![Finding::ok(text!("{set}; there are no other nodes", "{set}；没有其他节点"))];
+        return vec![CheckFinding::ok(text!(
+            "{set}; there are no other nodes",
+            "{set}；没有其他节点"
+        ))];
     };
     let exempt = get("no_proxy").map(|(_, list)| list.as_str()).unwrap_or_default();
     if is_exempt(master, exempt) {
-        return vec![Finding::ok(text!(
+        return vec![CheckFinding::ok(text!(
             "{set}; no_proxy contains {master}",
             "{set}；no_proxy 包含 {master}"
         ))];
     }
-    vec![Finding::bad(
+    vec![CheckFinding::bad(
         text!(
             "{set} is set, but no_proxy does not contain {master}: HTTP and gRPC traffic to it (etcd rendezvous, Ray, health checks) goes through the proxy; torch's own TCPStore does not",
             "设置了 {set}，而 no_proxy 不包含 {master}：以 HTTP 或 gRPC 与其通信的组件（etcd rendezvous、Ray、健康检查）会走代理；torch 自身的 TCPStore 不受影响"
@@ -221,7 +228,7 @@ fn is_within(address: IpAddr, network: &str, length: &str) -> bool {
     let (Ok(network), Ok(length)) = (network.parse::<IpAddr>(), length.parse::<u32>()) else {
         return false;
     };
-    // Of both the first `length` bits.
+    // The first `length` bits of both.
     let head = |bits: u128, width: u32| bits.checked_shr(width.saturating_sub(length)).unwrap_or(0);
     match (address, network) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {

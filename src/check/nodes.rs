@@ -1,19 +1,19 @@
-//! The other nodes of the job and the links to them, as all nodes found them together.
+//! Checks of the other nodes and of the links to them, as all nodes measured them together.
 //!
-//! Without other nodes there is nothing to say, and no line of the table.
+//! Without other nodes these checks are left out.
 
-use super::evidence::{Evidence, Nodes};
-use super::finding::{Finding, Judged, Kind};
+use super::finding::{CheckFinding, FindingKind, Judge};
+use super::input::{CheckInput, Nodes};
 use crate::lang::Text;
 use crate::muster::{
-    Difference, LinkReport, Loss, Measured, Outlier, Place, Property, Speed, Trouble,
+    AffectedLinks, Difference, LinkReport, Loss, Measured, Outlier, Property, Speed, Trouble,
 };
 use crate::settings::MusterMode;
 use crate::text;
 use crate::verdict::Id;
 use crate::verdict::Warning;
 
-pub(super) const JUDGES: &[Judged] = &[
+pub(super) const JUDGES: &[Judge] = &[
     (Id::NodesArrive, arrive),
     (Id::NodesChecks, others),
     (Id::NodesDiffer, differ),
@@ -23,11 +23,11 @@ pub(super) const JUDGES: &[Judged] = &[
     (Id::LinkBandwidth, bandwidth),
 ];
 
-/// Refusals that say in what nodes differ.
+/// Refusals because nodes differ.
 const DIFFERENT: &[Id] = &[Id::MusterEngine, Id::MusterRule, Id::MusterHeads, Id::MusterLayout];
 
-fn found<'a>(evidence: &Evidence<'a>) -> Option<&'a LinkReport> {
-    match &evidence.tried.nodes {
+fn found<'a>(input: &CheckInput<'a>) -> Option<&'a LinkReport> {
+    match &input.tried.nodes {
         Some(Nodes::Found(found)) => Some(found),
         _ => None,
     }
@@ -39,12 +39,12 @@ fn name(found: &LinkReport, node: u32) -> Text {
     text!("node {node} ({host})", "节点 {node}（{host}）")
 }
 
-fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let found = match &evidence.tried.nodes {
+fn arrive(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let found = match &input.tried.nodes {
         None => return Vec::new(),
         Some(Nodes::Alone(why)) => {
             let Text { en, zh } = why;
-            return vec![Finding::doubtful(
+            return vec![CheckFinding::doubtful(
                 text!("only this node was checked: {en}", "仅检查了本节点：{zh}"),
                 text!(
                     "start ranklaunch check on all nodes at the same time",
@@ -54,16 +54,19 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
         }
         Some(Nodes::Refused(refusal)) => {
             if DIFFERENT.contains(&refusal.id) {
-                return vec![Finding::ok(text!("all nodes have arrived", "全部节点均已到达"))];
+                return vec![CheckFinding::ok(text!("all nodes have arrived", "全部节点均已到达"))];
             }
-            let finding = Finding::bad(refusal.text.clone(), with_off(&refusal.hint));
-            return vec![Finding { verdict: Some(refusal.verdict), ..finding }];
+            let finding = CheckFinding::bad(refusal.text.clone(), with_off(&refusal.hint));
+            return vec![CheckFinding { verdict: Some(refusal.verdict), ..finding }];
         }
         Some(Nodes::Found(found)) => found,
     };
     if found.lost.is_empty() {
         let nodes = found.nnodes;
-        return vec![Finding::ok(text!("all {nodes} have arrived", "全部 {nodes} 个节点均已到达"))];
+        return vec![CheckFinding::ok(text!(
+            "all {nodes} have arrived",
+            "全部 {nodes} 个节点均已到达"
+        ))];
     }
     let lost = found.lost.iter().map(|(node, loss)| {
         let Text { en, zh } = name(found, *node);
@@ -79,22 +82,22 @@ fn arrive(evidence: &Evidence<'_>) -> Vec<Finding> {
             "check that node: its pod may have been deleted, evicted or stopped",
             "请检查该节点：其 Pod 可能已被删除、驱逐或停止"
         );
-        Finding::bad(text, hint)
+        CheckFinding::bad(text, hint)
     });
     lost.collect()
 }
 
-/// The hint of a launch, and what there is beside a launch.
+/// The hint of a launch, with the additional choice that `check` has.
 fn with_off(hint: &Text) -> Text {
     let Text { en, zh } = hint;
     text!("{en}; --muster off checks only this node", "{zh}；--muster off 仅检查本节点")
 }
 
-/// What failed on another node, with the code that it ends with there.
-fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(found) = found(evidence) else { return Vec::new() };
-    let own = evidence.outline().map(|plan| plan.membership.node_rank);
-    let failed: Vec<Finding> = found
+/// Failures of other nodes, with their exit code there.
+fn others(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(found) = found(input) else { return Vec::new() };
+    let own = input.outline().map(|plan| plan.membership.node_rank);
+    let failed: Vec<CheckFinding> = found
         .nodes
         .iter()
         .filter(|visited| Some(visited.node) != own)
@@ -102,31 +105,34 @@ fn others(evidence: &Evidence<'_>) -> Vec<Finding> {
             let refusal = visited.endpoint.failed.as_ref()?;
             let Text { en, zh } = name(found, visited.node);
             let (id, said, said_zh) = (&refusal.id, &refusal.text.en, &refusal.text.zh);
-            let finding = Finding::bad(
+            let finding = CheckFinding::bad(
                 text!("{en}: {id}: {said}", "{zh}：{id}：{said_zh}"),
                 refusal.hint.clone(),
             );
-            Some(Finding { verdict: Some(refusal.verdict), ..finding })
+            Some(CheckFinding { verdict: Some(refusal.verdict), ..finding })
         })
         .collect();
     if failed.is_empty() {
-        return vec![Finding::ok(text!("no check fails on other nodes", "其他节点没有检查失败"))];
+        return vec![CheckFinding::ok(text!(
+            "no check fails on other nodes",
+            "其他节点没有检查失败"
+        ))];
     }
     failed
 }
 
-fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
-    if let Some(Nodes::Refused(refusal)) = &evidence.tried.nodes
+fn differ(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    if let Some(Nodes::Refused(refusal)) = &input.tried.nodes
         && DIFFERENT.contains(&refusal.id)
     {
-        let kind = Kind::Refused;
-        let finding = Finding::new(kind, refusal.text.clone(), refusal.hint.clone());
-        return vec![Finding { verdict: Some(refusal.verdict), ..finding }];
+        let kind = FindingKind::Refused;
+        let finding = CheckFinding::new(kind, refusal.text.clone(), refusal.hint.clone());
+        return vec![CheckFinding { verdict: Some(refusal.verdict), ..finding }];
     }
-    let Some(found) = found(evidence) else { return Vec::new() };
-    let all = differences(evidence, found, |property| !is_of_rdma(property));
+    let Some(found) = found(input) else { return Vec::new() };
+    let all = differences(input, found, |property| !is_of_rdma(property));
     if all.is_empty() {
-        return vec![Finding::ok(text!(
+        return vec![CheckFinding::ok(text!(
             "software, settings, MTU and clocks are the same",
             "软件、设置、MTU 与时钟一致"
         ))];
@@ -134,11 +140,11 @@ fn differ(evidence: &Evidence<'_>) -> Vec<Finding> {
     all
 }
 
-fn rails(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(found) = found(evidence) else { return Vec::new() };
-    let all = differences(evidence, found, is_of_rdma);
+fn rails(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(found) = found(input) else { return Vec::new() };
+    let all = differences(input, found, is_of_rdma);
     if all.is_empty() {
-        return vec![Finding::ok(text!(
+        return vec![CheckFinding::ok(text!(
             "number, speed and type of the RDMA ports are the same",
             "RDMA 端口的数量、速率与类型一致"
         ))];
@@ -151,24 +157,24 @@ fn is_of_rdma(property: Property) -> bool {
 }
 
 fn differences(
-    evidence: &Evidence<'_>,
+    input: &CheckInput<'_>,
     found: &LinkReport,
     wanted: impl Fn(Property) -> bool,
-) -> Vec<Finding> {
-    let required = evidence.settings.muster.value == MusterMode::Required;
+) -> Vec<CheckFinding> {
+    let required = input.settings.muster.value == MusterMode::Required;
     let finding = |difference: &Difference| {
         let Warning { text, hint, .. } = difference.warning();
-        // As a launch sees it: fewer GPUs on one node only make the plan smaller.
+        // As in a launch: fewer GPUs on one node only make the plan smaller.
         if required && difference.property == Property::Gpus {
-            return Finding::doubtful(text, hint);
+            return CheckFinding::doubtful(text, hint);
         }
-        Finding::bad(text, hint)
+        CheckFinding::bad(text, hint)
     };
     found.differences.iter().filter(|one| wanted(one.property)).map(finding).collect()
 }
 
-fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(found) = found(evidence) else { return Vec::new() };
+fn reach(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(found) = found(input) else { return Vec::new() };
     let hint = text!(
         "open all TCP ports between the nodes (firewall, NetworkPolicy, security group): NCCL and Gloo listen on ports chosen by the kernel",
         "请放行节点间的所有 TCP 端口（防火墙、NetworkPolicy、安全组）：NCCL 与 Gloo 监听由内核分配的端口"
@@ -179,7 +185,7 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     });
     let unmeasured = found.unmeasured;
     if unmeasured > 0 && found.lost.is_empty() {
-        all.push(Finding::doubtful(
+        all.push(CheckFinding::doubtful(
             text!(
                 "{unmeasured} directions were not measured in time",
                 "有 {unmeasured} 个方向未能及时测量"
@@ -189,7 +195,7 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     if all.is_empty() {
         let nodes = found.nnodes;
-        all.push(Finding::ok(text!(
+        all.push(CheckFinding::ok(text!(
             "all {nodes} nodes can connect to each other",
             "{nodes} 个节点两两均可连接"
         )));
@@ -197,8 +203,8 @@ fn reach(evidence: &Evidence<'_>) -> Vec<Finding> {
     all
 }
 
-fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(found) = found(evidence) else { return Vec::new() };
+fn latency(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(found) = found(input) else { return Vec::new() };
     let hint = text!(
         "place the nodes of a job close together: check zone, rack, tunnels and overlay networks between them",
         "同一任务的节点应就近部署：请检查它们之间的可用区、机架、隧道与 overlay 网络"
@@ -224,8 +230,8 @@ fn latency(evidence: &Evidence<'_>) -> Vec<Finding> {
     )
 }
 
-fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(found) = found(evidence) else { return Vec::new() };
+fn bandwidth(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(found) = found(input) else { return Vec::new() };
     let hint = text!(
         "check the cable, the negotiated speed, traffic shaping and other users of that node's network (ethtool, tc qdisc)",
         "请检查线缆、协商速率、流量整形以及占用该节点网络的其他程序（ethtool、tc qdisc）"
@@ -254,13 +260,13 @@ fn bandwidth(evidence: &Evidence<'_>) -> Vec<Finding> {
     })
 }
 
-/// One finding per place with this trouble.
+/// One finding per outlier.
 fn odd(
     found: &LinkReport,
     trouble: Trouble,
     hint: &Text,
     what: impl Fn(&Outlier) -> Option<Text>,
-) -> Vec<Finding> {
+) -> Vec<CheckFinding> {
     found
         .outliers
         .iter()
@@ -269,21 +275,21 @@ fn odd(
             let Text { en, zh } = place(found, odd);
             let said = what(odd)?;
             let (said, said_zh) = (said.en, said.zh);
-            Some(Finding::bad(text!("{en}: {said}", "{zh}：{said_zh}"), hint.clone()))
+            Some(CheckFinding::bad(text!("{en}: {said}", "{zh}：{said_zh}"), hint.clone()))
         })
         .collect()
 }
 
-/// Where, with the interface.
+/// The node or link of an outlier, with the interface.
 fn place(found: &LinkReport, odd: &Outlier) -> Text {
     let Text { en, zh } = match odd.place {
-        Place::All => text!("all links", "所有链路"),
-        Place::Node(node) => {
+        AffectedLinks::All => text!("all links", "所有链路"),
+        AffectedLinks::Node(node) => {
             let Text { en, zh } = name(found, node);
             text!("every link of {en}", "{zh}的所有链路")
         }
-        Place::Pair(one, other) => both(name(found, one), "↔", name(found, other)),
-        Place::OneWay(one, other) => both(name(found, one), "→", name(found, other)),
+        AffectedLinks::Pair(one, other) => both(name(found, one), "↔", name(found, other)),
+        AffectedLinks::OneWay(one, other) => both(name(found, one), "→", name(found, other)),
     };
     match found.endpoint(odd.worst.from).and_then(|station| station.interface.as_ref()) {
         Some(interface) => text!("{en} on {interface}", "{zh}（{interface}）"),
@@ -309,16 +315,16 @@ fn gigabits(megabits: u64) -> String {
 }
 
 fn or_range(
-    all: Vec<Finding>,
+    all: Vec<CheckFinding>,
     found: &LinkReport,
     value: impl Fn(&Speed) -> u64,
     words: impl Fn(u64, u64) -> Text,
-) -> Vec<Finding> {
+) -> Vec<CheckFinding> {
     let values = || found.links.iter().filter_map(|link| link.speed()).map(&value);
     match (values().min(), values().max()) {
-        (Some(low), Some(high)) if all.is_empty() => vec![Finding::ok(words(low, high))],
+        (Some(low), Some(high)) if all.is_empty() => vec![CheckFinding::ok(words(low, high))],
         (None, _) if all.is_empty() && found.links.is_empty() && found.outlier_count == 0 => {
-            vec![Finding::ok(text!("no outliers", "无异常"))]
+            vec![CheckFinding::ok(text!("no outliers", "无异常"))]
         }
         _ => all,
     }

@@ -1,18 +1,19 @@
-//! Whether a stop of the container reaches this program.
+//! Check whether SIGTERM to the container reaches ranklaunch, or is lost in a shell that is PID
+//! 1.
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged};
+use super::finding::{CheckFinding, Judge};
+use super::input::CheckInput;
 use crate::text;
 use crate::verdict::Id;
 
-pub(super) const JUDGES: &[Judged] = &[(Id::SignalsTerm, first_process)];
+pub(super) const JUDGES: &[Judge] = &[(Id::SignalsTerm, first_process)];
 
-fn first_process(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(shell) = &evidence.facts.state.deaf_shell else {
-        return vec![Finding::ok(text!("PID 1 forwards SIGTERM", "PID 1 会转发 SIGTERM"))];
+fn first_process(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(shell) = &input.facts.state.non_forwarding_init else {
+        return vec![CheckFinding::ok(text!("PID 1 forwards SIGTERM", "PID 1 会转发 SIGTERM"))];
     };
     let (name, command) = (&shell.name, &shell.command);
-    vec![Finding::bad(
+    vec![CheckFinding::bad(
         text!(
             "PID 1 is {name} ({command}), which does not forward SIGTERM: when this container is stopped, no rank receives the signal and all are killed after the grace period",
             "PID 1 是 {name}（{command}），它不会转发 SIGTERM：停止容器时各 rank 收不到信号，宽限期过后全部被强制终止"

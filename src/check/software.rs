@@ -1,14 +1,15 @@
-//! Python and torch: what files say, and what a short job says.
+//! Checks of software: script, Python, torch and NCCL as read from files, and the all-reduce of
+//! `check --torch`.
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged, Kind, planned};
+use super::finding::{CheckFinding, FindingKind, Judge, planned};
+use super::input::CheckInput;
 use crate::lang::Text;
 use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
 use crate::verdict::Id;
 use crate::version::Version;
 
-pub(super) const JUDGES: &[Judged] = &[
+pub(super) const JUDGES: &[Judge] = &[
     (Id::ScriptFile, script),
     (Id::EngineFile, engine_files),
     (Id::PythonTorch, torch),
@@ -17,18 +18,18 @@ pub(super) const JUDGES: &[Judged] = &[
     (Id::TorchAllreduce, allreduce),
 ];
 
-fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut found = planned(evidence, &[Id::PythonInterpreter, Id::PythonTorch]);
-    let python = &evidence.facts.python;
+fn torch(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::PythonInterpreter, Id::PythonTorch]);
+    let python = &input.facts.python;
     if found.is_empty() {
         let path = python.interpreter.as_ref().map(|path| path.display().to_string());
         let path = path.unwrap_or_else(|| "-".to_owned());
         found.push(match &python.torch {
             Some(torch) => {
                 let version = &torch.version;
-                Finding::ok(text!("torch {version}, {path}", "torch {version}，{path}"))
+                CheckFinding::ok(text!("torch {version}, {path}", "torch {version}，{path}"))
             }
-            None => Finding::info(text!(
+            None => CheckFinding::info(text!(
                 "no torch; none is needed ({path})",
                 "没有 torch，也不需要（{path}）"
             )),
@@ -37,32 +38,35 @@ fn torch(evidence: &Evidence<'_>) -> Vec<Finding> {
     found
 }
 
-fn script(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(script) = &evidence.facts.state.script else {
-        return vec![Finding::info(text!("no script file to check", "没有需要检查的脚本文件"))];
+fn script(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(script) = &input.facts.state.script else {
+        return vec![CheckFinding::info(text!(
+            "no script file to check",
+            "没有需要检查的脚本文件"
+        ))];
     };
     let (path, from) = (script.path.display(), script.from.display());
     let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
     if script.exists {
-        return vec![Finding::ok(text!("{path}{place}", "{path}{place}"))];
+        return vec![CheckFinding::ok(text!("{path}{place}", "{path}{place}"))];
     }
-    vec![Finding::bad(
+    vec![CheckFinding::bad(
         text!(
             "the script {path} does not exist{place}; every rank would fail",
             "脚本 {path} 不存在{place}：所有 rank 都会失败"
         ),
-        missing_script(evidence),
+        missing_script(input),
     )]
 }
 
-/// Where the script may be instead; whose profile is inside the executable can take a copy.
-fn missing_script(evidence: &Evidence<'_>) -> Text {
+/// The hint for a missing script. The profile may be embedded; then the user can adapt a copy.
+fn missing_script(input: &CheckInput<'_>) -> Text {
     let Text { en, zh } = text!(
         "set its folder with --chdir DIR, give its absolute path, or mount the folder",
         "请用 --chdir DIR 指定脚本所在目录、使用绝对路径，或挂载该目录"
     );
-    let profile = evidence.settings.profile.as_deref().unwrap_or_default();
-    let named_by = evidence.settings.program.as_ref().map(|program| &program.source);
+    let profile = input.settings.profile.as_deref().unwrap_or_default();
+    let named_by = input.settings.program.as_ref().map(|program| &program.source);
     let is_embedded = EMBEDDED.iter().any(|(name, _)| *name == profile)
         && matches!(named_by, Some(Source::Profile { .. }));
     if !is_embedded {
@@ -70,23 +74,23 @@ fn missing_script(evidence: &Evidence<'_>) -> Text {
     }
     text!(
         "{en}; to adapt the job: ranklaunch profile show {profile} > ranklaunch.toml",
-        "{zh}；如需改写该任务: ranklaunch profile show {profile} > ranklaunch.toml"
+        "{zh}；如需改写该任务：ranklaunch profile show {profile} > ranklaunch.toml"
     )
 }
 
-/// Configuration files that the engine's arguments name: accelerate reads its own before any
-/// rank begins, and every rank would fail without DeepSpeed's.
-fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(plan) = evidence.outline() else { return Vec::new() };
+/// Configuration files that the engine's arguments name. accelerate reads its file before any
+/// rank starts, and without DeepSpeed's file every rank would fail.
+fn engine_files(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(plan) = input.outline() else { return Vec::new() };
     let named = config_files(&plan.engine_args, plan.program.args());
-    let looked_at = &evidence.facts.state.engine_files;
+    let looked_at = &input.facts.state.engine_files;
     let found = named.iter().filter_map(|(argument, path)| {
         let file = looked_at.iter().find(|file| file.path.as_os_str() == path.as_str())?;
         Some((argument, file))
     });
     let mut findings = Vec::new();
     if named.is_empty() {
-        findings.push(Finding::info(text!(
+        findings.push(CheckFinding::info(text!(
             "the engine takes no configuration file",
             "未给启动引擎指定配置文件"
         )));
@@ -95,9 +99,9 @@ fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
         let (path, from) = (file.path.display(), file.from.display());
         let place = if file.path.is_absolute() { String::new() } else { format!(" ({from})") };
         findings.push(if file.exists {
-            Finding::ok(text!("{path}{place}", "{path}{place}"))
+            CheckFinding::ok(text!("{path}{place}", "{path}{place}"))
         } else {
-            Finding::bad(
+            CheckFinding::bad(
                 text!(
                     "{argument} names {path}, which does not exist{place}",
                     "{argument} 指定的 {path} 不存在{place}"
@@ -112,31 +116,31 @@ fn engine_files(evidence: &Evidence<'_>) -> Vec<Finding> {
     findings
 }
 
-/// NCCL versions that take host memory by NUMA node and have no way back.
+/// NCCL versions that allocate host memory by NUMA node without a fallback.
 const NEEDS_NUMA: std::ops::Range<Version> = Version::new(2, 23, 0)..Version::new(2, 26, 5);
 
-fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Some(blocked) = evidence.facts.state.numa_blocked else {
-        return vec![Finding::info(text!("not known", "未知"))];
+fn numa(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(blocked) = input.facts.state.numa_blocked else {
+        return vec![CheckFinding::info(text!("not known", "未知"))];
     };
     if !blocked {
-        return vec![Finding::ok(text!("allowed", "允许"))];
+        return vec![CheckFinding::ok(text!("allowed", "允许"))];
     }
-    let torch = evidence.facts.python.torch.as_ref();
+    let torch = input.facts.python.torch.as_ref();
     let nccl = torch.and_then(|torch| torch.nccl.as_deref());
     let hint = text!(
         "set NCCL_CUMEM_HOST_ENABLE=0, update NCCL to 2.26.5, or docker run --cap-add SYS_NICE",
         "请设置 NCCL_CUMEM_HOST_ENABLE=0、将 NCCL 升级到 2.26.5，或使用 docker run --cap-add SYS_NICE"
     );
-    let set = evidence.facts.environment.get("NCCL_CUMEM_HOST_ENABLE");
+    let set = input.facts.environment.get("NCCL_CUMEM_HOST_ENABLE");
     match nccl.and_then(|nccl| nccl.parse().ok()) {
         Some(found)
             if NEEDS_NUMA.contains(&found)
-                && evidence.on_gpus() > 0
+                && input.on_gpus() > 0
                 && set.is_none_or(|value| value != "0") =>
         {
             let nccl = nccl.unwrap_or_default();
-            vec![Finding::bad(
+            vec![CheckFinding::bad(
                 text!(
                     "seccomp forbids get_mempolicy and set_mempolicy; NCCL {nccl} fails without them",
                     "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL {nccl} 没有它们会失败"
@@ -144,8 +148,8 @@ fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
                 hint,
             )]
         }
-        _ => vec![Finding::new(
-            Kind::Info,
+        _ => vec![CheckFinding::new(
+            FindingKind::Info,
             text!(
                 "seccomp forbids get_mempolicy and set_mempolicy; NCCL 2.23 to 2.26.4 needs them",
                 "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL 2.23 至 2.26.4 需要它们"
@@ -155,10 +159,10 @@ fn numa(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
 }
 
-fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let gpus = &evidence.facts.gpus;
-    let Some(found) = &evidence.facts.state.compat else {
-        return vec![Finding::ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
+fn compat(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let gpus = &input.facts.gpus;
+    let Some(found) = &input.facts.state.compat else {
+        return vec![CheckFinding::ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
     };
     let (folder, by) = (found.folder.display(), &found.by);
     let hint = || {
@@ -171,7 +175,7 @@ fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
         && let (Ok(old), Ok(new)) = (compat.parse::<Version>(), driver.parse::<Version>())
         && old <= new
     {
-        return vec![Finding::bad(
+        return vec![CheckFinding::bad(
             text!(
                 "{by} puts {folder} first, whose libcuda {compat} is no newer than the driver {driver}: CUDA may fail with error 803",
                 "{by} 将 {folder} 置于最前，其中的 libcuda {compat} 并不比驱动 {driver} 新：CUDA 可能报错 803"
@@ -182,7 +186,7 @@ fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
     let consumer = |name: &&str| name.contains("GeForce") || name.contains("TITAN");
     let name = gpus.gpus.iter().filter_map(|gpu| gpu.name.as_deref()).find(consumer);
     if let Some(name) = name {
-        return vec![Finding::bad(
+        return vec![CheckFinding::bad(
             text!(
                 "{by} puts CUDA's forward compatibility first ({folder}), which {name} does not support: CUDA fails with error 804",
                 "{by} 将 CUDA 前向兼容库（{folder}）置于最前，而 {name} 不支持它：CUDA 会报错 804"
@@ -191,19 +195,19 @@ fn compat(evidence: &Evidence<'_>) -> Vec<Finding> {
         )];
     }
     let version = found.driver.as_deref().unwrap_or("?");
-    vec![Finding::info(text!(
+    vec![CheckFinding::info(text!(
         "forward compatibility: libcuda {version} of {folder}, by {by}",
         "前向兼容：使用 {folder} 中的 libcuda {version}（由 {by} 指定）"
     ))]
 }
 
-/// Only where it was asked for.
-fn allreduce(evidence: &Evidence<'_>) -> Vec<Finding> {
-    match &evidence.tried.torch {
+/// Only with `--torch`.
+fn allreduce(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    match &input.tried.torch {
         None => Vec::new(),
-        Some(Ok(said)) => vec![Finding::ok(said.clone())],
-        Some(Err(why)) => vec![Finding::new(
-            Kind::Bad,
+        Some(Ok(said)) => vec![CheckFinding::ok(said.clone())],
+        Some(Err(why)) => vec![CheckFinding::new(
+            FindingKind::Bad,
             why.clone(),
             text!(
                 "run the same ranks with NCCL_DEBUG=INFO: ranklaunch run --nnodes 1 -- SCRIPT",

@@ -1,14 +1,15 @@
-//! Where a job writes: the folder for logs, caches, shared memory that was left behind.
+//! Checks of places where a job writes: log folder, caches, and shared memory left by earlier
+//! runs.
 
-use super::evidence::Evidence;
-use super::finding::{Finding, Judged};
+use super::finding::{CheckFinding, Judge};
+use super::input::CheckInput;
 use crate::lang::{Text, bytes};
 use crate::observe::Folder;
 use crate::prepare::WriteProblem;
 use crate::text;
 use crate::verdict::Id;
 
-pub(super) const JUDGES: &[Judged] = &[
+pub(super) const JUDGES: &[Judge] = &[
     (Id::ShmLeftovers, leftovers),
     (Id::DiskLogs, logs),
     (Id::DiskSpace, space),
@@ -18,19 +19,19 @@ pub(super) const JUDGES: &[Judged] = &[
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
+fn logs(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let hint = || text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录");
-    if let Some(Err(problem)) = &evidence.tried.write {
+    if let Some(Err(problem)) = &input.tried.write {
         return vec![unwritable(problem)];
     }
-    let Some(folder) = &evidence.facts.state.logs else {
-        return vec![Finding::info(text!("not known", "未知"))];
+    let Some(folder) = &input.facts.state.logs else {
+        return vec![CheckFinding::info(text!("not known", "未知"))];
     };
     if let Some(text) = trouble(folder) {
-        return vec![Finding::bad(text, hint())];
+        return vec![CheckFinding::bad(text, hint())];
     }
     let (path, free) = (folder.path.display(), bytes(folder.free));
-    vec![Finding::ok(match &evidence.tried.write {
+    vec![CheckFinding::ok(match &input.tried.write {
         Some(Ok(_)) => text!(
             "{free} free in {path}; a test file was written there",
             "{path} 空闲 {free}，写入测试通过"
@@ -39,8 +40,8 @@ fn logs(evidence: &Evidence<'_>) -> Vec<Finding> {
     })]
 }
 
-/// What the kernel said to a file, and what that asks for.
-fn unwritable(problem: &WriteProblem) -> Finding {
+/// The error of a write, with the hint for it.
+fn unwritable(problem: &WriteProblem) -> CheckFinding {
     use std::io::ErrorKind;
     let (path, error) = (problem.folder.display(), problem.error());
     let hint = match error.kind() {
@@ -61,13 +62,13 @@ fn unwritable(problem: &WriteProblem) -> Finding {
         }
         _ => text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录"),
     };
-    Finding::bad(
+    CheckFinding::bad(
         text!("no file can be written in {path}: {error}", "无法在 {path} 写入文件：{error}"),
         hint,
     )
 }
 
-/// What is wrong with the file system of a folder.
+/// The problem of a folder's file system, if any.
 fn trouble(folder: &Folder) -> Option<Text> {
     let path = folder.path.display();
     if let Some(problem) = &folder.problem {
@@ -92,14 +93,14 @@ fn trouble(folder: &Folder) -> Option<Text> {
     None
 }
 
-fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let folders = &evidence.facts.state.folders;
-    let found: Vec<Finding> = folders
+fn space(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let folders = &input.facts.state.folders;
+    let found: Vec<CheckFinding> = folders
         .iter()
         .filter_map(|used| {
             let by = &used.by;
             let Text { en, zh } = trouble(&used.folder)?;
-            Some(Finding::bad(
+            Some(CheckFinding::bad(
                 text!("{by}: {en}", "{by}：{zh}"),
                 text!(
                     "set another folder with {by}, or free space in this one",
@@ -113,10 +114,10 @@ fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
     }
     let least = folders.iter().min_by_key(|used| used.folder.free);
     vec![match least {
-        None => Finding::ok(text!("no cache folder is set", "未指定缓存目录")),
+        None => CheckFinding::ok(text!("no cache folder is set", "未指定缓存目录")),
         Some(used) => {
             let (free, path) = (bytes(used.folder.free), used.folder.path.display());
-            Finding::ok(text!(
+            CheckFinding::ok(text!(
                 "at least {free} free (least in {path})",
                 "至少空闲 {free}（最少者为 {path}）"
             ))
@@ -124,10 +125,13 @@ fn space(evidence: &Evidence<'_>) -> Vec<Finding> {
     }]
 }
 
-fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let left = &evidence.facts.state.leftovers;
+fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let left = &input.facts.state.leftovers;
     if left.is_empty() {
-        return vec![Finding::ok(text!("no leftover files in /dev/shm", "/dev/shm 中无残留文件"))];
+        return vec![CheckFinding::ok(text!(
+            "no leftover files in /dev/shm",
+            "/dev/shm 中无残留文件"
+        ))];
     }
     const SHOWN: usize = 3;
     let (count, all) = (left.len(), bytes(left.iter().map(|file| file.bytes).sum()));
@@ -153,7 +157,7 @@ fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     globs.sort_unstable();
     globs.dedup();
     let globs = globs.join(" ");
-    vec![Finding::bad(
+    vec![CheckFinding::bad(
         text!(
             "{count} leftover files of ended processes take {all} in /dev/shm, owner {users}: {names}{more}",
             "/dev/shm 中有 {count} 个已结束进程的残留文件，共 {all}，属主 {users}：{names}{more}"
@@ -165,10 +169,13 @@ fn leftovers(evidence: &Evidence<'_>) -> Vec<Finding> {
     )]
 }
 
-fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let late = &evidence.facts.state.late;
+fn storage(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let late = &input.facts.state.late;
     if late.is_empty() {
-        return vec![Finding::ok(text!("every source responded in time", "各信息来源均及时应答"))];
+        return vec![CheckFinding::ok(text!(
+            "every source responded in time",
+            "各信息来源均及时应答"
+        ))];
     }
     late.iter()
         .map(|late| {
@@ -177,7 +184,7 @@ fn storage(evidence: &Evidence<'_>) -> Vec<Finding> {
             let (en, zh) = (&late.source.en, &late.source.zh);
             let late_after = std::time::Duration::from_millis(late.after_millis);
             let seconds = format!("{:.1}", late_after.as_secs_f64());
-            Finding::bad(
+            CheckFinding::bad(
                 text!(
                     "no answer within {seconds} s: {en}{path}; a mount may be dead",
                     "{seconds} 秒内无应答：{zh}{path}；可能有挂载点失效"

@@ -1,4 +1,4 @@
-//! One row per finding: what the node is like, and what the check makes of it.
+//! One row per finding: the state of the node, and the result of the check.
 
 use std::net::SocketAddr;
 
@@ -8,10 +8,10 @@ use crate::host::Host;
 use crate::lang::bytes;
 use crate::observe::gpu::FabricState;
 use crate::observe::{
-    Clock, Compat, Contract, DeafShell, Folder, Hami, Hca, HcaPort, Late, Leftover, MasterRoute,
+    ClockState, Compat, Contract, Folder, Hami, Leftover, MasterRoute, NonForwardingInit, TimedOut,
     UsedFolder, contract,
 };
-use crate::plan::fixtures::{facts, flag, settings};
+use crate::plan::fixtures::{facts, flag, rail, settings};
 use crate::plan::{Scope, survey};
 use crate::prepare::WriteProblem;
 use crate::settings::Settings;
@@ -48,7 +48,7 @@ impl Node {
 
     fn checks(&self) -> Vec<Check> {
         let survey = survey(&self.settings, &self.facts, Scope::Alone);
-        examine(&Evidence {
+        examine(&CheckInput {
             settings: &self.settings,
             facts: &self.facts,
             survey: &survey,
@@ -56,8 +56,8 @@ impl Node {
         })
     }
 
-    /// The worst that the check says, and its English words.
-    fn of(&self, id: Id) -> Option<(Level, String)> {
+    /// The worst result of the check, and its English text.
+    fn of(&self, id: Id) -> Option<(CheckStatus, String)> {
         let checks = self.checks();
         let worst = checks.iter().filter(|check| check.id == id).min_by_key(|c| c.severity)?;
         Some((worst.severity, worst.text.en.clone().into_owned()))
@@ -75,21 +75,6 @@ fn one_of_mpirun() -> Contract {
     contract(&Host::replayed("/nonexistent", environment), None)
 }
 
-fn rail(name: &str, openable: bool) -> Hca {
-    Hca {
-        name: name.into(),
-        openable,
-        ports: vec![HcaPort {
-            number: 1,
-            active: true,
-            link_layer: "InfiniBand".into(),
-            gigabits: Some(400.0),
-            roce_v2_gid: false,
-        }],
-        ..Hca::default()
-    }
-}
-
 fn warning(id: Id) -> Warning {
     Warning::new(id, Text::same(format!("{id} happened")), Text::same("do this"))
 }
@@ -102,13 +87,13 @@ fn folder(free: u64, total: u64) -> Folder {
 fn a_healthy_node_is_in_order() {
     let checks = Node::new(8).checks();
     for check in &checks {
-        assert!(check.severity >= Level::Info, "{check:?}");
+        assert!(check.severity >= CheckStatus::Info, "{check:?}");
         assert!(!check.text.zh.is_empty() && !check.text.en.is_empty(), "{check:?}");
     }
     assert_eq!(refusal(&checks), None);
     let known: Vec<Id> = checks.iter().map(|check| check.id).collect();
     for id in Id::checks() {
-        // The all-reduce is there only where it was asked for, other nodes where there are any.
+        // The all-reduce needs `--torch`, the checks of other nodes need other nodes.
         let alone = id != Id::TorchAllreduce && id.family() != Family::Muster;
         assert_eq!(known.contains(&id), alone, "{id}");
     }
@@ -134,13 +119,13 @@ fn set_compat(node: &mut Node, compat: &str, driver: &str, gpu: &str) {
     }
 }
 
-/// (id, what is wrong, level, a part of the words)
-const TABLE: &[(Id, Change, Level, &str)] = &[
+/// (id, what is wrong, level, a part of the text)
+const TABLE: &[(Id, Change, CheckStatus, &str)] = &[
     (
         Id::GpuCount,
         |node| node.settings.nproc_per_node = flag(Nproc::Count(16), "--nproc-per-node"),
-        Level::Fail,
-        "asks for 16",
+        CheckStatus::Fail,
+        "requests 16",
     ),
     (
         Id::GpuCount,
@@ -148,37 +133,37 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.gpus.visible.truncate(2);
             node.facts.gpus.cuda_visible_devices = Some("0,1".into());
         },
-        Level::Ok,
+        CheckStatus::Ok,
         "2 of 8",
     ),
     (
         Id::GpuFault,
         |node| node.facts.gpus.faults.push(warning(Id::GpuFaultLost)),
-        Level::Fail,
+        CheckStatus::Fail,
         "gpu.fault.lost happened",
     ),
     (
         Id::GpuFabric,
         |node| node.facts.gpus.fabric_faults.push(warning(Id::GpuFabric)),
-        Level::Fail,
+        CheckStatus::Fail,
         "gpu.fabric happened",
     ),
     (
         Id::GpuFabric,
         |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Ready),
-        Level::Ok,
+        CheckStatus::Ok,
         "ready",
     ),
     (
         Id::GpuFabric,
         |node| node.facts.gpus.gpus[3].fabric = Some(FabricState::Unsupported),
-        Level::Ok,
+        CheckStatus::Ok,
         "no NVSwitch",
     ),
     (
         Id::GpuBusy,
         |node| node.facts.gpus.gpus[1].memory_used = Some(40 << 30),
-        Level::Warn,
+        CheckStatus::Warn,
         "1 (40.0 GiB)",
     ),
     (
@@ -187,7 +172,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.gpus.gpus[1].memory_used = Some(40 << 30);
             node.facts.state.hami = Some(Hami::default());
         },
-        Level::Info,
+        CheckStatus::Info,
         "with HAMi",
     ),
     (
@@ -196,7 +181,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "64k".to_owned())].into();
             node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "64 KiB",
     ),
     (
@@ -205,29 +190,34 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let variables = [("CUDA_DEVICE_MEMORY_LIMIT_0".to_owned(), "40000m".to_owned())].into();
             node.facts.state.hami = Some(Hami { variables, ..Hami::default() });
         },
-        Level::Info,
+        CheckStatus::Info,
         "hooks CUDA",
     ),
-    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(64 << 20), Level::Warn, "64 MiB"),
-    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(4 << 30), Level::Warn, "recommended"),
-    (Id::Nofile, |node| node.facts.limits.nofile_hard = 4096, Level::Warn, "4096"),
+    (Id::ShmSize, |node| node.facts.limits.shm_total = Some(64 << 20), CheckStatus::Warn, "64 MiB"),
+    (
+        Id::ShmSize,
+        |node| node.facts.limits.shm_total = Some(4 << 30),
+        CheckStatus::Warn,
+        "recommended",
+    ),
+    (Id::Nofile, |node| node.facts.limits.nofile_hard = 4096, CheckStatus::Warn, "4096"),
     (
         Id::PidsLimit,
         |node| {
             node.facts.limits.pids_max = Some(4096);
             node.facts.limits.pids_current = Some(100);
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "may need 8000",
     ),
     (
         Id::MemoryLimit,
         |node| node.facts.limits.memory_limit = Some(64 << 30),
-        Level::Warn,
+        CheckStatus::Warn,
         "64 GiB",
     ),
-    (Id::CpuLimit, |node| node.facts.limits.cpus = 4, Level::Warn, "4 CPUs for 8 ranks"),
-    (Id::CpuLimit, |node| node.facts.limits.cpus = 1, Level::Info, "not known"),
+    (Id::CpuLimit, |node| node.facts.limits.cpus = 4, CheckStatus::Warn, "4 CPUs for 8 ranks"),
+    (Id::CpuLimit, |node| node.facts.limits.cpus = 1, CheckStatus::Info, "not known"),
     (
         Id::CpuLimit,
         |node| {
@@ -235,19 +225,19 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.limits.allowed = CpuList::read("3");
             node.facts.contract = one_of_mpirun();
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "(open-mpi) binds this command to CPU 3",
     ),
     (
         Id::DiskLogs,
         |node| node.facts.state.logs = Some(folder(1 << 20, 1 << 30)),
-        Level::Warn,
+        CheckStatus::Warn,
         "1 MiB",
     ),
     (
         Id::DiskLogs,
         |node| node.facts.state.logs = Some(folder(11 << 30, 1 << 50)),
-        Level::Ok,
+        CheckStatus::Ok,
         "11 GiB",
     ),
     (
@@ -256,7 +246,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let inodes_free = 3;
             node.facts.state.logs = Some(Folder { inodes_free, ..folder(1 << 40, 1 << 40) });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "3 of 1000 inodes",
     ),
     (
@@ -265,7 +255,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let problem = Some("read-only".to_owned());
             node.facts.state.logs = Some(Folder { problem, ..folder(1 << 40, 1 << 40) });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "read-only",
     ),
     (
@@ -273,34 +263,36 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
         |node| {
             let source = Text::same("the checkpoint's config.json");
             node.facts.state.late =
-                vec![Late { source, path: Some("/x".into()), after_millis: 1500 }];
+                vec![TimedOut { source, path: Some("/x".into()), after_millis: 1500 }];
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "within 1.5 s: the checkpoint's",
     ),
     (
         Id::SignalsTerm,
         |node| {
             let (name, command) = ("bash".to_owned(), "/bin/bash -c …".to_owned());
-            node.facts.state.deaf_shell = Some(DeafShell { name, command });
+            node.facts.state.non_forwarding_init = Some(NonForwardingInit { name, command });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "PID 1 is bash (/bin/bash -c …)",
     ),
     (
         Id::ClockSync,
         |node| {
-            node.facts.state.clock = Some(Clock { unsynchronised: true, error_micros: 16_000_000 });
+            node.facts.state.clock =
+                Some(ClockState { unsynchronised: true, error_micros: 16_000_000 });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "not synchronised",
     ),
     (
         Id::ClockSync,
         |node| {
-            node.facts.state.clock = Some(Clock { unsynchronised: false, error_micros: 2_500_000 });
+            node.facts.state.clock =
+                Some(ClockState { unsynchronised: false, error_micros: 2_500_000 });
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "2.5 s",
     ),
     (
@@ -308,7 +300,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
         |node| {
             node.facts.environment.insert("NCCL_TIMEOUT".into(), "1800".into());
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "NCCL_TIMEOUT=1800",
     ),
     (
@@ -317,7 +309,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let problem = |code| WriteProblem { folder: "/logs".into(), code, user: 1000 };
             node.tried.write = Some(Err(problem(rustix::io::Errno::NOSPC.raw_os_error())));
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "No space left",
     ),
     (
@@ -326,7 +318,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let used = UsedFolder { by: "HF_HOME".into(), folder: folder(1 << 20, 1 << 30) };
             node.facts.state.folders = vec![used];
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "HF_HOME: 1 MiB are free",
     ),
     (
@@ -335,7 +327,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let used = UsedFolder { by: "TMPDIR".into(), folder: folder(1 << 40, 1 << 41) };
             node.facts.state.folders = vec![used];
         },
-        Level::Ok,
+        CheckStatus::Ok,
         "1 TiB",
     ),
     (
@@ -344,43 +336,53 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             let left = |name: &str| Leftover { name: name.into(), bytes: 3 << 20, uid: 1000 };
             node.facts.state.leftovers = vec![left("nccl-abc"), left("torch_7_1"), left("sem.x")];
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "3 leftover files of ended processes take 9 MiB in /dev/shm, owner 1000",
     ),
-    (Id::StackSize, |node| node.facts.limits.stack_unlimited = true, Level::Warn, "2 MiB"),
+    (Id::StackSize, |node| node.facts.limits.stack_unlimited = true, CheckStatus::Warn, "2 MiB"),
     (
         Id::StackSize,
         |node| {
             node.facts.limits.stack_unlimited = true;
             node.facts.gpus.visible.clear();
         },
-        Level::Info,
+        CheckStatus::Info,
         "unlimited",
     ),
-    (Id::PidsLimit, |node| node.facts.limits.nproc_soft = Some(4096), Level::Warn, "ulimit -u"),
+    (
+        Id::PidsLimit,
+        |node| node.facts.limits.nproc_soft = Some(4096),
+        CheckStatus::Warn,
+        "ulimit -u",
+    ),
     (
         Id::MemoryLimit,
         |node| node.facts.limits.address_space = Some(8 << 30),
-        Level::Warn,
+        CheckStatus::Warn,
         "ulimit -v",
     ),
     (
         Id::MemoryLimit,
         |node| node.facts.limits.overcommit = Some(2),
-        Level::Warn,
+        CheckStatus::Warn,
         "overcommit_memory=2",
     ),
-    (Id::MemoryLimit, |node| node.facts.limits.overcommit = Some(1), Level::Ok, "no cgroup limit"),
+    (
+        Id::MemoryLimit,
+        |node| node.facts.limits.overcommit = Some(1),
+        CheckStatus::Ok,
+        "no cgroup limit",
+    ),
     (
         Id::MemoryLimit,
         |node| node.facts.limits.swap_total = Some(8 << 30),
-        Level::Ok,
+        CheckStatus::Ok,
         "8 GiB of swap",
     ),
     (
         Id::NumaCalls,
         |node| node.facts.state.numa_blocked = Some(true),
-        Level::Info,
+        CheckStatus::Info,
         "2.23 to 2.26.4",
     ),
     (
@@ -389,7 +391,7 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.state.numa_blocked = Some(true);
             set_nccl(node, "2.25.1");
         },
-        Level::Warn,
+        CheckStatus::Warn,
         "NCCL 2.25.1 fails",
     ),
     (
@@ -399,36 +401,41 @@ const TABLE: &[(Id, Change, Level, &str)] = &[
             node.facts.environment.insert("NCCL_CUMEM_HOST_ENABLE".into(), "0".into());
             set_nccl(node, "2.25.1");
         },
-        Level::Info,
+        CheckStatus::Info,
         "forbids",
     ),
     (
         Id::CudaCompat,
         |node| set_compat(node, "560.35.03", "570.86.15", "NVIDIA H100"),
-        Level::Warn,
+        CheckStatus::Warn,
         "560.35.03 is no newer than the driver 570.86.15",
     ),
     (
         Id::CudaCompat,
         |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA GeForce RTX 4090"),
-        Level::Warn,
+        CheckStatus::Warn,
         "error 804",
     ),
     (
         Id::CudaCompat,
         |node| set_compat(node, "580.82.07", "570.86.15", "NVIDIA H100"),
-        Level::Info,
+        CheckStatus::Info,
         "libcuda 580.82.07",
     ),
-    (Id::PythonTorch, |node| node.facts.python.torch = None, Level::Warn, "no torch"),
-    (Id::PythonTorch, |node| node.facts.python.interpreter = None, Level::Fail, "no python"),
+    (Id::PythonTorch, |node| node.facts.python.torch = None, CheckStatus::Warn, "no torch"),
+    (Id::PythonTorch, |node| node.facts.python.interpreter = None, CheckStatus::Fail, "no python"),
     (
         Id::TorchAllreduce,
         |node| node.tried.torch = Some(Err(Text::same("it hangs"))),
-        Level::Fail,
+        CheckStatus::Fail,
         "it hangs",
     ),
-    (Id::TorchAllreduce, |node| node.tried.torch = Some(Ok(Text::same("fast"))), Level::Ok, "fast"),
+    (
+        Id::TorchAllreduce,
+        |node| node.tried.torch = Some(Ok(Text::same("fast"))),
+        CheckStatus::Ok,
+        "fast",
+    ),
 ];
 
 #[test]
@@ -449,7 +456,7 @@ fn findings_of_a_job_of_several_nodes() {
     let reach = Reach { peer, cause: Text::same("refused") };
     let mut node = Node::new(8).two_nodes(0);
     node.tried.port = Some(Err(busy));
-    assert_eq!(node.of(Id::PortFree).map(|found| found.0), Some(Level::Fail));
+    assert_eq!(node.of(Id::PortFree).map(|found| found.0), Some(CheckStatus::Fail));
     let mut node = Node::new(8).two_nodes(1);
     node.tried.reach = Some(Err(reach));
     node.facts.network.master = Some(MasterRoute {
@@ -459,9 +466,9 @@ fn findings_of_a_job_of_several_nodes() {
         interface: None,
         error: Some("NXDOMAIN".into()),
     });
-    assert_eq!(node.of(Id::MasterReach).map(|found| found.0), Some(Level::Warn));
+    assert_eq!(node.of(Id::MasterReach).map(|found| found.0), Some(CheckStatus::Warn));
     let (level, text) = node.of(Id::MasterResolve).expect("a check");
-    assert_eq!(level, Level::Warn);
+    assert_eq!(level, CheckStatus::Warn);
     assert!(text.contains("job-master-0") && text.contains("NXDOMAIN"), "{text}");
     let node = node.severity(Id::MasterResolve, Severity::Fail);
     assert_eq!(refusal(&node.checks()).map(|refusal| refusal.verdict), Some(Verdict::MasterName));
@@ -470,21 +477,21 @@ fn findings_of_a_job_of_several_nodes() {
 #[test]
 fn rdma_that_was_required_and_locked_memory() {
     let mut node = Node::new(8).two_nodes(1);
-    node.facts.hcas = vec![rail("mlx5_0", false), rail("mlx5_1", false)];
+    node.facts.hcas = vec![rail("mlx5_0", 400.0, false), rail("mlx5_1", 400.0, false)];
     let (level, text) = node.of(Id::RdmaPorts).expect("a check");
-    assert_eq!(level, Level::Warn, "{text}");
+    assert_eq!(level, CheckStatus::Warn, "{text}");
     node.settings.rdma = flag(Rdma::Required, "--rdma");
     let (level, text) = node.of(Id::RdmaPorts).expect("a check");
-    assert_eq!(level, Level::Fail, "{text}");
+    assert_eq!(level, CheckStatus::Fail, "{text}");
 
     let mut node = Node::new(8).two_nodes(1);
-    node.facts.hcas = vec![rail("mlx5_0", true), rail("mlx5_1", true)];
+    node.facts.hcas = vec![rail("mlx5_0", 400.0, true), rail("mlx5_1", 400.0, true)];
     node.facts.limits.memlock = Some(8 << 20);
-    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Warn));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Warn));
     node.settings.rdma = flag(Rdma::Required, "--rdma");
-    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Fail));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Fail));
     node.facts.limits.ipc_lock = true;
-    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Ok));
 }
 
 #[test]
@@ -501,7 +508,7 @@ fn the_user_decides_what_a_finding_does() {
     // A rule of thumb never refuses.
     let mut node = Node::new(8).severity(Id::ShmSize, Severity::Fail);
     node.facts.limits.shm_total = Some(4 << 30);
-    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(Level::Warn));
+    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(CheckStatus::Warn));
 }
 
 #[test]
@@ -509,7 +516,7 @@ fn one_rank_needs_no_shared_memory() {
     let mut node = Node::new(8);
     node.facts.limits.shm_total = Some(64 << 20);
     node.settings.nproc_per_node = flag(Nproc::Count(1), "--nproc-per-node");
-    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::ShmSize).map(|found| found.0), Some(CheckStatus::Ok));
 }
 
 #[test]
@@ -532,7 +539,7 @@ fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
         node.tried.write = Some(Err(WriteProblem { folder: "/logs".into(), code, user: 1000 }));
         let checks = node.checks();
         let logs = checks.iter().find(|check| check.id == Id::DiskLogs).expect("the check");
-        assert_eq!(logs.severity, Level::Warn);
+        assert_eq!(logs.severity, CheckStatus::Warn);
         assert!(logs.hint.en.contains(hint), "{code}: {}", logs.hint.en);
     }
 }
@@ -540,16 +547,16 @@ fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
 #[test]
 fn gpudirect_matters_between_nodes_with_gpus_and_hcas() {
     let mut node = Node::new(8).two_nodes(1);
-    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(Level::Ok));
-    node.facts.hcas = vec![rail("mlx5_0", true)];
+    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(CheckStatus::Ok));
+    node.facts.hcas = vec![rail("mlx5_0", 400.0, true)];
     let (level, text) = node.of(Id::RdmaGpudirect).expect("a check");
-    assert_eq!(level, Level::Warn);
+    assert_eq!(level, CheckStatus::Warn);
     assert!(text.contains("nvidia_peermem"), "{text}");
     node.facts.state.gpudirect = Some("dma-buf".into());
-    assert_eq!(node.of(Id::RdmaGpudirect), Some((Level::Ok, "by dma-buf".into())));
+    assert_eq!(node.of(Id::RdmaGpudirect), Some((CheckStatus::Ok, "by dma-buf".into())));
     node.facts.state.gpudirect = None;
-    node.facts.hcas = vec![rail("mlx5_0", false)];
-    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(Level::Ok));
+    node.facts.hcas = vec![rail("mlx5_0", 400.0, false)];
+    assert_eq!(node.of(Id::RdmaGpudirect).map(|found| found.0), Some(CheckStatus::Ok));
 }
 
 #[test]
@@ -558,12 +565,12 @@ fn a_proxy_must_leave_the_master_out_and_its_value_is_not_shown() {
     let proxy = "http://user:hunter2@proxy:3128".to_owned();
     node.facts.environment.insert("HTTPS_PROXY".into(), proxy.clone());
     let (level, text) = node.of(Id::EnvProxy).expect("a check");
-    assert_eq!(level, Level::Warn);
+    assert_eq!(level, CheckStatus::Warn);
     assert!(text.contains("HTTPS_PROXY") && text.contains("10.0.0.1"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
     node.facts.environment.insert("no_proxy".into(), "10.0.0.0/8".into());
-    assert_eq!(node.of(Id::EnvProxy).map(|found| found.0), Some(Level::Ok));
+    assert_eq!(node.of(Id::EnvProxy).map(|found| found.0), Some(CheckStatus::Ok));
     let mut alone = Node::new(8);
     alone.facts.environment.insert("http_proxy".into(), proxy);
-    assert_eq!(alone.of(Id::EnvProxy).map(|found| found.0), Some(Level::Ok));
+    assert_eq!(alone.of(Id::EnvProxy).map(|found| found.0), Some(CheckStatus::Ok));
 }

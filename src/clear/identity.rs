@@ -1,14 +1,14 @@
-//! What a process is, told by the structure of its arguments.
+//! Recognises launchers, pythons and ranklaunch by the structure of their arguments.
 //!
-//! Never by text: `vim train.py`, `grep train.py` and `sh -c 'python train.py'`
-//! hold the same characters as the job does. Only an interpreter whose own
-//! script argument is the file, or a launcher whose program is, counts.
+//! Text is no proof: `vim train.py`, `grep train.py` and `sh -c 'python train.py'` contain the
+//! same words. Only an interpreter whose script is the job's file, or a launcher whose program
+//! is, counts.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::host::{Host, normal};
-use crate::launchers::{self, Launcher, PythonProgram, Target};
+use crate::launchers::{self, Launcher, ProgramPosition, PythonProgram};
 use crate::procfs::{as_path, basename};
 
 /// The program of the job, as [`crate::clear::Request`] names it.
@@ -19,7 +19,7 @@ pub(super) struct Wanted<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProgramKind {
     /// torchrun, accelerate, deepspeed; `wanted` when its program is the job's.
     Launcher {
         wanted: bool,
@@ -32,17 +32,17 @@ pub(super) enum Kind {
     Other,
 }
 
-pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) -> Kind {
-    let Some(first) = argv.first() else { return Kind::Other };
+pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) -> ProgramKind {
+    let Some(first) = argv.first() else { return ProgramKind::Other };
     if basename(first) == b"ranklaunch" {
-        return Kind::Ranklaunch;
+        return ProgramKind::Ranklaunch;
     }
     if let Some((launcher, at)) = launchers::of_argv(argv) {
         let own = argv.get(at..).unwrap_or_default();
-        return Kind::Launcher { wanted: launches(host, pid, launcher, own, wanted) };
+        return ProgramKind::Launcher { wanted: launches(host, pid, launcher, own, wanted) };
     }
     if !launchers::is_python(first) {
-        return Kind::Other;
+        return ProgramKind::Other;
     }
     let run = launchers::python_program(argv.get(1..).unwrap_or_default());
     let wanted = match run.map(|run| run.program) {
@@ -50,12 +50,12 @@ pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) 
         Some(PythonProgram::Script(script)) => is_script(host, pid, script, wanted),
         None => false,
     };
-    Kind::Python { wanted }
+    ProgramKind::Python { wanted }
 }
 
-/// Whether a launcher's program is the job's. Of launchers whose flags are in no table the
-/// program is the first argument that is one. What starts ranklaunch is known by that
-/// ranklaunch: it may be ours, and above us there is only a daemon of it.
+/// Whether a launcher's program is the job's. For a launcher whose flags are in no table, any
+/// argument that names the program counts. A launcher that starts ranklaunch does not count: it
+/// may be our own, of which only a daemon is above us.
 fn launches(
     host: &Host,
     pid: i32,
@@ -73,10 +73,12 @@ fn launches(
         });
     }
     match launcher.target(own) {
-        Some(Target::Script(at)) => {
+        Some(ProgramPosition::Script(at)) => {
             own.get(at).is_some_and(|word| is_script(host, pid, word, wanted))
         }
-        Some(Target::Module(at)) => own.get(at).is_some_and(|word| is_module(word, wanted)),
+        Some(ProgramPosition::Module(at)) => {
+            own.get(at).is_some_and(|word| is_module(word, wanted))
+        }
         None => false,
     }
 }
@@ -85,12 +87,11 @@ fn is_module(name: &[u8], wanted: Wanted<'_>) -> bool {
     wanted.module.is_some_and(|module| module.as_bytes() == name)
 }
 
-/// Whether an argument of `pid` names the job's script: the same file, or, when
-/// one of both has been deleted since, the same path.
+/// Whether an argument of `pid` names the job's script: the same file, or the same path if one
+/// of the two was deleted since.
 fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool {
     let Some(script) = wanted.script else { return false };
-    // The cheap test first: other names are other files but for links, which
-    // keep the name of the program that a person reads.
+    // Links keep the name of the program, so another file name is another script.
     let named = script
         .file_name()
         .is_some_and(|name| std::os::unix::ffi::OsStrExt::as_bytes(name) == basename(argument));
@@ -107,6 +108,7 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
         |path: &Path| std::fs::metadata(host.path(path)).ok().map(|file| (file.dev(), file.ino()));
     match (identity(&path), identity(script)) {
         (Some(one), Some(other)) => one == other,
+        // The path decides only if one of the two files is gone.
         _ => named && normal(&path) == normal(script),
     }
 }
@@ -134,8 +136,8 @@ mod tests {
         let host = Host::replayed(root, BTreeMap::new());
         let wanted =
             Wanted { script: Some(Path::new("/work/train.py")), module: Some("wan.train") };
-        let python = |wanted| Kind::Python { wanted };
-        let launcher = |wanted| Kind::Launcher { wanted };
+        let python = |wanted| ProgramKind::Python { wanted };
+        let launcher = |wanted| ProgramKind::Launcher { wanted };
         for (line, expected) in [
             ("python train.py --task t2v", python(true)),
             ("/opt/conda/bin/python3.11 -u -X dev ../work/./train.py", python(true)),
@@ -157,17 +159,17 @@ mod tests {
             ("timeout -k 30 1h torchrun --nproc-per-node 8 train.py", launcher(true)),
             ("uv run --with x -m torch.distributed.run train.py", launcher(true)),
             ("sudo -u me accelerate launch other.py train.py", launcher(false)),
-            // It waits for its python, which is found itself.
-            ("timeout 1h python train.py", Kind::Other),
-            ("uv run train.py", Kind::Other),
-            ("vim train.py", Kind::Other),
-            ("grep train.py train.py", Kind::Other),
-            ("sh -c python train.py", Kind::Other),
-            ("tail -f train.py", Kind::Other),
-            ("/usr/local/bin/ranklaunch run -- train.py", Kind::Ranklaunch),
+            // Only waits for its python, which has its own match.
+            ("timeout 1h python train.py", ProgramKind::Other),
+            ("uv run train.py", ProgramKind::Other),
+            ("vim train.py", ProgramKind::Other),
+            ("grep train.py train.py", ProgramKind::Other),
+            ("sh -c python train.py", ProgramKind::Other),
+            ("tail -f train.py", ProgramKind::Other),
+            ("/usr/local/bin/ranklaunch run -- train.py", ProgramKind::Ranklaunch),
         ] {
             assert_eq!(kind(&host, 7, &argv(line), wanted), expected, "{line}");
         }
-        assert_eq!(kind(&host, 7, &[], wanted), Kind::Other);
+        assert_eq!(kind(&host, 7, &[], wanted), ProgramKind::Other);
     }
 }

@@ -1,7 +1,7 @@
-//! Ending what [`find`](mod@super::find) found stale: TERM, a wait, KILL, a wait.
+//! Ends the processes that [`find`](mod@super::find) found stale: TERM, a wait, KILL, a wait.
 //!
-//! A signal goes to the process that was found, and never to a stranger who got its
-//! pid since (see [`crate::signal`]).
+//! A signal goes only to the process that was found, never to another one that got its pid since
+//! (see [`crate::signal`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::find::{Sessions, find_among};
-use super::{ClearReport, Found, Request};
+use super::find::find_among;
+use super::spread::Sessions;
+use super::{ClearReport, Request, StaleProcess};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs;
@@ -20,20 +21,19 @@ use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// How long one wait may last before the scan is repeated: a process that forks
-/// while it ends adds to the list.
+/// The scan is repeated at this interval, since a process may fork while it ends.
 const ROUND: Duration = Duration::from_millis(250);
 
-/// How long TERM may take before a line says that something is waited for.
+/// If processes need longer than this after TERM, a line names them.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Finds, and ends what the mode ends. `progress` hears of each process once it is gone; what is
-/// left alone is in the report and told by whoever asked.
+/// Finds stale processes and ends those that the mode allows. Calls `progress` for each process
+/// that has ended. Processes that are left alone are in the report, which the caller prints.
 ///
 /// # Errors
 /// `Verdict::Stale` with every process that outlived KILL, its state and the
 /// kernel function that holds it.
-pub fn clear(
+pub(crate) fn clear(
     host: &Host,
     request: &Request,
     progress: &mut dyn FnMut(Text),
@@ -83,7 +83,7 @@ pub fn clear(
     let left = targets.living(host);
     let gone = |(pid, _): &&(i32, u64)| !left.contains(pid);
     let ended: Vec<i32> = targets.all.keys().filter(gone).map(|(pid, _)| *pid).collect();
-    // Those that came while the others ended are part of what was found.
+    // Include processes that appeared while the others ended.
     for target in targets.all.values().map(|target| &target.found) {
         if !found.iter().any(|one| (one.pid, one.start_ticks) == (target.pid, target.start_ticks)) {
             found.push(target.clone());
@@ -97,20 +97,27 @@ pub fn clear(
 
 #[derive(Default)]
 struct Targets {
-    /// By pid and start time; None where the kernel has no process handles.
+    /// By pid and start time.
     all: BTreeMap<(i32, u64), Target>,
 }
 
 struct Target {
+    /// None if the kernel has no process handles.
     handle: Option<OwnedFd>,
-    found: Found,
+    found: StaleProcess,
     refused: Option<Errno>,
-    /// Its end was told.
+    /// Its end was reported.
     told: bool,
 }
 
 impl Targets {
-    fn add(&mut self, host: &Host, found: &[Found], mode: StaleMode, sessions: &mut Sessions) {
+    fn add(
+        &mut self,
+        host: &Host,
+        found: &[StaleProcess],
+        mode: StaleMode,
+        sessions: &mut Sessions,
+    ) {
         for one in found.iter().filter(|one| one.is_ended_by(mode)) {
             let key = (one.pid, one.start_ticks);
             if self.all.contains_key(&key) {
@@ -118,13 +125,13 @@ impl Targets {
             }
             let Some(pid) = Pid::from_raw(one.pid) else { continue };
             let Ok(handle) = signal::handle(pid) else { continue };
-            // After the handle: a reused pid shows another start time.
+            // Read after the handle is open: a reused pid shows another start time.
             let Some(now) = procfs::stat(host, one.pid) else { continue };
             if now.start_ticks != one.start_ticks || now.is_dead() {
                 continue;
             }
-            // Only a session that one of them leads is theirs for certain; the
-            // session of a login shell is shared with the person at it.
+            // Only a session that one of them leads is certainly theirs. A login shell's session
+            // is shared with its user.
             if now.session == now.pid {
                 sessions.insert(now.session, now.start_ticks);
             }
@@ -145,13 +152,13 @@ impl Targets {
             };
             target.refused = send(signal).err().filter(|errno| *errno != Errno::SRCH);
             if signal == Signal::TERM {
-                // A stopped process sees no TERM before it goes on.
+                // A stopped process receives TERM only after CONT.
                 let _ = send(Signal::CONT);
             }
         }
     }
 
-    /// Says of each that is gone that it was ended, once.
+    /// Reports each ended process once.
     fn tell(&mut self, host: &Host, progress: &mut dyn FnMut(Text)) {
         for ((pid, start_ticks), target) in &mut self.all {
             if !target.told && !procfs::is_alive(host, *pid, *start_ticks) {
@@ -169,7 +176,7 @@ impl Targets {
             .collect()
     }
 
-    /// Until all have ended (a zombie has) or the deadline.
+    /// Waits until all have ended (a zombie counts as ended) or the deadline.
     fn wait(&self, host: &Host, deadline: Instant) {
         loop {
             let living: Vec<&Target> = self
@@ -182,8 +189,8 @@ impl Targets {
             if living.is_empty() || left.is_zero() {
                 return;
             }
-            // A handle becomes readable when its process ends. Where one lacks,
-            // looking again now and then takes its place.
+            // A handle becomes readable when its process ends. Without a handle the process is
+            // polled.
             let mut handles: Vec<PollFd<'_>> = living
                 .iter()
                 .filter_map(|target| target.handle.as_ref())
@@ -221,7 +228,7 @@ fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) ->
         )
     } else {
         text!(
-            "end them as the user who may, or launch beside them with --stale report",
+            "end them as a user that may signal them, or start beside them with --stale report",
             "请以有权限的用户结束这些进程，或用 --stale report 在其存在时继续启动"
         )
     };

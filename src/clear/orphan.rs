@@ -1,40 +1,42 @@
-//! Whether a rank's launcher is dead: the proof that it is left over.
+//! Proves that a rank is left over because its launcher is dead.
 //!
-//! Takes a process and the scan it stands in; gives the proof or what is missing for it. Being
-//! an orphan proves nothing by itself: `nohup python train.py &` leaves a healthy one when its
-//! shell ends. The proof has two halves.
+//! Takes a process and the scan that contains it; gives the proof, or what is missing for it.
+//! Being an orphan proves nothing by itself: `nohup python train.py &` leaves a healthy orphan
+//! when its shell ends. The proof has two halves.
 //!
 //! The first is a variable that a launcher gives its ranks, which the process did not get from
-//! us, from its adopter or from the container. How much it says depends on who sets it
-//! ([`Setter`]): a person types `LOCAL_RANK=0` to try a script, but never TORCHELASTIC_RUN_ID.
+//! us, from its adopter or from the container. Its weight depends on what sets it ([`Setter`]):
+//! users set `LOCAL_RANK=0` to try a script, but never TORCHELASTIC_RUN_ID.
 //!
-//! The second is that nobody who could have started it lives above it: its parent is PID 1 or a
-//! subreaper. Any other living parent is taken for its launcher. So is PID 1 where it is a
-//! launcher or a python, which may have started ranks itself, and where it is a shell whose
-//! session the process shares, if only a variable that anyone sets speaks against that.
+//! The second is that no living ancestor could have started it: its parent is PID 1 or a
+//! subreaper. Any other living parent counts as its launcher. So does PID 1 if it is a launcher
+//! or a python, which may have started ranks itself. PID 1 also counts if it is a shell in the
+//! session of the process and the variable is one that anyone sets.
 //!
-//! An init that starts one program (tini, dumb-init) is not taken for an adopter of that program.
+//! An init that starts one program (tini, dumb-init) is the parent of that program, not its
+//! adopter.
 
 use std::collections::BTreeMap;
 
-use super::identity::Kind;
+use super::identity::ProgramKind;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs::{self, Process};
 use crate::text;
 
-/// Who gives a process its rank's variable.
+/// What sets the variable of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setter {
     /// A python launcher, for each process that it starts itself.
     Launcher,
-    /// An MPI or a scheduler for a step; a shell of that step hands it on to what a person starts.
+    /// MPI or a scheduler, for a step. A shell of that step passes it to commands that a user
+    /// types.
     Step,
-    /// Launchers, platforms, wrapper scripts and people.
+    /// Launchers, platforms, wrapper scripts and users.
     Anyone,
 }
 
-/// Variables that only ranks have, those of the most weight first.
+/// Variables of ranks, strongest proof first.
 const RANK_VARIABLES: &[(&str, Setter)] = &[
     // torchrun, and accelerate through it.
     ("TORCHELASTIC_RUN_ID", Setter::Launcher),
@@ -54,7 +56,8 @@ const RANK_VARIABLES: &[(&str, Setter)] = &[
 const INITS_OF_ONE: [&[u8]; 5] =
     [b"tini", b"docker-init", b"dumb-init", b"catatonit", b"ranklaunch"];
 
-/// Subreapers beside PID 1 that are known to start no ranks. (/proc does not show who is one.)
+/// Known subreapers beside PID 1 that start no ranks. (/proc does not show which processes are
+/// subreapers.)
 const SUBREAPERS: [&[u8]; 4] = [b"systemd", b"tini", b"docker-init", b"catatonit"];
 
 const SHELLS: [&[u8]; 7] = [b"sh", b"bash", b"dash", b"zsh", b"ksh", b"ash", b"fish"];
@@ -66,14 +69,14 @@ pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
     SHELLS.contains(&name) || SHELLS.contains(&comm)
 }
 
-/// What is known of the processes around.
+/// What the proof needs to know about the other processes.
 pub(super) struct Around<'a> {
     pub(super) host: &'a Host,
     pub(super) all: &'a BTreeMap<i32, Process>,
-    /// Whether a pid is us or above us.
+    /// Whether a pid is ourselves or an ancestor.
     pub(super) ours: &'a dyn Fn(i32) -> bool,
     /// What kind of process a pid is.
-    pub(super) kind: &'a dyn Fn(i32) -> Kind,
+    pub(super) kind: &'a dyn Fn(i32) -> ProgramKind,
 }
 
 impl Around<'_> {
@@ -117,8 +120,8 @@ impl Around<'_> {
         ))
     }
 
-    /// The weightiest variable that says that this is a rank. One that we have as well is our
-    /// surroundings', and says nothing.
+    /// The strongest variable that shows that this is a rank. A variable that we have as well
+    /// comes from our surroundings and proves nothing.
     fn evidence(&self, rank: &Process) -> Option<(&'static str, Vec<u8>, Setter)> {
         let environ = procfs::environ(self.host, rank.pid)?;
         RANK_VARIABLES.iter().find_map(|(name, setter)| {
@@ -134,18 +137,21 @@ impl Around<'_> {
         procfs::variable(&environ, name).map(<[u8]>::to_vec)
     }
 
-    /// Up through what the launcher started for this rank: same variable, same session, no
-    /// terminal. A tmux that a person began in a step has a session of its own.
+    /// The topmost process that the launcher started for this rank: same variable, same session,
+    /// no terminal. A tmux that a user began in a step has its own session.
     fn top<'b>(&'b self, rank: &'b Process, name: &str, value: &[u8]) -> &'b Process {
         let mut top = rank;
-        // A pid that is used again could close a circle.
+        // A reused pid could form a cycle.
         for _ in 0..64 {
             let Some(parent) = self.all.get(&top.ppid) else { break };
             let of_the_rank = parent.pid > 1
                 && !(self.ours)(parent.pid)
                 && parent.session == top.session
                 && parent.terminal == 0
-                && !matches!((self.kind)(parent.pid), Kind::Launcher { .. } | Kind::Ranklaunch)
+                && !matches!(
+                    (self.kind)(parent.pid),
+                    ProgramKind::Launcher { .. } | ProgramKind::Ranklaunch
+                )
                 && self.variable(parent.pid, name).as_deref() == Some(value);
             if !of_the_rank {
                 break;
@@ -155,19 +161,19 @@ impl Around<'_> {
         top
     }
 
-    /// Who adopted it: PID 1 or a known subreaper. None: PID 1, which is hidden from us.
+    /// The adopter: PID 1 or a known subreaper. None: PID 1, hidden from us.
     fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {
-            // hidepid hides the processes of others, the host's init above all.
+            // hidepid hides processes of other users, such as the host's init.
             return if pid == 1 { Ok(None) } else { Err(still_running(pid, "?")) };
         };
         let name = shown(parent);
         let adopts = match (self.kind)(pid) {
-            Kind::Launcher { .. } | Kind::Python { .. } => false,
-            // Our own guard, or a `ranklaunch init` around all of this container.
-            Kind::Ranklaunch => (self.ours)(pid),
-            Kind::Other => pid == 1 || SUBREAPERS.contains(&parent.comm.as_slice()),
+            ProgramKind::Launcher { .. } | ProgramKind::Python { .. } => false,
+            // Our own guard, or a `ranklaunch init` around the whole container.
+            ProgramKind::Ranklaunch => (self.ours)(pid),
+            ProgramKind::Other => pid == 1 || SUBREAPERS.contains(&parent.comm.as_slice()),
         };
         if !adopts || self.is_python(pid) {
             return Err(still_running(pid, &name));
@@ -175,13 +181,13 @@ impl Around<'_> {
         Ok(Some(parent))
     }
 
-    /// setproctitle hides an interpreter in the arguments, not in the executable.
+    /// setproctitle changes the arguments of an interpreter, not its executable.
     fn is_python(&self, pid: i32) -> bool {
         procfs::exe(self.host, pid)
             .is_some_and(|exe| crate::launchers::is_python(exe.as_os_str().as_encoded_bytes()))
     }
 
-    /// Started to outlive its parent, or by a person at a terminal.
+    /// Refuses a process that was started to outlive its parent, or from a terminal.
     fn not_detached(&self, top: &Process, name: &str) -> Result<(), Text> {
         if top.terminal != 0 {
             return Err(text!(
@@ -191,15 +197,15 @@ impl Around<'_> {
         }
         if ignores_hangup(self.host, top.pid) {
             return Err(text!(
-                "it ignores SIGHUP as after nohup: it may be meant to run on by itself",
+                "it ignores SIGHUP as after nohup: it may be intended to go on by itself",
                 "它像 nohup 启动的进程那样忽略 SIGHUP：可能本来就要独立运行"
             ));
         }
         Ok(())
     }
 
-    /// Only who can be read can be known not to have handed the variable down; a host's init,
-    /// which is root's, has none.
+    /// Only an adopter whose environment can be read is known not to have passed the variable
+    /// on. A host's init, which belongs to root, never has one.
     fn can_be_asked(&self, adopter: Option<&Process>, name: &str) -> Result<(), Text> {
         const OF_HOSTS: [&[u8]; 2] = [b"systemd", b"init"];
         let known = adopter.is_some_and(|adopter| {
@@ -245,12 +251,13 @@ fn still_running(pid: i32, name: &str) -> Text {
     text!("its parent {pid} ({name}) is still running", "其父进程 {pid}（{name}）仍在运行")
 }
 
-/// The short name, with nothing in it that a terminal obeys.
+/// The short name with control characters escaped.
 pub(super) fn shown(process: &Process) -> String {
     String::from_utf8_lossy(&process.comm).escape_debug().to_string()
 }
 
-/// SIGHUP is ignored, as nohup(1) leaves it. A launcher that catches it hands the default on.
+/// SIGHUP is ignored, as nohup(1) sets it. The children of a launcher that catches it have the
+/// default again.
 fn ignores_hangup(host: &Host, pid: i32) -> bool {
     let Ok(status) = host.read(format!("/proc/{pid}/status")) else { return true };
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,29 +1,37 @@
-//! What ends along with a process that is ended: its children, theirs, and who shares a session
-//! that one of them made.
+//! Finds what ends together with a process: its descendants, and every process in a session that
+//! one of them created.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::find::{Judged, Search, Sessions, running};
 use super::orphan::is_shell;
-use super::{Fate, Rule};
+use super::scan::ProcessScan;
+use super::{Fate, HeldResource, StaleRule};
 use crate::lang::Text;
 use crate::procfs::{self, Process};
 use crate::text;
 
-/// Where ending begins.
+/// Sessions of stale trees, each with the start time of its leader. The kernel
+/// does not give a session's number to a new process while it has members, so
+/// another leader means that the session has ended.
+pub(super) type Sessions = BTreeMap<i32, u64>;
+
+/// Fates by pid.
+pub(super) type Fates = BTreeMap<i32, (StaleRule, Vec<HeldResource>, Fate)>;
+
+/// The roots of the trees to end.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    /// Each with the reason, which is told of a root that no rule has matched.
+pub(super) struct DoomedTrees {
+    /// Each with its reason, which is printed for a root that no rule matched.
     pub(super) roots: BTreeMap<i32, Text>,
-    /// Known from an earlier look.
+    /// Known from an earlier scan.
     pub(super) sessions: Sessions,
 }
 
-impl Search<'_> {
-    /// Data loaders, helpers, whatever a rank or a launcher started: one walk over all
-    /// processes, whatever number of roots there is.
-    pub(super) fn spread(&self, judged: &mut Judged, tree: Tree, fate: fn(Text) -> Fate) {
-        let Tree { roots, mut sessions } = tree;
+impl ProcessScan<'_> {
+    /// Adds data loaders, helpers and everything else that a rank or a launcher started, in one
+    /// walk over all processes.
+    pub(super) fn spread(&self, fates: &mut Fates, tree: DoomedTrees, fate: fn(Text) -> Fate) {
+        let DoomedTrees { roots, mut sessions } = tree;
         let all = self.all;
         let mut root_of: BTreeMap<i32, i32> = roots.keys().map(|pid| (*pid, *pid)).collect();
         let pids: Vec<i32> = roots.keys().copied().collect();
@@ -57,15 +65,16 @@ impl Search<'_> {
         for (pid, root) in root_of {
             let Some(process) = all.get(&pid).filter(|_| !ours.contains(&pid)) else { continue };
             if of_persons.contains(&process.session) && process.terminal != 0 {
-                let why = text!("a person's shell has this terminal", "该终端属于某个用户的 shell");
-                judged.insert(pid, (Rule::PartOf { root }, Vec::new(), Fate::Spared(why)));
+                let why =
+                    text!("an interactive shell uses this terminal", "该终端正由交互式 shell 使用");
+                fates.insert(pid, (StaleRule::PartOf { root }, Vec::new(), Fate::Spared(why)));
             } else {
-                self.add(judged, process, root, roots.get(&pid), fate);
+                self.add(fates, process, root, roots.get(&pid), fate);
             }
         }
     }
 
-    /// Ourselves, what is above us and what we started.
+    /// Ourselves, our ancestors and our descendants.
     fn own_tree(&self) -> BTreeSet<i32> {
         let own = self.own.pid;
         let below = procfs::descendants_in(self.all, &[own]).into_iter().map(|one| one.pid);
@@ -74,7 +83,7 @@ impl Search<'_> {
 
     fn add(
         &self,
-        judged: &mut Judged,
+        fates: &mut Fates,
         process: &Process,
         root: i32,
         why: Option<&Text>,
@@ -86,24 +95,25 @@ impl Search<'_> {
         }
         let with_the_tree = || text!("it ends with that tree", "它随该进程树一同结束");
         let part = fate(why.cloned().unwrap_or_else(with_the_tree));
-        match (judged.get(&pid).map(|(_, _, known)| known), &part) {
-            // Its own rule has said it.
+        match (fates.get(&pid).map(|(_, _, known)| known), &part) {
+            // Its own rule has already decided.
             (Some(Fate::Leftover(_)), _) | (Some(Fate::Forced(_)), Fate::Forced(_)) => return,
             _ => {}
         }
         let marker = self.marker(pid).filter(|marker| marker.alive);
         let fate = match (&part, self.foreign(pid), marker) {
             (_, Some(why), _) => Fate::Spared(why),
-            // Under force the job of that ranklaunch is what is ended.
+            // `force` ends the job of that ranklaunch, so its agent protects it only under
+            // `kill`.
             (Fate::Leftover(_), None, Some(marker)) => Fate::Spared(running(marker.agent)),
             _ => part,
         };
-        let (rule, holds) = match judged.remove(&pid) {
+        let (rule, holds) = match fates.remove(&pid) {
             Some((rule, holds, _)) => (rule, holds),
-            None if why.is_some() => (Rule::Launcher, Vec::new()),
-            None => (Rule::PartOf { root }, Vec::new()),
+            None if why.is_some() => (StaleRule::Launcher, Vec::new()),
+            None => (StaleRule::PartOf { root }, Vec::new()),
         };
-        judged.insert(pid, (rule, holds, fate));
+        fates.insert(pid, (rule, holds, fate));
     }
 
     /// A shell that leads a session at a terminal.
@@ -113,4 +123,11 @@ impl Search<'_> {
             is_shell(&argv, &process.comm)
         }
     }
+}
+
+pub(super) fn running(agent: i32) -> Text {
+    text!(
+        "its job is running: ranklaunch {agent} is still running",
+        "所属任务仍在运行：ranklaunch {agent} 仍在运行"
+    )
 }

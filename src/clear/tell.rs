@@ -1,57 +1,58 @@
-//! What was found, in words: who it is, which rule matched, why it has its fate.
+//! Words for a process that was found: its identity, the rule that matched, the reason for its
+//! fate.
 
 use std::time::Duration;
 
-use super::{Fate, Found, Held, Rule};
+use super::{Fate, HeldResource, StaleProcess, StaleRule};
 use crate::lang::Text;
 use crate::settings::StaleMode;
 use crate::text;
 
-impl Rule {
-    pub fn text(&self) -> Text {
+impl StaleRule {
+    pub(crate) fn text(&self) -> Text {
         match self {
-            Rule::Program => text!("runs this job's script", "运行的正是本任务的脚本"),
-            Rule::Launcher => text!("launches this job's script", "正在启动本任务的脚本"),
-            Rule::Marker { job } => {
+            StaleRule::Program => text!("runs this job's script", "运行的正是本任务的脚本"),
+            StaleRule::Launcher => text!("launches this job's script", "正在启动本任务的脚本"),
+            StaleRule::Marker { job } => {
                 let marker = super::MARKER;
                 text!("carries {marker} of job {job}", "带有任务 {job} 的 {marker} 标记")
             }
-            Rule::PartOf { root } => {
+            StaleRule::PartOf { root } => {
                 text!("belongs to the process tree of {root}", "属于进程 {root} 的进程树")
             }
-            Rule::Holds => text!("is in the way", "占用所需资源"),
+            StaleRule::Holds => text!("holds what this job needs", "占用所需资源"),
         }
     }
 
-    /// For programs.
-    pub fn id(&self) -> &'static str {
+    /// The id in JSON output.
+    pub(crate) fn id(&self) -> &'static str {
         match self {
-            Rule::Program => "program",
-            Rule::Launcher => "launcher",
-            Rule::Marker { .. } => "marker",
-            Rule::PartOf { .. } => "tree",
-            Rule::Holds => "holds",
+            StaleRule::Program => "program",
+            StaleRule::Launcher => "launcher",
+            StaleRule::Marker { .. } => "marker",
+            StaleRule::PartOf { .. } => "tree",
+            StaleRule::Holds => "holds",
         }
     }
 }
 
-impl Held {
+impl HeldResource {
     fn text(self) -> Text {
         match self {
-            Held::Gpu(minor) => {
+            HeldResource::Gpu(minor) => {
                 text!("has /dev/nvidia{minor} open", "打开着 /dev/nvidia{minor}")
             }
-            Held::Port(port) => {
+            HeldResource::Port(port) => {
                 text!("listens on master port {port}", "正在监听 Master 端口 {port}")
             }
         }
     }
 }
 
-impl Found {
+impl StaleProcess {
     /// Pid, command, age and parent.
-    pub fn identity(&self) -> Text {
-        let Found { pid, command, .. } = self;
+    pub(crate) fn identity(&self) -> Text {
+        let StaleProcess { pid, command, .. } = self;
         let (parent, name) = (self.parent.pid, &self.parent.name);
         let name = if name.is_empty() { String::new() } else { format!(" {name}") };
         match self.age.map(shown_age) {
@@ -67,17 +68,17 @@ impl Found {
     }
 
     /// The rule, what it holds, and why it has its fate.
-    pub fn reason(&self) -> Text {
+    pub(crate) fn reason(&self) -> Text {
         self.reason_with(self.holds.iter().map(|held| held.text()).collect())
     }
 
-    /// The same, where it was said already what it holds.
-    pub fn standing(&self) -> Text {
+    /// The same, without what it holds.
+    pub(crate) fn standing(&self) -> Text {
         self.reason_with(Vec::new())
     }
 
     fn reason_with(&self, holds: Vec<Text>) -> Text {
-        let rule = (self.rule != Rule::Holds).then(|| self.rule.text());
+        let rule = (self.rule != StaleRule::Holds).then(|| self.rule.text());
         let facts: Vec<Text> = rule.into_iter().chain(holds).collect();
         let why = self.why();
         if facts.is_empty() {
@@ -88,8 +89,8 @@ impl Found {
         Text::new(format!("{en}: {}", why.en), format!("{zh}：{}", why.zh))
     }
 
-    /// One line, once it is gone.
-    pub fn ended(&self) -> Text {
+    /// One line, after it has ended.
+    pub(crate) fn ended(&self) -> Text {
         let Text { en, zh } = self.line(&text!("ended", "已终止"));
         match &self.fate {
             Fate::Forced(_) => text!("{en}; by --stale force", "{zh}；由 --stale force 终止"),
@@ -98,7 +99,7 @@ impl Found {
     }
 
     /// One line on a process that this mode leaves alone.
-    pub fn left_alone(&self, mode: StaleMode) -> Text {
+    pub(crate) fn left_alone(&self, mode: StaleMode) -> Text {
         let Text { en, zh } = self.line(&text!("left alone", "不处理"));
         match (&self.fate, mode) {
             (Fate::Leftover(_), StaleMode::Report) => {
@@ -120,8 +121,8 @@ impl Found {
     }
 }
 
-/// As people say it: `40 s`, `12 min`, `3 h`, `4 days`.
-pub fn shown_age(age: Duration) -> Text {
+/// A rounded age: `40 s`, `12 min`, `3 h`, `4 days`.
+pub(crate) fn shown_age(age: Duration) -> Text {
     let seconds = age.as_secs();
     match seconds {
         0..120 => text!("{seconds} s", "{seconds} 秒"),

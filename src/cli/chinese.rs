@@ -1,15 +1,15 @@
-//! The help and the manual page in Chinese.
+//! Translates the help and the manual page to Chinese.
 //!
-//! Owns a text for every command and every option, by their ids, and the words that clap writes
-//! itself. Takes the definition of the command line in English; gives it in Chinese. The
-//! definition stays in one place: nothing here says which options there are.
+//! Owns the Chinese text of every command and option, by their ids, and of clap's own words.
+//! Takes the English definition of the command line; gives it in Chinese. The options are
+//! defined only there.
 
 use clap::{Arg, Command};
 
 use super::line;
 use crate::columns::fold;
 
-/// By id; where one id stands for two things, with the command before it.
+/// By id; an id of two options has the command before it.
 pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("plan.format", "输出格式：供人阅读（text）、JSON（json），或可直接粘贴的 shell 命令（shell）"),
     ("plan.assume", "为另一个节点（而非本机）做计划：gpus=8，或 gpus=8,name=H100,memory=80GiB"),
@@ -24,75 +24,82 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("clean.dry_run", "只显示 --stale kill 与 --stale force 会结束哪些进程及原因，不发送信号"),
     ("clean.format", "输出格式：供人阅读的表格（text），或 JSON（json）"),
     ("wait.target", "主机名或地址加端口，例如 job-master-0:29500 或 [fd00::1]:29500"),
-    ("wait.timeout", "最长等待时间：90s、30m、1h30m，或秒数 [默认: 30m]"),
-    ("init.grace", "命令的遗留进程从收到 TERM 到被 KILL 的时间：10s、1m [默认: 5s]"),
+    ("wait.timeout", "最长等待时间：90s、30m、1h30m，或秒数 [默认：30m]"),
+    ("init.grace", "命令的遗留进程从收到 TERM 到被 KILL 的时间：10s、1m [默认：5s]"),
     ("init.command", "命令及其参数，写在 -- 之后"),
     ("lint.manifests", "要检查的清单文件；- 表示标准输入"),
     ("lint.format", "输出格式：供人阅读（text）、JSON（json），或 GitHub 工作流的注解（github）"),
     ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
-    ("explain.ids", "ID 与退出码，例如 gpu.count 或 86 [默认: 列出全部]"),
-    ("explain.format", "输出格式：供人阅读（text），或 JSON（json）"),
+    (
+        "explain.ids",
+        "同一任务的日志（文件、目录，- 表示标准输入），或 ID 与退出码，例如 gpu.count 或 86 [默认：列出全部 ID]",
+    ),
+    (
+        "explain.format",
+        "输出格式：供人阅读（text）、JSON（json），日志还可输出为 GitHub 工作流的注解（github）",
+    ),
+    ("explain.profile", "同时识别该配置文件 [[diagnose]] 中的故障"),
     ("profile show.name", "内置配置文件的名称，或 TOML 文件"),
     ("profile check.name", "内置配置文件的名称，或 TOML 文件"),
     ("install.folder", "目标目录；不存在时会自动创建"),
     ("completions.shell", "为哪种 shell 生成"),
     (
         "profile",
-        "从配置文件读取设置：内置配置文件的名称（wan22、taehv、zimdb）或 TOML 文件 [默认: 若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
+        "从配置文件读取设置：内置配置文件的名称（wan22、taehv、zimdb）或 TOML 文件 [默认：若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
     ),
     ("module", "运行 Python 模块而不是脚本，同 python -m"),
     (
         "engine",
-        "用什么启动各 rank：torchrun、accelerate、deepspeed、direct（由 ranklaunch 直接启动），或 command（任务自己的启动器，每个节点运行一次） [默认: torchrun]",
+        "用什么启动各 rank：torchrun、accelerate、deepspeed、direct（由 ranklaunch 直接启动），或 command（任务自己的启动器，每个节点运行一次） [默认：torchrun]",
     ),
-    ("python", "Python 解释器 [默认: conda 环境、virtualenv 或 PATH 中的解释器]"),
+    ("python", "Python 解释器 [默认：conda 环境、virtualenv 或 PATH 中的解释器]"),
     (
         "chdir",
-        "切换到该目录：相对路径（脚本、参数、启动引擎的文件、日志）均以此为起点；只有配置文件在切换之前查找 [默认: 启动 ranklaunch 时所在的目录]",
+        "切换到该目录：相对路径（脚本、参数、启动引擎的文件、日志）均以此为起点；只有配置文件在切换之前查找 [默认：启动 ranklaunch 时所在的目录]",
     ),
     ("conda_env", "使用该 conda 环境，无需事先激活"),
     ("env", "为各 rank 设置变量，覆盖容器中的同名变量；可重复使用"),
     ("interactive", "将终端交给唯一的 rank，以便使用 pdb"),
-    ("nnodes", "节点数 [默认: 由平台给出]"),
-    ("node_rank", "本节点的编号，从 0 开始 [默认: 由平台给出]"),
-    ("master_addr", "节点 0 的主机名或地址 [默认: 由平台给出]"),
-    ("master_port", "各 rank 在节点 0 上汇合的端口 [默认: 由平台给出，否则为 29500]"),
+    ("nnodes", "节点数 [默认：由平台给出]"),
+    ("node_rank", "本节点的编号，从 0 开始 [默认：由平台给出]"),
+    ("master_addr", "节点 0 的主机名或地址 [默认：由平台给出]"),
+    ("master_port", "各 rank 在节点 0 上会合的端口 [默认：由平台给出，否则为 29500]"),
     (
         "world_size_counts",
-        "没有其他变量可判断时，WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认: auto]",
+        "没有其他变量可判断时，WORLD_SIZE 表示什么：auto（自动判断）、nodes（节点数）或 processes（进程数） [默认：auto]",
     ),
-    ("rdzv", "torchrun 的 rendezvous 方式：static（rank 按节点顺序排列）或 c10d [默认: static]"),
+    ("rdzv", "torchrun 的 rendezvous 方式：static（rank 按节点顺序排列）或 c10d [默认：static]"),
     (
         "nested",
         "允许在 torchrun 或类似的启动器内运行：作为本节点上的独立任务启动，忽略外层启动器的变量",
     ),
     (
         "nproc_per_node",
-        "每个节点的进程数：auto（在 GPU 数量和布局允许的范围内取最大值）或具体数字 [默认: auto]",
+        "每个节点的进程数：auto（在 GPU 数量和布局允许的范围内取最大值）或具体数字 [默认：auto]",
     ),
     ("min_nproc", "每个节点的进程数少于该值时拒绝启动"),
-    ("device", "各 rank 的计算设备：auto、gpu 或 cpu [默认: auto]"),
+    ("device", "各 rank 的计算设备：auto、gpu 或 cpu [默认：auto]"),
     (
         "bind",
-        "rank 可以使用哪些 CPU：none（容器的全部 CPU）或 numa（其 GPU 所在 NUMA 节点的 CPU） [默认: none]",
+        "rank 可以使用哪些 CPU：none（容器的全部 CPU）或 numa（其 GPU 所在 NUMA 节点的 CPU） [默认：none]",
     ),
     (
         "layout",
-        "各并行度与总进程数的关系：none、ulysses-world（Wan2.2）或 ulysses-ring（Wan2.1、HunyuanVideo） [默认: none]",
+        "各并行度与总进程数的关系：none、ulysses-world（Wan2.2）或 ulysses-ring（Wan2.1、HunyuanVideo） [默认：none]",
     ),
     ("heads", "模型的注意力头数，必须能被 ulysses 并行度整除"),
     (
         "stale",
-        "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认: kill]",
+        "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认：kill]",
     ),
-    ("muster", "启动前各节点是否商定同一计划：auto、off 或 required [默认: auto]"),
-    ("muster_port", "集结时使用节点 0 的该端口 [默认: Master 端口，即 --master-port]"),
-    ("wait_timeout", "等待节点 0 和其他节点的最长时间：90s、30m、1h30m [默认: 30m]"),
-    ("rdma", "RDMA：auto（可用则用）、required（不可用则拒绝启动）或 off [默认: auto]"),
-    ("probe", "查询 GPU 驱动的方式：auto、file、memfd、nvidia-smi 或 off [默认: auto]"),
+    ("muster", "启动前各节点是否商定同一计划：auto、off 或 required [默认：auto]"),
+    ("muster_port", "集结时使用节点 0 的该端口 [默认：Master 端口，即 --master-port]"),
+    ("wait_timeout", "等待节点 0 和其他节点的最长时间：90s、30m、1h30m [默认：30m]"),
+    ("rdma", "RDMA：auto（可用则用）、required（不可用则拒绝启动）或 off [默认：auto]"),
+    ("probe", "查询 GPU 驱动的方式：auto、file、memfd、nvidia-smi 或 off [默认：auto]"),
     (
         "deadline",
-        "每项节点信息查询（驱动、文件系统、域名解析）的超时：10s、2m [默认: 驱动 60s，文件 30s]",
+        "每项节点信息查询（驱动、文件系统、域名解析）的超时：10s、2m [默认：驱动 60s，文件 30s]",
     ),
     (
         "severity",
@@ -100,19 +107,24 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ),
     (
         "grace",
-        "宽限期，即从第一次 TERM 到最后一次 KILL 的时间 [默认: 略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
+        "宽限期，即从第一次 TERM 到最后一次 KILL 的时间 [默认：略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
     ),
-    ("max_restarts", "所有节点一起重启的最多次数 [默认: 0]"),
+    ("max_restarts", "所有节点一起重启的最多次数 [默认：0]"),
+    (
+        "retry_on",
+        "因该原因失败后仍重启，即使重启后结果相同；取结论中的 ID，例如 cuda_oom 或 rank.exit；可重复使用",
+    ),
+    ("no_retry_on", "因该原因失败后不再重启；可重复使用"),
     (
         "log_dir",
-        "日志目录 [默认: ./ranklaunch-logs，否则 $TMPDIR/ranklaunch-<uid>，否则 /tmp/ranklaunch-<uid>]",
+        "日志目录 [默认：./ranklaunch-logs，否则 $TMPDIR/ranklaunch-<uid>，否则 /tmp/ranklaunch-<uid>]",
     ),
-    ("log_cap_rank", "每个 rank 的输出最多占用的磁盘空间，例如 256MiB [默认: 256MiB]"),
-    ("log_cap_node", "本节点的输出最多占用的磁盘空间，例如 4GiB [默认: 4GiB]"),
-    ("console", "控制台显示哪些 rank 的输出：all、rank0、errors（仅 stderr）或 none [默认: all]"),
-    ("console_prefix", "控制台每行的前缀：rank 或 none [默认: rank]"),
-    ("termination_log", "同时将结论写入该文件 [默认: 若存在，则为 /dev/termination-log]"),
-    ("lang", "所有消息的语言：en 或 zh [默认: 取自 LC_ALL、LC_MESSAGES、LANG]"),
+    ("log_cap_rank", "每个 rank 的输出最多占用的磁盘空间，例如 256MiB [默认：256MiB]"),
+    ("log_cap_node", "本节点的输出最多占用的磁盘空间，例如 4GiB [默认：4GiB]"),
+    ("console", "控制台显示哪些 rank 的输出：all、rank0、errors（仅 stderr）或 none [默认：all]"),
+    ("console_prefix", "控制台每行的前缀：rank 或 none [默认：rank]"),
+    ("termination_log", "同时将结论写入该文件 [默认：若存在，则为 /dev/termination-log]"),
+    ("lang", "所有消息的语言：en 或 zh [默认：取自 LC_ALL、LC_MESSAGES、LANG]"),
     ("host_root", "从该目录而不是 / 读取本节点的文件（用于问题报告和测试）"),
     (
         "program",
@@ -120,7 +132,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// By the words that lead to it: what it does in one line, and the rest.
+/// By the words of the command: summary, then details.
 pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "",
@@ -156,8 +168,8 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ),
     (
         "explain",
-        "解释 ID 或退出码：含义与处理办法",
-        "每个检查项、拒绝启动、警告、结束原因和 lint 规则都有 ID，显示在消息中退出码之后的括号里。不带参数时列出全部 ID。",
+        "从日志中找出任务失败的根本原因，或解释 ID 与退出码",
+        "文件、日志目录或 -（标准输入）会作为同一任务的日志读取，无论任务由什么启动：torchrun、accelerate、Ray、Slurm、kubectl logs、kubectl describe；也支持 gzip 与 zstd。每个检查项、拒绝启动、警告、结束原因和 lint 规则都有 ID，显示在消息中退出码之后的括号里。不带参数时列出本程序的全部 ID。",
     ),
     ("profile", "列出、显示、新建或检查配置文件", ""),
     ("profile list", "列出 --profile 在此处能找到的配置文件及其位置", ""),
@@ -189,19 +201,19 @@ pub(super) const HEADINGS: &[(&str, &str)] = &[
 
 const AFTER: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";
 
-/// What clap writes itself, in its own order of appearance.
+/// clap's own words, in the order of appearance.
 const OF_CLAP: &[(&str, &str)] = &[
-    ("Usage: ", "用法: "),
+    ("Usage: ", "用法："),
     ("\n       ranklaunch", "\n      ranklaunch"),
     ("[OPTIONS]", "[选项]"),
     ("<COMMAND>", "<子命令>"),
     ("[COMMAND]", "[子命令]"),
-    ("\nCommands:\n", "\n子命令:\n"),
-    ("\nArguments:\n", "\n参数:\n"),
-    ("\nOptions:\n", "\n选项:\n"),
-    ("[default: ", "[默认: "),
-    ("[possible values: ", "[可选值: "),
-    ("Possible values:", "可选值:"),
+    ("\nCommands:\n", "\n子命令：\n"),
+    ("\nArguments:\n", "\n参数：\n"),
+    ("\nOptions:\n", "\n选项：\n"),
+    ("[default: ", "[默认："),
+    ("[possible values: ", "[可选值："),
+    ("Possible values:", "可选值："),
     ("Print help (see a summary with '-h')", "显示帮助（-h 为简略版）"),
     ("Print help (see more with '--help')", "显示帮助（--help 为完整版）"),
     ("Print help (see a summary with \\*(Aq\\-h\\*(Aq)", "显示帮助（\\-h 为简略版）"),
@@ -220,8 +232,8 @@ const OF_MAN: &[(&str, &str)] = &[
     ("\\fIsubcommands\\fR", "\\fI子命令\\fR"),
 ];
 
-/// The definition with Chinese texts, in lines of at most `wide` columns where help is shown:
-/// clap breaks lines at blanks only.
+/// The definition with Chinese texts. For help the lines are wrapped at `wide` columns, since
+/// clap wraps only at blanks.
 pub(super) fn command(line: Command, wide: Option<usize>) -> Command {
     let examples = line.get_after_help().map(ToString::to_string).unwrap_or_default();
     let examples = examples.split_once("Examples:").map_or("", |(_, examples)| examples);
@@ -268,12 +280,16 @@ pub(super) fn text_of(path: &str, id: &str) -> Option<&'static str> {
     of(&own).or_else(|| of(id))
 }
 
-/// What clap has rendered, with its own words in Chinese.
+/// clap's output, with its own words in Chinese.
 pub(super) fn help(rendered: &str) -> String {
-    replaced(rendered, OF_CLAP)
+    let translated = replaced(rendered, OF_CLAP);
+    // clap puts its own colon behind a heading.
+    HEADINGS.iter().fold(translated, |text, (_, heading)| {
+        text.replace(&format!("\n{heading}:\n"), &format!("\n{heading}：\n"))
+    })
 }
 
-/// The same of the manual page.
+/// The same for the manual page.
 pub(super) fn man(page: &str) -> String {
     replaced(&replaced(page, OF_MAN), OF_CLAP)
 }
@@ -282,7 +298,7 @@ fn replaced(text: &str, words: &[(&str, &str)]) -> String {
     words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Text in lines of at most `wide` columns.
+/// Wraps text at `wide` columns.
 fn broken(text: &str, wide: Option<usize>) -> String {
     let mut out = String::new();
     text.split('\n').for_each(|line| fold(&mut out, line, 0, wide));

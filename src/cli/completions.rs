@@ -1,7 +1,7 @@
-//! The completion scripts: what clap generates, with values and short descriptions.
+//! The completion scripts: clap's, with values and short descriptions.
 //!
-//! Takes the definition of the command line and the values that options take; gives a script.
-//! A profile is a name or a file, which clap cannot say, so that line is written here.
+//! Takes the definition of the command line and the allowed values; gives a script. A profile is
+//! a name or a file, which clap cannot express, so its line is replaced here.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use super::line::EXPLAINED;
 
-/// A description that a menu shows on one line.
+/// Longest description that fits on one line of a menu.
 const LONGEST: usize = 60;
 
 pub(super) fn script(
@@ -25,7 +25,7 @@ pub(super) fn script(
     with_files(shell, script, values, profiles).into_bytes()
 }
 
-/// The definition with values and short descriptions, also of all that is below it.
+/// The definition and its subcommands, with values and short descriptions.
 fn described(command: Command, values: &[(&str, Vec<String>)], profiles: &[&str]) -> Command {
     let about = command.get_about().map(|about| short(&about.to_string()));
     let command = match about {
@@ -78,7 +78,7 @@ fn short(help: &str) -> String {
     text
 }
 
-/// Profiles are completed to names and to files.
+/// Completes profiles to names and to files.
 fn with_files(
     shell: Shell,
     script: String,
@@ -98,7 +98,7 @@ fn with_files(
                 "_ranklaunch_profiles() {{\n    _alternative 'profiles:profile:({names})' \
                  'files:file:_files'\n}}\n\n_ranklaunch() {{"
             );
-            // What stands after -- is taken for a word before the subcommand.
+            // clap's script treats words after -- as words before the subcommand.
             let is_program = |line: &&str| line.starts_with("'::program -- ");
             let program = script.lines().find(is_program).map(|line| format!("{line}\n"));
             let script = match program {
@@ -110,11 +110,11 @@ fn with_files(
                 .replacen("_ranklaunch() {", &both, 1)
         }
         Shell::Fish => {
-            // The option whose value is being typed lacks it still, which argparse refuses.
+            // The option at the cursor still has no value, which fish's argparse refuses.
             let parse = "argparse -s (__fish_ranklaunch_global_optspecs) -- $cmd";
             let again = format!("{parse} 2>/dev/null\n    or {parse}[1..-2] 2>/dev/null\n");
             let script = script.replacen(&format!("{parse} 2>/dev/null\n"), &again, 1);
-            // clap's generator for fish knows no words, only options.
+            // clap's generator for fish completes only options, no words.
             let below = "complete -c ranklaunch -n \"__fish_ranklaunch_using_subcommand";
             let ids = values.iter().find(|(name, _)| *name == EXPLAINED);
             let ids = ids.map_or_else(String::new, |(_, ids)| ids.join(" "));

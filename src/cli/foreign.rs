@@ -1,25 +1,25 @@
-//! The options of other launchers, for people who bring their old command line.
+//! The table of other launchers' options, for users with an old command line.
 //!
-//! Takes an option's name; gives what it is here: one of ours where the meaning is the very
-//! same, else one sentence on how the same is had. A further option is one row.
+//! Takes an option's name; gives our option if the meaning is the same, else one sentence on
+//! what to do instead. A further option is one more row.
 
 use crate::lang::Text;
 use crate::text;
 
-/// What an option of another launcher is here.
+/// Our equivalent of another launcher's option.
 #[derive(Debug)]
 pub(super) enum Meaning {
-    /// One of ours under another name.
+    /// Our option of another name.
     Is(&'static str),
-    /// These words.
+    /// These words of our command line.
     Means(&'static [&'static str]),
     /// `HOST:PORT` of node 0.
     Endpoint,
-    /// Whose option it is, and what to do instead.
+    /// The other launcher, and what to do instead.
     Explained(&'static str, Text),
 }
 
-/// Options that mean what one of ours means.
+/// Options with the same meaning as one of ours.
 const SAME: &[(&str, &str)] = &[
     ("rdzv-backend", "rdzv"),
     ("nproc", "nproc-per-node"),
@@ -33,7 +33,7 @@ const SAME: &[(&str, &str)] = &[
     ("num-gpus", "nproc-per-node"),
 ];
 
-/// Options of torchrun that nothing here needs.
+/// Options of torchrun that are not needed here.
 const NEEDLESS: &[&str] = &[
     "rdzv-id",
     "role",
@@ -47,7 +47,7 @@ const NEEDLESS: &[&str] = &[
     "shutdown-timeout",
 ];
 
-/// Options that only `accelerate launch` can take.
+/// Options of `accelerate launch` only.
 const OF_ACCELERATE: &[&str] = &[
     "config-file",
     "mixed-precision",
@@ -65,7 +65,7 @@ const OF_ACCELERATE: &[&str] = &[
     "deepspeed-multinode-launcher",
 ];
 
-/// `name` without dashes in front, `-` for `_`.
+/// The meaning of `name`, which has no leading dashes and `-` in place of `_`.
 pub(super) fn meaning(name: &str) -> Option<Meaning> {
     if let Some((_, ours)) = SAME.iter().find(|(other, _)| *other == name) {
         return Some(Meaning::Is(ours));
@@ -162,7 +162,7 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
     })
 }
 
-/// What to type in place of a word that is a subcommand elsewhere.
+/// Our command in place of another program's subcommand.
 pub(super) fn subcommand(word: &str) -> Option<&'static str> {
     Some(match word {
         "launch" | "start" | "exec" => "run",

@@ -1,6 +1,6 @@
-//! The options and subcommands as clap's types, with the help that it shows of them.
+//! The options and subcommands as clap types, with the help texts.
 //!
-//! Every value is the raw text that was typed: `settings` says what it means.
+//! Every value is raw text; `settings` parses it.
 
 #![expect(
     rustdoc::broken_intra_doc_links,
@@ -13,11 +13,11 @@ use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// How the embedded probe was built (its glibc floor), where the build says so.
-pub const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
+/// How the embedded probe was built (its glibc floor), if the build gives it.
+pub(crate) const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
 
-/// The argument of `explain`, by its name in the list of values for completions.
-pub const EXPLAINED: &str = "ids";
+/// The argument of `explain`, by its name in the values for completions.
+pub(crate) const EXPLAINED: &str = "ids";
 
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
@@ -57,10 +57,13 @@ pub enum Command {
     /// their commands. Exits with 1 when something was found (parts that cannot be read are named
     /// but do not count), 64 when a manifest is not YAML.
     Lint(Lint),
-    /// Explain an id or an exit code: what it means and what to do
+    /// Name the root cause of a failed job from its logs, or explain an id or an exit code
     ///
-    /// Every check, refusal, warning, cause of an end and lint rule has an id, which messages show
-    /// in brackets behind the exit code. Without an argument all ids are listed.
+    /// A file, a folder of logs or - for standard input is read as the logs of one job, whatever
+    /// started it: torchrun, accelerate, Ray, Slurm, kubectl logs, kubectl describe; gzip and zstd
+    /// too. Every check, refusal, warning, cause of an end and lint rule has an id, which messages
+    /// show in brackets behind the exit code. Without an argument all ids of this program are
+    /// listed.
     Explain(Explain),
     /// List, show, create or check profiles
     Profile {
@@ -201,8 +204,8 @@ pub struct Lint {
     #[arg(value_name = "MANIFEST", required = true)]
     pub manifests: Vec<OsString>,
     /// How to print findings: as text, as JSON, or as annotations of a GitHub workflow
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LintFormat::Text)]
-    pub format: LintFormat,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = AnnotatedFormat::Text)]
+    pub format: AnnotatedFormat,
     /// Memory that a node can give to pods, such as 256Gi; pods that request more are reported
     #[arg(long, value_name = "SIZE")]
     pub node_memory: Option<OsString>,
@@ -213,19 +216,24 @@ pub struct Lint {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Explain {
-    /// Ids and exit codes, such as gpu.count or 86 [default: list all]
-    #[arg(value_name = "ID|CODE")]
+    /// Logs of one job (files, folders, - for standard input), or ids and exit codes such as
+    /// gpu.count or 86 [default: list all ids]
+    #[arg(value_name = "LOG|ID|CODE")]
     pub ids: Vec<OsString>,
-    /// How to print the explanations: as text or as JSON
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
-    pub format: ReportFormat,
+    /// How to print it: as text, as JSON or, for logs, as annotations of a GitHub workflow
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = AnnotatedFormat::Text)]
+    pub format: AnnotatedFormat,
+    /// Also know the failures of this profile's [[diagnose]]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub profile: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
 }
 
+/// For what has a line in a file, which a workflow can show beside that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LintFormat {
+pub enum AnnotatedFormat {
     Text,
     Json,
     Github,
@@ -239,7 +247,7 @@ pub(super) const END: &str = "Stopping and restarting";
 pub(super) const LOGS: &str = "Logs and console";
 pub(super) const PROGRAM: &str = "This program";
 
-/// The options that run, plan, check and clean share, as they were typed.
+/// The options that run, plan, check and clean share, as raw text.
 ///
 /// Each is also a variable: `--master-port` is RANKLAUNCH_MASTER_PORT.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -352,6 +360,13 @@ pub struct Options {
     /// Restart all nodes together at most this often [default: 0]
     #[arg(long, value_name = "N", help_heading = END)]
     pub max_restarts: Option<OsString>,
+    /// Start again after this cause even if it would fail again the same way: an id that the verdict
+    /// shows, such as cuda_oom or rank.exit; repeatable
+    #[arg(long, value_name = "ID", help_heading = END)]
+    pub retry_on: Vec<OsString>,
+    /// Never start again after this cause; repeatable
+    #[arg(long, value_name = "ID", help_heading = END)]
+    pub no_retry_on: Vec<OsString>,
 
     /// Folder for logs [default: ./ranklaunch-logs, else
     /// $TMPDIR/ranklaunch-<uid>, else /tmp/ranklaunch-<uid>]
@@ -388,7 +403,7 @@ pub struct Options {
     /// without a program are appended to the profile's.
     #[arg(last = true, value_name = "SCRIPT ARGS")]
     pub program: Vec<OsString>,
-    /// Names of the options that were typed more than once, and how often.
+    /// Names of the options that were given more than once, and how often.
     #[arg(skip)]
     pub repeated: Vec<(String, usize)>,
 }
@@ -406,7 +421,7 @@ pub struct Options {
     max_term_width = 100,
     args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [ID|CODE…] [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch profile list|show NAME|new|check FILE",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
         overrides a variable, a variable the profile, and the profile what the platform says.\n\n\
         Examples:\n  \
@@ -432,6 +447,6 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What `--version` adds, on a line of its own.
+/// The additional line of `--version`.
 static LONG_VERSION: LazyLock<String> =
     LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));

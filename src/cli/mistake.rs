@@ -1,4 +1,4 @@
-//! What is said of a command line that cannot be read, in the form of every other refusal.
+//! Turns clap's errors into refusals of our form.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
@@ -11,12 +11,12 @@ use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// The program ends here.
+/// Why the program ends without running a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// Help or the version was asked for. Ends in a newline.
+    /// Help or version was requested. Ends in a newline.
     Shown(String),
-    /// A command line that cannot be read.
+    /// A command line that cannot be parsed.
     Refused(Refusal),
 }
 
@@ -24,7 +24,7 @@ fn refusal(text: Text, hint: Text) -> Refusal {
     Refusal::new(Id::Flags, text, hint)
 }
 
-/// An option of another launcher that has no counterpart.
+/// The refusal of another launcher's option without a counterpart.
 pub(super) fn foreign(typed: &str, of: &str, hint: &Text) -> Refusal {
     let text = match of {
         "other programs" => text!("there is no option `{typed}`", "没有选项 `{typed}`"),
@@ -36,7 +36,7 @@ pub(super) fn foreign(typed: &str, of: &str, hint: &Text) -> Refusal {
     refusal(text, hint.clone())
 }
 
-/// What clap says of a line that it does not take.
+/// The refusal for clap's error.
 pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return Stop::Shown(error.render().to_string());
@@ -65,7 +65,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
             let valid = context(error, ContextKind::ValidValue);
             refusal(
                 text!("`{argument}` is `{value}`", "`{argument}` 的值为 `{value}`"),
-                text!("write one of: {valid}", "可用的值: {valid}"),
+                text!("write one of: {valid}", "可用的值：{valid}"),
             )
         }
         ErrorKind::MissingRequiredArgument => {
@@ -76,7 +76,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
             let (name, names) = (command.get_name(), names.join(", "));
             refusal(
                 text!("{name} needs a subcommand", "{name} 之后缺少子命令"),
-                text!("write one of: {names}", "可用的值: {names}"),
+                text!("write one of: {names}", "可用的值：{names}"),
             )
         }
         ErrorKind::TooManyValues if !argument.is_empty() => {
@@ -91,7 +91,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     })
 }
 
-/// Where the options of this subcommand are listed.
+/// The hint with the help of this subcommand.
 fn about(command: &Command) -> Text {
     match command.get_name() {
         "ranklaunch" => text!("see ranklaunch --help", "用法见 ranklaunch --help"),
@@ -122,16 +122,16 @@ fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal 
         (Some(near), false) => text!("did you mean `{near}`?", "是否想写 `{near}`？"),
         (None, true) => text!(
             "arguments of the script go after --: ranklaunch [options] -- SCRIPT {typed} …; ranklaunch --help lists the options",
-            "脚本的参数写在 -- 之后: ranklaunch [选项] -- SCRIPT {typed} …；ranklaunch --help 列出全部选项"
+            "脚本的参数写在 -- 之后：ranklaunch [选项] -- SCRIPT {typed} …；ranklaunch --help 列出全部选项"
         ),
         (None, false) => about(command),
     };
     refusal(text, hint)
 }
 
-/// A word that stands where only options and a subcommand may stand.
+/// The refusal of a word that is neither an option nor a subcommand.
 fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -> Refusal {
-    // Below `profile`, or after `lint`, other words are known.
+    // `profile` and `lint` accept other words.
     let (names, is_root): (Vec<&str>, bool) = match command.has_subcommands() {
         true => (
             command.get_subcommands().map(Command::get_name).collect(),
@@ -146,7 +146,7 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
     if is_root && word == "uninstall" {
         let hint = text!(
             "remove the file: rm \"$(command -v ranklaunch)\"",
-            "删除该文件即可: rm \"$(command -v ranklaunch)\""
+            "删除该文件即可：rm \"$(command -v ranklaunch)\""
         );
         return refusal(text, hint);
     }
@@ -160,7 +160,7 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
         let own = command.get_name();
         return refusal(
             text,
-            text!("give one subcommand: {own} or {word}", "只能给出一个子命令: {own} 或 {word}"),
+            text!("give one subcommand: {own} or {word}", "只能给出一个子命令：{own} 或 {word}"),
         );
     }
     let hint = match (launches, command.get_name()) {

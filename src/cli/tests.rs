@@ -1,4 +1,4 @@
-//! What lines become, and what is said of those that cannot be read.
+//! Parsing of command lines, and the refusals.
 
 use proptest::prelude::*;
 
@@ -83,12 +83,12 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("completions qqq", "`qqq`", "bash"),
         ("profile", "profile needs", "list, show, new, check"),
         ("profile shwo x", "`shwo`", "did you mean `show`?"),
-        // Arguments of the script, which are near to nothing of ours.
+        // Arguments of the script, which resemble none of ours.
         ("--ulysses_size 8", "`--ulysses_size`", "after --"),
         ("--prompt cat", "`--prompt`", "-- SCRIPT --prompt"),
         ("--seed=4", "`--seed`", "-- SCRIPT --seed"),
         ("--model x", "`--model`", "Arguments of the script go after --"),
-        // Words that are no typing mistake of another one.
+        // Words that are no typing mistakes.
         ("uninstall", "`uninstall`", "rm "),
         ("list", "`list`", "write ranklaunch profile list"),
         ("doctor", "`doctor`", "write ranklaunch check"),
@@ -105,7 +105,7 @@ fn a_bad_line_is_refused_with_one_hint() {
     }
 }
 
-/// It is a value, of which the setting says what it must be.
+/// It is a value, which the setting then judges.
 #[test]
 fn a_negative_number_is_a_value_and_no_option() {
     for line in ["--nnodes -1", "--nnodes=-1", "plan --nproc_per_node -2 -- t.py"] {
@@ -114,7 +114,7 @@ fn a_negative_number_is_a_value_and_no_option() {
     assert!(refused("-1").text.en.contains("`-1`"));
 }
 
-/// What people of other launchers type is understood where it means the very same.
+/// Options of other launchers are accepted if they mean the same.
 #[test]
 fn options_of_other_launchers_mean_the_same_here() {
     for (other, ours) in [
@@ -144,7 +144,7 @@ fn options_of_other_launchers_mean_the_same_here() {
     }
 }
 
-/// What has no counterpart is explained in one line, and nothing else is guessed.
+/// Options without a counterpart are explained in one line, without guessing.
 #[test]
 fn other_options_of_other_launchers_are_explained() {
     for (line, of, hint) in [
@@ -171,7 +171,7 @@ fn other_options_of_other_launchers_are_explained() {
     assert!(read("clean --dry-run").is_ok(), "clean has one of its own");
 }
 
-/// An entrypoint's options come first, and those of the person who starts it after them.
+/// The options of an entry point come first, then those of the user.
 #[test]
 fn the_last_of_two_options_counts_and_a_subcommand_may_stand_behind_options() {
     let Ok(Cli { command: Command::Run(options) }) = read(
@@ -242,7 +242,7 @@ fn completions_and_the_manual_know_the_options() {
     assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
 }
 
-/// Every command with the words that lead to it, the program itself first.
+/// Every command with its words, the program itself first.
 fn commands(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
     found.push((path.to_owned(), command.clone()));
     for below in command.get_subcommands() {
@@ -273,12 +273,12 @@ fn everything_that_help_shows_has_a_chinese_text_and_nothing_else_has() {
             let key = chinese::OPTIONS.iter().find(|(key, _)| *key == own || *key == id);
             used.insert(key.map(|(key, _)| *key).expect("a key"));
             assert_eq!(arg.get_long_help().is_some(), zh.contains("\n\n"), "{path} {id}");
-            // A default of one word is the same word.
+            // A default of one word must be the same word.
             let of = |text: &str, mark: &str| {
                 let (_, rest) = text.split_once(mark)?;
                 Some(rest.split_once(']')?.0.to_owned())
             };
-            let (en, zh) = (of(&help.to_string(), "[default: "), of(zh, "[默认: "));
+            let (en, zh) = (of(&help.to_string(), "[default: "), of(zh, "[默认："));
             let is_value = en.as_ref().is_some_and(|default| !default.contains(' '));
             assert!(if is_value { en == zh } else { en.is_some() == zh.is_some() }, "{path} {id}");
             for value in arg.get_possible_values() {

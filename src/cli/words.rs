@@ -1,8 +1,8 @@
-//! The words of a command line before clap reads them.
+//! Rearranges the words of a command line before clap parses them.
 //!
-//! Takes what was typed; gives the same line with the subcommand first, other launchers' names
-//! of our options as ours, and a count of what was given more than once. Refuses what other
-//! launchers know and we do not. Never looks behind `--`.
+//! Takes the typed words; gives the line with the subcommand first, other launchers' names of
+//! our options replaced, and a count of repeated options. Refuses options that only other
+//! launchers have. Never reads after `--`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,11 +19,11 @@ use crate::verdict::Refusal;
 #[derive(Debug)]
 pub(super) struct Words {
     pub(super) line: Vec<OsString>,
-    /// Options that take one value and were given more than once.
+    /// Options with one value that were given more than once.
     pub(super) repeated: Vec<(String, usize)>,
 }
 
-/// Puts the words in order.
+/// Rearranges the words.
 ///
 /// # Errors
 /// An option of another launcher that has no counterpart here.
@@ -47,7 +47,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut rest = ours.iter().enumerate().filter(|(index, _)| Some(*index) != at);
     while let Some((_, word)) = rest.next() {
-        let Some(given) = Given::of(word) else {
+        let Some(given) = TypedOption::of(word) else {
             line.push(word.clone());
             continue;
         };
@@ -99,7 +99,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     Ok(Words { line, repeated })
 }
 
-/// `-1`, a number that some settings refuse and none takes for an option.
+/// `-1` is a value, which the setting may refuse, not an option.
 fn is_negative(word: &OsStr) -> bool {
     let digits = word.as_bytes().strip_prefix(b"-").unwrap_or_default();
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
@@ -118,11 +118,11 @@ fn about_itself(ours: &[OsString], root: &Command) -> Option<Vec<OsString>> {
     }
 }
 
-/// Where the subcommand stands: the first word that is neither an option nor its value.
+/// Position of the subcommand: the first word that is neither an option nor its value.
 fn subcommand(ours: &[OsString], root: &Command) -> Option<usize> {
     let mut rest = ours.iter().enumerate();
     while let Some((at, word)) = rest.next() {
-        let Some(given) = Given::of(word) else {
+        let Some(given) = TypedOption::of(word) else {
             let is_one = word.to_str().is_some_and(|word| root.find_subcommand(word).is_some());
             return is_one.then_some(at);
         };
@@ -139,19 +139,19 @@ fn subcommand(ours: &[OsString], root: &Command) -> Option<usize> {
     None
 }
 
-/// An option as it was typed.
+/// An option as typed.
 #[derive(Debug)]
-struct Given {
+struct TypedOption {
     /// With its dashes, without its value.
     typed: String,
     /// `nproc-per-node`, or the letter of a short one.
     name: String,
-    /// Behind `=`.
+    /// After `=`.
     value: Option<OsString>,
 }
 
-impl Given {
-    fn of(word: &OsStr) -> Option<Given> {
+impl TypedOption {
+    fn of(word: &OsStr) -> Option<TypedOption> {
         let bytes = word.as_bytes();
         let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"))?;
         let end = name.iter().position(|byte| *byte == b'=').unwrap_or(name.len());
@@ -160,10 +160,10 @@ impl Given {
         let value = value.strip_prefix(b"=").map(|value| OsStr::from_bytes(value).to_owned());
         let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
         let typed = String::from_utf8_lossy(typed).into_owned();
-        Some(Given { typed, name: name.replace('_', "-"), value })
+        Some(TypedOption { typed, name: name.replace('_', "-"), value })
     }
 
-    /// As clap knows it.
+    /// The form for clap.
     fn spelled(&self) -> OsString {
         let dashes = if self.name.len() == 1 { "-" } else { "--" };
         let mut word = format!("{dashes}{}", self.name).into_bytes();
@@ -183,7 +183,7 @@ fn option<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
         .find(|one| one.get_long() == Some(name) || (short.is_some() && one.get_short() == short))
 }
 
-/// `HOST:PORT` as our two options; a host alone keeps the port that is ours.
+/// `HOST:PORT` as our two options; a host without port leaves our port unchanged.
 fn endpoint(value: &OsStr) -> Vec<OsString> {
     let text = value.to_string_lossy();
     let split =

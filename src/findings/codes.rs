@@ -1,23 +1,23 @@
-//! The exit codes: what each says, and which ids end with it.
+//! Explanations of exit codes, and the ids that belong to each.
 
 use std::str::FromStr;
 
 use super::library::{self, Explanation};
 use super::{Exit, Id};
 use crate::lang::Text;
-use crate::report::ending::signal_name;
+use crate::sys::signal_name;
 use crate::verdict::Verdict;
 
 /// An exit code as a shell shows it, 0 to 255.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExitCode(u8);
 
-/// Codes from here on say which signal it was.
+/// Codes above this are 128 plus a signal.
 const SIGNALS: u8 = 128;
-/// The highest signal that Linux has.
+/// The highest signal of Linux.
 const LAST_SIGNAL: u8 = 64;
 
-/// The word is no exit code.
+/// The text is no exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCode;
 
@@ -41,7 +41,7 @@ impl FromStr for ExitCode {
 }
 
 impl ExitCode {
-    /// Those that the program itself gives a meaning, in order.
+    /// The codes that this program defines, in order.
     pub fn all() -> Vec<ExitCode> {
         let fixed = [0, 1, 126, 127, 130, 137, 143];
         let verdicts = Verdict::ALL.iter().filter_map(|one| u8::try_from(one.code()).ok());
@@ -54,7 +54,7 @@ impl ExitCode {
         self.0.into()
     }
 
-    /// A verdict of the launcher, which `[exit]` of a profile can give another number.
+    /// The verdict with this code, which `[exit]` of a profile can remap.
     pub fn verdict(self) -> Option<Verdict> {
         Verdict::ALL.iter().copied().find(|verdict| verdict.code() == self.number())
     }
@@ -84,8 +84,8 @@ impl ExitCode {
         Explanation { what: fill(what), why: fill(why), mend: fill(mend), off }
     }
 
-    /// The ids that end with it. Those that take over somebody's own code stand for what is
-    /// nobody else's.
+    /// The ids with this code. Ids that take over the code of a rank or an engine are listed
+    /// only for codes without an id of their own.
     pub fn ids(self) -> Vec<Id> {
         let is = |exit: &Exit| match exit {
             Exit::Verdict(verdict) => verdict.code() == self.number(),

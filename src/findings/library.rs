@@ -1,4 +1,4 @@
-//! The explanations, as they stand in the files of the families.
+//! Loads the explanations from `text/*.toml`, one file per family of ids.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,17 +9,17 @@ use super::{Family, Id};
 use crate::lang::Text;
 use crate::settings;
 
-/// What a person needs to know of an id or of an exit code.
+/// The explanation of an id or an exit code.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explanation {
-    /// What it means, in one line.
+    /// The meaning, in one line.
     pub what: Text,
-    /// Why it matters: what becomes of the job otherwise.
+    /// Why it matters: the consequence for the job.
     pub why: Text,
-    /// How it is mended.
+    /// How to fix it.
     pub mend: Text,
-    /// How it is overridden, or why it cannot be.
+    /// How to override it, or why that is impossible.
     #[serde(default = "nothing")]
     pub off: Text,
 }
@@ -28,7 +28,7 @@ fn nothing() -> Text {
     Text::same("")
 }
 
-/// The files, by their names.
+/// The files by name.
 const FILES: &[(&str, &str)] = &[
     ("gpu.toml", include_str!("text/gpu.toml")),
     ("limits.toml", include_str!("text/limits.toml")),
@@ -43,10 +43,10 @@ const FILES: &[(&str, &str)] = &[
     ("codes.toml", include_str!("text/codes.toml")),
 ];
 
-/// What holds where an entry has no `off` of its own.
+/// Used for entries without an `off` of their own.
 const OVERRIDES: &str = include_str!("text/overrides.toml");
 
-/// For every setting whose value is simply not one that it takes.
+/// The entry for every setting with an invalid value.
 const ANY_SETTING: &str = "settings.*";
 
 static ENTRIES: LazyLock<BTreeMap<String, Explanation>> = LazyLock::new(|| {
@@ -57,7 +57,7 @@ static ENTRIES: LazyLock<BTreeMap<String, Explanation>> = LazyLock::new(|| {
 static OFF: LazyLock<BTreeMap<String, Text>> =
     LazyLock::new(|| toml::from_str(OVERRIDES).unwrap_or_default());
 
-/// The files as they stand, for tests.
+/// The texts of the files, for tests.
 pub fn sources() -> impl Iterator<Item = (&'static str, &'static str)> {
     FILES.iter().copied().chain([("overrides.toml", OVERRIDES)])
 }
@@ -67,7 +67,7 @@ pub(super) fn entry(keys: &[&str]) -> Explanation {
     keys.iter().find_map(|key| ENTRIES.get(*key)).cloned().unwrap_or_else(empty)
 }
 
-/// Only what has no entry, which a test forbids.
+/// For an id without an entry, which a test forbids.
 fn empty() -> Explanation {
     Explanation { what: nothing(), why: nothing(), mend: nothing(), off: nothing() }
 }
@@ -82,7 +82,7 @@ impl Id {
         found
     }
 
-    /// A setting that was given a value which it does not take: by the table of settings.
+    /// For a setting with an invalid value: generated from the table of settings.
     fn of_form(self) -> Option<Explanation> {
         let form = settings::forms().find(|form| form.id == self)?;
         let Explanation { what, why, mend, off } = ENTRIES.get(ANY_SETTING)?;
@@ -103,7 +103,7 @@ impl Id {
         Some(Explanation { what: fill(what), why: fill(why), mend: fill(mend), off: fill(off) })
     }
 
-    /// The override that everything of a kind has. What refuses a launch has one of its own.
+    /// The usual override of this kind of id. A refusal has one of its own.
     fn usual_off(self) -> Text {
         let kind = self.kinds().first().map_or("", |kind| kind.as_str());
         let check = self.check().unwrap_or(self).as_str();
@@ -111,7 +111,7 @@ impl Id {
     }
 }
 
-/// The override that everything of a kind has, with `name` filled in; empty where there is none.
+/// The usual override of a kind, with `name` filled in; empty if there is none.
 pub(super) fn usual_off(kind: &str, name: &str, value: &str) -> Text {
     let Some(text) = OFF.get(kind) else { return nothing() };
     Text::new(text.en.replace(name, value), text.zh.replace(name, value))

@@ -1,27 +1,27 @@
-//! What the program says by id, explained: what it means, why it matters, how it is mended
-//! and how it is overridden.
+//! Explains ids and exit codes for `ranklaunch explain`: meaning, consequence, fix and override.
 //!
-//! Owns the table of ids ([`Id`]) and their explanations, which are data (`text/*.toml`, one
-//! file per family, parsed when somebody asks). Takes an id or an exit code; gives an
-//! [`Explanation`] in both languages. Kind, exit code and severity are not written there: they
-//! are those of the tables that a launch itself uses. Judges nothing.
+//! Owns the explanations, which are data: `text/*.toml`, one file per family of ids, parsed on
+//! request. Takes an [`Id`] or an exit code; gives an [`Explanation`] in both languages. The
+//! table of ids with exit codes and severities is in [`crate::verdict`], and the explanations
+//! take them from there. Judges nothing.
 
 mod codes;
 mod library;
 
-pub use crate::verdict::{Exit, Family, Id, Use, Usual};
+pub(crate) use crate::verdict::Use;
+pub use crate::verdict::{Exit, Family, Id};
 pub use codes::ExitCode;
 pub use library::{Explanation, sources};
 
 use crate::lang::Text;
 use crate::text;
 
-/// How an id comes up.
+/// Where an id occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// A line of `ranklaunch check`, by which `run` judges as well.
+pub enum IdKind {
+    /// A check of `ranklaunch check`, which `run` applies as well.
     Check,
-    /// Nothing is started.
+    /// A refusal: nothing is started.
     Refusal,
     Warning,
     /// The cause of a job's end.
@@ -30,45 +30,45 @@ pub enum Kind {
     Lint,
 }
 
-impl Kind {
+impl IdKind {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Kind::Check => "check",
-            Kind::Refusal => "refusal",
-            Kind::Warning => "warning",
-            Kind::Cause => "cause",
-            Kind::Lint => "lint",
+            IdKind::Check => "check",
+            IdKind::Refusal => "refusal",
+            IdKind::Warning => "warning",
+            IdKind::Cause => "cause",
+            IdKind::Lint => "lint",
         }
     }
 
     pub fn words(self) -> Text {
         match self {
-            Kind::Check => text!("check", "检查项"),
-            Kind::Refusal => text!("refusal", "拒绝启动"),
-            Kind::Warning => text!("warning", "警告"),
-            Kind::Cause => text!("cause of an end", "结束原因"),
-            Kind::Lint => text!("rule of lint", "lint 规则"),
+            IdKind::Check => text!("check", "检查项"),
+            IdKind::Refusal => text!("refusal", "拒绝启动"),
+            IdKind::Warning => text!("warning", "警告"),
+            IdKind::Cause => text!("cause of an end", "结束原因"),
+            IdKind::Lint => text!("rule of lint", "lint 规则"),
         }
     }
 }
 
 impl Id {
-    /// At least one.
-    pub fn kinds(self) -> Vec<Kind> {
+    /// All kinds of this id, at least one.
+    pub fn kinds(self) -> Vec<IdKind> {
         let kind = |one: &Use| match one {
-            Use::Checks(..) | Use::PartOf(_) => Kind::Check,
-            Use::Refuses(_) => Kind::Refusal,
-            Use::Warns => Kind::Warning,
-            Use::Ends(_) => Kind::Cause,
-            Use::Lints | Use::LintsUnread => Kind::Lint,
+            Use::Checks(..) | Use::PartOf(_) => IdKind::Check,
+            Use::Refuses(_) => IdKind::Refusal,
+            Use::Warns => IdKind::Warning,
+            Use::Ends(_) => IdKind::Cause,
+            Use::Lints | Use::LintsUnread => IdKind::Lint,
         };
-        let mut kinds: Vec<Kind> = self.uses().iter().map(kind).collect();
+        let mut kinds: Vec<IdKind> = self.uses().iter().map(kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
     }
 
-    /// The exit codes that it can have, each once: of its check, of refusals, of ends, of lint.
+    /// The possible exit codes, each once: of its check, refusals, endings, lint.
     pub fn codes(self) -> Vec<Exit> {
         let mut codes: Vec<Exit> = Vec::new();
         for one in self.uses() {

@@ -1,4 +1,4 @@
-//! Paths by their parts: `..` and links resolved without the kernel.
+//! Resolves `..` and links in paths without the kernel.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 /// The kernel's own limit of links in one path (path_resolution(7)).
 const LINKS: usize = 40;
 
-/// The path without `.` and `..`: `/a/b/../c` is `/a/c`. Links are not looked at.
+/// The path without `.` and `..`: `/a/b/../c` is `/a/c`. Does not follow links.
 pub(crate) fn normal(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -22,8 +22,8 @@ pub(crate) fn normal(path: &Path) -> PathBuf {
     plain
 }
 
-/// `path` with the links followed whose targets `link` gives, all of them from `/`. A part that
-/// does not exist stays; None: too many links.
+/// `path` with links resolved; `link` gives their targets, all from `/`. Parts that do not exist
+/// are unchanged. None: too many links.
 pub(super) fn follow(
     path: &Path,
     mut link: impl FnMut(&Path) -> Option<PathBuf>,

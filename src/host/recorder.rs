@@ -1,9 +1,9 @@
-//! What was read of a node, kept so that another machine can replay it.
+//! Records what was read of a node, so that another machine can replay it.
 //!
-//! Takes every read, listing and look of a [`Host`](super::Host); gives a folder
-//! for `--host-root`. Links are kept as links, since sysfs says with them where a
-//! device hangs. Device nodes become empty files. Secrets in command lines and
-//! environments are masked before they are kept.
+//! Takes every read, listing and test of a [`Host`](super::Host); gives a folder for
+//! `--host-root`. Links are kept as links, since sysfs shows the place of a device by them.
+//! Device nodes become empty files. Secrets in command lines and environments are masked before
+//! they are stored.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,25 +17,26 @@ use std::sync::Mutex;
 use super::links::{follow, normal};
 use crate::mask::{mask_args, mask_file, mask_value};
 
-/// Where a capture keeps answers that are no file's content. A live node has no such folder.
+/// The folder of a capture for answers that are not the content of a file. A live node has no
+/// such folder.
 pub(super) const ANSWERS: &str = "/run/ranklaunch";
 
-/// What is at a path, by what is known of it.
+/// What is known about a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Folder,
-    /// As it stands in the link.
+    /// The target as in the link.
     Link(PathBuf),
-    /// Content None: only that it is there.
+    /// Content None: it only exists.
     File {
         content: Option<Vec<u8>>,
         executable: bool,
     },
-    /// There, and not to be found by a replay.
+    /// Exists, but must be missing in a replay.
     Absent,
 }
 
-/// Everything that was seen so far.
+/// Everything recorded so far.
 #[derive(Debug, Default)]
 pub struct Recorder {
     entries: Mutex<BTreeMap<PathBuf, Entry>>,
@@ -67,14 +68,14 @@ impl Recorder {
         self.put(real, Entry::Absent);
     }
 
-    /// Keeps what lies at `path` itself, links not followed.
+    /// Records `path` itself, without following links.
     fn keep(&self, path: &Path) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
         let entry = if found.is_dir() {
             Entry::Folder
         } else if found.is_symlink() {
             let Ok(target) = fs::read_link(path) else { return };
-            // A link that leads nowhere below the copied root would read as missing.
+            // Record the folder, or a link to it would be dangling in the capture.
             if let Some(folder) = path.parent()
                 && fs::metadata(path).is_ok_and(|target| target.is_dir())
             {
@@ -87,7 +88,7 @@ impl Recorder {
         self.put(path.to_owned(), entry);
     }
 
-    /// `path` with its links resolved, each of them kept.
+    /// `path` with its links resolved; records each link.
     fn walk(&self, path: &Path) -> PathBuf {
         let real = follow(path, |link| {
             let target = fs::read_link(link).ok()?;
@@ -97,7 +98,7 @@ impl Recorder {
         real.unwrap_or_else(|| path.to_owned())
     }
 
-    /// The stronger of two entries stays: content over presence, absence over both.
+    /// Keeps the stronger of two entries: content over existence, absence over both.
     fn put(&self, path: PathBuf, entry: Entry) {
         let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let stronger = |old: &Entry| {
@@ -113,7 +114,7 @@ impl Recorder {
         }
     }
 
-    /// Writes everything below `folder`, which is made.
+    /// Writes everything below `folder`, which is created.
     ///
     /// # Errors
     /// With the path that could not be written.
@@ -151,7 +152,7 @@ fn parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// The target of the link at `path`, written so that it stays below the copied root.
+/// The target of the link at `path`, rewritten to stay below the root of the capture.
 fn inside(path: &Path, target: &Path) -> PathBuf {
     let Ok(below) = target.strip_prefix("/") else { return target.to_owned() };
     let depth = path.components().count().saturating_sub(2);
@@ -164,8 +165,8 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
 }
 
-/// Without the secrets that a command line or an environment holds, and without
-/// the other users of this machine.
+/// Without the secrets of command lines and environments, and without the other users of this
+/// machine.
 fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
     let in_proc = path.starts_with("/proc");
     let name = path.file_name().map(OsStr::as_bytes);
@@ -190,7 +191,7 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
                 .copied()
                 .collect()
         }
-        // Answers of ours hold no setting, and files of the kernel none either.
+        // Our answers and files of the kernel have no settings.
         _ if ["/proc", "/sys", ANSWERS].iter().any(|folder| path.starts_with(folder)) => {
             bytes.to_vec()
         }
@@ -201,7 +202,7 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// `NAME=value` as it may be kept.
+/// `NAME=value` as it may be stored.
 fn masked_variable(entry: &OsStr) -> OsString {
     let mut halves = entry.as_bytes().splitn(2, |byte| *byte == b'=');
     let (Some(name), Some(value)) = (halves.next(), halves.next()) else {

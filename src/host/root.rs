@@ -1,7 +1,8 @@
-//! A folder that stands for `/`: no link leads out of it.
+//! A folder in place of `/`; no link leads out of it.
 //!
-//! Takes absolute paths of the node; gives what is there below the folder. The kernel resolves
-//! them with openat2(2). Before Linux 5.6, and in a sandbox that refuses the call, we do.
+//! Takes absolute paths of the node; resolves them below the folder. The kernel does this with
+//! openat2(2). Before Linux 5.6, and in a sandbox that refuses the call, we resolve them
+//! ourselves.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,13 +16,13 @@ use rustix::io::Errno;
 
 use super::links::follow;
 
-/// A path that never exists, for one with too many links.
+/// A path that never exists, for a path with too many links.
 const NOWHERE: &str = "/dev/null/too-many-links";
 
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
-    /// None: missing, then nothing is in it either.
+    /// None if the folder is missing.
     folder: Option<OwnedFd>,
 }
 
@@ -32,12 +33,12 @@ impl Root {
         Root { path, folder }
     }
 
-    /// `path` without links, as a path of the node.
+    /// `path` with links resolved, as a path of the node.
     pub(super) fn resolve(&self, path: &Path) -> Option<PathBuf> {
         follow(path, |link| std::fs::read_link(self.below(link)).ok())
     }
 
-    /// Where `path` is on this machine.
+    /// The place of `path` on this machine.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
         self.resolve(path).map_or_else(|| NOWHERE.into(), |real| self.below(&real))
     }
@@ -77,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's way, and ours.
+    /// Resolution by the kernel, and by us.
     fn both(path: &Path) -> [Root; 2] {
         let root = Root::new(path.to_owned());
         assert!(root.folder.is_some());

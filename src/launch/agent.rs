@@ -1,7 +1,7 @@
-//! `ranklaunch run`: guard and agent, and what the guard says where the agent cannot.
+//! `ranklaunch run`: starts guard and agent, and reports for the agent if it is lost.
 //!
-//! Forks the agent before any thread exists; opens what every phase needs and lets the
-//! [`conductor`] walk. Gives the exit code.
+//! Forks the agent before any thread exists. The agent opens the settings, the console and the
+//! journal, then hands over to the [`conductor`]. Gives the exit code.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::commands::output::{refuse, say};
 use super::conductor;
-use super::context::{Context, Guard, remap, until_stop};
+use super::context::{Context, GuardChannel, remap, until_stop};
 use super::live::Live;
 use super::notify_peers;
-use super::open::open;
+use super::open::{Opened, open};
 use super::scratch::ScratchName;
 use crate::cli::Options;
 use crate::host::Host;
@@ -28,15 +28,15 @@ use crate::report::closing;
 use crate::report::journal::Journal;
 use crate::settings;
 use crate::supervise::AgentLink;
-use crate::supervise::guard::{self, HowLost, Lost};
+use crate::supervise::guard::{self, HowLost, LostAgent};
 use crate::sys::{Dispositions, PollFd, PollFlags, poll};
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
-/// How long the last words may wait for a console that does not take them.
+/// Time limit for the closing lines on a console that does not drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// `ranklaunch run`: forks the agent below the guard before any thread exists.
+/// `ranklaunch run`: forks the agent as a child of the guard before any thread exists.
 pub(super) fn run(options: &Options) -> i32 {
     Host::hide(muster::SECRET);
     let oom = OomWatch::begin(&Host::live());
@@ -53,9 +53,9 @@ pub(super) fn run(options: &Options) -> i32 {
         }));
         agent(options, link, dispositions, scratch.clone())
     };
-    let lost = |lost: &Lost| last_words(options, &oom, lost);
+    let lost = |lost: &LostAgent| last_words(options, &oom, lost);
     let ended = guard::guarded(agent, lost);
-    // An agent that was killed has left it.
+    // Left behind when the agent was killed.
     scratch.sweep();
     ended.unwrap_or_else(|error| {
         let Text { en, zh } = lang::cause(&error);
@@ -65,40 +65,46 @@ pub(super) fn run(options: &Options) -> i32 {
     })
 }
 
-/// What the agent leaves with the guard, which has read no settings.
+/// What the guard needs to report for a lost agent. The guard itself reads no settings.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Will {
+struct ReportSettings {
     lang: Lang,
     /// The profile's `[exit]`.
     exit_codes: BTreeMap<i32, i32>,
     termination_log: Option<PathBuf>,
 }
 
-/// What the guard says in place of an agent that was lost; the exit code.
-fn last_words(options: &Options, oom: &OomWatch, lost: &Lost) -> i32 {
+/// Reports the loss of the agent from the guard, and returns the exit code.
+fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
     let host = Host::live();
-    // Without one it was lost before it had read the settings.
-    let will = lost.will.as_deref().and_then(|will| serde_json::from_slice(will).ok());
-    let will = will
-        .unwrap_or_else(|| Will { lang: settings::language(options, &host), ..Will::default() });
-    let lang = will.lang;
+    // None: the agent was lost before it had read the settings.
+    let report_settings = lost
+        .report_settings
+        .as_deref()
+        .and_then(|report_settings| serde_json::from_slice(report_settings).ok());
+    let report_settings = report_settings.unwrap_or_else(|| ReportSettings {
+        lang: settings::language(options, &host),
+        ..ReportSettings::default()
+    });
+    let lang = report_settings.lang;
     let mut ending = match lost.how {
         HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
         HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
     };
     if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, oom.kills(&host)) {
-        let agent = text!("the agent of ranklaunch", "ranklaunch 的 agent");
-        ending = report::memory::of_victim(ending, &agent, &kills);
+        let agent = text!("the agent of ranklaunch", "ranklaunch 的 agent 进程");
+        ending = report::ending::memory::of_victim(ending, &agent, &kills);
     }
-    let code = remap(&will.exit_codes, ending.code);
+    let code = remap(&report_settings.exit_codes, ending.code);
     let words = closing::ended_early(&ending, code, lang);
-    // One thread, and no time to lose: a console that takes nothing now gets nothing.
+    // The guard has one thread and must not block: a console that is not writable now is
+    // skipped.
     let console = std::io::stderr();
     let mut ready = [PollFd::new(&console, PollFlags::OUT)];
     if poll(&mut ready, Some(Duration::ZERO)).is_ok_and(|count| count > 0) {
         say(&words);
     }
-    let path = will.termination_log.as_deref();
+    let path = report_settings.termination_log.as_deref();
     let _ = report::files::announce(path, &host, &ending, None, code, lang);
     code
 }
@@ -122,7 +128,7 @@ fn agent(
         }
     };
     let code = runtime.block_on(conduct(options, link, dispositions, scratch));
-    // A phase that hangs in a thread (a dead mount, a driver) must not hold the verdict.
+    // A thread that hangs (a dead mount, a driver) must not delay the exit code.
     runtime.shutdown_background();
     code
 }
@@ -135,27 +141,29 @@ async fn conduct(
 ) -> i32 {
     let started = Instant::now();
     let journal = Journal::begin();
-    let (host, settings) = match open(options) {
+    let Opened { host, settings, catalogue, retry_rules } = match open(options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse_settings(options, link, &refusal, lang).await,
     };
-    // Ranks inherit it, and so does every socket of ours.
+    // The ranks inherit the limits, and our own sockets count against them.
     crate::prepare::raise_limits();
     link.announce_grace(settings.grace.value);
-    let will = Will {
+    let report_settings = ReportSettings {
         lang: settings.lang,
         exit_codes: settings.exit_codes.clone(),
         termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
     };
-    link.leave_will(&serde_json::to_vec(&will).unwrap_or_default());
+    link.send_report_settings(&serde_json::to_vec(&report_settings).unwrap_or_default());
     let console = Console::standard(settings.lang);
     let context = Context {
         host: Arc::new(host),
         settings: Arc::new(settings),
+        retry_rules,
         console: console.clone(),
         started,
         scratch,
         journal,
+        catalogue,
     };
     let commands = match link.listen() {
         Ok(commands) => commands,
@@ -168,14 +176,14 @@ async fn conduct(
             return Verdict::Internal.code();
         }
     };
-    let guard = Guard { link, commands: &commands };
+    let guard = GuardChannel { link, commands: &commands };
     let live = Live { context: &context, guard, dispositions };
     let ending = conductor::conduct(&live).await;
     console.flush(LAST_WORDS);
     context.exit_code(&ending)
 }
 
-/// Settings that cannot be read: the other nodes are told, as far as this node knows them.
+/// The settings cannot be read: notifies the other nodes, as far as this node knows them.
 async fn refuse_settings(
     options: &Options,
     link: &AgentLink,

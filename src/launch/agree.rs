@@ -1,8 +1,8 @@
-//! Before the start: all nodes agree on one plan.
+//! The agreement phase: all nodes of a job agree on one plan before the start.
 //!
-//! Node 0 plans for the worst node and proposes; the others plan with what was agreed and say
-//! whether they can follow. Where there is no muster, each node goes on by itself, unless
-//! `--muster required` forbids it.
+//! Node 0 plans for the node with the least capacity and proposes that plan. The others plan
+//! with the agreed values and answer whether they can follow. Without a muster each node
+//! continues by itself, unless `--muster required` forbids that.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::muster_config::{config, is_wanted};
 use super::notify_peers;
 use super::observed::Observed;
 use super::own_plan::OwnPlan;
-use super::restart::{Next, Restarts};
+use super::restart::{NextAttempt, Restarts};
 use super::run_identity::run_identity;
 use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
 use super::stale::Duty;
@@ -22,8 +22,8 @@ use super::summary::summary;
 use super::without_muster::{self, Alone};
 use crate::lang::Text;
 use crate::muster::{
-    self, Accepted, Agreement, Assembly, Config, Difference, Joined, Mark, NodeSummary, Settled,
-    Unit,
+    self, Accepted, Agreement, Assembly, Config, Difference, Joined, MemberKind, NodeSummary,
+    Settled, StoreMark,
 };
 use crate::observe::Facts;
 use crate::pace::clock;
@@ -32,17 +32,17 @@ use crate::report::closing;
 use crate::text;
 use crate::verdict::Refusal;
 
-/// What this node starts once nothing is in the way.
+/// What this node starts after stale processes are cleared.
 pub(super) struct Agreed {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
-    /// Where the nodes hold a muster.
+    /// None without a muster.
     pub(super) session: Option<Box<JobSession>>,
     pub(super) attempt: u32,
     pub(super) restarts: Restarts,
     pub(super) interactive: bool,
     pub(super) executable: PathBuf,
-    /// What is to be ended now.
+    /// The stale processes to end now.
     pub(super) duty: Option<Duty>,
 }
 
@@ -55,15 +55,15 @@ struct Shared {
     restarts: Restarts,
 }
 
-/// One plan for all nodes, or this node's own where there is no muster.
+/// The plan of all nodes, or this node's own without a muster.
 ///
 /// # Errors
-/// When the nodes do not fit together, one is missing at the deadline, or a port is taken.
+/// When the nodes do not fit together, a node is missing at the deadline, or a port is taken.
 pub(super) async fn agree(
     context: &Context,
     observed: Observed,
     mut own: OwnPlan,
-    next: Option<&Next>,
+    next: Option<&NextAttempt>,
 ) -> Result<Agreed, Refusal> {
     let Observed { mut facts } = observed;
     let shared = match hold_muster(context, &mut facts, &own, next).await? {
@@ -80,13 +80,13 @@ pub(super) async fn agree(
     Ok(Agreed { plan, identity, session, attempt, restarts, interactive, executable, duty })
 }
 
-/// None: each node goes on by itself, as there is only one, or as a node has no muster.
+/// None: this node continues by itself, because the job has one node or a node has no muster.
 #[tracing::instrument(name = "muster", skip_all)]
 async fn hold_muster(
     context: &Context,
     facts: &mut Facts,
     own: &OwnPlan,
-    next: Option<&Next>,
+    next: Option<&NextAttempt>,
 ) -> Result<Option<Shared>, Refusal> {
     let plan = &own.plan;
     let member = &plan.membership;
@@ -136,12 +136,9 @@ async fn lead(
     plan: &Plan,
     config: &Config,
     own: NodeSummary,
-    next: Option<&Next>,
+    next: Option<&NextAttempt>,
 ) -> Result<Option<Shared>, Refusal> {
-    let restarts = next.map_or_else(
-        || Restarts::new(context.settings.max_restarts.value),
-        |next| next.restarts.clone(),
-    );
+    let restarts = next.map_or_else(|| context.restarts(), |next| next.restarts.clone());
     let identity = match next {
         Some(next) => next.identity.clone(),
         None => run_identity(plan, &facts.contract)?,
@@ -168,10 +165,10 @@ async fn lead(
         let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
-                // Without a store of torch's nobody could read whose it is.
+                // The mark is kept in torch's store, which engine `command` may not have.
                 let port = agreement.master_port;
                 let mark =
-                    (!plan.engine.runs_a_command()).then(|| Mark { port, key: config.key() });
+                    (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
                 let session = JobSession::new(session, &own, mark);
                 return Ok(Some(agreed(
                     context,
@@ -187,7 +184,7 @@ async fn lead(
     }
 }
 
-/// Any other node: joins, plans with what was agreed, says whether it can follow.
+/// Any other node: joins, plans with the agreed values and answers whether it can follow.
 async fn follow(
     context: &Context,
     facts: &mut Facts,
@@ -199,7 +196,7 @@ async fn follow(
     loop {
         let offer = match muster::join(&context.host, config, own, Some(&last), &mut say).await? {
             Joined::Offer(offer) => offer,
-            // Only who came to measure is asked to.
+            // Node 0 asks only the nodes of `check` to measure.
             Joined::Measure(_) => continue,
             Joined::Alone(why) => {
                 context.say(&why);
@@ -222,7 +219,7 @@ async fn follow(
         match offer.accept().await? {
             Accepted::Session(session) => {
                 let session = JobSession::new(session, own, None);
-                let none = Restarts::new(0);
+                let none = Restarts::none();
                 return Ok(Some(agreed(context, plan, &agreement, &differences, session, none)));
             }
             Accepted::Alone(why) => {
@@ -272,37 +269,37 @@ fn agreed(
     Shared { plan, identity, session, attempt, restarts }
 }
 
-/// Whom this node waits for, and where.
+/// The line that says which nodes this node waits for, and where.
 pub(super) fn begins(config: &Config) -> Text {
-    let (port, patience) = (config.port, clock(config.wait_timeout));
+    let (port, timeout) = (config.port, clock(config.wait_timeout));
     let last = config.nnodes.saturating_sub(1);
-    if config.unit == Unit::Task {
+    if config.unit == MemberKind::Task {
         let address = &config.master_addr;
         return match config.node {
             0 => text!(
-                "waiting on port {port} for tasks 1 to {last}, at most {patience}",
-                "正在端口 {port} 上等待 task 1 到 {last}，最多 {patience}"
+                "waiting on port {port} for tasks 1 to {last}, at most {timeout}",
+                "正在端口 {port} 上等待 task 1 到 {last}，最多 {timeout}"
             ),
             _ => text!(
-                "looking for task 0 at {address}:{port}, at most {patience}",
-                "正在寻找 task 0（{address}:{port}），最多 {patience}"
+                "looking for task 0 at {address}:{port}, at most {timeout}",
+                "正在寻找 task 0（{address}:{port}），最多 {timeout}"
             ),
         };
     }
     match (config.node, last) {
         (0, 1) => text!(
-            "waiting on port {port} for node 1, at most {patience}",
-            "正在端口 {port} 上等待节点 1，最多 {patience}"
+            "waiting on port {port} for node 1, at most {timeout}",
+            "正在端口 {port} 上等待节点 1，最多 {timeout}"
         ),
         (0, _) => text!(
-            "waiting on port {port} for nodes 1 to {last}, at most {patience}",
-            "正在端口 {port} 上等待节点 1 到 {last}，最多 {patience}"
+            "waiting on port {port} for nodes 1 to {last}, at most {timeout}",
+            "正在端口 {port} 上等待节点 1 到 {last}，最多 {timeout}"
         ),
         _ => {
             let address = &config.master_addr;
             text!(
-                "looking for node 0 at {address}:{port}, at most {patience}",
-                "正在寻找节点 0（{address}:{port}），最多 {patience}"
+                "looking for node 0 at {address}:{port}, at most {timeout}",
+                "正在寻找节点 0（{address}:{port}），最多 {timeout}"
             )
         }
     }

@@ -1,7 +1,6 @@
 //! One attempt: folders, logs, engine, supervision, closing block.
 //!
-//! Takes a node that is ready; gives how the attempt ended, with the files that are still to be
-//! written.
+//! Takes a [`Ready`] node. Gives how the attempt ended, and the files that remain to be written.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,9 +9,11 @@ use serde_json::Value;
 
 use super::clock::{ANSWER, Clock};
 use super::conductor::Ended;
-use super::context::{Context, Guard};
+use super::context::{Context, GuardChannel};
 use super::end::Rest;
-use super::job_verdict::Judged;
+use super::job_session::JobOutput;
+use super::job_verdict::JudgedEnding;
+use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::narrate;
 use super::pipes::{Pipes, last_lines};
 use super::ready::Ready;
@@ -20,22 +21,23 @@ use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, shown_world};
 use crate::deadline::{in_thread, with_deadline_async};
 use crate::lang::Text;
-use crate::logs::{self, Level, LogFolder, Logs, LogsConfig};
+use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
 use crate::observe::counters::{self, Counters, Growth};
 use crate::observe::{AccelerateConfig, OomWatch, limits};
-use crate::plan::{Plan, RunIdentity};
+use crate::plan::{Membership, Plan, RunIdentity};
 use crate::prepare;
 use crate::report::closing::{self, Closing};
-use crate::report::ending::{self, ending};
+use crate::report::ending::{self, ending, memory};
 use crate::report::files::RunRecord;
-use crate::report::{self, Ending, engine_log, memory};
+use crate::report::{self, Ending, engine_log};
 use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned};
 use crate::sys::Dispositions;
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
-use crate::watch::{self, Pace, Sampler, Sampling};
+use crate::verdict::{Id, Refusal};
+use crate::watch::{self, Sampler, Sampling, SamplingPace};
 
-/// How long the console may take for what was said before a prompt.
+/// Time limit of the search for a cause after the last line was read.
+const DIAGNOSIS: Duration = Duration::from_secs(2);
+/// Time limit to flush the console before a prompt.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// An attempt whose folder and logs are open.
@@ -46,7 +48,8 @@ struct Attempt {
     plan: Plan,
     folder: Option<Arc<LogFolder>>,
     logs: Arc<Logs>,
-    /// Before the job.
+    diagnosis: Arc<LiveDiagnosis>,
+    /// As they were before the job.
     counters: Option<Counters>,
     oom: OomWatch,
     /// Removed when the attempt is over.
@@ -54,8 +57,8 @@ struct Attempt {
 }
 
 /// How the ranks ended on this node.
-struct Over {
-    /// None where nothing was started.
+struct FinishedAttempt {
+    /// None if nothing was started.
     outcome: Option<Outcome>,
     planned: Planned,
     clock: Clock,
@@ -63,12 +66,12 @@ struct Over {
     sampling: Sampling,
 }
 
-/// One attempt, to the closing block.
+/// Runs one attempt up to and including the closing block.
 #[tracing::instrument(name = "attempt", skip_all, fields(attempt = ready.attempt))]
 pub(super) async fn run(
     context: &Context,
     ready: &mut Ready,
-    guard: Guard<'_>,
+    guard: GuardChannel<'_>,
     dispositions: Dispositions,
 ) -> Ended {
     let began = Instant::now();
@@ -79,7 +82,7 @@ pub(super) async fn run(
             let code = context.exit_code(&ending);
             context.console.say(&closing::refusal(&refusal, code, context.lang()));
             let clock = Clock::of(context.settings.grace.value, None);
-            // A node alone has no session that decides.
+            // A single node has no session, so it decides by itself.
             let again = match &ready.session {
                 None => ready.restarts.after(&ending, began.elapsed()),
                 Some(_) => None,
@@ -93,14 +96,14 @@ pub(super) async fn run(
     let judged = match &mut ready.session {
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
-            let patience = over.clock.left(EndStep::LastWords);
-            session.judge(context, guard.commands, ending, lines, patience).await
+            let time_left = over.clock.left(EndStep::LastWords);
+            session.judge(context, guard.commands, ending, lines, time_left).await
         }
-        None => Judged { ending: over.ending.clone(), lines: None, again: None },
+        None => JudgedEnding { ending: over.ending.clone(), lines: None, again: None },
     };
     let lines = judged.lines.unwrap_or(lines);
     let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
-    // The nodes of a muster have decided; a node alone does so by itself.
+    // With a muster the nodes have decided already; a single node decides here.
     let again = match &ready.session {
         None if !told => ready.restarts.after(&judged.ending, began.elapsed()),
         _ => judged.again,
@@ -118,18 +121,21 @@ impl Attempt {
         let (folder, warnings) = logs::choose_folder(
             &ready.log_candidates,
             &identity.run_id,
-            &plan.membership.folder(),
+            launcher_folder(&plan.membership),
             ready.attempt,
         );
         for warning in &warnings {
             context.console.say(&closing::warning(warning, context.lang()));
         }
-        // agent.jsonl and run.json are of all attempts.
+        // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
             let folder = Arc::clone(folder);
-            // Without a thread for it the job runs anyway.
-            let _ = context.journal.write_to(move || folder.append(Level::Node, "agent.jsonl"));
+            // If its thread cannot start, the job runs without the journal.
+            let _ =
+                context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
+        let diagnosis =
+            Arc::new(LiveDiagnosis::start(context.catalogue, plan.membership.node_rank));
         let logs = Arc::new(Logs::start(
             LogsConfig {
                 folder: folder.clone(),
@@ -139,23 +145,35 @@ impl Attempt {
                 prefix: context.settings.console_prefix.value,
                 cap_rank: context.settings.log_cap_rank.value,
                 cap_node: context.settings.log_cap_node.value,
+                backlog: Some(diagnosis.backlog()),
             },
             context.console.clone(),
         ));
         let counters = link_counters(context, &plan).await;
         let scratch = context.scratch.make();
         let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
-        Ok(Attempt { number, started, identity, plan, folder, logs, counters, oom, scratch })
+        Ok(Attempt {
+            number,
+            started,
+            identity,
+            plan,
+            folder,
+            logs,
+            diagnosis,
+            counters,
+            oom,
+            scratch,
+        })
     }
 
-    /// Runs the ranks until none is left, and says how that ended.
+    /// Runs the ranks until all have ended, and returns how.
     async fn watch(
         &self,
         context: &Context,
         ready: &mut Ready,
-        guard: Guard<'_>,
+        guard: GuardChannel<'_>,
         dispositions: Dispositions,
-    ) -> Over {
+    ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
         let launch = launch(context, ready, plan, identity, dispositions, scratch);
         let planned = launch.planned;
@@ -180,7 +198,7 @@ impl Attempt {
         };
         if ready.interactive {
             guard.link.announce_interactive();
-            // What we say must not come between a prompt and its answer.
+            // Our own lines must not appear between a prompt and its answer.
             context.console.flush(PROMPT);
         }
         let outcome = match &mut ready.session {
@@ -189,35 +207,46 @@ impl Attempt {
                 supervise::run(&launch, guard.commands, &mut pipes, &mut notice, nowhere).await
             }
             Some(session) => {
+                let judged = |seen: &Outcome| {
+                    let ending = judge(seen);
+                    let end = known_end(&ending, seen);
+                    (ending, end)
+                };
+                let output = JobOutput { logs, diagnosis: &self.diagnosis };
                 session
-                    .accompany(&launch, guard.commands, logs, &mut pipes, &mut notice, &judge)
+                    .accompany(&launch, guard.commands, output, &mut pipes, &mut notice, &judged)
                     .await
             }
         };
         let sampling = sampler.end();
         let clock = Clock::of(context.settings.grace.value, outcome.as_ref().ok());
-        // In a thread: the other nodes may wait for a word of this one meanwhile.
+        // In a thread, since the session with the other nodes must go on meanwhile.
         let reading = Arc::clone(logs);
-        let patience = clock.left(EndStep::LastWords) / 2;
-        in_thread(move || reading.read_out(patience)).await;
+        let time_left = clock.left(EndStep::LastWords) / 2;
+        in_thread(move || reading.read_out(time_left)).await;
         let ending = match &outcome {
-            Ok(outcome) => read_engine(context, judge(outcome), logs, identity.master_port),
+            Ok(outcome) => {
+                let ending = read_engine(context, judge(outcome), logs, identity.master_port);
+                let end = known_end(&ending, outcome);
+                let time_left = clock.left(EndStep::LastWords).min(DIAGNOSIS);
+                explained(ending, end, &self.diagnosis, time_left).await
+            }
             Err((program, error)) => report::refused(&not_started(program, error)),
         };
-        Over { outcome: outcome.ok(), planned, clock, ending, sampling }
+        FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling }
     }
 
-    /// Says the verdict; what is still to be written.
+    /// Prints the verdict, and returns what remains to be written.
     async fn close(
         self,
         context: &Context,
         ready: &Ready,
-        over: Over,
+        over: FinishedAttempt,
         ending: &Ending,
         last_lines: Vec<String>,
     ) -> Rest {
         let Attempt { number, started, identity, plan, folder, logs, counters, oom, .. } = self;
-        let Over { outcome, clock, sampling, .. } = over;
+        let FinishedAttempt { outcome, clock, sampling, .. } = over;
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
         let engine = plan.engine.row().name;
@@ -237,6 +266,7 @@ impl Attempt {
         let record = RunRecord {
             run_id: identity.run_id,
             attempt: number,
+            node: plan.membership.node_rank,
             started,
             ended: SystemTime::now(),
             plan: report::plan_view::json(&plan, lang, &ready.executable),
@@ -252,7 +282,8 @@ impl Attempt {
     }
 }
 
-/// The port that was free when the nodes agreed may be gone when the engine listens on it.
+/// Reads the cause from the engine's log: the port that was free when the nodes agreed may be
+/// taken when the engine binds it.
 fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> Ending {
     if ending.id != Id::EngineStart {
         return ending;
@@ -262,39 +293,27 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
         return ending;
     }
-    let text = match prepare::check_port(&context.host, port) {
-        Err(refusal) => {
-            let Text { en, zh } = refusal.text;
-            text!("the engine could not listen: {en}", "引擎无法监听：{zh}")
-        }
-        Ok(()) => text!(
-            "the engine could not listen on port {port}: another process had it between the agreement and the start",
-            "引擎无法监听端口 {port}：协商完成到启动之间被其他进程占用"
-        ),
-    };
-    Ending {
-        code: Verdict::PortInUse.code(),
-        id: Id::PortLost,
-        text,
-        hint: text!(
-            "choose another --master-port on all nodes, outside of ip_local_port_range; --max-restarts tries again",
-            "请为所有节点选择 ip_local_port_range 之外的其他 --master-port；--max-restarts 会重试"
-        ),
-        ..ending
-    }
+    let taken = prepare::check_port(&context.host, port).err();
+    ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
 }
 
-/// Samples of the node and its ranks, in the journal.
+/// The folder of this launcher: with tasks, several launchers share a node.
+fn launcher_folder(membership: &Membership) -> LauncherFolder {
+    let task = membership.task.as_ref().map(|task| task.local);
+    LauncherFolder { node_rank: membership.node_rank, task }
+}
+
+/// The task that samples the node and its ranks into the journal.
 fn sampler(context: &Context, folder: Option<&LogFolder>) -> Sampler {
     let host = Arc::clone(&context.host);
-    let node = watch::Node {
+    let node = watch::WatchedNode {
         log_folder: folder.map(LogFolder::path),
         group_memory: Box::new(move || limits::memory_in_use(&host)),
     };
-    Sampler::start(node, Pace::STANDARD, context.journal.keeper())
+    Sampler::start(node, SamplingPace::STANDARD, context.journal.keeper())
 }
 
-/// The error counters of the HCAs that the job uses, as they are before it.
+/// The error counters of the job's HCAs before the start.
 async fn link_counters(context: &Context, plan: &Plan) -> Option<Counters> {
     if plan.network.hcas.is_empty() {
         return None;
@@ -303,11 +322,11 @@ async fn link_counters(context: &Context, plan: &Plan) -> Option<Counters> {
     with_deadline_async(ANSWER, move || counters::counters(&host, &ports)).await
 }
 
-/// By how much they grew while the job ran; nothing where they cannot be read any more.
-async fn grown(context: &Context, before: Option<Counters>, patience: Duration) -> Vec<Growth> {
+/// By how much the counters grew during the job; empty if they cannot be read any more.
+async fn grown(context: &Context, before: Option<Counters>, time_left: Duration) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&context.host);
-    with_deadline_async(patience, move || counters::growth(&host, &before))
+    with_deadline_async(time_left, move || counters::growth(&host, &before))
         .await
         .unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! Ending what earlier runs left, once all nodes have agreed, so that a launch that comes to
-//! nothing has ended nothing. What a process is, and who may end it, is in [`crate::clear`].
+//! The clearing phase: ends stale processes after all nodes have agreed, so that a launch that
+//! is refused has ended nothing. Which processes are stale, and which may be ended, is decided
+//! in [`crate::clear`].
 
 use std::time::Duration;
 
@@ -14,17 +15,18 @@ use crate::decide::{Decided, Stage, decide};
 use crate::plan::{Plan, Scope};
 use crate::verdict::Refusal;
 
-/// How long the driver may take to give the memory of ended processes back.
+/// Time limit for the driver to free the GPU memory of ended processes.
 const DRAIN: Duration = Duration::from_secs(30);
 const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
-/// Nothing that is to be ended before the start is left.
+/// Proof that every process that had to end before the start has ended.
 pub(super) struct Cleared {
-    /// The plan of a node whose processes were ended; that of several nodes stays as agreed.
+    /// The new plan of a single node on which processes were ended. The plan of several nodes
+    /// stays as agreed.
     pub(super) plan: Option<Plan>,
 }
 
-/// Ends what earlier runs left, now that the nodes have agreed.
+/// Ends stale processes, now that the nodes have agreed.
 ///
 /// # Errors
 /// As [`clear`].
@@ -43,7 +45,7 @@ pub(super) async fn carry_out(context: &Context, agreed: &Agreed) -> Result<Clea
     }
 }
 
-/// Waits for the task that ends these; what cannot be ended stops all tasks from there.
+/// Waits for the task that ends these processes. If it cannot end one, it stops all tasks.
 async fn wait_until_clear(context: &Context, request: &Request) -> Result<(), Refusal> {
     let deadline = Instant::now() + request.term_wait + request.kill_wait + DRAIN;
     loop {
@@ -56,12 +58,12 @@ async fn wait_until_clear(context: &Context, request: &Request) -> Result<(), Re
     }
 }
 
-/// Ends what the mode ends and waits until the driver has given its memory back.
-/// The decision for the node as it is after that; None where nothing was ended.
+/// Ends the processes that the mode allows and waits until the driver has freed their memory.
+/// Gives the decision for the node after that, or None if nothing was ended.
 ///
 /// # Errors
-/// When something cannot be ended, or when the chosen GPUs' memory is still in use and the
-/// check `gpu.busy` fails a launch.
+/// When a process cannot be ended, or when memory of the chosen GPUs is still in use and the
+/// check `gpu.busy` has the severity fail.
 #[tracing::instrument(name = "stale.end", skip_all)]
 async fn clear(context: &Context, request: &Request) -> Result<Option<Decided>, Refusal> {
     if !end(context, request).await? {

@@ -1,36 +1,36 @@
-//! How long what follows the ranks may take: all of it has one budget.
+//! The time budget for the steps after the ranks have ended.
 
 use std::time::{Duration, Instant};
 
 use crate::supervise::{EndBudget, EndStep, Outcome};
 
-/// How long a file system may take for a small file.
+/// Time limit for writing one small file.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
-/// The budget of this end, and since when it runs.
+/// The budget of this end, and the time at which it began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     budget: EndBudget,
     grace: Duration,
-    /// None: nobody from outside ends us, and all that is waited for can end.
+    /// None: no stop from outside limits the time, and nothing that we wait for can hang.
     since: Option<Instant>,
 }
 
 impl Clock {
     pub(super) fn of(grace: Duration, outcome: Option<&Outcome>) -> Clock {
-        // What outlived SIGKILL holds its pipes open: whatever waits for their end has no more
-        // than the budget either.
+        // A process that outlived SIGKILL keeps its pipes open, so waiting for their end needs
+        // the limit too.
         let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
         let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
         Clock { budget: EndBudget::of(grace), grace, since }
     }
 
-    /// What is left until `step` is over.
+    /// Time left until `step` must be over.
     pub(super) fn left(self, step: EndStep) -> Duration {
         self.since.map_or(self.grace, |since| self.budget.left(step, since))
     }
 
-    /// The same for something small, which is given at least a moment.
+    /// The same for one small file: at least 50 ms, at most [`ANSWER`].
     pub(super) fn left_for_answer(self, step: EndStep) -> Duration {
         self.left(step).clamp(Duration::from_millis(50), ANSWER)
     }

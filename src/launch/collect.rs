@@ -1,7 +1,7 @@
-//! The facts of this node: every source beside the others, each with its own deadline.
+//! Collects the facts of this node from all sources in parallel, each with its own deadline.
 //!
-//! Takes host and settings; gives [`Facts`], in which a source that was late is named. Nothing is
-//! read in the thread of the runtime, so a mount or a driver that hangs holds nothing up.
+//! Takes host and settings; gives [`Facts`], which name each source that was late. Every source
+//! is read in its own thread, so a mount or a driver that hangs blocks nothing else.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::host::{Host, Trail};
+use crate::host::{Host, LastPath};
 use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, GpuFacts, Late, Limits, NodeState, PythonFacts,
+    self, Contract, Facts, Field, Folder, GpuFacts, HostFacts, Limits, PythonFacts, TimedOut,
     UsedFolder,
 };
 use crate::plan::{self, Notes};
@@ -24,29 +24,30 @@ use crate::probe::{self, Answer};
 use crate::settings::{Device, ProbeMode, Settings, Sourced};
 use crate::text;
 
-/// How long the facts may wait for the master's name; one that resolves later is
-/// waited for in a phase of its own.
+/// Time limit for resolving the master's name here. The wait for the master has its own phase.
 const NAME: Duration = Duration::from_secs(2);
 
-/// How long the sources of facts may take.
+/// Time limits for the sources of facts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deadlines {
+pub struct Deadlines {
     /// NVML, and nvidia-smi after it.
-    pub(super) driver: Duration,
-    /// Anything that may lie on a mount of its own.
-    pub(super) files: Duration,
-    pub(super) name: Duration,
+    pub driver: Duration,
+    /// Anything that may be on a mount of its own.
+    pub files: Duration,
+    pub name: Duration,
 }
 
 impl Deadlines {
-    const LAUNCH: Deadlines = Deadlines {
-        driver: observe::gpu::DRIVER_PATIENCE,
-        // A cold conda environment on a busy file server takes seconds, a dead one for ever.
+    /// Those of a launch, unless `--deadline` says otherwise.
+    pub const LAUNCH: Deadlines = Deadlines {
+        driver: observe::gpu::DRIVER_TIMEOUT,
+        // A cold conda environment on a busy file server takes seconds; on a dead server it
+        // never returns.
         files: Duration::from_secs(30),
         name: NAME,
     };
 
-    /// That of a launch, unless `--deadline` says how long one source may take.
+    /// The deadlines of a launch, unless `--deadline` sets one for each source.
     pub(super) fn of(settings: &Settings) -> Deadlines {
         match &settings.deadline {
             None => Deadlines::LAUNCH,
@@ -57,16 +58,16 @@ impl Deadlines {
     }
 }
 
-/// All facts, within the deadlines that the settings leave.
+/// All facts, within the deadlines of the settings.
 pub(super) async fn observe(host: &Arc<Host>, settings: &Arc<Settings>) -> Facts {
     observe_within(host, settings, Deadlines::of(settings)).await
 }
 
-/// A blocking read in a thread of its own, which is left behind when it is late.
+/// A blocking read in a thread of its own, which is abandoned when it is late.
 struct Reading<T> {
     source: Text,
-    trail: Trail,
-    patience: Duration,
+    last_path: LastPath,
+    timeout: Duration,
     started: Instant,
     task: JoinHandle<T>,
 }
@@ -74,33 +75,38 @@ struct Reading<T> {
 fn read<T: Send + 'static>(
     host: &Host,
     source: Text,
-    patience: Duration,
+    timeout: Duration,
     work: impl FnOnce(&Host) -> T + Send + 'static,
 ) -> Reading<T> {
     let started = Instant::now();
-    let (host, trail) = host.traced();
+    let (host, last_path) = host.traced();
     let task = tokio::task::spawn_blocking(move || work(&host));
-    Reading { source, trail, patience, started, task }
+    Reading { source, last_path, timeout, started, task }
 }
 
 impl<T> Reading<T> {
-    /// None when it is late, which is noted with the place where it stands, or broke down.
-    async fn answer(self, late: &mut Vec<Late>) -> Option<T> {
-        match tokio::time::timeout_at(self.started + self.patience, self.task).await {
+    /// None when the read panicked or is late; a late one is recorded with the path at which it
+    /// hangs.
+    async fn answer(self, late: &mut Vec<TimedOut>) -> Option<T> {
+        match tokio::time::timeout_at(self.started + self.timeout, self.task).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
-                let after_millis = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-                late.push(Late { source: self.source, path: self.trail.last(), after_millis });
+                let after_millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+                late.push(TimedOut {
+                    source: self.source,
+                    path: self.last_path.get(),
+                    after_millis,
+                });
                 None
             }
         }
     }
 }
 
-/// All facts; independent sources side by side, each with its own deadline. Nothing
-/// is read in the thread of the runtime, so that nothing can hold it.
+/// All facts. Independent sources run in parallel, each in its own thread and with its own
+/// deadline.
 #[tracing::instrument(name = "observe", skip_all)]
-pub(super) async fn observe_within(
+pub async fn observe_within(
     host: &Arc<Host>,
     settings: &Arc<Settings>,
     deadlines: Deadlines,
@@ -140,7 +146,7 @@ pub(super) async fn observe_within(
         let candidates = log_candidates(host, &its);
         observe::state::folder(host, &candidates.first()?.path)
     });
-    // Each may lie on a mount of its own.
+    // Each may be on a mount of its own.
     let folders: Vec<_> = observe::state::cache_folders(host)
         .into_iter()
         .map(|(by, path)| {
@@ -166,14 +172,14 @@ pub(super) async fn observe_within(
         host,
         text!("libraries, modules and PID 1", "库、内核模块与 PID 1"),
         files,
-        |host| NodeState {
+        |host| HostFacts {
             hami: observe::state::hami(host),
             clock: observe::state::clock(host),
             compat: observe::cuda::compat(host),
             gpudirect: observe::cuda::gpudirect(host),
             numa_blocked: observe::state::numa_blocked(host),
-            deaf_shell: observe::deaf_shell(host),
-            ..NodeState::default()
+            non_forwarding_init: observe::non_forwarding_init(host),
+            ..HostFacts::default()
         },
     );
 
@@ -190,7 +196,7 @@ pub(super) async fn observe_within(
     let links = links.answer(&mut late).await;
     let mut network = links.unwrap_or_else(|| observe::network::unanswered(host));
 
-    // A reader that broke down knows nothing; the fallbacks of `plan` then speak.
+    // A reader that panicked gives nothing; `plan` then uses its fallbacks.
     let mut absent = Vec::new();
     if let Some(found) = nccl.answer(&mut late).await {
         (network.nccl, absent) = found;
@@ -213,7 +219,7 @@ pub(super) async fn observe_within(
     }
     let python = python.answer(&mut late).await.unwrap_or_else(|| PythonFacts {
         problem: Some(text!(
-            "the search for python did not come to an end; a folder of PATH or of the environment is on a mount that does not answer",
+            "the search for python did not finish; a folder of PATH or of the environment is on a mount that does not answer",
             "查找 Python 未能结束；PATH 或环境所在目录的挂载点无应答"
         )),
         ..PythonFacts::default()
@@ -224,7 +230,7 @@ pub(super) async fn observe_within(
         None => observe::gpu::unanswered(host, driver),
     };
     let (gpus, limits, hcas) = match &settings.assumed {
-        // What this machine has says nothing about that node.
+        // The hardware of this machine says nothing about an assumed node.
         Some(assumed) => (observe::gpu::assumed(host, assumed), Limits::default(), Vec::new()),
         None => (gpus, limits, hcas),
     };
@@ -240,7 +246,7 @@ pub(super) async fn observe_within(
         python,
         checkpoint_heads,
         environment: observe::environment(host),
-        state: NodeState {
+        state: HostFacts {
             logs: log_folder,
             folders: used,
             leftovers,
@@ -253,7 +259,7 @@ pub(super) async fn observe_within(
     }
 }
 
-/// The probe keeps the driver's deadline itself; this one is for device nodes that hang too.
+/// The probe keeps the driver's deadline itself. This one also covers device nodes that hang.
 fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuFacts> {
     let source = text!("GPU driver and device nodes", "GPU 驱动与设备节点");
     let mode = probe_mode(settings);
@@ -262,15 +268,15 @@ fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuF
     })
 }
 
-/// The GPUs alone, once more.
+/// Reads only the GPUs again.
 pub(super) async fn gpus(host: &Host, settings: &Settings) -> GpuFacts {
     let driver = Deadlines::of(settings).driver;
     let gpus = read_gpus(host, settings, driver).answer(&mut Vec::new()).await;
     gpus.unwrap_or_else(|| observe::gpu::unanswered(host, driver))
 }
 
-/// Ranks on CPUs need no driver's answer, which costs half of a quick start; device nodes are
-/// still listed.
+/// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.
+/// Device nodes are still listed.
 fn probe_mode(settings: &Settings) -> ProbeMode {
     match settings.device.value {
         _ if settings.assumed.is_some() => ProbeMode::Off,
@@ -279,12 +285,12 @@ fn probe_mode(settings: &Settings) -> ProbeMode {
     }
 }
 
-/// The addresses of a name; of a copied root those that it had when it was captured,
-/// since the name servers of another machine say something else.
+/// The addresses of a name. For a captured node these are the recorded addresses, since the name
+/// servers of this machine may answer differently.
 async fn resolved(
     host: &Host,
     name: &str,
-    patience: Duration,
+    timeout: Duration,
     mode: ProbeMode,
 ) -> Result<Vec<IpAddr>, String> {
     let kept = format!("name/{name}");
@@ -293,7 +299,7 @@ async fn resolved(
     {
         return found;
     }
-    let found = names::resolve(host, name, patience, Some(&last_resort(mode))).await;
+    let found = names::resolve(host, name, timeout, Some(&last_resort(mode))).await;
     let found = found.map_err(|error| error.to_string());
     host.keep(&kept, &found);
     found
@@ -305,23 +311,23 @@ fn hostname(host: &Host) -> String {
     host.answer("hostname", own).unwrap_or_else(file)
 }
 
-/// Where the run's files may go, the best first.
+/// The candidate folders for the run's files, best first.
 pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Candidate> {
     let flag = settings.log_dir.as_ref().map(|dir| dir.value.as_path());
     let tmpdir = host.variable("TMPDIR");
     logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref))
 }
 
-/// The master's name, where there is another node to talk to.
+/// The master's name, if the job has another node.
 ///
-/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the planner reads it.
-/// Where it cannot say how many nodes there are before GPUs are counted, the claim's own text
-/// has to do.
+/// A claim may be a node list or an endpoint (`n[03-04]`, `host:port`), so the planner parses
+/// it. If the planner cannot tell the number of nodes before GPUs are counted, the text of the
+/// claim is used.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
     match plan::identity(settings, contract, &mut Notes::default()) {
         Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
         Err(_) => {
-            // Only what is a name as it stands; nobody resolves a node list.
+            // Only plain host names; a node list cannot be resolved.
             let plain = contract.evidence.iter().find(|found| {
                 let is_name = found.reading == observe::Reading::Plain && !found.claim.is_blank();
                 found.field == Field::MasterAddr && is_name
@@ -333,11 +339,11 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
     }
 }
 
-/// getaddrinfo in the probe, for names that only the C library's plugins know.
+/// getaddrinfo in the probe, for names that only the C library's NSS plugins resolve.
 pub(super) fn last_resort(mode: ProbeMode) -> LastResort {
-    Arc::new(move |name, patience| {
+    Arc::new(move |name, timeout| {
         let answer =
-            probe::run(mode, &["resolve", name], patience).map_err(|error| error.to_string())?;
+            probe::run(mode, &["resolve", name], timeout).map_err(|error| error.to_string())?;
         match answer {
             Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
             Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),

@@ -1,8 +1,8 @@
-//! The conductor: the order of the phases of a launch, and nothing else.
+//! Owns the order of the phases of a launch, and nothing else.
 //!
-//! Takes [`Phases`], each of which takes what only the one before it gives; gives the [`Ending`]
-//! of the last attempt. What a phase does is in its own file. Every phase before the ranks start
-//! ends at once when a stop is asked for.
+//! Takes [`Phases`]; gives the [`Ending`] of the last attempt. Each phase takes a type that only
+//! the phase before it gives, so that another order does not compile. A stop request ends every
+//! phase before the ranks start at once.
 
 use super::clock::Clock;
 use super::end::Rest;
@@ -14,29 +14,29 @@ use crate::verdict::Refusal;
 
 /// The phases of one launch on this node.
 pub(super) trait Phases {
-    /// The node as it was seen.
+    /// The facts of the node.
     type Observed;
-    /// What this node would do by itself.
+    /// What this node would do on its own.
     type OwnPlan;
-    /// What all nodes do.
+    /// What all nodes agreed to do.
     type Agreed;
-    /// What earlier runs left is gone.
+    /// Proof that stale processes have ended.
     type Cleared;
     /// A node that may start.
     type Ready;
-    /// What an attempt of all nodes takes from the one before.
+    /// What an attempt of several nodes takes over from the one before.
     type Next;
 
     async fn observe(&self) -> Self::Observed;
 
-    /// `next`: an attempt went before.
+    /// `next` is set for every attempt but the first.
     async fn plan(
         &self,
         observed: &Self::Observed,
         next: Option<&Self::Next>,
     ) -> Result<Self::OwnPlan, Refusal>;
 
-    /// Tells the other nodes of a refusal before they meet this one.
+    /// Notifies the other nodes of a refusal before the muster.
     async fn notify_peers(&self, observed: &Self::Observed, refusal: &Refusal);
 
     async fn agree(
@@ -48,77 +48,89 @@ pub(super) trait Phases {
 
     async fn clear(&self, agreed: &Self::Agreed) -> Result<Self::Cleared, Refusal>;
 
-    /// Tells the other nodes of an ending after they agreed; the ending that all share.
+    /// Notifies the other nodes of an ending after they agreed, and returns the ending that all
+    /// share.
     async fn share(&self, agreed: Self::Agreed, ending: Ending) -> Ending;
 
     fn ready(&self, agreed: Self::Agreed, cleared: Self::Cleared) -> Self::Ready;
 
-    /// One attempt, to the closing block.
+    /// Runs one attempt up to and including the closing block.
     async fn run(&self, ready: &mut Self::Ready) -> Ended;
 
-    /// Writes what is slower than the verdict, and leaves the other nodes.
+    /// Writes the slower files after the verdict, then closes the session with the other nodes.
     async fn finish(&self, ready: &mut Self::Ready, rest: Option<Rest>);
 
-    /// What a further attempt begins with.
+    /// Where a further attempt begins.
     fn start_again(&self, ready: Self::Ready, again: Again) -> Start<Self::Ready, Self::Next>;
 
-    /// Says that a further attempt follows, and waits until it is due.
+    /// Announces a further attempt and waits until it is due.
     async fn pause(&self, start: &Start<Self::Ready, Self::Next>, again: Again);
 
-    /// Runs `phase`, unless a stop is asked for meanwhile: then what asked for it.
+    /// Runs `phase`. If a stop is requested meanwhile, drops it and returns the source of the
+    /// stop.
     async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt>;
 
     fn say(&self, line: &Text);
 
-    /// Says the refusal, and makes it an ending.
+    /// Prints the refusal and turns it into an ending.
     fn refused(&self, refusal: &Refusal) -> Ending;
 
-    /// Says that a stop came before ranks ran, and makes it an ending.
+    /// Prints that a stop came before the ranks ran, and turns it into an ending.
     fn stopped(&self, halt: Halt) -> Ending;
 
     /// Writes the termination message. From here on the exit code is fixed.
     fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>);
 
-    /// The node rank of a node that may start.
-    fn node(&self, ready: &Self::Ready) -> u32;
+    /// Waits until the journal is written, as far as the clock allows. Nothing follows.
+    fn close(&self, clock: Option<Clock>);
+
+    /// The rank of this node among those that agreed.
+    fn node(&self, agreed: &Self::Agreed) -> u32;
 }
 
 /// Where an attempt begins.
 pub(super) enum Start<Ready, Next> {
     /// From the first phase.
     Observe(Option<Next>),
-    /// From what this node, which is alone, did before.
+    /// From the run phase, on a single node that keeps its plan.
     Run(Ready),
 }
 
-/// An attempt that is over, its verdict said.
+/// An attempt that is over and whose verdict is printed.
 pub(super) struct Ended {
     pub(super) ending: Ending,
     pub(super) again: Option<Again>,
-    /// Why no attempt follows, where some were asked for.
+    /// Why no attempt follows although restarts were requested.
     pub(super) why_not: Option<Text>,
-    /// A stop was asked for meanwhile.
+    /// A stop was requested during the attempt.
     pub(super) told: bool,
     pub(super) clock: Clock,
-    /// None where nothing was started.
+    /// None if nothing was started.
     pub(super) rest: Option<Rest>,
 }
 
-/// Attempts until one ends well, is stopped, or no restart is left.
+/// Runs attempts until one succeeds, is stopped, or no restart is left.
 pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
+    let (ending, clock) = attempts(phases).await;
+    phases.close(clock);
+    ending
+}
+
+/// How the last attempt ended, and its clock; None if the launch ended before or between
+/// attempts.
+async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
     let mut start = Start::Observe(None);
     let mut node = None;
     loop {
         let mut ready = match start {
             Start::Run(ready) => ready,
-            Start::Observe(next) => match prepare(phases, next, node).await {
+            Start::Observe(next) => match prepare(phases, next, &mut node).await {
                 Ok(ready) => ready,
-                Err(ending) => return ending,
+                Err(ending) => return (ending, None),
             },
         };
-        node = Some(phases.node(&ready));
         let Ended { ending, again, why_not, told, clock, rest } = phases.run(&mut ready).await;
-        // A node that was told to stop takes part in no further attempt.
+        // A node that received a stop request takes part in no further attempt.
         let again = again.filter(|_| !told);
         if again.is_none() {
             phases.announce(&ending, node, Some(clock));
@@ -128,24 +140,25 @@ pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
             if let Some(why) = why_not.filter(|_| !told) {
                 phases.say(&why);
             }
-            return ending;
+            return (ending, Some(clock));
         };
         start = phases.start_again(ready, again);
         if let Err(halt) = phases.until_stop(phases.pause(&start, again)).await {
             let ending = phases.stopped(halt);
             phases.announce(&ending, node, None);
-            return ending;
+            return (ending, None);
         }
     }
 }
 
-/// Everything before the first process; an ending is announced.
+/// All phases before the first process; announces an ending. `node` is the node rank as far as
+/// it is known, and is set after the agreement.
 async fn prepare<P: Phases>(
     phases: &P,
     next: Option<P::Next>,
-    node: Option<u32>,
+    node: &mut Option<u32>,
 ) -> Result<P::Ready, Ending> {
-    let early = |ended: Result<Refusal, Halt>| {
+    let early = |ended: Result<Refusal, Halt>, node| {
         let ending = match ended {
             Ok(refusal) => phases.refused(&refusal),
             Err(halt) => phases.stopped(halt),
@@ -155,14 +168,15 @@ async fn prepare<P: Phases>(
     };
     let agreed = match phases.until_stop(agree(phases, next)).await {
         Ok(Ok(agreed)) => agreed,
-        Ok(Err(refusal)) => return Err(early(Ok(refusal))),
-        Err(halt) => return Err(early(Err(halt))),
+        Ok(Err(refusal)) => return Err(early(Ok(refusal), *node)),
+        Err(halt) => return Err(early(Err(halt), *node)),
     };
+    *node = Some(phases.node(&agreed));
     let cleared = phases.until_stop(phases.clear(&agreed)).await;
     let ending = match cleared {
         Ok(Ok(cleared)) => return Ok(phases.ready(agreed, cleared)),
-        Ok(Err(refusal)) => early(Ok(refusal)),
-        Err(halt) => early(Err(halt)),
+        Ok(Err(refusal)) => early(Ok(refusal), *node),
+        Err(halt) => early(Err(halt), *node),
     };
     // The others have agreed and wait for this node.
     Err(phases.share(agreed, ending).await)

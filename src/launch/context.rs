@@ -1,11 +1,15 @@
-//! What every phase of a launch needs: the node, the settings, the console, the journal.
+//! The context that every phase of a launch takes: host, settings, console, journal and the link
+//! to the guard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::causes::RetryRules;
 use super::clock::Clock;
+use super::restart::Restarts;
 use super::scratch::ScratchName;
+use crate::diagnose::Catalogue;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
 use crate::logs::Console;
@@ -14,13 +18,14 @@ use crate::report::{Ending, closing, files};
 use crate::settings::Settings;
 use crate::supervise::{AgentLink, EndStep, GuardCommands, Halt};
 use crate::text;
+use crate::verdict::code_by_cause;
 
-/// How long the closing block may delay what is written after it.
+/// How long the flush of the closing block may delay the files that follow.
 const SAID: Duration = Duration::from_millis(500);
 
-/// Both directions of the talk with the guard.
+/// The link to the guard: commands from it, reports to it.
 #[derive(Clone, Copy)]
-pub(super) struct Guard<'a> {
+pub(super) struct GuardChannel<'a> {
     pub(super) link: &'a AgentLink,
     pub(super) commands: &'a GuardCommands,
 }
@@ -29,10 +34,13 @@ pub(super) struct Guard<'a> {
 pub(super) struct Context {
     pub(super) host: Arc<Host>,
     pub(super) settings: Arc<Settings>,
+    pub(super) retry_rules: RetryRules,
     pub(super) console: Console,
     pub(super) started: Instant,
     pub(super) scratch: ScratchName,
     pub(super) journal: Journal,
+    /// The catalogue of failures, where the profile adds rows to the built-in one.
+    pub(super) catalogue: Option<&'static Catalogue>,
 }
 
 impl Context {
@@ -40,18 +48,23 @@ impl Context {
         self.settings.lang
     }
 
-    /// The exit code of an ending, by the profile's `[exit]`.
+    /// The exit code of an ending, by its cause and the profile's `[exit]`.
     pub(super) fn exit_code(&self, ending: &Ending) -> i32 {
-        remap(&self.settings.exit_codes, ending.code)
+        let code = code_by_cause(ending.class, ending.code, ending.why.as_deref());
+        remap(&self.settings.exit_codes, code)
+    }
+
+    /// The restart policy of this launch, for the node that decides.
+    pub(super) fn restarts(&self) -> Restarts {
+        Restarts::new(self.settings.max_restarts.value, self.retry_rules.clone())
     }
 
     pub(super) fn say(&self, text: &Text) {
         self.console.say(&closing::line(text, self.lang()));
     }
 
-    /// Writes the termination message, right behind the closing block: whatever is
-    /// slower than a small file comes after it. From then on the exit code stands, also
-    /// where the guard has to end this process.
+    /// Writes the termination message directly after the closing block and before anything
+    /// slower. From here on the exit code is fixed, even if the guard has to kill this process.
     pub(super) fn announce(
         &self,
         link: &AgentLink,
@@ -62,18 +75,18 @@ impl Context {
         let settings = &self.settings;
         let code = self.exit_code(ending);
         let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
-        let patience = clock.left_for_answer(EndStep::LastWords);
+        let time_left = clock.left_for_answer(EndStep::LastWords);
         let (host, lang) = (&self.host, settings.lang);
-        let announced = files::announce_in(patience, path, host, ending, node, code, lang);
+        let announced = files::announce_in(time_left, path, host, ending, node, code, lang);
         if let Err(error) = announced {
             self.say(&text!(
                 "cannot write the termination message: {error}",
                 "无法写入终止消息：{error}"
             ));
         }
-        // The guard could not say it to a console that takes nothing either.
+        // If the console does not drain, the guard could not print it either.
         self.console.flush(SAID.min(clock.left_for_answer(EndStep::LastWords)));
-        link.announce_said(code);
+        link.announce_reported(code);
     }
 }
 
@@ -82,7 +95,7 @@ pub(super) fn remap(exits: &BTreeMap<i32, i32>, code: i32) -> i32 {
     exits.get(&code).copied().unwrap_or(code)
 }
 
-/// Runs a phase before the start; a stop, or the loss of the guard, drops it.
+/// Runs a phase before the start. A stop, or the loss of the guard, cancels it.
 pub(super) async fn until_stop<T>(
     commands: &GuardCommands,
     phase: impl Future<Output = T>,
@@ -91,7 +104,7 @@ pub(super) async fn until_stop<T>(
     loop {
         tokio::select! {
             done = &mut phase => return Ok(done),
-            // Other commands are for ranks, of which there are none.
+            // Other commands concern ranks, and none runs yet.
             command = commands.next() => if let Some(halt) = command.halt() {
                 return Err(halt);
             }

@@ -1,9 +1,8 @@
-//! What follows the last rank of an attempt: its record and its log files.
+//! The last phase of an attempt: writes its record and its log files.
 //!
-//! Takes an attempt of which the verdict is said already, so whatever is slow here
-//! costs its own part of the budget only. Writes run.json at once, the log
-//! files for as long as the disk takes them, and run.json again where the account
-//! of the logs has changed by then.
+//! The verdict is printed already, so a slow disk costs only this part of the time budget.
+//! Writes run.json at once, then the log files, and run.json again if the log summary has
+//! changed by then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +13,27 @@ use super::clock::Clock;
 use super::context::Context;
 use crate::deadline::{in_thread, io_with_deadline};
 use crate::lang::Lang;
-use crate::logs::{Level, LogFolder, Logs, LogsSummary};
+use crate::logs::{FolderLevel, LogFolder, Logs, LogsSummary, RUN_JSON};
 use crate::report::files::RunRecord;
 use crate::supervise::EndStep;
 use crate::text;
 use crate::watch::Sampling;
 
-/// A disk that takes everything within this time needs one record only.
+/// If the log files are written within this time, run.json is written only once.
 const QUICK: Duration = Duration::from_millis(100);
 
-/// An attempt that has been spoken about, and what is still to be written.
+/// What remains to be written after the verdict of an attempt is printed.
 pub(super) struct Rest {
     pub(super) clock: Clock,
     pub(super) logs: Arc<Logs>,
     pub(super) folder: Option<Arc<LogFolder>>,
-    /// run.json without the account of the logs.
+    /// run.json without the summary of the logs.
     pub(super) record: RunRecord,
     pub(super) sampling: Sampling,
 }
 
 impl Rest {
-    /// Writes all of it out.
+    /// Writes all files.
     pub(super) async fn finish(self, context: &Context) {
         let Rest { clock, logs, folder, record, sampling } = self;
         write_out(context, clock, logs, folder, record).await;
@@ -57,11 +56,12 @@ async fn write_out(
     let mut early = None;
     let quick = tokio::time::timeout(QUICK.min(left / 4), &mut write_out).await;
     if quick.is_err() {
-        // Whoever kills us meanwhile leaves a record that counts what is not written yet.
+        // If we are killed meanwhile, the record still counts the bytes that are not written
+        // yet.
         let summary = logs.summary();
         record.logs = account(&summary, context.lang());
-        let patience = clock.left_for_answer(EndStep::Record);
-        let ((), written) = tokio::join!(write_out, write(&folder, &record, patience));
+        let time_left = clock.left_for_answer(EndStep::Record);
+        let ((), written) = tokio::join!(write_out, write(&folder, &record, time_left));
         early = Some((summary, written));
     }
     let summary = logs.summary();
@@ -85,17 +85,17 @@ async fn write_out(
 async fn write(
     folder: &Arc<LogFolder>,
     record: &RunRecord,
-    patience: Duration,
+    time_left: Duration,
 ) -> std::io::Result<()> {
     let bytes = record.render()?;
     let folder = Arc::clone(folder);
     in_thread(move || {
-        io_with_deadline(patience, move || folder.replace(Level::Node, "run.json", &bytes))
+        io_with_deadline(time_left, move || folder.replace(FolderLevel::Node, RUN_JSON, &bytes))
     })
     .await
 }
 
-/// The logs' account for run.json.
+/// The summary of the logs for run.json.
 fn account(summary: &LogsSummary, lang: Lang) -> Value {
     let owners: Map<String, Value> = summary
         .owners

@@ -1,5 +1,7 @@
-//! What nodes agree on, as a function that a fuzzer feeds: see `muster::fuzz`. Not
-//! part of the program.
+//! Fuzz entry point for the agreement of nodes; see `muster::fuzz`. Not part of the program.
+//!
+//! It is in this room because the steps that it drives are private to it: the summary of a node,
+//! the plan for all nodes and the plan as agreed. Compiled only for tests and for a fuzzer.
 
 use crate::decide::{Stage, decide};
 use crate::muster::fuzz;
@@ -11,7 +13,7 @@ use crate::settings::{LayoutRule, Nproc, Settings, Source, Sourced};
 use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
 use super::summary::summary;
 
-/// Bytes, one after the other; zeros when they are used up.
+/// Yields bytes one after the other, then zeros.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -61,7 +63,7 @@ fn node(choices: &mut Choices<'_>, rank: u32, nnodes: u32) -> (Settings, Facts) 
     (settings, plan::fixtures::facts(u32::from(choices.byte() % 10)))
 }
 
-/// The card that a node shows, or one that it made up.
+/// The node summary that a node sends: the true one or an invented one.
 fn shown(choices: &mut Choices<'_>, honest: NodeSummary) -> Option<NodeSummary> {
     match choices.byte() {
         0x80.. => {
@@ -77,11 +79,11 @@ fn shown(choices: &mut Choices<'_>, honest: NodeSummary) -> Option<NodeSummary> 
     }
 }
 
-/// Up to five nodes that any settings, GPUs and lies describe.
+/// Up to five nodes with arbitrary settings, GPUs and false summaries.
 ///
-/// Either somebody is refused before the start, or what was agreed is a layout that
-/// the rule allows, within what every card says; and a node that accepts it runs
-/// exactly so many processes as all the others, on GPUs that it has.
+/// Either a node is refused before the start, or the agreed layout follows the layout rule and
+/// stays within every node summary. A node that accepts it runs as many processes as all the
+/// others, on GPUs that it has.
 pub fn agreement(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let nnodes = u32::from(choices.byte() % 4) + 2;
@@ -89,7 +91,7 @@ pub fn agreement(data: &[u8]) -> bool {
     let mut nodes = Vec::new();
     let mut cards: Vec<NodeSummary> = Vec::new();
     for rank in 0..nnodes {
-        // Most jobs have one image: the choices of node 0 hold for all.
+        // Most jobs have one image, so other nodes often repeat the choices of node 0.
         let alike = rank > 0 && choices.byte() < 0xc0;
         let mut shared = Choices(common);
         let theirs = if alike { &mut shared } else { &mut choices };
@@ -104,7 +106,7 @@ pub fn agreement(data: &[u8]) -> bool {
         let shown =
             if rank == 0 { Some(honest.clone()) } else { shown(&mut choices, honest.clone()) };
         let Some(shown) = shown else { return false };
-        // As node 0 reads it; one that it cannot read is hung up on.
+        // As node 0 parses it. Node 0 closes a connection whose summary it cannot parse.
         let Some(shown) = fuzz::read_summary(&fuzz::write_summary(shown)) else {
             return false;
         };

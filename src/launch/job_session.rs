@@ -1,17 +1,20 @@
-//! While the job runs on several nodes: every node's failure reaches all, and all
-//! end with one verdict.
+//! The session of the nodes while the job runs: a failure on one node reaches all, and all end
+//! with one verdict.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::context::Context;
-use super::job_verdict::{Judged, judged};
+use super::job_verdict::{JudgedEnding, judged};
+use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
 use super::pipes::last_lines;
 use crate::logs::Logs;
-use crate::muster::{self, Again, Cause, Event, Mark, NodeSummary, Session};
+use crate::muster::{self, Again, Cause, NodeSummary, Session, SessionEvent, StoreMark};
 use crate::report::{self, Ending};
 use crate::supervise::{
     self, GuardCommands, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
@@ -19,23 +22,43 @@ use crate::supervise::{
 use crate::text;
 use crate::verdict::{Class, Id};
 
-/// After the first word of a failure: how long its last lines may take to be read.
+/// After the first report of a failure, the time limit for reading the rank's last lines.
 const SETTLE: Duration = Duration::from_millis(150);
-/// How long a node that failed waits for the verdict of node 0.
-const VERDICT: Duration = Duration::from_secs(5);
-/// Between two lines that say that others still run.
+/// Time limit of the search for the cause before the report. With the time to settle it is less
+/// than node 0 waits for the report.
+const EXPLAINED: Duration = Duration::from_secs(4);
+/// How long a node that failed waits for the verdict of node 0, which waits for the reports.
+const VERDICT: Duration = Duration::from_secs(8);
+/// Interval of the line that says that other nodes still run.
 const PROGRESS: Duration = Duration::from_secs(30);
+
+/// What the ranks of this node wrote, and the search in it.
+#[derive(Clone, Copy)]
+pub(super) struct JobOutput<'a> {
+    pub(super) logs: &'a Logs,
+    pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
+}
+
+type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
+
+/// The result of the future; never, where there is none.
+async fn done(explaining: &mut Option<Explaining<'_>>) -> Option<Ending> {
+    match explaining {
+        Some(explaining) => explaining.await,
+        None => std::future::pending().await,
+    }
+}
 
 /// The session of one attempt with the other nodes.
 #[derive(Debug)]
 pub(super) struct JobSession {
     session: Session,
     node: u32,
-    /// Of a task: the rank of its node.
+    /// For a task: the node rank of its node.
     on: Option<u32>,
     hostname: String,
-    /// Node 0's: by it a node that comes meanwhile knows whose store it found.
-    mark: Option<Mark>,
+    /// Only on node 0: the mark by which a late node recognises the store of this run.
+    mark: Option<StoreMark>,
     /// What this node reported.
     reported: Option<Cause>,
     verdict: Option<(Cause, Option<Again>)>,
@@ -43,8 +66,8 @@ pub(super) struct JobSession {
 }
 
 impl JobSession {
-    /// `own`: what this node told the others about itself.
-    pub(super) fn new(session: Session, own: &NodeSummary, mark: Option<Mark>) -> JobSession {
+    /// `own` is the summary that this node sent to the others.
+    pub(super) fn new(session: Session, own: &NodeSummary, mark: Option<StoreMark>) -> JobSession {
         JobSession {
             session,
             node: own.node,
@@ -57,16 +80,16 @@ impl JobSession {
         }
     }
 
-    /// Runs the attempt; the first failure of this node goes to all at once, and
-    /// one of another node stops it.
+    /// Runs the attempt. Sends the first failure of this node to all nodes at once, and stops at
+    /// a failure of another node.
     pub(super) async fn accompany(
         &mut self,
         launch: &Launch,
         commands: &GuardCommands,
-        logs: &Logs,
+        output: JobOutput<'_>,
         streams: &mut (dyn Streams + Send),
         narrate: &mut (dyn FnMut(Notice) + Send),
-        ending: &(dyn Fn(&Outcome) -> Ending + Sync),
+        ending: &(dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
         let (noticed, mut notices) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -92,10 +115,18 @@ impl JobSession {
         tokio::pin!(marking);
         let mut seen = Outcome { planned: launch.planned, ..Outcome::default() };
         let mut lines_at: Option<Instant> = None;
+        let mut explaining: Option<Explaining<'_>> = None;
         loop {
             let lines_due = lines_at.unwrap_or_else(Instant::now);
             tokio::select! {
-                outcome = &mut run => return outcome,
+                outcome = &mut run => {
+                    let ending = match explaining {
+                        Some(search) => search.await,
+                        None => None,
+                    };
+                    self.report_explained(ending, launch, output);
+                    return outcome;
+                }
                 never = &mut marking => match never {},
                 Some(notice) = notices.recv() => match notice {
                     Notice::RankEnded { rank, end } => {
@@ -105,20 +136,29 @@ impl JobSession {
                     Notice::OtherWorld(other) => seen.other_world = Some(other),
                     Notice::Stopping { reason } if reason != StopReason::OtherNode => {
                         seen.stop = Some(reason);
-                        self.report(&ending(&seen), Vec::new(), false);
+                        self.report(&ending(&seen).0, Vec::new(), false);
                         lines_at = Some(Instant::now() + SETTLE);
                     }
                     _ => {}
                 },
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
-                    let ending = ending(&seen);
-                    let lines = last_lines(logs, launch.planned, &ending);
-                    self.report(&ending, lines, true);
+                    let (ending, end) = ending(&seen);
+                    let search = explained(ending, end, output.diagnosis, EXPLAINED);
+                    explaining = Some(Box::pin(async { Some(search.await) }));
+                }
+                ending = done(&mut explaining) => {
+                    explaining = None;
+                    self.report_explained(ending, launch, output);
                 }
                 event = self.session.next_event() => {
                     self.note(event);
                     if !self.all_done && let Some(stop) = stop.take() {
+                        // The rank that failed elsewhere may be a victim of one here that has not
+                        // ended yet.
+                        if self.reported.is_none() && self.verdict.is_none() {
+                            explaining = Some(Box::pin(raised(output.diagnosis, EXPLAINED)));
+                        }
                         let _ = stop.send(());
                     }
                 }
@@ -126,13 +166,20 @@ impl JobSession {
         }
     }
 
-    fn note(&mut self, event: Event) {
+    fn note(&mut self, event: SessionEvent) {
         match event {
-            Event::Stop => {}
-            Event::Verdict { cause, again } => {
+            SessionEvent::Stop => {}
+            SessionEvent::Verdict { cause, again } => {
                 self.verdict = Some((*cause, again));
             }
-            Event::AllDone => self.all_done = true,
+            SessionEvent::AllDone => self.all_done = true,
+        }
+    }
+
+    fn report_explained(&mut self, ending: Option<Ending>, launch: &Launch, output: JobOutput<'_>) {
+        if let Some(ending) = ending {
+            let lines = last_lines(output.logs, launch.planned, &ending);
+            self.report(&ending, lines, true);
         }
     }
 
@@ -152,24 +199,26 @@ impl JobSession {
             lines,
             whole,
             loss: None,
+            why: ending.why.clone(),
+            consequence: ending.consequence,
         };
         self.session.failed(cause.clone());
         self.reported = Some(cause);
     }
 
-    /// The verdict that this node shares with the others. `local` is its own; it stands
-    /// where there is no other within `patience`.
+    /// The verdict that all nodes share. `local` is the verdict of this node; it is kept if no
+    /// other arrives within `time_left`.
     pub(super) async fn judge(
         &mut self,
         context: &Context,
         commands: &GuardCommands,
         local: Ending,
         lines: Vec<String>,
-        patience: Duration,
-    ) -> Judged {
+        time_left: Duration,
+    ) -> JudgedEnding {
         let mut local = local;
         let well = local.class == Class::Done;
-        // Stopped for another node: there is nothing of our own to report.
+        // Stopped because of another node, so this node has nothing to report.
         let other = local.id == Id::NodeOther;
         if well {
             self.session.done();
@@ -181,7 +230,7 @@ impl JobSession {
             self.report(&local, lines, true);
         }
         if !self.all_done && self.verdict.is_none() {
-            let _ = timeout(VERDICT.min(patience), async {
+            let _ = timeout(VERDICT.min(time_left), async {
                 while !self.all_done && self.verdict.is_none() {
                     let event = self.session.next_event().await;
                     self.note(event);
@@ -192,8 +241,8 @@ impl JobSession {
         judged(self.node, local, self.verdict.as_ref())
     }
 
-    /// A node whose ranks are done stays until all are: the job has one end.
-    /// Some: it was stopped from outside meanwhile.
+    /// Waits until the ranks of all nodes are done, since the job has one end. Some: a stop from
+    /// outside came meanwhile.
     async fn wait_for_others(
         &mut self,
         context: &Context,

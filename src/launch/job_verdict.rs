@@ -1,7 +1,7 @@
-//! The verdict that the nodes of a job share, as each of them ends with it.
+//! The shared verdict of a job, as seen by each of its nodes.
 //!
-//! Pure: takes this node's own ending and the cause that all nodes name; gives code, text and
-//! lines of this node.
+//! Pure: takes this node's own ending and the first failure of the job; gives the exit code,
+//! text and last lines for this node.
 
 use crate::lang::Text;
 use crate::muster::{Again, Cause};
@@ -9,28 +9,37 @@ use crate::report::Ending;
 use crate::supervise::End;
 use crate::sys::Signal;
 use crate::text;
-use crate::verdict::{Class, Verdict};
+use crate::verdict::{Class, Id, Verdict, Why};
 
-/// What operators read as "try again".
+/// The code that operators read as "try again".
 const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
 
-/// How this node ends, with the lines to show.
-pub(super) struct Judged {
+/// How this node ends, and the lines to show.
+pub(super) struct JudgedEnding {
     pub(super) ending: Ending,
-    /// Where another node is to blame: its rank's last lines.
+    /// If another node failed: the last lines of its rank.
     pub(super) lines: Option<Vec<String>>,
     pub(super) again: Option<Again>,
 }
 
-/// How node `node` ends, which would end with `local` by itself, under the verdict of all.
-pub(super) fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<Again>)>) -> Judged {
+/// How node `node` ends under the shared verdict; without one it would end with `local`.
+pub(super) fn judged(
+    node: u32,
+    local: Ending,
+    verdict: Option<&(Cause, Option<Again>)>,
+) -> JudgedEnding {
     let Some((cause, again)) = verdict else {
-        return Judged { ending: local, lines: None, again: None };
+        return JudgedEnding { ending: local, lines: None, again: None };
     };
     let own = cause.node == node && cause.loss.is_none();
-    // Stopped from outside stays what it is, whoever was first.
+    // A stop from outside keeps its code, whichever node failed first.
     let keeps_code = own || local.class == Class::Stopped;
-    let (code, class) = match (keeps_code, cause.is_retryable()) {
+    // A job whose node has to be replaced is started again, so the others must not end it for good.
+    let replaced =
+        cause.class == Class::Script && cause.why.as_deref().is_some_and(Why::needs_another_node);
+    let (code, class) = match (keeps_code, cause.is_retryable() || replaced) {
+        // This node reported what its ranks had said before they were stopped.
+        (true, _) if local.id == Id::NodeOther => (cause.code, cause.class),
         (true, _) => (local.code, local.class),
         (false, true) => (RETRYABLE, Class::Launcher),
         (false, false) => (Verdict::OtherNode.code(), Class::Launcher),
@@ -40,11 +49,18 @@ pub(super) fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<A
     let text =
         if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, node, hostname) };
     let ending = if local.names_survivors() && local.id != cause.id {
-        // Nobody else can say it, and the nodes had agreed before it was known.
+        // Only this node knows it, and the nodes had agreed before it was known.
         let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
         let text = text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
         Ending { text, ..local }
     } else {
+        let mut why = cause.why.clone();
+        if let Some(why) = &mut why
+            && why.text == *said
+        {
+            // It is the ending itself that names the cause.
+            why.text = text.clone();
+        }
         Ending {
             code,
             class,
@@ -52,16 +68,18 @@ pub(super) fn judged(node: u32, local: Ending, verdict: Option<&(Cause, Option<A
             rank: cause.rank,
             node: Some(node),
             text,
+            why,
             hint: cause.hint.clone(),
+            consequence: cause.consequence,
         }
     };
-    Judged { ending, lines: Some(cause.lines.clone()), again: *again }
+    JudgedEnding { ending, lines: Some(cause.lines.clone()), again: *again }
 }
 
-/// `said` with the node where it happened.
+/// `said`, with the node where it happened.
 fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
     let (en, zh) = (&said.en, &said.zh);
-    // The command of a node has its node in its name.
+    // The name of a node's command already contains the node.
     let (here, here_zh) = (format!("on node {node} "), format!("节点 {node} "));
     if en.contains(&here) {
         let named = en.replacen(&here, &format!("on node {node} ({hostname}) "), 1);
@@ -85,15 +103,25 @@ fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
 mod tests {
     use super::*;
     use crate::muster::Loss;
-    use crate::verdict::Id;
+    use crate::verdict::{Confidence, Owner, Retry};
 
     fn ending(code: i32, class: Class, id: Id, text: &str) -> Ending {
         let text = Text::same(text.to_owned());
         let hint = Text::same("");
-        Ending { code, class, id, rank: None, node: None, text, hint }
+        Ending {
+            code,
+            class,
+            id,
+            rank: None,
+            node: None,
+            text,
+            hint,
+            why: None,
+            consequence: false,
+        }
     }
 
-    /// Of node 2, as all nodes hear of it.
+    /// A failure of node 2, as all nodes receive it.
     fn cause(code: i32, class: Class, id: Id, text: &str) -> Cause {
         Cause {
             node: 2,
@@ -109,6 +137,8 @@ mod tests {
             lines: vec!["its last line".to_owned()],
             whole: true,
             loss: None,
+            why: None,
+            consequence: false,
         }
     }
 
@@ -123,22 +153,34 @@ mod tests {
         let failed = || ending(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
         let told = || ending(92, Class::Launcher, Id::NodeOther, "another node failed");
         let stopped = || ending(143, Class::Stopped, Id::StoppedSignal, "stopped from outside");
-        // The node, its own ending and what all heard; then its code, class and text.
+        // Node, its own ending and the shared cause; then code, class and text.
+        let ecc = || Cause {
+            why: Some(Box::new(Why::fixture(
+                "cuda_ecc",
+                Confidence::Certain,
+                Owner::Node,
+                Retry::OtherNode,
+            ))),
+            ..exit()
+        };
         for (node, local, heard, code, class, text) in [
+            // The failing node keeps its code, which its cause replaces later.
+            (2, failed(), ecc(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
+            (0, told(), ecc(), 143, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
             (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
             // A failure that no restart helps, and one that a restart may help.
             (0, told(), exit(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
             (0, told(), kill(), 143, Class::Launcher, "rank 5 on node 2 (h) was killed by SIGKILL"),
-            // Whoever was stopped from outside as well keeps that code.
+            // A node that was also stopped from outside keeps that code.
             (0, stopped(), exit(), 143, Class::Stopped, "rank 5 on node 2 (h) exited with code 3"),
-            // A lost node is named in the sentence already.
+            // The text already names the lost node.
             (0, told(), lost(Loss::Died), 143, Class::Launcher, "the agent of node 2 (h) died"),
-            // It was taken for lost and is not: it did not say that itself.
+            // It counted as lost but is alive; it did not report that itself.
             (2, failed(), lost(Loss::Silent), 143, Class::Launcher, "the agent of node 2 (h) died"),
         ] {
             let again = Some(Again { attempt: 1, pause: 10 });
             let heard = (heard, again);
-            let Judged { ending, lines, again: next } = judged(node, local, Some(&heard));
+            let JudgedEnding { ending, lines, again: next } = judged(node, local, Some(&heard));
             assert_eq!(
                 (ending.code, ending.class, &*ending.text.en),
                 (code, class, text),
@@ -148,8 +190,8 @@ mod tests {
             assert_eq!((&ending.id, &*ending.hint.en), (&heard.0.id, "look there"));
             assert_eq!((lines, next), (Some(heard.0.lines), again));
         }
-        // Nothing was heard: its own ending stands.
-        let Judged { ending, lines, again } = judged(2, failed(), None);
+        // No shared cause: it keeps its own ending.
+        let JudgedEnding { ending, lines, again } = judged(2, failed(), None);
         assert_eq!((ending, lines, again), (failed(), None, None));
     }
 

@@ -1,4 +1,4 @@
-//! The phases of a launch on a real node, as the conductor calls them.
+//! Implements the conductor's [`Phases`] on a real node.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::attempt;
 use super::clear::{self, Cleared};
 use super::clock::Clock;
 use super::conductor::{Ended, Phases, Start};
-use super::context::{Context, Guard, until_stop};
+use super::context::{Context, GuardChannel, until_stop};
 use super::end::Rest;
 use super::notify_peers;
 use super::observed::{self, Observed};
 use super::own_plan::{self, OwnPlan};
 use super::ready::Ready;
-use super::restart::Next;
+use super::restart::NextAttempt;
 use crate::lang::Text;
 use crate::muster::Again;
 use crate::report::{self, Ending, closing};
@@ -25,7 +25,7 @@ use crate::verdict::Refusal;
 /// This node.
 pub(super) struct Live<'a> {
     pub(super) context: &'a Context,
-    pub(super) guard: Guard<'a>,
+    pub(super) guard: GuardChannel<'a>,
     pub(super) dispositions: Dispositions,
 }
 
@@ -41,13 +41,17 @@ impl Phases for Live<'_> {
     type Agreed = Agreed;
     type Cleared = Cleared;
     type Ready = Ready;
-    type Next = Next;
+    type Next = NextAttempt;
 
     async fn observe(&self) -> Observed {
         observed::observe(self.context).await
     }
 
-    async fn plan(&self, observed: &Observed, next: Option<&Next>) -> Result<OwnPlan, Refusal> {
+    async fn plan(
+        &self,
+        observed: &Observed,
+        next: Option<&NextAttempt>,
+    ) -> Result<OwnPlan, Refusal> {
         own_plan::plan(self.context, observed, next.is_none()).await
     }
 
@@ -59,7 +63,7 @@ impl Phases for Live<'_> {
         &self,
         observed: Observed,
         own: OwnPlan,
-        next: Option<Next>,
+        next: Option<NextAttempt>,
     ) -> Result<Agreed, Refusal> {
         agree::agree(self.context, observed, own, next.as_ref()).await
     }
@@ -70,9 +74,9 @@ impl Phases for Live<'_> {
 
     async fn share(&self, agreed: Agreed, ending: Ending) -> Ending {
         let Some(mut session) = agreed.session else { return ending };
-        let patience = self.clock().left(EndStep::LastWords);
+        let time_left = self.clock().left(EndStep::LastWords);
         let (context, commands) = (self.context, self.guard.commands);
-        let judged = session.judge(context, commands, ending, Vec::new(), patience).await;
+        let judged = session.judge(context, commands, ending, Vec::new(), time_left).await;
         session.close().await;
         judged.ending
     }
@@ -100,11 +104,11 @@ impl Phases for Live<'_> {
         tokio::join!(close, write);
     }
 
-    fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, Next> {
+    fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, NextAttempt> {
         ready.start_again(again)
     }
 
-    async fn pause(&self, start: &Start<Ready, Next>, again: Again) {
+    async fn pause(&self, start: &Start<Ready, NextAttempt>, again: Again) {
         let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
         self.say(&match start {
             Start::Observe(_) => text!(
@@ -146,7 +150,12 @@ impl Phases for Live<'_> {
         self.context.announce(self.guard.link, ending, node, clock);
     }
 
-    fn node(&self, ready: &Ready) -> u32 {
-        ready.plan.membership.node_rank
+    fn close(&self, clock: Option<Clock>) {
+        let clock = clock.unwrap_or_else(|| self.clock());
+        self.context.journal.close(clock.left_for_answer(EndStep::Record));
+    }
+
+    fn node(&self, agreed: &Agreed) -> u32 {
+        agreed.plan.membership.node_rank
     }
 }

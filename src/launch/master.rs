@@ -1,5 +1,5 @@
-//! Node 0 as this node sees it: whether it is where the others look for it, whether its port is
-//! free, and over which interface it is reached.
+//! Master address and port, checked from this node: whether node 0 has the address, whether its
+//! port is free, and which interface leads to it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,8 +11,8 @@ use crate::prepare::{self, Wait};
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Warning};
 
-/// By addresses, however the name is written: a node 0 that is not where the others look
-/// for it, or another node that looks for node 0 at itself.
+/// Compares addresses, not names. Warns on a node 0 that lacks the master address, and on any
+/// other node that has it.
 pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
     let route = facts.network.master.as_ref().filter(|route| !route.addresses.is_empty())?;
     let member = &plan.membership;
@@ -26,7 +26,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         return Some(Warning::new(
             Id::MasterElsewhere,
             text!(
-                "task 0 is on this host, and the others look for it at {name} ({theirs}), which is no address of this host",
+                "task 0 is on this host, but the other tasks look for it at {name} ({theirs}), which is not an address of this host",
                 "task 0 位于本机，而其他 task 会到 {name}（{theirs}）寻找它，但这不是本机的地址"
             ),
             text!(
@@ -38,7 +38,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
     if member.is_master() && !route.local {
         let interfaces = facts.network.interfaces.iter().filter(|one| !one.loopback);
         let own = interfaces.flat_map(|one| one.addresses.clone());
-        // Every interface has one of those, and nobody is told to look there.
+        // Every interface has a link-local address, and none is used as a master address.
         let is_for_others = |one: &IpAddr| match one {
             IpAddr::V6(one) => !one.is_unicast_link_local(),
             IpAddr::V4(_) => true,
@@ -47,23 +47,23 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         return Some(Warning::new(
             Id::MasterElsewhere,
             text!(
-                "this is node 0, and the master {name} ({theirs}) is no address of this host ({own})",
+                "this is node 0, but the master {name} ({theirs}) is not an address of this host ({own})",
                 "本节点是节点 0，但 Master {name}（{theirs}）不是本机的地址（{own}）"
             ),
             text!(
-                "is --node-rank right? the others look for node 0 at {name}; nothing is wrong where that address is forwarded to this host",
-                "--node-rank 是否正确？其他节点会到 {name} 寻找节点 0；若该地址会转发到本机则无需处理"
+                "check --node-rank: the other nodes look for node 0 at {name}; ignore this if that address is forwarded to this host",
+                "请检查 --node-rank：其他节点会到 {name} 寻找节点 0；若该地址会转发到本机则无需处理"
             ),
         ));
     }
-    // The plan says it of names and addresses that mean this node everywhere.
+    // The plan already warns of loopback names and addresses.
     let said = plan.warnings.iter().any(|warning| warning.id == Id::MasterLocalhost);
-    // Other tasks of node 0 meet at their own host.
+    // For other tasks on node 0 the master is their own host.
     (node > 0 && route.local && !said).then(|| {
         Warning::new(Id::MasterLocalhost,
             text!(
-                "node {node} is to meet node 0 at {name} ({theirs}), which is this node itself",
-                "节点 {node} 要到 {name}（{theirs}）与节点 0 会合，而该地址就是本节点自己"
+                "node {node} looks for node 0 at {name} ({theirs}), which is this node itself",
+                "节点 {node} 到 {name}（{theirs}）寻找节点 0，而该地址就是本节点自己"
             ),
             text!(
                 "give the name or address of node 0 with --master-addr, or --node-rank 0 if this is node 0",
@@ -72,7 +72,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
         )
     })
 }
-/// The check `port.free` of node 0, of the severity that it has.
+/// The check `port.free` of node 0, with its severity.
 pub(super) fn own_port(context: &Context, port: u16) -> Result<(), Refusal> {
     let Err(refusal) = prepare::check_port(&context.host, port) else { return Ok(()) };
     match plan::severity(&context.settings, Id::PortFree, Severity::Fail) {
@@ -83,8 +83,8 @@ pub(super) fn own_port(context: &Context, port: u16) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Node 0 makes sure that its port is free; the others wait until it answers,
-/// which also proves which of our addresses talks to it.
+/// Node 0 checks that its port is free. The others wait until it answers; the connection also
+/// shows which local address leads to it.
 #[tracing::instrument(name = "wait", skip_all)]
 pub(super) async fn wait_for_master(
     context: &Context,
@@ -116,8 +116,8 @@ pub(super) async fn wait_for_master(
     Ok(Some(reached.local))
 }
 
-/// Notes which interface the connection to the master really uses; true when
-/// the facts said otherwise.
+/// Records the interface that the connection to the master uses. True if the facts named another
+/// one.
 pub(super) fn prove_route(facts: &mut Facts, local: SocketAddr) -> bool {
     let proven = facts
         .network
@@ -165,7 +165,7 @@ mod tests {
         facts
     }
 
-    /// "planned again with it" is said where this is true, and only there.
+    /// The message says "planned again with it" only if the interface changed.
     #[test]
     fn the_connection_to_the_master_proves_the_interface() {
         for (believed, local, proven, changed) in [
@@ -173,7 +173,7 @@ mod tests {
             (Some("lo"), "10.0.0.2:5000", Some("eth0"), true),
             (None, "10.0.0.2:5000", Some("eth0"), true),
             (Some("eth0"), "[fd00::2]:5000", Some("net1"), true),
-            // An address of no interface, as behind a translation, proves nothing.
+            // An address of no interface, as behind NAT, proves nothing.
             (Some("eth0"), "10.9.9.9:5000", Some("eth0"), false),
             (None, "10.9.9.9:5000", None, false),
         ] {

@@ -1,11 +1,11 @@
-//! How this node takes part in the muster, and whether there is one.
+//! Whether the job has a muster, and how this node takes part in it.
 //!
 //! Takes settings, contract and membership; gives the muster's [`Config`].
 
 use std::sync::Arc;
 
 use crate::host::Host;
-use crate::muster::{self, Config, Memory, Purpose, Secret, Unit, Without};
+use crate::muster::{self, Config, MemberKind, Memory, Purpose, Secret, Without};
 use crate::observe::{self, Contract, Field};
 use crate::pace::Pace;
 use crate::plan::{Decision, Membership};
@@ -13,10 +13,10 @@ use crate::settings::{MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// Whether this job is to have one.
+/// Whether this job has a muster.
 ///
 /// # Errors
-/// When it is required and cannot be.
+/// When a muster is required but impossible.
 pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
     let mode = settings.muster.value;
     if mode == MusterMode::Off || member.members() < 2 {
@@ -32,16 +32,16 @@ pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool
     Err(Refusal::new(
         Id::MusterElastic,
         text!(
-            "{source}: an elastic job changes its nodes, so they cannot agree on one plan",
+            "{source}: the nodes of an elastic job change, so they cannot agree on one plan",
             "{source}：弹性任务的节点会变化，因此无法协商出统一的计划"
         ),
-        text!("--muster auto starts it without one", "使用 --muster auto 可跳过集结启动"),
+        text!("--muster auto starts the job without a muster", "使用 --muster auto 可跳过集结启动"),
     ))
 }
 
-/// Platforms that start one command on all nodes of a job: where node 0 has no muster
-/// there, it is none of this job. Elsewhere a person, or one template per role, starts
-/// each node, and may start one without ranklaunch.
+/// Platforms that start one command on all nodes. If node 0 holds no muster there, that process
+/// does not belong to this job. On other platforms a person or one template per role starts each
+/// node, and may start one without ranklaunch.
 const ONE_COMMAND: &[&str] = &[
     "slurm",
     "open-mpi",
@@ -56,12 +56,12 @@ const ONE_COMMAND: &[&str] = &[
     "kubernetes-indexed-job",
 ];
 
-/// What a node without ranklaunch means; `first`: no attempt of the job went before.
-fn without(settings: &Settings, contract: &Contract, unit: Unit, first: bool) -> Without {
-    let one = unit == Unit::Task
+/// What to do about a node without ranklaunch. `first`: this is the first attempt of the job.
+fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bool) -> Without {
+    let one = unit == MemberKind::Task
         || contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
     match settings.muster.value {
-        // Whoever agreed on the attempt before has ranklaunch.
+        // All nodes agreed on the attempt before, so all have ranklaunch.
         _ if !first => Without::Wait,
         MusterMode::Required => Without::Refuse,
         _ if one => Without::Wait,
@@ -69,7 +69,7 @@ fn without(settings: &Settings, contract: &Contract, unit: Unit, first: bool) ->
     }
 }
 
-/// How this node takes part; `first`: no attempt of the job went before.
+/// How this node takes part. `first`: this is the first attempt of the job.
 ///
 /// # Errors
 /// When the secret cannot be read or is too short.
@@ -89,7 +89,7 @@ pub(super) fn config(
     });
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
-    let unit = if member.task.is_some() { Unit::Task } else { Unit::Node };
+    let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };
     Ok(Config {
         purpose: Purpose::Run,
         unit,

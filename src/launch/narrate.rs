@@ -1,15 +1,16 @@
-//! What a person reads while the job runs: one line for what is worth it.
+//! The console lines about events while the job runs.
 
 use std::time::Duration;
 
 use super::context::Context;
 use crate::lang::Text;
 use crate::rank::{GlobalRank, RankId};
-use crate::report::ending::{self, describe, signal_name};
-use crate::supervise::{self, End, Notice, Planned, Unit};
+use crate::report::ending::{self, describe};
+use crate::supervise::{self, End, Notice, Planned, RankUnit};
+use crate::sys::signal_name;
 use crate::text;
 
-/// What is worth a line at once; everything goes to the journal.
+/// Prints a line for the important events; all events go to the journal.
 pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
     tracing::info!(?notice);
     let line = match notice {
@@ -21,19 +22,21 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
         Notice::RankEnded { rank, end: None } => {
             let Text { en: who, zh: who_zh } = named(planned, rank.global);
             text!(
-                "the rank shim of {who} was killed, so {who} was ended with it",
-                "{who_zh} 的 rank shim 被杀死；{who_zh} 已随之终止"
+                "the shim of {who} was killed, so {who} was ended with it",
+                "{who_zh} 的 shim 被杀死，{who_zh} 已随之终止"
             )
         }
         Notice::NotExecuted { rank, program, after, given_up } => {
             let seconds = after.as_secs();
-            let (end, end_zh) = match given_up.map(|patience| patience.as_secs_f64()) {
-                Some(most) => (format!(", given up after {most} s"), format!("，{most} 秒后放弃")),
+            let (end, end_zh) = match given_up.map(|timeout| timeout.as_secs_f64()) {
+                Some(most) => {
+                    (format!(" (given up after {most} s)"), format!("（{most} 秒后放弃）"))
+                }
                 None => Default::default(),
             };
             let waits = text!(
-                "{program} is not executed yet after {seconds} s: does the mount that it lies on answer?{end}",
-                "{program} 在 {seconds} 秒后仍未开始执行：其所在的挂载是否有应答？{end_zh}"
+                "{program} has not been executed after {seconds} s{end}: does its mount answer?",
+                "{program} 在 {seconds} 秒后仍未开始执行{end_zh}：其所在的挂载点是否有应答？"
             );
             match rank {
                 None => waits,
@@ -48,8 +51,8 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
             let world = planned.world.unwrap_or_default();
             let Text { en, zh } = ending::other_world(*other, world);
             text!(
-                "{en}: this is not the job that was asked for, and its end will not count as done",
-                "{zh}：这不是所要求的任务，其结束不会被视为完成"
+                "{en}: this is not the planned job, so it will not count as done",
+                "{zh}：这不是计划的任务，结束后不会视为完成"
             )
         }
         Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
@@ -57,7 +60,7 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
             let grace = context.settings.grace.value.as_secs_f64();
             text!(
                 "{name} received: the ranks have {grace:.0} s to end",
-                "收到 {name}：各 rank 有 {grace:.0} 秒时间结束"
+                "收到 {name}：各 rank 须在 {grace:.0} 秒内结束"
             )
         }
         Notice::Leftovers { rank, names, count, grace_ms } => {
@@ -76,7 +79,7 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
             match rank.map(|rank| rank.global) {
                 Some(rank) => text!(
                     "rank {rank} ended with code 0 and left processes in the background ({count}): {names}; ending with {en} (a job must not end before its work: use wait, or no &)",
-                    "rank {rank} 以 0 结束，但在后台留下了 {count} 个进程：{names}；将对其发送 {zh}（任务不应先于其工作结束：请使用 wait，或去掉 &）"
+                    "rank {rank} 以退出码 0 结束，但在后台留下了 {count} 个进程：{names}；将对其发送 {zh}（任务不应先于其工作结束：请使用 wait，或去掉 &）"
                 ),
                 None => text!(
                     "left running after the ranks ({count}): {names}; ending with {en}",
@@ -85,7 +88,7 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
             }
         }
         Notice::Unread { rank: RankId { global, .. } } => text!(
-            "the output of rank {global} cannot be read: no more files may be open (ulimit -n)",
+            "the output of rank {global} cannot be read: too many open files (ulimit -n)",
             "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
         ),
         Notice::Killing => {
@@ -93,7 +96,7 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
         }
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);
-            text!("the engine was killed by {name}", "引擎被 {name} 杀死")
+            text!("the engine was killed by {name}", "启动引擎被 {name} 杀死")
         }
         _ => return,
     };
@@ -102,7 +105,7 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
 
 fn named(planned: Planned, rank: GlobalRank) -> Text {
     match planned.what {
-        Unit::Rank => text!("rank {rank}", "rank {rank}"),
-        Unit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
+        RankUnit::Rank => text!("rank {rank}", "rank {rank}"),
+        RankUnit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
     }
 }

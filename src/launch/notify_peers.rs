@@ -1,4 +1,4 @@
-//! A node that refuses: tells the others at once, so that none waits for it.
+//! Notifies the other nodes when this node refuses, so that none waits for it.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::settings::{self, Settings};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// How long the files that say where the others are may take to answer.
+/// Time limit for reading the files that say where the other nodes are.
 const FILES: Duration = Duration::from_secs(2);
 
-/// Whether a command line that cannot be read was to launch this node's part of the job
-/// that the platform's variables speak of: no flag that was read says otherwise.
+/// Whether an invalid command line was meant to launch this node's part of the job that the
+/// platform's variables describe. True unless a flag that was parsed says otherwise.
 pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
     const OWN: &[&str] = &[
         "--nnodes",
@@ -56,7 +56,7 @@ pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal)
     }
 }
 
-/// After a refusal by the plan where the nodes were to be examined only.
+/// After a refusal by the plan in `check`.
 pub(super) async fn examined(
     host: &Arc<Host>,
     settings: &Settings,
@@ -64,11 +64,11 @@ pub(super) async fn examined(
     refusal: &Refusal,
 ) {
     let Facts { contract, gpus, hostname, .. } = facts;
-    // The report says what is wrong here; who heard of it is nothing that it checks.
+    // The report already has the refusal; whether the others were notified is not part of it.
     let _ = tell(Purpose::Check, host, settings, contract, Some(gpus), hostname, refusal).await;
 }
 
-/// After a refusal of the settings; the line to say of it.
+/// After a refusal of the settings. Returns the line to print about the notification.
 pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text> {
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
@@ -77,7 +77,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         (settings::read_meeting(&asked, &reader), observe::contract(&reader, above))
     });
     let (settings, contract) = read?;
-    let Some(settings) = settings else { return nobody_told(&contract) };
+    let Some(settings) = settings else { return cannot_notify(&contract) };
     if settings.host_root.is_some() {
         return None;
     }
@@ -85,17 +85,17 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     tell(Purpose::Run, &host, &settings, &contract, None, &hostname, refusal).await
 }
 
-/// None where no variable speaks of other nodes.
-fn nobody_told(contract: &Contract) -> Option<Text> {
+/// None if no variable mentions other nodes.
+fn cannot_notify(contract: &Contract) -> Option<Text> {
     let about_others = [Field::Nnodes, Field::WorldSize, Field::MasterAddr];
     about_others.into_iter().find_map(|field| contract.first(field))?;
     Some(text!(
-        "other nodes are not told, since this node does not know its place in the job; they wait for it until their deadline (--wait-timeout)",
-        "无法通知其他节点，因为本节点不知道自己在任务中的位置；它们会一直等待到期限（--wait-timeout）"
+        "the other nodes are not notified, since this node does not know its place in the job; they wait for it until --wait-timeout",
+        "无法通知其他节点，因为本节点不知道自己在任务中的位置；它们会一直等到 --wait-timeout"
     ))
 }
 
-/// `gpus`: None before they are counted; the result is None where there is no other node.
+/// `gpus` is None before they are counted. The result is None if there is no other node.
 async fn tell(
     purpose: Purpose,
     host: &Arc<Host>,
@@ -110,14 +110,14 @@ async fn tell(
         Some(gpus) => plan::membership(settings, contract, gpus, &mut notes),
         None => plan::identity(settings, contract, &mut notes),
     };
-    let Ok(member) = member else { return nobody_told(contract) };
+    let Ok(member) = member else { return cannot_notify(contract) };
     if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
         return None;
     }
     let config = match config(host, settings, contract, &member, &notes.decisions, true) {
         Ok(config) => Config { purpose, ..config },
         Err(Refusal { text: Text { en, zh }, .. }) => {
-            return Some(text!("the other nodes are not told: {en}", "无法通知其他节点：{zh}"));
+            return Some(text!("the other nodes are not notified: {en}", "无法通知其他节点：{zh}"));
         }
     };
     if member.is_master() {
@@ -126,7 +126,7 @@ async fn tell(
     let (address, port) = (&config.master_addr, config.port);
     Some(match muster::decline(host, &config, hostname, refusal).await {
         Declined::Told => text!(
-            "node 0 at {address}:{port} was told, so that no node waits for this one",
+            "node 0 at {address}:{port} was notified, so that no node waits for this one",
             "已通知节点 0（{address}:{port}），其他节点不会再等待本节点"
         ),
         Declined::EndsToo(Text { en, zh }) => text!(
@@ -134,12 +134,12 @@ async fn tell(
             "节点 0（{address}:{port}）同样会结束：{zh}"
         ),
         Declined::Absent(Text { en, zh }) => text!(
-            "node 0 at {address}:{port} was not told, since it is not there ({en}): it has ended, or it starts later and then waits for this node until its deadline (--wait-timeout)",
-            "未能通知节点 0（{address}:{port}），它不在线（{zh}）：可能已经结束；若稍后才启动，它会一直等待本节点到期限（--wait-timeout）"
+            "node 0 at {address}:{port} was not notified, since it is not there ({en}): it has ended, or it starts later and then waits for this node until --wait-timeout",
+            "未能通知节点 0（{address}:{port}），它不在线（{zh}）：可能已经结束；若稍后才启动，它会一直等待本节点，直到 --wait-timeout"
         ),
         Declined::Untold(Text { en, zh }) => text!(
-            "node 0 at {address}:{port} could not be told ({en}); it waits for this node until its deadline (--wait-timeout)",
-            "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待到期限（--wait-timeout）"
+            "node 0 at {address}:{port} could not be notified ({en}); it waits for this node until --wait-timeout",
+            "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待本节点，直到 --wait-timeout"
         ),
     })
 }
@@ -147,12 +147,12 @@ async fn tell(
 fn heard(config: &Config, told: usize) -> Text {
     let others = config.nnodes.saturating_sub(1);
     text!(
-        "{told} of {others} other nodes heard of this refusal",
-        "{others} 个其他节点中有 {told} 个已得知本次拒绝"
+        "{told} of {others} other nodes were notified of this refusal",
+        "已将本次拒绝通知 {others} 个其他节点中的 {told} 个"
     )
 }
 
-/// Node 0 whose port somebody else holds: tells the others on the second one.
+/// On node 0, if another process holds the muster port: notifies the others on the second port.
 pub(super) async fn without_a_port(
     context: &Context,
     config: &Config,

@@ -1,4 +1,5 @@
-//! The first phase: the node as it is, once its NVSwitch fabric is up or does not come up in time.
+//! The first phase: reads the facts of this node, after its NVSwitch fabric is up or its wait
+//! timed out.
 
 use std::time::Duration;
 
@@ -10,24 +11,24 @@ use crate::plan;
 use crate::text;
 use crate::verdict::{Id, Severity};
 
-/// How long a fabric that is being set up is waited for, and how often it is asked.
+/// How long to wait for a fabric that is being set up, and the interval between two queries.
 const FABRIC: Duration = Duration::from_secs(30);
 const FABRIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// The node as it was seen before a launch.
+/// The facts of this node before the launch.
 pub(super) struct Observed {
     pub(super) facts: Facts,
 }
 
-/// All facts of a node whose fabric is up, or does not come up in time.
+/// Reads all facts, after the fabric is up or its wait timed out.
 pub(super) async fn observe(context: &Context) -> Observed {
     let mut facts = collect::observe(&context.host, &context.settings).await;
     wait_for_fabric(context, &mut facts).await;
     Observed { facts }
 }
 
-/// The fabric manager registers GPUs for some seconds after a node's start;
-/// waiting for it counts as any other waiting does (--wait-timeout).
+/// The fabric manager registers GPUs for some seconds after a node's start. This wait counts
+/// against --wait-timeout as any other.
 async fn wait_for_fabric(context: &Context, facts: &mut Facts) {
     if plan::severity(&context.settings, Id::GpuFabric, Severity::Fail) != Severity::Fail {
         return;
@@ -41,7 +42,7 @@ async fn wait_for_fabric(context: &Context, facts: &mut Facts) {
             let seconds = most.as_secs();
             context.say(&text!(
                 "the NVSwitch fabric is not ready yet: waiting for it, at most {seconds} s",
-                "NVSwitch 互联尚未就绪：等待中，最多 {seconds} 秒"
+                "NVSwitch Fabric 尚未就绪：等待中，最多 {seconds} 秒"
             ));
         }
         tokio::time::sleep(FABRIC_PAUSE).await;

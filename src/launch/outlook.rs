@@ -1,4 +1,5 @@
-//! For `plan`: what a launch from here would come to, without touching the node.
+//! For `ranklaunch plan`: predicts the plan, the refusal and the warnings of a launch without
+//! touching the node.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use crate::plan::Plan;
 use crate::settings::Settings;
 use crate::verdict::Refusal;
 
-/// What a launch from here would come to.
+/// The predicted result of a launch on this node.
 pub(super) struct Outlook {
-    /// The plan, also one that is refused, as far as it can be made.
+    /// The plan as far as it can be made, even if the launch is refused.
     pub(super) plan: Option<Plan>,
-    /// What `run` would say first.
+    /// What `run` would report first.
     pub(super) refusal: Option<Refusal>,
 }
 
@@ -25,12 +26,11 @@ impl Outlook {
     }
 }
 
-/// For `plan`: the plan and what stands in its way, all that `run` looks at before it
-/// touches the node included.
+/// The plan and everything for which `run` would refuse before it touches the node.
 pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
     let plan = decided.outline();
     let mut refusal = decided.refusal(Stage::BeforeClearing);
-    // Whether this machine could start it says nothing about a node that is assumed.
+    // Whether this machine could start it says nothing about an assumed node.
     if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
         let ready = match settings.host_root {
             Some(_) => plan.has_program(),
@@ -41,7 +41,7 @@ pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
     Outlook { plan, refusal }
 }
 
-/// For `plan`: what run would end or refuse for, beside what is known already.
+/// Adds the stale processes that `run` would end or refuse for.
 pub(super) async fn beside_stale(
     host: &Arc<Host>,
     settings: &Settings,
@@ -50,7 +50,7 @@ pub(super) async fn beside_stale(
     outlook: Outlook,
 ) -> Outlook {
     if settings.assumed.is_some() {
-        // What runs on this machine is not beside the job of a node that is assumed.
+        // Processes of this machine say nothing about an assumed node.
         return outlook;
     }
     let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };

@@ -1,7 +1,8 @@
-//! What this node would do by itself: the plan before the other nodes are asked.
+//! The planning phase: this node's own plan, before the muster.
 //!
-//! The first attempt also shows it and looks for what is in the way; nothing is ended here but a
-//! leftover that holds the port of the muster.
+//! The first attempt also prints the plan and looks for stale processes. The only process that
+//! this phase ends is a proven leftover on the muster port, since the nodes could not meet
+//! otherwise.
 
 use std::path::PathBuf;
 
@@ -18,23 +19,23 @@ use crate::supervise;
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity};
 
-/// What this node would do by itself.
+/// The plan of this node alone.
 pub(super) struct OwnPlan {
     pub(super) plan: Plan,
-    /// The only rank keeps our stdin, stdout and stderr.
+    /// The single rank inherits stdin, stdout and stderr.
     pub(super) interactive: bool,
-    /// Ourselves, as engines start the shim.
+    /// Path of this executable, with which engines start the shim.
     pub(super) executable: PathBuf,
-    /// What is to be ended once the nodes have agreed.
+    /// The stale processes to end after the nodes have agreed.
     pub(super) duty: Option<Duty>,
-    /// The master port of this node is held by a process that stays.
+    /// The refusal because the master port is held by a process that will not be ended.
     pub(super) port_taken: Option<Refusal>,
 }
 
-/// `first`: no attempt went before.
+/// `first`: this is the first attempt.
 ///
 /// # Errors
-/// The refusal of the planner, of a check, or of what is in the way.
+/// The refusal of the planner, of a check, or because of a stale process.
 pub(super) async fn plan(
     context: &Context,
     observed: &Observed,
@@ -60,8 +61,8 @@ pub(super) async fn plan(
     });
     if interactive {
         context.say(&text!(
-            "the rank has the terminal: its output is not captured (< /dev/null turns this off)",
-            "该 rank 直接使用终端：其输出不会写入日志（用 < /dev/null 可关闭此模式）"
+            "the rank owns the terminal, so its output is not captured (redirect standard input from /dev/null to turn this off)",
+            "该 rank 直接使用终端，其输出不会写入日志（将标准输入重定向到 /dev/null 可关闭此模式）"
         ));
     }
     let survey = stale::survey(&context.host, settings, plan, facts).await?;
@@ -84,9 +85,9 @@ pub(super) async fn plan(
     Ok(own)
 }
 
-/// The plan without the remark on a log folder in which nothing can be written: the choice
-/// of the folder says so, with the one that is taken instead. Whoever names the check hears
-/// of it anyway.
+/// The plan without the warning of a log folder that cannot be written: the choice of the folder
+/// reports that, with the folder that replaces it. The warning stays if the user set a severity
+/// for the check.
 fn without_log_folder(plan: &Plan, context: &Context, facts: &Facts) -> Plan {
     const ID: Id = Id::DiskLogs;
     let mut plan = plan.clone();
@@ -97,7 +98,7 @@ fn without_log_folder(plan: &Plan, context: &Context, facts: &Facts) -> Plan {
     plan
 }
 
-/// Files and threads for this many ranks, as far as they can be had at all.
+/// Raises the limits on files and threads for this many ranks, as far as possible.
 fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
     let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
     match plan::severity(&context.settings, refusal.id, Severity::Fail) {
@@ -108,8 +109,8 @@ fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the rank is left the terminal: on request, or because a person sits
-/// there and has only one.
+/// Whether the rank gets the terminal: on request, or because the job has one rank and stdin is
+/// a terminal.
 pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
     let nproc = plan.programs_here();
     if settings.interactive && nproc > 1 {

@@ -1,4 +1,4 @@
-//! The pipes of the ranks and their way into the logs.
+//! Hands the pipes of the ranks to the logs.
 
 use std::os::fd::OwnedFd;
 
@@ -11,10 +11,10 @@ use crate::supervise::{Owner, Planned, Stream, Streams};
 use crate::sys;
 use crate::text;
 
-/// Lines of the failed rank that all nodes repeat.
+/// How many last lines of the failed rank all nodes print.
 const LAST_LINES: usize = 20;
 
-/// Hands pipes on to the log room.
+/// Hands pipes to the log room.
 pub(super) struct Pipes<'a> {
     pub(super) logs: &'a Logs,
     pub(super) say: &'a (dyn Fn(&Text) + Sync),
@@ -25,7 +25,7 @@ impl Streams for Pipes<'_> {
         let spare = pipe.try_clone();
         if let Err(error) = self.logs.attach(owner, stream, pipe) {
             tracing::error!(%owner, %error, "no reader for a stream");
-            // A closed pipe would kill the rank at its next line.
+            // A closed pipe would kill the rank at its next write.
             if let Ok(spare) = spare.and_then(sys::watch) {
                 tokio::spawn(swallow(spare));
             }
@@ -37,7 +37,7 @@ impl Streams for Pipes<'_> {
     }
 }
 
-/// Reads a pipe to its end and forgets what it carries.
+/// Reads a pipe to its end and discards the content.
 async fn swallow(pipe: AsyncFd<OwnedFd>) {
     let mut buffer = vec![0; 16 << 10];
     if rustix::io::ioctl_fionbio(&pipe, true).is_err() {
@@ -53,7 +53,7 @@ async fn swallow(pipe: AsyncFd<OwnedFd>) {
     }
 }
 
-/// What led to `ending`, oldest first.
+/// The last lines before `ending`, oldest first.
 pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<String> {
     let owner = match ending.speaker(planned) {
         Some(Speaker::Started(number)) => planned.owner(number),

@@ -1,4 +1,4 @@
-//! A node that may start: a plan for all nodes, and nothing in the way.
+//! A node that may start: it has the agreed plan, and stale processes are cleared.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::collect::log_candidates;
 use super::conductor::Start;
 use super::context::Context;
 use super::job_session::JobSession;
-use super::restart::{Next, Restarts};
+use super::restart::{NextAttempt, Restarts};
 use crate::logs::Candidate;
 use crate::muster::Again;
 use crate::plan::{Plan, RunIdentity};
@@ -22,13 +22,13 @@ pub(super) struct Ready {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
     pub(super) log_candidates: Vec<Candidate>,
-    /// The only rank keeps our stdin, stdout and stderr.
+    /// The single rank inherits stdin, stdout and stderr.
     pub(super) interactive: bool,
-    /// Ourselves, as engines start the shim.
+    /// Path of this executable, with which engines start the shim.
     pub(super) executable: PathBuf,
-    /// The session with the other nodes, where they hold a muster.
+    /// The session with the other nodes; None without a muster.
     pub(super) session: Option<Box<JobSession>>,
-    /// 0, unless an attempt went before.
+    /// Number of the attempt, from 0.
     pub(super) attempt: u32,
     pub(super) restarts: Restarts,
 }
@@ -49,17 +49,17 @@ impl Ready {
         }
     }
 
-    /// One node runs what it has; several observe, plan and agree anew.
-    pub(super) fn start_again(self, again: Again) -> Start<Ready, Next> {
+    /// A single node runs its plan again; several nodes observe, plan and agree anew.
+    pub(super) fn start_again(self, again: Again) -> Start<Ready, NextAttempt> {
         let attempt = again.attempt;
         if self.plan.membership.members() == 1 {
             return Start::Run(Ready { attempt, ..self });
         }
         let Ready { identity, restarts, .. } = self;
-        Start::Observe(Some(Next { attempt, identity, restarts }))
+        Start::Observe(Some(NextAttempt { attempt, identity, restarts }))
     }
 
-    /// One node alone takes a port that is free right now; with several the port is agreed.
+    /// A single node takes a port that is free now; several nodes use the agreed port.
     pub(super) fn master_port(&self) -> Result<u16, Refusal> {
         let member = &self.plan.membership;
         if !member.master_port_free {

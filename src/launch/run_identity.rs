@@ -1,4 +1,4 @@
-//! The name of a run.
+//! The run id, which names the log folder and marks the processes of a run.
 
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -8,8 +8,8 @@ use crate::plan::{Plan, RunIdentity};
 use crate::random;
 use crate::verdict::Refusal;
 
-/// `<job>-<UTC time>-<4 hex>`; alike on all nodes only where the platform names
-/// the job, until nodes agree on one.
+/// `<job>-<UTC time>-<4 hex>`. Before the nodes agree on one, it is the same on all nodes only
+/// if the platform names the job.
 pub(super) fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
     random::fill(&mut random).map_err(|error| Refusal::internal(&error.to_string()))?;

@@ -1,7 +1,7 @@
-//! A local folder for what an engine insists on writing; gone with the job.
+//! A local scratch folder for files that an engine insists on writing; removed with the job.
 //!
-//! Named before the agent is forked, so that the guard can remove what an agent that
-//! was killed has left. Only we may enter it.
+//! Its name is chosen before the agent is forked, so that the guard can remove it if the agent
+//! is killed. Only the own user may enter it.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::deadline::{io_with_deadline, with_deadline};
 
-/// How long the local disk may take.
+/// Time limit for the local disk.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// The name, which nobody else can have guessed.
+/// An unpredictable name.
 #[derive(Debug, Clone)]
 pub(super) struct ScratchName(PathBuf);
 
@@ -22,14 +22,14 @@ impl ScratchName {
         ScratchName(std::env::temp_dir().join(format!("ranklaunch-{token:016x}")))
     }
 
-    /// Makes the folder. Without one the engine makes its own and leaves it behind.
+    /// Creates the folder. Without one the engine creates its own and leaves it behind.
     pub(super) fn make(&self) -> Scratch {
         let path = self.0.clone();
         let make = move || std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| path);
         Scratch(io_with_deadline(ANSWER, make).ok())
     }
 
-    /// Removes what is left of it. For a process in which nothing else runs any more.
+    /// Removes the folder synchronously. For the guard, in which nothing else runs any more.
     pub(super) fn sweep(self) {
         with_deadline(ANSWER, move || remove(&self.0));
     }
@@ -54,6 +54,6 @@ impl Drop for Scratch {
 }
 
 fn remove(path: &std::path::Path) {
-    // Mostly it is not there, or gone already.
+    // Usually the folder was never created or is removed already.
     let _ = std::fs::remove_dir_all(path);
 }

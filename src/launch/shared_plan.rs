@@ -1,4 +1,5 @@
-//! The plan of all nodes: what node 0 proposes, and whether another node comes to the same.
+//! The plan for all nodes: node 0's proposal, and the plan of another node with the agreed
+//! values.
 //!
 //! Pure: takes settings, facts and what was agreed; gives a plan, a proposal or a refusal.
 
@@ -10,7 +11,8 @@ use crate::settings::{MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// Node 0's plan for all: `fewest` is the least that one node can carry.
+/// Node 0's plan for all nodes. `fewest` is the smallest number of processes that some node can
+/// run.
 pub(super) fn plan_for_all(
     settings: &Settings,
     facts: &Facts,
@@ -24,7 +26,7 @@ pub(super) fn plan_for_all(
     decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)
 }
 
-/// What of a plan holds for all nodes.
+/// The values of a plan that hold for all nodes.
 pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agreement {
     Agreement {
         nnodes: plan.membership.members(),
@@ -63,8 +65,8 @@ pub(super) fn plan_as_agreed(
     Err(Refusal::new(
         Id::MusterLayout,
         text!(
-            "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, and this node comes to {mine}, {my_ulysses} and {my_ring}",
-            "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点得到 {mine}、{my_ulysses}、{my_ring}"
+            "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, but this node computes {mine}, {my_ulysses} and {my_ring}",
+            "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点算出 {mine}、{my_ulysses}、{my_ring}"
         ),
         text!(
             "give all nodes the same arguments, profile and checkpoint",

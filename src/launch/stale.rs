@@ -1,16 +1,16 @@
-//! Stale processes before a launch: what is there, and what it forbids.
+//! Stale processes before a launch: which there are, and whether they forbid it.
 //!
-//! One look comes before the nodes agree: what is left alone is said, and a launch that could not
-//! run beside it is refused while nothing was ended yet. One exception: a proven leftover that
-//! holds the port of the muster is ended first. What a process is, and who may end it, is in
-//! [`crate::clear`].
+//! The survey comes before the nodes agree. It reports the processes that will be left alone, and
+//! a launch that cannot run beside them is refused before anything is ended. One exception: a
+//! proven leftover on the muster port is ended first. Which processes are stale, and which may be
+//! ended, is decided in [`crate::clear`].
 
 use std::sync::Arc;
 
 use super::context::Context;
 use super::muster_config::is_wanted;
 use super::stale_request::request;
-use crate::clear::{self, Fate, Found, Request};
+use crate::clear::{self, Fate, Request, StaleProcess};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::Facts;
@@ -21,28 +21,28 @@ use crate::settings::{Settings, StaleMode};
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Warning};
 
-/// What one look found, for one launch.
+/// The stale processes found before one launch.
 #[derive(Debug)]
-pub(super) struct Survey {
+pub(super) struct StaleSurvey {
     pub(super) request: Request,
-    pub(super) found: Vec<Found>,
-    /// The nodes meet on the master port, which so must be free before.
+    pub(super) found: Vec<StaleProcess>,
+    /// The nodes meet on the master port, so it must be free before the muster.
     meets_on_port: bool,
 }
 
-/// Looks; signals nothing.
+/// Finds stale processes; sends no signal.
 #[tracing::instrument(name = "stale.look", skip_all)]
 pub(super) async fn survey(
     host: &Arc<Host>,
     settings: &Settings,
     plan: &Plan,
     facts: &Facts,
-) -> Result<Survey, Refusal> {
+) -> Result<StaleSurvey, Refusal> {
     let mut request = request(settings, plan, facts);
     let member = &plan.membership;
     let meets = is_wanted(settings, member)?;
     if request.mode == StaleMode::Force && member.members() > 1 && !meets {
-        // Nobody says whether the other nodes come.
+        // Without a muster nothing shows whether the other nodes come.
         request.mode = StaleMode::Kill;
     }
     let port = settings.muster_port.as_ref().map(|port| port.value);
@@ -52,48 +52,48 @@ pub(super) async fn survey(
     } else {
         find(host, &request).await?
     };
-    Ok(Survey { request, found, meets_on_port })
+    Ok(StaleSurvey { request, found, meets_on_port })
 }
 
-/// What becomes of the master port on node 0.
+/// State of the master port on node 0.
 #[derive(Debug)]
-pub(super) enum Port {
+pub(super) enum PortState {
     Free,
-    /// A leftover holds it, and is ended in time.
+    /// A leftover holds it and will be ended in time.
     Freed(Text),
     Taken(Refusal),
 }
 
-impl Survey {
+impl StaleSurvey {
     /// Processes that this launch ends.
-    pub(super) fn ended(&self) -> impl Iterator<Item = &Found> {
+    pub(super) fn ended(&self) -> impl Iterator<Item = &StaleProcess> {
         self.found.iter().filter(|one| one.is_ended_by(self.request.mode))
     }
 
-    fn left_alone(&self) -> impl Iterator<Item = &Found> {
+    fn left_alone(&self) -> impl Iterator<Item = &StaleProcess> {
         self.found.iter().filter(|one| !one.is_ended_by(self.request.mode))
     }
 
-    fn port_holder(&self) -> Option<&Found> {
+    fn port_holder(&self) -> Option<&StaleProcess> {
         self.found.iter().find(|one| one.holds_port())
     }
 
-    /// Whether the port that this node must bind is free, or will be.
-    pub(super) fn port(&self, host: &Host) -> Port {
-        let Some(port) = self.request.master_port else { return Port::Free };
-        let Err(refusal) = prepare::check_port(host, port) else { return Port::Free };
-        let Some(holder) = self.port_holder() else { return Port::Taken(refusal) };
+    /// Whether the port that this node must bind is free, or will be freed.
+    pub(super) fn port(&self, host: &Host) -> PortState {
+        let Some(port) = self.request.master_port else { return PortState::Free };
+        let Err(refusal) = prepare::check_port(host, port) else { return PortState::Free };
+        let Some(holder) = self.port_holder() else { return PortState::Taken(refusal) };
         let Text { en: who, zh: who_zh } = holder.identity();
         let ends = holder.is_ended_by(self.request.mode);
         if ends && (matches!(holder.fate, Fate::Leftover(_)) || !self.meets_on_port) {
-            return Port::Freed(text!(
+            return PortState::Freed(text!(
                 "master port {port} is held by {who}, which an earlier run left behind and this launch ends",
                 "Master 端口 {port} 被 {who_zh} 占用，它是早先运行的残留，本次启动会终止它"
             ));
         }
         let Text { en: why, zh: why_zh } = holder.standing();
         let Text { en: end, zh: end_zh } = self.line_that_ends([holder].into_iter());
-        Port::Taken(Refusal::with(
+        PortState::Taken(Refusal::with(
             refusal.verdict,
             refusal.id,
             text!(
@@ -107,9 +107,9 @@ impl Survey {
         ))
     }
 
-    /// The command that ends these, which the user may type once they are not needed.
-    fn line_that_ends<'a>(&self, which: impl Iterator<Item = &'a Found>) -> Text {
-        let which: Vec<&Found> = which.collect();
+    /// The command by which the user can end these processes.
+    fn line_that_ends<'a>(&self, which: impl Iterator<Item = &'a StaleProcess>) -> Text {
+        let which: Vec<&StaleProcess> = which.collect();
         let pids: Vec<String> = which.iter().map(|one| one.pid.to_string()).collect();
         let kill = format!("kill {}", pids.join(" "));
         if which.iter().all(|one| one.is_ended_by(StaleMode::Force)) {
@@ -121,14 +121,15 @@ impl Survey {
         Text::same(kill)
     }
 
-    /// The driver gives back what these hold, so memory in use says nothing yet.
+    /// Whether processes that will be ended hold GPUs, so that memory in use proves nothing yet.
     pub(super) fn frees_gpus(&self) -> bool {
-        self.ended().any(Found::holds_gpu) && !self.left_alone().any(Found::holds_gpu)
+        self.ended().any(StaleProcess::holds_gpu) && !self.left_alone().any(StaleProcess::holds_gpu)
     }
 
-    /// A refusal for memory in use, with who has it and the line that would end them.
+    /// A refusal for memory in use, with the processes that hold it and the command that would
+    /// end them.
     pub(super) fn named(&self, refusal: Refusal) -> Refusal {
-        let holders: Vec<&Found> = self.left_alone().filter(|one| one.holds_gpu()).collect();
+        let holders: Vec<&StaleProcess> = self.left_alone().filter(|one| one.holds_gpu()).collect();
         if refusal.id != Id::GpuBusy || holders.is_empty() {
             return refusal;
         }
@@ -153,7 +154,7 @@ impl Survey {
         )
     }
 
-    /// For `plan`: what run would end, and what it would leave alone.
+    /// For `plan`: the processes that `run` would end, and those that it would leave alone.
     pub(super) fn warnings(&self) -> Vec<Warning> {
         self.found
             .iter()
@@ -183,11 +184,11 @@ impl Survey {
             .collect()
     }
 
-    /// What stands in the way for good, before anything is ended: [`Port`] by the severity
-    /// that its check has.
+    /// The refusal, before anything is ended, if a process that stays holds the port and the
+    /// check of [`PortState`] has the severity fail.
     pub(super) fn obstacle(&self, host: &Host, settings: &Settings) -> Option<Refusal> {
         match self.port(host) {
-            Port::Taken(refusal)
+            PortState::Taken(refusal)
                 if plan::severity(settings, Id::PortFree, Severity::Fail) == Severity::Fail =>
             {
                 Some(refusal)
@@ -196,7 +197,7 @@ impl Survey {
         }
     }
 
-    /// Says what is left alone, but for what a refusal names anyway.
+    /// Prints the processes that are left alone, except those that a refusal names anyway.
     pub(super) fn say(&self, context: &Context, refused: Option<&Refusal>) {
         if context.settings.stale.value == StaleMode::Force && self.request.mode != StaleMode::Force
         {
@@ -205,18 +206,18 @@ impl Survey {
                 "此处 --stale force 与 kill 相同：没有集结，各节点无法协商；可在单个节点上运行 ranklaunch clean --stale force"
             ));
         }
-        let named = |one: &&Found| refused.is_none() || !one.holds_port();
+        let named = |one: &&StaleProcess| refused.is_none() || !one.holds_port();
         for one in self.left_alone().filter(|one| !one.inner).filter(named) {
             context.say(&one.left_alone(self.request.mode));
         }
     }
 
-    /// Ends what is proven to hold the port on which the nodes are to meet.
+    /// Ends a proven leftover that holds the port on which the nodes meet.
     pub(super) async fn free_port(&self, context: &Context) -> Result<(), Refusal> {
         if !self.meets_on_port {
             return Ok(());
         }
-        let Port::Freed(why) = self.port(&context.host) else { return Ok(()) };
+        let PortState::Freed(why) = self.port(&context.host) else { return Ok(()) };
         context.say(&why);
         let holder = self.port_holder().map(|holder| holder.pid);
         let request = Request { mode: StaleMode::Kill, only: holder, ..self.request.clone() };
@@ -224,16 +225,16 @@ impl Survey {
     }
 }
 
-/// What is to be ended once all have agreed.
+/// The stale processes to end after all nodes have agreed.
 #[derive(Debug)]
 pub(super) struct Duty {
     pub(super) request: Request,
-    /// False for a task beside which another one ends it: it only waits until that is done,
-    /// since its rank needs the same GPUs.
+    /// False for a task on a node where another task ends them. It only waits for that, since
+    /// its rank needs the same GPUs.
     pub(super) acts: bool,
 }
 
-/// Ends what the mode ends; whether that was anything.
+/// Ends the processes that the mode allows. True if there were any.
 pub(super) async fn end(context: &Context, request: &Request) -> Result<bool, Refusal> {
     if matches!(request.mode, StaleMode::Off | StaleMode::Report) || !context.host.is_live() {
         return Ok(false);
@@ -250,8 +251,11 @@ pub(super) async fn end(context: &Context, request: &Request) -> Result<bool, Re
     }
 }
 
-/// What the request describes, without touching it.
-pub(super) async fn find(host: &Arc<Host>, request: &Request) -> Result<Vec<Found>, Refusal> {
+/// Finds the processes that the request describes; sends no signal.
+pub(super) async fn find(
+    host: &Arc<Host>,
+    request: &Request,
+) -> Result<Vec<StaleProcess>, Refusal> {
     let (host, request) = (Arc::clone(host), request.clone());
     let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
     look.await.map_err(|error| Refusal::internal(&error.to_string()))

@@ -1,16 +1,16 @@
-//! What an earlier run of this job looks like, for `clear` to look for.
+//! Describes an earlier run of this job, for `clear` to find.
 //!
 //! Pure: takes settings, plan and facts; gives a [`Request`].
 
 use std::collections::BTreeSet;
 
 use crate::clear::Request;
-use crate::launchers::{self, PythonProgram, Target};
+use crate::launchers::{self, ProgramPosition, PythonProgram};
 use crate::observe::{Claim, Facts, Field};
 use crate::plan::Plan;
 use crate::settings::{Program, Settings};
 
-/// What an earlier run of this job would look like.
+/// The [`Request`] that describes an earlier run of this job.
 pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Request {
     let mut request = Request::new(settings.stale.value);
     match &plan.program {
@@ -46,7 +46,7 @@ pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Reques
     if member.task.is_some() {
         request.siblings = siblings(facts);
     }
-    // An elastic job's c10d decides by itself who holds the port.
+    // In an elastic job c10d decides which node holds the port.
     let binds = member.is_master() && !member.master_port_free && member.elastic.is_none();
     request.master_port = binds.then_some(member.master_port);
     request
@@ -64,8 +64,8 @@ fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
     if let Some((launcher, at)) = launchers::of_argv(argv) {
         let own = argv.get(at..)?;
         return match launcher.target(own).filter(|_| launcher.is_read())? {
-            Target::Script(at) => own.get(at).map(|path| PythonProgram::Script(path)),
-            Target::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
+            ProgramPosition::Script(at) => own.get(at).map(|path| PythonProgram::Script(path)),
+            ProgramPosition::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
         };
     }
     let rest = argv.get(launchers::python_at(argv)?..)?;

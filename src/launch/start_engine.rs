@@ -1,4 +1,4 @@
-//! What is started for a plan: the command line, the environment and the ranks of this node.
+//! Builds what is started for a plan: command line, environment and ranks of this node.
 //!
 //! Takes the finished plan; gives the [`Launch`] that `supervise` runs. Starts nothing.
 
@@ -15,31 +15,32 @@ use crate::lang::{self, Text};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::ending;
-use crate::supervise::{EndBudget, Launch, Planned, RankStart, Start, Unit};
+use crate::supervise::{EndBudget, Launch, Planned, RankStart, RankUnit, Start};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// How long a program may take to be executed, without a `--deadline`: a file server that
-/// comes back within minutes costs no job.
+/// Default time limit for execve of a program. A file server that recovers within minutes must
+/// not fail the job.
 const EXECUTED: Duration = Duration::from_secs(300);
 
-/// Engine `command` starts one process per node, so its "ranks" are the nodes.
+/// The world size to display. The engine `command` starts one process per node, so nodes count
+/// as its ranks.
 pub(super) fn shown_world(plan: &Plan) -> u32 {
     if plan.engine.runs_a_command() { plan.membership.nnodes } else { plan.world_size }
 }
 
 pub(super) fn local_ranks(plan: &Plan) -> u32 {
-    // Tasks share the room of their node.
+    // Tasks share the resources of their node.
     if plan.engine.runs_a_command() { 1 } else { plan.nproc_per_node }
 }
 
-/// What the engine is asked for, for a comparison with what begins.
+/// The ranks that the engine is asked to start, to compare with those that report.
 fn planned_ranks(plan: &Plan) -> Planned {
     let node_rank = plan.membership.node_rank;
     if plan.engine.runs_a_command() {
         return Planned {
-            what: Unit::Command,
+            what: RankUnit::Command,
             first: GlobalRank(node_rank),
             local: 1,
             world: None,
@@ -47,19 +48,19 @@ fn planned_ranks(plan: &Plan) -> Planned {
     }
     if let Some(task) = &plan.membership.task {
         let world = Some(task.world);
-        return Planned { what: Unit::Rank, first: task.rank, local: 1, world };
+        return Planned { what: RankUnit::Rank, first: task.rank, local: 1, world };
     }
     let local = plan.nproc_per_node;
     let fixed = plan.membership.elastic.is_none();
     Planned {
-        what: Unit::Rank,
+        what: RankUnit::Rank,
         first: GlobalRank::first_of(node_rank, local),
         local,
         world: fixed.then_some(plan.world_size),
     }
 }
 
-/// The ranks that are started from here, where no engine does it.
+/// The ranks that ranklaunch itself starts; empty with an engine.
 fn ranks_here(plan: &Plan, planned: Planned) -> Vec<RankId> {
     match &plan.membership.task {
         Some(task) => vec![RankId { global: task.rank, local: task.local }],
@@ -80,7 +81,7 @@ pub(super) fn launch(
     for name in &plan.env_remove {
         env.remove(&OsString::from(name));
     }
-    // The secret of the muster is none of the ranks' business.
+    // The ranks must not see the secret of the muster.
     for name in ["RANKLAUNCH_SECRET", "RANKLAUNCH_SECRET_FILE"] {
         env.remove(OsStr::new(name));
     }
@@ -141,7 +142,7 @@ pub(super) fn not_started(program: &Path, error: &std::io::Error) -> Refusal {
         ending::not_executed_hint(error).unwrap_or_else(|| {
             if error.kind() == std::io::ErrorKind::TimedOut {
                 return text!(
-                    "it, its interpreter or a folder of its path lies on a mount that does not answer: `findmnt` lists the mounts, and --python names another interpreter",
+                    "the file, its interpreter or a folder of its path is on a mount that does not answer: `findmnt` lists the mounts, and --python names another interpreter",
                     "该文件、其解释器或路径中的某个目录所在的挂载没有应答：可用 `findmnt` 列出挂载，或用 --python 指定其他解释器"
                 );
             }

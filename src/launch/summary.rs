@@ -1,4 +1,4 @@
-//! What a node tells the others about itself: plain values out of facts and plan.
+//! Builds the [`NodeSummary`] that a node sends in the muster, from facts and plan.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use crate::plan::{self, AskedNproc, Plan};
 use crate::settings::Settings;
 use crate::verdict::Refusal;
 
-/// Settings that name devices of one node, and so differ for good reasons.
+/// Settings that name devices of one node, so they may differ between nodes.
 const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
 
-/// What this node tells the others about itself.
+/// The summary of this node.
 pub(super) fn summary(
     settings: &Settings,
     facts: &Facts,
     plan: &Plan,
 ) -> Result<NodeSummary, Refusal> {
     let (most, exact) = match plan.membership.task {
-        // What each starts is fixed by whoever started it.
+        // A task starts one process; its launcher fixed that.
         Some(_) => (1, None),
         None => capacity(settings, facts)?,
     };
@@ -58,7 +58,8 @@ pub(super) fn summary(
     })
 }
 
-/// The most processes that this node can carry, and the number that somebody fixed.
+/// The most processes that this node can run, and the number that a setting or the platform
+/// fixed.
 fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Refusal> {
     let asked = plan::asked_nproc(settings, &facts.contract)?;
     let capacity = plan::node_capacity(settings, facts, &asked)?;
@@ -73,14 +74,14 @@ pub(super) fn interface<'a>(facts: &'a Facts, plan: &Plan) -> Option<&'a Interfa
     facts.network.interfaces.iter().find(|interface| interface.name == *name)
 }
 
-/// `8 × 400`, in Gb/s, of the ports that will be used.
+/// Count and rate of the ports that will be used, such as `8 × 400` in Gb/s.
 fn rates(facts: &Facts, plan: &Plan) -> Option<String> {
     let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
     for used in &plan.network.hcas {
         let (name, number) = used.split_once(':')?;
         let hca = facts.hcas.iter().find(|hca| hca.name == name)?;
         let port = hca.ports.iter().find(|port| port.number.to_string() == number)?;
-        // Saturating: rates are small positive numbers; 56.25 and 56 are one class.
+        // `as` saturates, and rates are small positive numbers. 56.25 and 56 count as one class.
         #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist")]
         let rate = port.gigabits.unwrap_or(0.0) as u64;
         *counts.entry(rate).or_default() += 1;
@@ -96,7 +97,7 @@ fn nccl_digest(facts: &Facts) -> Option<String> {
         .nccl
         .iter()
         .filter(|setting| !OF_ONE_NODE.contains(&setting.name.as_str()))
-        // The first source of a name is the one that holds.
+        // The first source of a name wins.
         .rev()
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();

@@ -1,4 +1,5 @@
-//! A node of a job without a muster, or a node alone: plans by itself and waits for the master.
+//! The agreement phase without a muster, also of a single-node job: the node plans by itself and
+//! waits for the master.
 
 use super::context::Context;
 use super::master::{prove_route, wait_for_master};
@@ -33,18 +34,18 @@ pub(super) async fn plan(
         && duty.request.mode == StaleMode::Force
         && !alone
     {
-        // The others go on by themselves, so nobody has agreed.
+        // The nodes have not agreed on anything, so only proven leftovers are ended.
         duty.request.mode = StaleMode::Kill;
     }
-    // What is about to be ended may hold memory of the GPUs still.
+    // Processes that will be ended may still hold GPU memory.
     let stage = if own.duty.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
     let plan_again =
         |facts: &Facts| decide(&context.settings, facts, Scope::WithoutMuster).plan(stage);
     if !alone && context.settings.muster.value != MusterMode::Off {
-        // Some choices are others, such as the id of a c10d rendezvous.
+        // Some choices differ, such as the id of a c10d rendezvous.
         let before = std::mem::take(&mut plan.warnings);
         plan = plan_again(facts)?;
-        // What is lost with the muster, such as restarts, is said before the launch.
+        // What is lost without a muster, such as restarts, is reported before the launch.
         for warning in plan.warnings.iter().filter(|warning| !before.contains(warning)) {
             context.console.say(&closing::warning(warning, context.lang()));
         }
@@ -60,7 +61,7 @@ pub(super) async fn plan(
         ));
     }
     let identity = run_identity(&plan, &facts.contract)?;
-    // With several nodes only the muster can start all of them again.
-    let most = if alone { context.settings.max_restarts.value } else { 0 };
-    Ok(Alone { plan, identity, restarts: Restarts::new(most) })
+    // Several nodes can be restarted only through the muster.
+    let restarts = if alone { context.restarts() } else { Restarts::none() };
+    Ok(Alone { plan, identity, restarts })
 }

@@ -1,20 +1,21 @@
-//! Words that only run the command behind them: `nohup`, `env X=1`, `timeout 1h`, `uv run`.
+//! The table of prefixes, which only run the command after them: `nohup`, `env X=1`, `timeout
+//! 1h`, `uv run`.
 //!
-//! Owns the table of them. Takes a command line; says where the command itself begins. A word that
-//! is in no row is the command.
+//! Takes a command line; gives the position of the command itself. A word in no row is the
+//! command.
 
 use std::ops::Range;
 
 use crate::procfs::basename;
 
-/// What a prefix is about.
+/// What a prefix applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// A word of the shell, which no program can be started with.
+pub(crate) enum PrefixScope {
+    /// A shell keyword, which cannot be executed.
     Shell,
-    /// The job as a whole: how long it runs, what its terminal does to it.
+    /// The whole job: its duration, its terminal.
     Job,
-    /// Whoever runs behind it, and so each rank: variables, environment, CPUs.
+    /// The process that it runs, and so each rank: variables, environment, CPUs.
     Rank,
 }
 
@@ -24,26 +25,26 @@ struct Prefix {
     names: &'static [&'static str],
     /// The word that follows the name, as in `conda run`.
     verb: Option<&'static str>,
-    scope: Scope,
-    /// Flags whose value is the next word. Every other flag is one word.
+    scope: PrefixScope,
+    /// Flags whose value is the next word; all others are one word.
     valued: &'static [&'static str],
-    /// Arguments of its own between its flags and the command.
+    /// Number of its own arguments between flags and command.
     own: usize,
-    /// Flags behind which no command stands: `command -v torchrun` asks for a path.
+    /// Flags after which no command follows: `command -v torchrun` prints a path.
     ends: &'static [&'static str],
 }
 
 const NONE: Prefix =
-    Prefix { names: &[], verb: None, scope: Scope::Job, valued: &[], own: 0, ends: &[] };
+    Prefix { names: &[], verb: None, scope: PrefixScope::Job, valued: &[], own: 0, ends: &[] };
 
-const ENVIRONMENT: Prefix = Prefix { verb: Some("run"), scope: Scope::Rank, ..NONE };
+const ENVIRONMENT: Prefix = Prefix { verb: Some("run"), scope: PrefixScope::Rank, ..NONE };
 
 const PREFIXES: &[Prefix] = &[
-    Prefix { names: &["exec"], scope: Scope::Shell, valued: &["-a"], ..NONE },
-    Prefix { names: &["command"], scope: Scope::Shell, ends: &["-v", "-V"], ..NONE },
+    Prefix { names: &["exec"], scope: PrefixScope::Shell, valued: &["-a"], ..NONE },
+    Prefix { names: &["command"], scope: PrefixScope::Shell, ends: &["-v", "-V"], ..NONE },
     Prefix {
         names: &["time"],
-        scope: Scope::Shell,
+        scope: PrefixScope::Shell,
         valued: &["-f", "--format", "-o", "--output"],
         ..NONE
     },
@@ -96,30 +97,36 @@ const PREFIXES: &[Prefix] = &[
     },
     Prefix {
         names: &["env"],
-        scope: Scope::Rank,
+        scope: PrefixScope::Rank,
         valued: &["-u", "--unset", "-C", "--chdir"],
         ends: &["-S", "--split-string"],
         ..NONE
     },
     Prefix {
         names: &["stdbuf"],
-        scope: Scope::Rank,
+        scope: PrefixScope::Rank,
         valued: &["-i", "--input", "-o", "--output", "-e", "--error"],
         ..NONE
     },
-    Prefix { names: &["nice"], scope: Scope::Rank, valued: &["-n", "--adjustment"], ..NONE },
+    Prefix { names: &["nice"], scope: PrefixScope::Rank, valued: &["-n", "--adjustment"], ..NONE },
     Prefix {
         names: &["ionice"],
-        scope: Scope::Rank,
+        scope: PrefixScope::Rank,
         valued: &["-c", "--class", "-n", "--classdata"],
         ends: &["-p", "--pid"],
         ..NONE
     },
-    Prefix { names: &["chrt"], scope: Scope::Rank, own: 1, ends: &["-p", "--pid"], ..NONE },
-    Prefix { names: &["taskset"], scope: Scope::Rank, own: 1, ends: &["-p", "--pid"], ..NONE },
+    Prefix { names: &["chrt"], scope: PrefixScope::Rank, own: 1, ends: &["-p", "--pid"], ..NONE },
+    Prefix {
+        names: &["taskset"],
+        scope: PrefixScope::Rank,
+        own: 1,
+        ends: &["-p", "--pid"],
+        ..NONE
+    },
     Prefix {
         names: &["numactl"],
-        scope: Scope::Rank,
+        scope: PrefixScope::Rank,
         valued: &[
             "-i",
             "--interleave",
@@ -179,7 +186,7 @@ const PREFIXES: &[Prefix] = &[
             "--allow-insecure-host",
             "--color",
         ],
-        // As python takes it.
+        // These are Python's.
         ends: &["-m", "--module"],
         ..ENVIRONMENT
     },
@@ -205,8 +212,8 @@ const PREFIXES: &[Prefix] = &[
     Prefix { names: &["poetry", "pipenv", "rye", "hatch"], ..ENVIRONMENT },
 ];
 
-/// `NAME=VALUE`, as it stands before a command.
-pub fn is_assignment(word: &[u8]) -> bool {
+/// Whether the word is an assignment `NAME=VALUE`.
+pub(crate) fn is_assignment(word: &[u8]) -> bool {
     let name = word.iter().position(|byte| *byte == b'=').and_then(|at| word.get(..at));
     name.is_some_and(|name| {
         name.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
@@ -214,10 +221,9 @@ pub fn is_assignment(word: &[u8]) -> bool {
     })
 }
 
-/// The prefixes of a command line, one after the other, each with its words. Assignments are
-/// about the ranks.
-pub fn prefixes<W: AsRef<[u8]>>(argv: &[W]) -> Vec<(Scope, Range<usize>)> {
-    let mut found: Vec<(Scope, Range<usize>)> = Vec::new();
+/// The prefixes of a command line in order, each with its words. Assignments apply to the ranks.
+pub(crate) fn prefixes<W: AsRef<[u8]>>(argv: &[W]) -> Vec<(PrefixScope, Range<usize>)> {
+    let mut found: Vec<(PrefixScope, Range<usize>)> = Vec::new();
     let mut at = 0;
     while let Some((scope, end)) = prefix(argv, at) {
         found.push((scope, at..end));
@@ -226,17 +232,17 @@ pub fn prefixes<W: AsRef<[u8]>>(argv: &[W]) -> Vec<(Scope, Range<usize>)> {
     found
 }
 
-/// Where the command itself begins.
-pub fn command_at<W: AsRef<[u8]>>(argv: &[W]) -> usize {
+/// Position of the command itself.
+pub(crate) fn command_at<W: AsRef<[u8]>>(argv: &[W]) -> usize {
     prefixes(argv).last().map_or(0, |(_, words)| words.end)
 }
 
-/// The prefix that stands at `at`, and where it ends.
-fn prefix<W: AsRef<[u8]>>(argv: &[W], at: usize) -> Option<(Scope, usize)> {
+/// The prefix at position `at`, and its end.
+fn prefix<W: AsRef<[u8]>>(argv: &[W], at: usize) -> Option<(PrefixScope, usize)> {
     let word = |at: usize| argv.get(at).map(AsRef::as_ref);
     let first = word(at)?;
     if is_assignment(first) {
-        return Some((Scope::Rank, at + 1));
+        return Some((PrefixScope::Rank, at + 1));
     }
     let name = basename(first);
     let row = PREFIXES.iter().find(|row| row.names.iter().any(|known| known.as_bytes() == name))?;

@@ -1,18 +1,17 @@
-//! What a container starts: the launcher in its command line, and the sizes stated there.
+//! Reads what a container starts: the launcher in its command line, and the sizes given there.
 //!
-//! Takes the words of `command` and `args`; gives [`Launch`]es, and for what
-//! cannot be read without running it an [`Unread`]. Launchers are the rows of
-//! [`crate::launchers`].
+//! Takes the words of `command` and `args`; gives [`LaunchCommand`]es, and an [`Unread`] for each part
+//! that is known only at run time. Launchers are the rows of [`crate::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::rc::Rc;
 
-use super::launchers::{Field, Launcher};
+use super::launchers::{FlagField, Launcher};
 use super::shell;
 use super::word::{self, Word};
 use super::yaml::Node;
-use crate::arguments::{self, Place};
+use crate::arguments::{self, OptionPosition};
 use crate::cli;
 use crate::host::Host;
 use crate::lang::Text;
@@ -20,31 +19,31 @@ use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_p
 use crate::settings::{self, Nproc, Settings, Source};
 use crate::text;
 
-/// A launcher's command.
+/// The command of a launcher.
 #[derive(Debug, Clone)]
-pub(super) struct Launch {
+pub(super) struct LaunchCommand {
     pub(super) launcher: Launcher,
     pub(super) line: usize,
-    pub(super) stated: BTreeMap<Field, Word>,
+    pub(super) stated: BTreeMap<FlagField, Word>,
     pub(super) script: Option<Word>,
     /// The script's own arguments.
     pub(super) args: Vec<Word>,
-    /// What ranklaunch makes of its command line, its profile included; None where only the
-    /// running pod can tell.
+    /// The settings of ranklaunch from its command line and profile; None if they are known only
+    /// in the running pod.
     pub(super) settings: Option<Rc<Settings>>,
 }
 
-impl Launch {
-    pub(super) fn get(&self, field: Field) -> Option<&Word> {
+impl LaunchCommand {
+    pub(super) fn get(&self, field: FlagField) -> Option<&Word> {
         self.stated.get(&field)
     }
 
-    /// Where a stated value comes from, when that is not the command line: ` (zimdb.toml:11)`.
-    pub(super) fn source(&self, field: Field) -> String {
+    /// The source of a value, if it is not the command line: ` (zimdb.toml:11)`.
+    pub(super) fn source(&self, field: FlagField) -> String {
         let Some(settings) = &self.settings else { return String::new() };
         let source = match field {
-            Field::Nnodes => settings.nnodes.as_ref().map(|nodes| &nodes.source),
-            Field::Nproc => Some(&settings.nproc_per_node.source),
+            FlagField::Nnodes => settings.nnodes.as_ref().map(|nodes| &nodes.source),
+            FlagField::Nproc => Some(&settings.nproc_per_node.source),
             _ => None,
         };
         match source {
@@ -61,38 +60,39 @@ impl Launch {
     /// The value of one of the script's own arguments, as argparse reads them.
     pub(super) fn argument(&self, names: &[&str], is_value: fn(&OsStr) -> bool) -> Option<Word> {
         let words = self.words();
-        let Place { value, from, .. } = arguments::place_of(&words, names, is_value)?;
+        let OptionPosition { value, from, .. } = arguments::place_of(&words, names, is_value)?;
         let word = self.args.get(value)?;
         Some(word.part(word.text().get(from..)?))
     }
 
-    /// The script's own arguments; what follows a bare `--` is none.
+    /// The script's own arguments, up to a bare `--`.
     pub(super) fn words(&self) -> Vec<&str> {
         self.args.iter().map(Word::text).take_while(|word| *word != "--").collect()
     }
 }
 
-/// Something that is decided at run time.
+/// A part that is decided at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unread {
     pub(super) line: usize,
     pub(super) text: Text,
 }
 
-/// All that a container starts.
+/// Everything that a container starts.
 #[derive(Debug, Default)]
-pub(super) struct Started {
-    pub(super) launches: Vec<Launch>,
+pub(super) struct StartedPrograms {
+    pub(super) launches: Vec<LaunchCommand>,
     pub(super) unread: Vec<Unread>,
     /// Variables that a script sets: name, value, line.
     pub(super) exports: Vec<(String, Word)>,
-    /// Arguments that ranklaunch itself refuses, as it says it.
+    /// Arguments that ranklaunch itself refuses, with its text.
     pub(super) refused: Vec<Unread>,
-    /// It starts a server of a model, which loads no training data and needs no launcher.
+    /// It starts a model server, which loads no training data and needs no launcher.
     pub(super) serves: bool,
-    /// Lines of comments that end a launcher's command before its options.
+    /// Lines of comments that cut a launcher's command before its options.
     pub(super) cut: Vec<usize>,
-    /// Lines of ranklaunch commands between which and the container's signals a shell stays.
+    /// Lines of ranklaunch commands that do not receive the container's signals because of a
+    /// shell.
     pub(super) behind_shell: Vec<usize>,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn of_container(
     words: &[(&str, &Node)],
     known: &BTreeMap<String, String>,
     profiles: Profiles,
-) -> Started {
+) -> StartedPrograms {
     let mut reader = Reader::new(known, profiles);
     reader.blocks =
         words.iter().filter(|(_, node)| node.is_block()).map(|(_, node)| node.line).collect();
@@ -113,18 +113,18 @@ pub(super) fn of_container(
     reader.started
 }
 
-/// An entry point that is handed to a shell as one text.
+/// An entry point that is one text for a shell.
 pub(super) fn of_script(
     script: &Node,
     known: &BTreeMap<String, String>,
     profiles: Profiles,
-) -> Started {
+) -> StartedPrograms {
     let mut reader = Reader::new(known, profiles);
     reader.script(script.text().unwrap_or_default(), &|offset| script.line_of(offset), 0);
     reader.started
 }
 
-/// Shells in shells that are followed.
+/// Nested shells that are followed.
 const DEEPEST: usize = 3;
 
 struct Reader {
@@ -132,7 +132,7 @@ struct Reader {
     known: BTreeMap<String, String>,
     /// Lines at which a literal block begins, whose text keeps its lines.
     blocks: BTreeSet<usize>,
-    started: Started,
+    started: StartedPrograms,
 }
 
 impl Reader {
@@ -141,7 +141,7 @@ impl Reader {
             profiles,
             known: known.clone(),
             blocks: BTreeSet::new(),
-            started: Started::default(),
+            started: StartedPrograms::default(),
         }
     }
 
@@ -167,8 +167,8 @@ impl Reader {
                 return;
             }
         };
-        // Whoever catches the signal may pass it on.
-        let traps = |command: &shell::Command| {
+        // A shell that traps the signal may forward it.
+        let traps = |command: &shell::ShellCommand| {
             command.words.first().is_some_and(|word| word.text() == "trap")
         };
         let caught = commands.iter().any(traps);
@@ -219,7 +219,7 @@ impl Reader {
             "bash" | "sh" | "dash" | "ash" | "zsh" => self.shell(first, rest, depth),
             "eval" | "source" | "." => {
                 let shown = rest.first().map(Word::shown).unwrap_or_default();
-                // An environment script of conda or CUDA sets paths, and starts nothing.
+                // Environment scripts of conda or CUDA only set paths.
                 if base(first.text()) == "eval" {
                     self.unread(
                         first.line,
@@ -244,14 +244,14 @@ impl Reader {
         }
     }
 
-    /// The words behind assignments and programs that only run another one; assignments are kept.
+    /// The words after assignments and prefixes such as `nohup`; records the assignments.
     fn without_prefixes<'a>(&mut self, words: &'a [Word], may_not_run: bool) -> &'a [Word] {
         let exports = words.first().map(|first| base(first.text()));
         if matches!(exports, Some("export" | "declare" | "readonly")) {
             self.assigned(words, may_not_run);
             return &[];
         }
-        // Flags of an entry point that stands in the image: of tini, or `-m` of python.
+        // Flags for an entry point of the image, such as tini's, or `-m` of python.
         let is_flag = |word: &&Word| word.text().starts_with('-') && word.text() != "-m";
         let own = words.iter().take_while(is_flag).count();
         let words = words.get(own..).unwrap_or_default();
@@ -261,7 +261,7 @@ impl Reader {
         command
     }
 
-    /// Keeps what is assigned among these words.
+    /// Records the assignments among these words.
     fn assigned(&mut self, words: &[Word], may_not_run: bool) {
         for word in words {
             let Some((name, value)) =
@@ -329,7 +329,7 @@ impl Reader {
         );
     }
 
-    /// What a command starts that is not followed.
+    /// Records a command whose children are not followed.
     fn opaque(&mut self, first: &Word) {
         let shown = first.shown();
         self.unread(
@@ -354,7 +354,7 @@ impl Reader {
 
     fn plain(&mut self, first: &Word, script: &Word, args: &[Word], may_not_run: bool) {
         if !may_not_run {
-            self.started.launches.push(Launch {
+            self.started.launches.push(LaunchCommand {
                 launcher: Launcher::Python,
                 line: first.line,
                 stated: BTreeMap::new(),
@@ -378,7 +378,7 @@ impl Reader {
             );
             return;
         }
-        let mut launch = Launch {
+        let mut launch = LaunchCommand {
             launcher,
             line: first.line,
             stated: BTreeMap::new(),
@@ -423,7 +423,7 @@ impl Reader {
         self.started.launches.push(launch);
     }
 
-    /// Our own command line is read by our own parser.
+    /// The command line of ranklaunch, read by its own parser.
     fn ranklaunch(&mut self, first: &Word, rest: &[Word], may_not_run: bool, depth: usize) {
         if may_not_run {
             self.unread(
@@ -462,14 +462,14 @@ impl Reader {
         let settings = self.settings(&options);
         let mut stated = BTreeMap::new();
         for (field, flag, value) in [
-            (Field::Nproc, "--nproc-per-node", &options.nproc_per_node),
-            (Field::Nnodes, "--nnodes", &options.nnodes),
-            (Field::NodeRank, "--node-rank", &options.node_rank),
-            (Field::MasterAddr, "--master-addr", &options.master_addr),
-            (Field::MasterPort, "--master-port", &options.master_port),
-            (Field::Grace, "--grace", &options.grace),
-            (Field::Heads, "--heads", &options.heads),
-            (Field::Profile, "--profile", &options.profile),
+            (FlagField::Nproc, "--nproc-per-node", &options.nproc_per_node),
+            (FlagField::Nnodes, "--nnodes", &options.nnodes),
+            (FlagField::NodeRank, "--node-rank", &options.node_rank),
+            (FlagField::MasterAddr, "--master-addr", &options.master_addr),
+            (FlagField::MasterPort, "--master-port", &options.master_port),
+            (FlagField::Grace, "--grace", &options.grace),
+            (FlagField::Heads, "--heads", &options.heads),
+            (FlagField::Profile, "--profile", &options.profile),
         ] {
             let value = value.as_ref().and_then(|value| value.to_str()).map(str::to_owned);
             let variable = format!("RANKLAUNCH_{}", flag.trim_start_matches('-').replace('-', "_"))
@@ -492,7 +492,7 @@ impl Reader {
             Some((word, args)) if !word.text().starts_with('-') => (Some(word.clone()), args),
             _ => (None, program),
         };
-        self.started.launches.push(Launch {
+        self.started.launches.push(LaunchCommand {
             launcher: Launcher::Ranklaunch,
             line: first.line,
             stated,
@@ -502,8 +502,9 @@ impl Reader {
         });
     }
 
-    /// What ranklaunch itself makes of this command line, with the container's literal variables
-    /// and no file of the pod. None where that does not suffice, such as a profile in the image.
+    /// The settings of ranklaunch from this command line and the container's literal variables,
+    /// without the files of the pod. None if that is not enough, such as with a profile in the
+    /// image.
     fn settings(&self, options: &cli::Options) -> Option<Rc<Settings>> {
         let variables =
             self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -512,25 +513,25 @@ impl Reader {
     }
 }
 
-/// Profiles by name, as the executable holds them.
+/// The embedded profiles, by name.
 pub(super) type Profiles = &'static [(&'static str, &'static str)];
 
-/// A value of the settings that a flag could have stated.
-fn said(settings: &Settings, field: Field) -> Option<String> {
+/// A value of the settings for a launcher's field.
+fn said(settings: &Settings, field: FlagField) -> Option<String> {
     match field {
-        Field::Nnodes => settings.nnodes.as_ref().map(|nodes| nodes.value.to_string()),
-        Field::Nproc => match settings.nproc_per_node.value {
+        FlagField::Nnodes => settings.nnodes.as_ref().map(|nodes| nodes.value.to_string()),
+        FlagField::Nproc => match settings.nproc_per_node.value {
             Nproc::Count(count) => Some(count.to_string()),
             Nproc::Auto => None,
         },
-        Field::NodeRank => settings.node_rank.as_ref().map(|rank| rank.value.to_string()),
-        Field::MasterAddr => settings.master_addr.as_ref().map(|addr| addr.value.clone()),
-        Field::MasterPort => settings.master_port.as_ref().map(|port| port.value.to_string()),
+        FlagField::NodeRank => settings.node_rank.as_ref().map(|rank| rank.value.to_string()),
+        FlagField::MasterAddr => settings.master_addr.as_ref().map(|addr| addr.value.clone()),
+        FlagField::MasterPort => settings.master_port.as_ref().map(|port| port.value.to_string()),
         _ => None,
     }
 }
 
-/// Programs that serve a model: they start what they need themselves.
+/// Whether it is a model server, which starts its own processes.
 fn serves(words: &[Word]) -> bool {
     const PROGRAMS: &[&str] = &[
         "vllm",

@@ -1,4 +1,4 @@
-//! Findings: what a rule says, and where.
+//! Findings of the rules, with their places.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 use crate::lang::Text;
 use crate::verdict::Id;
 
-/// What a finding does to the exit code.
+/// Severity of a finding, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Importance {
+pub enum LintSeverity {
     /// The job will fail, hang or be killed.
     Error,
-    /// It may, or it wastes what it was given.
+    /// The job may fail, or it wastes resources.
     Warning,
-    /// Not checked, and why. Does not count.
+    /// Not checked, with the reason. Does not affect the exit code.
     Info,
 }
 
@@ -24,15 +24,15 @@ pub enum Importance {
 pub struct Finding {
     /// Stable id such as `shm.missing`.
     pub id: Id,
-    pub importance: Importance,
+    pub importance: LintSeverity,
     pub file: String,
-    /// Of the value, from 1.
+    /// Line of the value, from 1.
     pub line: usize,
     pub text: Text,
     pub hint: Text,
 }
 
-/// Where rules put what they find.
+/// Collects the findings of the rules.
 #[derive(Debug)]
 pub(super) struct Findings {
     files: Vec<String>,
@@ -46,31 +46,31 @@ impl Findings {
         Findings { files, file: 0, id: Id::LintUnreadable, found: Vec::new() }
     }
 
-    /// What is found from here on lies in this file and has this id.
+    /// Sets file and id of the following findings.
     pub(super) fn at(&mut self, file: usize, id: Id) {
         self.file = file;
         self.id = id;
     }
 
     pub(super) fn error(&mut self, line: usize, text: Text, hint: Text) {
-        self.push(Importance::Error, line, text, hint);
+        self.push(LintSeverity::Error, line, text, hint);
     }
 
     pub(super) fn warning(&mut self, line: usize, text: Text, hint: Text) {
-        self.push(Importance::Warning, line, text, hint);
+        self.push(LintSeverity::Warning, line, text, hint);
     }
 
     pub(super) fn info(&mut self, line: usize, text: Text, hint: Text) {
-        self.push(Importance::Info, line, text, hint);
+        self.push(LintSeverity::Info, line, text, hint);
     }
 
-    pub(super) fn push(&mut self, importance: Importance, line: usize, text: Text, hint: Text) {
+    pub(super) fn push(&mut self, importance: LintSeverity, line: usize, text: Text, hint: Text) {
         let file = self.files.get(self.file).cloned().unwrap_or_default();
         let id = self.id;
         self.found.push((self.file, Finding { id, importance, file, line, text, hint }));
     }
 
-    /// By file and line; the same words at the same place are said once.
+    /// Sorted by file and line, without duplicates.
     pub(super) fn sorted(mut self) -> Vec<Finding> {
         self.found.sort_by_key(|(file, found)| (*file, found.line, found.importance));
         let mut said = BTreeSet::new();

@@ -1,7 +1,7 @@
-//! What starts a container's ranks, as far as its command line is read here.
+//! The launchers that lint distinguishes.
 
-pub(super) use crate::launchers::Field;
-use crate::launchers::Kind;
+pub(super) use crate::launchers::FlagField;
+use crate::launchers::LauncherKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
@@ -14,13 +14,13 @@ pub(super) enum Launcher {
 }
 
 impl Launcher {
-    /// None for those whose flags are not read.
-    pub(super) fn of(kind: Kind) -> Option<Launcher> {
+    /// None for launchers whose flags are not read.
+    pub(super) fn of(kind: LauncherKind) -> Option<Launcher> {
         match kind {
-            Kind::Torchrun => Some(Launcher::Torchrun),
-            Kind::Accelerate => Some(Launcher::Accelerate),
-            Kind::Deepspeed => Some(Launcher::Deepspeed),
-            Kind::PerGpu | Kind::Anywhere | Kind::Daemon => None,
+            LauncherKind::Torchrun => Some(Launcher::Torchrun),
+            LauncherKind::Accelerate => Some(Launcher::Accelerate),
+            LauncherKind::Deepspeed => Some(Launcher::Deepspeed),
+            LauncherKind::PerGpu | LauncherKind::Anywhere | LauncherKind::Daemon => None,
         }
     }
 }

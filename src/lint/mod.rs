@@ -1,14 +1,12 @@
-//! The mistakes in Kubernetes manifests that show only when the job runs.
+//! Finds mistakes in Kubernetes manifests that would show only when the job runs.
 //!
-//! Owns the rules ([`RULES`]) and the reading of manifests. Takes the text of
-//! files and what other rooms know as data ([`Knowledge`]); gives [`Finding`]s
-//! with their lines, or why a file cannot be read. Pure functions: no file, no
-//! environment, no clock. Nothing is guessed: what only a running shell or an
-//! operator knows is an info finding or no finding at all.
+//! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
+//! tables of other rooms ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
+//! cannot be read. Pure functions: no file, no environment, no clock. Nothing is guessed: values
+//! that only a running shell or an operator knows give an info finding or none.
 
 mod command;
 mod findings;
-mod kinds;
 mod launchers;
 mod objects;
 mod pods;
@@ -20,13 +18,15 @@ mod scene;
 mod shell;
 mod word;
 mod workload;
+mod workload_kinds;
 mod yaml;
 
-pub use findings::{Finding, Importance};
+pub(crate) use findings::Finding;
+pub use findings::LintSeverity;
 pub use print::{github, json, text};
 pub use rules::RULES;
-pub use scene::{Knowledge, Limits};
-pub use yaml::LARGEST;
+pub use scene::{Knowledge, LintLimits};
+pub(crate) use yaml::LARGEST;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,17 +39,17 @@ use findings::Findings;
 use objects::{Objects, is_kind};
 use scene::Scene;
 use workload::{Role, Workload};
-use yaml::{Kind, Node};
+use yaml::{Node, NodeKind};
 
 /// One file of the command line.
 #[derive(Debug)]
 pub struct Manifest {
-    /// As it is shown.
+    /// The name that is shown.
     pub name: String,
     pub bytes: Vec<u8>,
 }
 
-/// What was found in all files.
+/// The findings of all files.
 #[derive(Debug, Default)]
 pub struct Report {
     /// By file and line.
@@ -61,12 +61,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// 64 where a document is unreadable, whatever else was found; 1 when something was found, else 0.
+    /// 64 if a document is unreadable; otherwise 1 if something was found, else 0.
     pub fn exit_code(&self) -> i32 {
         if let Some(refused) = self.refused.first() {
             return refused.verdict.code();
         }
-        i32::from(self.findings.iter().any(|found| found.importance != Importance::Info))
+        i32::from(self.findings.iter().any(|found| found.importance != LintSeverity::Info))
     }
 }
 
@@ -75,8 +75,8 @@ pub fn size(text: &str) -> Option<u64> {
     quantity::whole(text).filter(|bytes| *bytes > 0)
 }
 
-/// Reads all files as one input, since a TrainJob and its runtime may stand in two.
-pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Report {
+/// Reads all files as one input, since a TrainJob and its runtime may be in two files.
+pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) -> Report {
     let mut report = Report { files: manifests.len(), ..Report::default() };
     let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
     let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
@@ -133,7 +133,7 @@ pub fn lint(manifests: &[Manifest], limits: Limits, knowledge: Knowledge) -> Rep
     report
 }
 
-/// The documents of a file, and those of it that cannot be read.
+/// The documents of a file; adds a refusal for each that cannot be read.
 fn read(
     file: usize,
     manifest: &Manifest,
@@ -168,7 +168,7 @@ fn read(
     let mut refused: Vec<Refusal> =
         unreadable.map(|error| refusal(name, error.line, &error.text)).collect();
     let empty =
-        |node: &Rc<Node>| matches!(&node.kind, Kind::Scalar { .. }) && node.text().is_none();
+        |node: &Rc<Node>| matches!(&node.kind, NodeKind::Scalar { .. }) && node.text().is_none();
     let roots: Vec<Rc<Node>> = documents.roots.into_iter().filter(|root| !empty(root)).collect();
     if roots.is_empty() && refused.is_empty() {
         refused.push(refusal(
@@ -188,7 +188,7 @@ fn collect<'a>(
     depth: usize,
 ) -> Result<(), (usize, Text)> {
     const DEEPEST_LIST: usize = 3;
-    // Some rules look at every pair.
+    // A limit, since some rules compare all pairs.
     const MOST_OBJECTS: usize = 2000;
     let kind = root.get("kind").and_then(Node::text);
     let Some(kind) = kind else {

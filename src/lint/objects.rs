@@ -1,4 +1,4 @@
-//! The objects of all manifests, and maps that lie over one another.
+//! The objects of all manifests, and layered maps.
 
 use super::yaml::Node;
 
@@ -8,7 +8,7 @@ pub(super) struct Objects<'a> {
     pub(super) all: Vec<(usize, &'a Node)>,
 }
 
-/// A map that lies over others: the first that knows a key is asked.
+/// Layers of maps: the first one with a key wins.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layers<'a> {
     pub(super) layers: Vec<&'a Node>,

@@ -1,8 +1,8 @@
-//! The pods of a job: groups of like pods, their containers and what these ask for.
+//! The pods of a job: groups of equal pods, their containers and resources.
 
 use std::collections::BTreeMap;
 
-use super::command::Started;
+use super::command::StartedPrograms;
 use super::launchers::Launcher;
 use super::objects::Layers;
 use super::quantity;
@@ -10,25 +10,25 @@ use super::yaml::Node;
 
 /// Resources that are whole GPUs.
 const GPUS: &[&str] = &["nvidia.com/gpu", "amd.com/gpu", "aliyun.com/gpu"];
-/// Prefix of the resources that are slices of one GPU, a device each.
+/// Prefix of the resources for slices of a GPU, each one device.
 const SLICES: &str = "nvidia.com/mig-";
 
-/// Pods that are alike.
+/// A group of equal pods.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     pub(super) role: String,
-    /// None when the number is not a plain one.
+    /// None if it is not a plain number.
     pub(super) replicas: Option<u64>,
-    /// Where the number, or else the group, stands.
+    /// Line of the number, or else of the group.
     pub(super) replicas_line: usize,
     pub(super) pod: Layers<'a>,
     /// The label and annotation map of the pod template.
     pub(super) metadata: Option<&'a Node>,
-    /// Times that the group stands in the job, each counting its pods from 0 (JobSet).
+    /// Copies of the group in the job, each with its own pod index from 0 (JobSet).
     pub(super) copies: u64,
-    /// All of the pod is in the manifest.
+    /// The manifest has the complete pod.
     pub(super) whole: bool,
-    /// What lies over the container of this name (a TrainJob's trainer).
+    /// Layers over the container of this name (a TrainJob's trainer).
     pub(super) over: Option<(&'static str, Vec<&'a Node>)>,
     pub(super) containers: Vec<Container<'a>>,
 }
@@ -48,7 +48,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// It takes part in the training: GPUs, or a launcher.
+    /// Whether it takes part in the training: it has GPUs or a launcher.
     pub(super) fn works(&self) -> bool {
         self.containers.iter().any(Container::works)
     }
@@ -56,10 +56,10 @@ impl<'a> Group<'a> {
 
 /// A variable of a container.
 #[derive(Debug)]
-pub(super) struct Variable {
-    /// None where it comes from elsewhere (valueFrom).
+pub(super) struct ContainerVariable {
+    /// None if it comes from elsewhere (valueFrom).
     pub(super) value: Option<String>,
-    /// The field of the pod that it is.
+    /// The field of the pod that it refers to.
     pub(super) field: Option<String>,
     pub(super) line: usize,
 }
@@ -68,9 +68,9 @@ pub(super) struct Variable {
 pub(super) struct Container<'a> {
     pub(super) name: String,
     pub(super) node: Layers<'a>,
-    pub(super) env: BTreeMap<String, Variable>,
-    pub(super) started: Started,
-    /// Names in the `$(NAME)` of its command, which Kubernetes replaces where it knows them.
+    pub(super) env: BTreeMap<String, ContainerVariable>,
+    pub(super) started: StartedPrograms,
+    /// Names in `$(NAME)` of its command, which Kubernetes replaces if the variable exists.
     pub(super) references: Vec<Reference>,
     /// It has a command or arguments of its own.
     pub(super) has_command: bool,
@@ -81,11 +81,11 @@ pub(super) struct Container<'a> {
 pub(super) struct Reference {
     pub(super) name: String,
     pub(super) line: usize,
-    /// It stands in a shell's script, where what is left of it runs NAME.
+    /// It is in a shell script, where an unreplaced one runs the command NAME.
     pub(super) in_script: bool,
 }
 
-/// A resource: its quantity and where it stands.
+/// A resource: its quantity and line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quantity<'a> {
     pub(super) text: &'a str,
@@ -93,7 +93,7 @@ pub(super) struct Quantity<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// A resource's limit, or else its request, as Kubernetes takes it for devices.
+    /// A resource's limit, or else its request, as Kubernetes does for devices.
     pub(super) fn resource(&self, name: &str) -> Option<Quantity<'a>> {
         self.in_resources("limits", name).or_else(|| self.in_resources("requests", name))
     }
@@ -105,7 +105,7 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// GPUs of this container and where their number stands; None when it asks for none.
+    /// GPUs of this container and the line of their number; None without GPUs.
     pub(super) fn gpus(&self) -> Option<(u64, usize)> {
         let whole = GPUS.iter().find_map(|name| self.resource(name));
         if let Some(found) = whole {
@@ -122,12 +122,12 @@ impl<'a> Container<'a> {
         slices.first().map(|(_, line)| (count, *line)).filter(|(n, _)| *n > 0)
     }
 
-    /// The names under which GPUs are asked for, limits and requests.
+    /// The resource names of GPUs.
     pub(super) fn gpu_names() -> &'static [&'static str] {
         GPUS
     }
 
-    /// GPUs that are asked for with something else than a number, as templates have it.
+    /// A GPU resource whose quantity is no number, as in templates.
     pub(super) fn unread_gpus(&self) -> Option<Quantity<'a>> {
         let found = GPUS.iter().find_map(|name| self.resource(name))?;
         quantity::whole(found.text).is_none().then_some(found)

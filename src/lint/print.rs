@@ -1,30 +1,31 @@
-//! Findings as text, as JSON and as annotations of a GitHub workflow.
+//! Prints findings as text, as JSON and as annotations of a GitHub workflow.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{Finding, Importance, Report};
+use super::{Finding, LintSeverity, Report};
+use crate::annotations::{data, property};
 use crate::lang::Lang;
 use crate::text;
 
-/// For people: `file:line: importance: text (id)` and a hint; one line where nothing is wrong.
+/// For people: `file:line: importance: text (id)` and a hint; one line if nothing was found.
 pub fn text(report: &Report, lang: Lang) -> String {
     let mut out = String::new();
     for Finding { id, importance, file, line, text, hint } in &report.findings {
         let word = match importance {
-            Importance::Error => text!("error", "错误"),
-            Importance::Warning => text!("warning", "警告"),
-            Importance::Info => text!("info", "说明"),
+            LintSeverity::Error => text!("error", "错误"),
+            LintSeverity::Warning => text!("warning", "警告"),
+            LintSeverity::Info => text!("info", "说明"),
         };
         let (word, text) = (word.get(lang), text.get(lang));
         let _ = writeln!(out, "{file}:{line}: {word}: {text} ({id})");
         let hint = hint.get(lang);
         if !hint.is_empty() {
-            let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
+            let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
         }
     }
-    let is_clean = report.findings.iter().all(|found| found.importance == Importance::Info);
+    let is_clean = report.findings.iter().all(|found| found.importance == LintSeverity::Info);
     if is_clean && report.refused.is_empty() {
         let files = report.files;
         let s = if files == 1 { "" } else { "s" };
@@ -34,7 +35,7 @@ pub fn text(report: &Report, lang: Lang) -> String {
     out
 }
 
-/// `{"schema":1,"findings":[…]}`; files that cannot be read stand in `refused`.
+/// `{"schema":1,"findings":[…]}`; unreadable files are in `refused`.
 pub fn json(report: &Report, lang: Lang) -> Value {
     let findings: Vec<Value> = report
         .findings
@@ -70,14 +71,14 @@ pub fn json(report: &Report, lang: Lang) -> Value {
     out
 }
 
-/// Workflow commands, escaped as the runner reads them (actions/toolkit, command.ts).
+/// Workflow commands.
 pub fn github(report: &Report, lang: Lang) -> String {
     let mut out = String::new();
     for Finding { id, importance, file, line, text, hint } in &report.findings {
         let command = match importance {
-            Importance::Error => "error",
-            Importance::Warning => "warning",
-            Importance::Info => "notice",
+            LintSeverity::Error => "error",
+            LintSeverity::Warning => "warning",
+            LintSeverity::Info => "notice",
         };
         let (file, id) = (property(file), property(id.as_str()));
         let (text, hint) = (text.get(lang), hint.get(lang));
@@ -85,12 +86,4 @@ pub fn github(report: &Report, lang: Lang) -> String {
         let _ = writeln!(out, "::{command} file={file},line={line},title={id}::{}", data(&message));
     }
     out
-}
-
-fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
-}
-
-fn property(text: &str) -> String {
-    data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,41 +1,41 @@
-//! Which script follows which layout rule, as the profiles say it.
+//! Finds the layout rule of a script in the embedded profiles.
 //!
 //! Takes the profiles by name; gives their settings by script, so that a script's assertion is
-//! written down in one place only.
+//! written in only one place.
 
 use std::path::Path;
 
-use super::command::{Launch, Profiles};
+use super::command::{LaunchCommand, Profiles};
 use crate::cli;
 use crate::host::Host;
 use crate::settings::{self, LayoutRule, Program, Settings};
 
 /// A profile with a layout rule.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct ProfileLayout {
     profile: String,
     script: String,
     pub(super) settings: Settings,
 }
 
-pub(super) fn layouts(profiles: Profiles) -> Vec<Layout> {
+pub(super) fn layouts(profiles: Profiles) -> Vec<ProfileLayout> {
     profiles.iter().filter_map(|(name, _)| layout(name, profiles)).collect()
 }
 
 /// The layout of a launch's script.
 pub(super) fn of<'a>(
-    layouts: &'a [Layout],
-    launch: &Launch,
+    layouts: &'a [ProfileLayout],
+    launch: &LaunchCommand,
     profile: Option<&str>,
-) -> Option<&'a Layout> {
+) -> Option<&'a ProfileLayout> {
     let script = launch.script_name();
     layouts.iter().find(|layout| {
         script.map_or(profile == Some(layout.profile.as_str()), |script| script == layout.script)
     })
 }
 
-/// What the profile says where nothing else does.
-fn layout(name: &str, profiles: Profiles) -> Option<Layout> {
+/// The layout of a profile alone.
+fn layout(name: &str, profiles: Profiles) -> Option<ProfileLayout> {
     let options = cli::Options { profile: Some(name.into()), ..cli::Options::default() };
     let host = Host::replayed("/nonexistent", [].into());
     let settings = settings::read_with(&options, &host, profiles).ok()?;
@@ -46,5 +46,5 @@ fn layout(name: &str, profiles: Profiles) -> Option<Layout> {
         Program::Script { path, .. } => Path::new(path).file_name()?.to_str()?.to_owned(),
         _ => return None,
     };
-    Some(Layout { profile: name.to_owned(), script, settings })
+    Some(ProfileLayout { profile: name.to_owned(), script, settings })
 }

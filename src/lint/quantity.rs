@@ -1,6 +1,6 @@
-//! Kubernetes quantities: `128Gi`, `500m`, `64k`, `1e9`.
+//! Parses Kubernetes quantities: `128Gi`, `500m`, `64k`, `1e9`.
 //!
-//! Takes text; gives thousandths, exact enough to compare. None for what is no quantity.
+//! Takes text; gives thousandths, exact enough to compare. None if it is no quantity.
 
 /// Thousandths of a unit (bytes, CPUs, devices). Saturates far above any real size.
 pub(super) fn milli(text: &str) -> Option<u128> {
@@ -52,7 +52,7 @@ pub(super) fn split(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Bytes in the unit that people use: 256Gi, 64Mi, 512Ki, 12.
+/// Bytes in a readable unit: 256Gi, 64Mi, 512Ki, 12.
 pub(super) fn shown(bytes: u64) -> String {
     [(1_u64 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")]
         .into_iter()

@@ -1,4 +1,4 @@
-//! The rules, one row each.
+//! The table of lint rules, one row each.
 
 mod environment;
 mod kinds;
@@ -17,9 +17,9 @@ use crate::verdict::Id;
 /// One kind of mistake.
 #[expect(missing_debug_implementations, reason = "a row with a function over private types")]
 pub struct Rule {
-    /// Stable id, shown with each finding.
+    /// Stable id, printed with each finding.
     pub id: Id,
-    /// What it looks for.
+    /// The mistake that it finds.
     pub what: &'static str,
     pub(super) check: fn(&Scene<'_, '_>, &mut Findings),
 }

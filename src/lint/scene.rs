@@ -1,50 +1,50 @@
-//! What the rules see of one job: its workload, what else is in the manifests, and what other rooms know.
+//! The input of the rules for one job: its workload, the other objects, and the tables of other rooms.
 
 use std::collections::BTreeMap;
 
-use super::command::Launch;
+use super::command::LaunchCommand;
 use super::pods::{Container, Group};
-use super::profiles::Layout;
+use super::profiles::ProfileLayout;
 use super::workload::Workload;
 use super::yaml::Node;
 use crate::plan::nccl::Misuse;
 
-/// What other rooms know, handed over by the caller.
+/// Tables of other rooms, passed by the caller.
 #[derive(Debug, Clone, Copy)]
 pub struct Knowledge {
-    /// The table of NCCL settings that do nothing or do harm.
+    /// The table of NCCL settings without effect or with harm.
     pub misuse: fn(&str, &str, bool) -> Option<Misuse>,
-    /// Profiles by name: which script follows which layout rule, with how many heads.
+    /// Profiles by name, with the layout rule and the heads of a script.
     pub profiles: &'static [(&'static str, &'static str)],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
+pub struct LintLimits {
     /// Bytes of memory that a node can give to pods.
     pub node_memory: Option<u64>,
 }
 
-/// All that the rules see of one job.
+/// The input of the rules for one job.
 pub(super) struct Scene<'a, 'b> {
     pub(super) job: &'b Workload<'a>,
     /// Jobs on the host's network, by port.
     pub(super) host_ports: &'b BTreeMap<String, Vec<&'b Workload<'a>>>,
     pub(super) services: &'b [(usize, &'a Node)],
-    pub(super) layouts: &'b [Layout],
+    pub(super) layouts: &'b [ProfileLayout],
     pub(super) knowledge: Knowledge,
-    pub(super) limits: Limits,
+    pub(super) limits: LintLimits,
 }
 
 /// One launcher with the container that it runs in.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a, 'b> {
+pub(super) struct LaunchSite<'a, 'b> {
     pub(super) group: &'b Group<'a>,
     pub(super) container: &'b Container<'a>,
-    pub(super) launch: &'b Launch,
+    pub(super) launch: &'b LaunchCommand,
 }
 
-/// Whether a container trains: what serves a model is judged by other measures, and so is all
-/// that belongs to it.
+/// Whether a container trains. Model servers, and everything that belongs to them, have other
+/// needs.
 pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
     let (job, kind) = (scene.job, scene.job.kind);
     let started = &container.started;
@@ -55,7 +55,7 @@ pub(super) fn trains(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
     !of_server && (starts || by_kind)
 }
 
-/// Every container that takes part, with its group.
+/// Every container of the job, with its group.
 pub(super) fn containers<'a, 'b>(
     scene: &Scene<'a, 'b>,
 ) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>)> + use<'a, 'b> {
@@ -66,10 +66,10 @@ pub(super) fn containers<'a, 'b>(
         .filter(|(_, container)| container.works())
 }
 
-/// Every launcher; an entry point runs in the first group that has GPUs. What a pod without GPUs
-/// starts on the others (the launcher of an MPIJob) is none of theirs.
-pub(super) fn places<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<Place<'a, 'b>> {
-    let mut places: Vec<Place<'a, 'b>> = Vec::new();
+/// Every launcher. An entry point counts for the first group with GPUs. A launcher in a pod
+/// without GPUs that starts processes in other pods (MPIJob) is not theirs.
+pub(super) fn launch_sites<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<LaunchSite<'a, 'b>> {
+    let mut launch_sites: Vec<LaunchSite<'a, 'b>> = Vec::new();
     let job = scene.job;
     for group in &job.groups {
         for container in &group.containers {
@@ -77,13 +77,13 @@ pub(super) fn places<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<Place<'a, 'b>> {
                 continue;
             }
             let launches = container.started.launches.iter();
-            places.extend(launches.map(|launch| Place { group, container, launch }));
+            launch_sites.extend(launches.map(|launch| LaunchSite { group, container, launch }));
         }
     }
     let first = containers(scene).next();
     if let Some((group, container)) = first {
         let launches = job.entrypoint.launches.iter();
-        places.extend(launches.map(|launch| Place { group, container, launch }));
+        launch_sites.extend(launches.map(|launch| LaunchSite { group, container, launch }));
     }
-    places
+    launch_sites
 }

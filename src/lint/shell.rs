@@ -1,39 +1,38 @@
-//! The commands in a shell script, as far as they can be read without running it.
+//! Parses the commands of a shell script, as far as possible without running it.
 //!
-//! Takes the text that follows `bash -c`; gives simple commands word by word,
-//! each word with its line. Quotes are undone by `shlex`; what a shell would
-//! expand stays marked in the word ([`Word::is_plain`]), and a command that may
-//! not run (in a branch, a loop, a function, after `||`) says so.
+//! Takes the text after `bash -c`; gives simple commands word by word, each word with its line.
+//! `shlex` removes quotes; expansions stay marked in the word ([`Word::is_plain`]), and a
+//! command that may not run (in a branch, a loop, a function, after `||`) is marked.
 
 use super::word::{EXPANDED, SPACE, Word};
 
 /// One simple command.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Command {
+pub(super) struct ShellCommand {
     pub(super) words: Vec<Word>,
-    /// It stands where a shell may pass it by or come by more than once.
+    /// It may run never or several times.
     pub(super) may_not_run: bool,
-    /// The shell goes on beside it or after it, and so cannot become it.
+    /// The shell continues besides or after it, so it cannot exec it.
     pub(super) shell_stays: bool,
-    /// Line of a comment that ends it where a backslash was to go on with it.
+    /// Line of a comment that ends it although a backslash should continue it.
     pub(super) cut_at: Option<usize>,
 }
 
-/// A quote or an expansion that is never closed, at this line of the script (from 0).
+/// An unclosed quote or expansion, at this line of the script (from 0).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unclosed {
     pub(super) line: usize,
 }
 
-/// The commands of a script, in its order; lines count from 0.
-pub(super) fn commands(script: &str) -> Result<Vec<Command>, Unclosed> {
+/// The commands of a script, in order; lines count from 0.
+pub(super) fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
     let mut reader = Reader {
         chars: script.chars().collect(),
         at: 0,
         continued: false,
         line: 0,
         word: None,
-        command: Command::default(),
+        command: ShellCommand::default(),
         found: Vec::new(),
         open: Vec::new(),
         after_or: false,
@@ -47,7 +46,7 @@ pub(super) fn commands(script: &str) -> Result<Vec<Command>, Unclosed> {
     Ok(found)
 }
 
-/// What a later word must close.
+/// A construct that a later word must close.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     Branch,
@@ -60,16 +59,16 @@ enum Open {
 struct Reader {
     chars: Vec<char>,
     at: usize,
-    /// Nothing but blanks stands behind a backslash at the end of the line above.
+    /// The previous line ended in a backslash, and only blanks follow it.
     continued: bool,
     line: usize,
     /// The raw word and its line.
     word: Option<(String, usize)>,
-    command: Command,
-    found: Vec<Command>,
+    command: ShellCommand,
+    found: Vec<ShellCommand>,
     open: Vec<Open>,
     after_or: bool,
-    /// Ends of here-documents that begin after this line.
+    /// Delimiters of here-documents that begin after this line.
     documents: Vec<String>,
 }
 
@@ -93,7 +92,7 @@ impl Reader {
         });
     }
 
-    /// A mark, which `push` would take for a stray character of the script.
+    /// Adds a mark, which `push` would treat as a character of the script.
     fn mark(&mut self, c: char) {
         let line = self.line;
         self.word.get_or_insert_with(|| (String::new(), line)).0.push(c);
@@ -303,7 +302,7 @@ impl Reader {
     fn end_word(&mut self) -> Result<(), Unclosed> {
         let Some((raw, line)) = self.word.take() else { return Ok(()) };
         let words = shlex::split(&raw).ok_or(Unclosed { line })?;
-        // A raw word has no blank outside quotes, so it is one word, or a lone comment sign.
+        // A raw word has no blank outside quotes, so it is one word or a comment sign.
         for text in words {
             if self.command.words.is_empty() {
                 match (text.as_str(), self.open.last()) {

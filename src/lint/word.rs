@@ -1,4 +1,4 @@
-//! One word of a command line, and what of it is decided only when it runs.
+//! One word of a command line, with its expansions marked.
 
 /// Stands for a `$` that the shell expands; from the private use area, so that no script has it.
 pub(super) const EXPANDED: char = '\u{E000}';
@@ -13,17 +13,17 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// Text that nothing expands.
+    /// Text without expansions.
     pub(super) fn literal(text: &str, line: usize) -> Word {
         Word { text: text.replace([EXPANDED, SPACE], "\u{FFFD}"), line }
     }
 
-    /// A word of a script, in which what is expanded is marked.
+    /// A word of a script, with marked expansions.
     pub(super) fn marked(text: String, line: usize) -> Word {
         Word { text, line }
     }
 
-    /// An argument of a container, in which Kubernetes replaces `$(NAME)` and nothing else.
+    /// An argument of a container, in which Kubernetes replaces only `$(NAME)`.
     pub(super) fn of_container(text: &str, line: usize) -> Word {
         let mut word = String::new();
         let mut rest = text;
@@ -51,17 +51,17 @@ impl Word {
         Word { text: word, line }
     }
 
-    /// Nothing in it is expanded.
+    /// Whether it has no expansion.
     pub(super) fn is_plain(&self) -> bool {
         !self.text.contains(EXPANDED)
     }
 
-    /// As it stands in the script, near enough to be recognised.
+    /// The word similar to its source, for messages.
     pub(super) fn shown(&self) -> String {
         self.text.replace(EXPANDED, "$").replace(SPACE, " ")
     }
 
-    /// With the variables that `value` knows put in; the rest stays marked.
+    /// With the variables that `value` knows replaced; the others stay marked.
     pub(super) fn filled(&self, value: impl Fn(&str) -> Option<String>) -> Word {
         let mut text = String::new();
         let mut rest = self.text.as_str();
@@ -92,7 +92,7 @@ impl Word {
         Word { text, line: self.line }
     }
 
-    /// The text; what is expanded is still marked in it, so that it equals no name.
+    /// The text with marked expansions, so that it equals no name.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -107,7 +107,7 @@ impl Word {
     }
 }
 
-/// The name at the begin of a text, perhaps empty, and the rest.
+/// The name at the start of a text, perhaps empty, and the rest.
 fn name_before(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
     text.split_at(end)

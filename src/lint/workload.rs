@@ -1,27 +1,27 @@
-//! A manifest's objects as jobs: which pods there are, how many of each, and what runs in them.
+//! Turns the objects of manifests into jobs: their pods, how many, and what runs in them.
 //!
-//! Takes the documents of all files; gives [`Workload`]s and the Services beside
-//! them. Where a kind keeps its pods is said in [`super::kinds`].
+//! Takes the documents of all files; gives [`Workload`]s and Services. Where a kind has its pods
+//! is in the table of [`super::workload_kinds`].
 
 use std::collections::BTreeMap;
 
-use super::command::{self, Profiles, Started};
-use super::kinds::{KINDS, Kind, Together, WITHOUT_PODS, is_runtime, refers_to};
+use super::command::{self, Profiles, StartedPrograms};
 use super::objects::{Layers, Objects, name_of, namespace_of};
-use super::pods::{Container, Group, Reference, Variable};
+use super::pods::{Container, ContainerVariable, Group, Reference};
 use super::word::is_name;
+use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
 use super::yaml::Node;
 
 /// One job.
 pub(super) struct Workload<'a> {
     pub(super) file: usize,
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static WorkloadKind,
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) object: &'a Node,
     pub(super) groups: Vec<Group<'a>>,
-    /// What an entry point outside the pods starts (RayJob).
-    pub(super) entrypoint: Started,
+    /// What an entry point outside of the pods starts (RayJob).
+    pub(super) entrypoint: StartedPrograms,
 }
 
 impl std::fmt::Debug for Workload<'_> {
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Workload<'_> {
 }
 
 impl Workload<'_> {
-    /// Its pods make up one distributed job.
+    /// Whether its pods form one distributed job.
     pub(super) fn is_one_job(&self) -> bool {
         match self.kind.together {
             Together::Job => true,
@@ -40,7 +40,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Nodes of the job; None when a number of replicas cannot be read.
+    /// Nodes of the job; None if a number of replicas cannot be read.
     pub(super) fn nodes(&self) -> Option<u64> {
         if !self.is_one_job() {
             return Some(1);
@@ -56,7 +56,7 @@ impl Workload<'_> {
             .try_fold(0_u64, |sum, group| Some(sum.saturating_add(group.replicas?)))
     }
 
-    /// nprocPerNode and its like, which the operator hands to torchrun.
+    /// nprocPerNode and similar fields, which the operator passes to torchrun.
     pub(super) fn operator_nproc(&self) -> Option<&Node> {
         [
             ["spec", "nprocPerNode"].as_slice(),
@@ -69,12 +69,12 @@ impl Workload<'_> {
     }
 }
 
-/// What an object is to us.
+/// The role of an object.
 pub(super) enum Role<'a> {
     Workload(Box<Workload<'a>>),
     /// It has no pods, or is part of another object.
     Other,
-    /// Nobody here knows where it keeps its pods.
+    /// A kind that is not in the table.
     Unknown,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn role<'a>(
     }))
 }
 
-/// The containers in the order of the pod; those of one name in several layers are one.
+/// The containers in the order of the pod; layers with one name are one container.
 fn containers<'a>(group: &Group<'a>, profiles: Profiles) -> Vec<Container<'a>> {
     let mut order: Vec<&str> = Vec::new();
     let mut layers: BTreeMap<&str, Vec<&'a Node>> = BTreeMap::new();
@@ -153,12 +153,12 @@ fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<
         };
         let field = variable.at(&["valueFrom", "fieldRef", "fieldPath"]).and_then(Node::text);
         let field = field.map(str::to_owned);
-        env.entry(name.to_owned()).or_insert(Variable { value, field, line });
+        env.entry(name.to_owned()).or_insert(ContainerVariable { value, field, line });
     }
     let known: BTreeMap<String, String> = env
         .iter()
         .filter_map(|(name, variable)| {
-            // A value that refers to others is put together by the kubelet.
+            // The kubelet composes a value that refers to other variables.
             let value = variable.value.clone().filter(|value| !value.contains("$("))?;
             Some((name.clone(), value))
         })
@@ -191,7 +191,7 @@ fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
             let Some((name, _)) = rest.split_once(')').filter(|(name, _)| is_name(name)) else {
                 continue;
             };
-            // Commands are written in small letters: `$(hostname)`.
+            // Commands are in lower case: `$(hostname)`.
             if dollars.len() % 2 == 1 || (in_script && name.contains(char::is_lowercase)) {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! YAML text as a tree in which every value knows its line.
+//! Parses YAML into a tree in which every value has its line.
 //!
-//! Takes text; gives the documents, and the lines at which it cannot be read.
-//! Bounded on any input: size, depth and what aliases expand to have limits
-//! (the tree shares what an alias points to, and whoever walks it does not).
+//! Takes text; gives the documents, and the lines that cannot be parsed. Bounded on any input:
+//! size, depth and the expansion of aliases are limited (the tree shares the target of an alias,
+//! but a walk visits it each time).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
 use crate::lang::Text;
 use crate::text;
 
-/// More than any manifest: Kubernetes refuses objects above 1.5 MiB.
-pub const LARGEST: usize = 4 << 20;
+/// Larger than any manifest: Kubernetes refuses objects above 1.5 MiB.
+pub(crate) const LARGEST: usize = 4 << 20;
 /// Deeper than any manifest; the tree is walked and dropped by recursion.
 const DEEPEST: usize = 200;
-/// Values that one document may have after aliases are replaced by what they name; a long text
-/// counts once more for every [`PIECE`] bytes.
+/// Most values of a document with aliases expanded; a long text counts once more for every
+/// [`PIECE`] bytes.
 const MOST_NODES: usize = 1 << 18;
 const PIECE: usize = 32;
 
@@ -27,13 +27,13 @@ const PIECE: usize = 32;
 pub(super) struct Node {
     /// Line in the file, from 1.
     pub(super) line: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     /// Values below and including this one, aliases expanded.
     weight: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Scalar {
         text: String,
         /// Quoted or a block: always a string, never null or a number.
@@ -46,14 +46,14 @@ pub(super) enum Kind {
     Map(Vec<(Rc<Node>, Rc<Node>)>),
 }
 
-/// Text that is not YAML, or more of it than is read.
+/// Text that is not YAML, or beyond a limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) line: usize,
     pub(super) text: Text,
 }
 
-/// A key that stands twice in one map.
+/// A duplicate key of a map.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Duplicate {
     pub(super) line: usize,
@@ -64,24 +64,24 @@ pub(super) struct Duplicate {
 pub(super) struct Documents {
     pub(super) roots: Vec<Rc<Node>>,
     pub(super) duplicates: Vec<Duplicate>,
-    /// One for each document that cannot be read.
+    /// One for each document that cannot be parsed.
     pub(super) unreadable: Vec<Unreadable>,
 }
 
 impl Node {
-    /// The value of a key; what a merge key (`<<`) brings in is read where the map itself is silent.
+    /// The value of a key; from a merge key (`<<`) if the map itself has none.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        let Kind::Map(entries) = &self.kind else { return None };
-        // The last of two equal keys counts, as it does for the parsers of Kubernetes.
+        let NodeKind::Map(entries) = &self.kind else { return None };
+        // The last of two equal keys counts, as in the parsers of Kubernetes.
         let own = entries.iter().rev().find(|(name, _)| name.text() == Some(key));
         if let Some((_, value)) = own {
             return Some(value);
         }
         let (_, merged) = entries.iter().find(|(name, _)| name.text() == Some("<<"))?;
         match &merged.kind {
-            Kind::Map(_) => merged.get(key),
-            Kind::List(maps) => maps.iter().find_map(|map| map.get(key)),
-            Kind::Scalar { .. } => None,
+            NodeKind::Map(_) => merged.get(key),
+            NodeKind::List(maps) => maps.iter().find_map(|map| map.get(key)),
+            NodeKind::Scalar { .. } => None,
         }
     }
 
@@ -93,7 +93,7 @@ impl Node {
     /// A scalar's text; None for null, lists and maps.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Scalar { text, quoted, .. }
+            NodeKind::Scalar { text, quoted, .. }
                 if *quoted || !matches!(text.as_str(), "" | "~" | "null") =>
             {
                 Some(text)
@@ -104,7 +104,7 @@ impl Node {
 
     pub(super) fn list(&self) -> &[Rc<Node>] {
         match &self.kind {
-            Kind::List(items) => items,
+            NodeKind::List(items) => items,
             _ => &[],
         }
     }
@@ -112,22 +112,22 @@ impl Node {
     /// Keys and values of the map itself, in the order of the file.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Node, &Node)> {
         let entries: &[_] = match &self.kind {
-            Kind::Map(entries) => entries,
+            NodeKind::Map(entries) => entries,
             _ => &[],
         };
         entries.iter().filter_map(|(key, value)| Some((key.text()?, &**key, &**value)))
     }
 
-    /// Where the n-th line (from 0) of a scalar's text stands in the file.
+    /// Line in the file of the n-th line (from 0) of a scalar's text.
     pub(super) fn line_of(&self, offset: usize) -> usize {
         match &self.kind {
-            Kind::Scalar { block: true, .. } => self.line + offset,
+            NodeKind::Scalar { block: true, .. } => self.line + offset,
             _ => self.line,
         }
     }
 
     pub(super) fn is_block(&self) -> bool {
-        matches!(self.kind, Kind::Scalar { block: true, .. })
+        matches!(self.kind, NodeKind::Scalar { block: true, .. })
     }
 
     pub(super) fn is_true(&self) -> bool {
@@ -149,7 +149,7 @@ struct Open {
     weight: usize,
 }
 
-/// All documents of `text`. One that cannot be read does not hide the others.
+/// All documents of `text`. One that cannot be parsed does not hide the others.
 pub(super) fn documents(text: &str) -> Documents {
     const MOST_UNREADABLE: usize = 16;
     let mut documents = Documents::default();
@@ -158,7 +158,7 @@ pub(super) fn documents(text: &str) -> Documents {
         let failed = unreadable.line;
         unreadable.line += before;
         documents.unreadable.push(unreadable);
-        // The next document begins behind the line that was not understood.
+        // The next document begins after the line with the error.
         let mut lines =
             rest.split_inclusive('\n').enumerate().skip(failed.saturating_sub(1).max(1));
         let next = lines.find(|(_, line)| line.starts_with("---")).map(|(at, _)| at);
@@ -172,7 +172,7 @@ pub(super) fn documents(text: &str) -> Documents {
     documents
 }
 
-/// Reads documents up to the first that is not understood; `before` lines stand before the text.
+/// Parses documents up to the first error; `before` lines precede the text.
 fn one_stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Unreadable> {
     let mut text = Cow::Borrowed(text);
     loop {
@@ -187,30 +187,31 @@ fn one_stream(text: &str, before: usize, documents: &mut Documents) -> Result<()
         documents.roots.append(&mut read.roots);
         documents.duplicates.append(&mut read.duplicates);
         return end.map_err(|error| match error {
-            Failure::Syntax(error) => not_yaml(&error),
-            Failure::Other(unreadable) => unreadable,
+            LoadError::Syntax(error) => not_yaml(&error),
+            LoadError::Other(unreadable) => unreadable,
         });
     }
 }
 
-enum Failure {
+enum LoadError {
     Syntax(ScanError),
     Other(Unreadable),
 }
 
-impl From<Unreadable> for Failure {
-    fn from(unreadable: Unreadable) -> Failure {
-        Failure::Other(unreadable)
+impl From<Unreadable> for LoadError {
+    fn from(unreadable: Unreadable) -> LoadError {
+        LoadError::Other(unreadable)
     }
 }
 
-/// The text with the failed line indented, where that is what it lacks.
+/// The text with the failed line indented, if the indentation is the error.
 ///
-/// YAML wants every line of a flow collection deeper than its key (1.2.2, 7.4); libyaml, go-yaml
-/// and with them kubectl take `key: [` … `]` with the bracket under the key, and people write it.
-/// Inside brackets the depth of a line means nothing, so that to add some changes no value.
-fn indented(text: &str, failure: &Failure) -> Option<String> {
-    let Failure::Syntax(error) = failure else { return None };
+/// YAML requires every line of a flow collection to be deeper than its key (1.2.2, 7.4). libyaml,
+/// go-yaml and so kubectl also accept `key: [` … `]` with the bracket under the key, and this
+/// form is common. Inside brackets the depth has no meaning, so indenting a line changes no
+/// value.
+fn indented(text: &str, failure: &LoadError) -> Option<String> {
+    let LoadError::Syntax(error) = failure else { return None };
     if !error.info().contains("invalid indentation") {
         return None;
     }
@@ -220,7 +221,7 @@ fn indented(text: &str, failure: &Failure) -> Option<String> {
     let depth = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let above = lines.get(..number)?.iter().rev().find(|line| !line.trim().is_empty())?;
     let wanted = depth(above) + 1;
-    // Each line is moved once, and only as far as the one above it.
+    // Each line is moved once, and only to the depth of the one above it.
     if depth(line) >= wanted || !in_flow(lines.get(..number)?) {
         return None;
     }
@@ -229,7 +230,7 @@ fn indented(text: &str, failure: &Failure) -> Option<String> {
     Some(lines.concat())
 }
 
-/// Whether a bracket is open at the end of these lines, comments and quotes left out.
+/// Whether a bracket is open at the end of these lines, without comments and quotes.
 fn in_flow(lines: &[&str]) -> bool {
     let mut depth = 0usize;
     for line in lines.iter().rev() {
@@ -260,12 +261,12 @@ fn in_flow(lines: &[&str]) -> bool {
     false
 }
 
-fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Failure> {
+fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), LoadError> {
     let mut anchors: BTreeMap<usize, Rc<Node>> = BTreeMap::new();
     let mut open: Vec<Open> = Vec::new();
     let mut total = 0usize;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(Failure::Syntax)?;
+        let (event, span) = event.map_err(LoadError::Syntax)?;
         let line = span.start.line() + before;
         let mut cost = 1;
         let (anchor, node) = match event {
@@ -286,12 +287,12 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Fa
                 let block = style == ScalarStyle::Literal;
                 let quoted = style != ScalarStyle::Plain;
                 cost = 1 + value.len() / PIECE;
-                let kind = Kind::Scalar { text: value.into_owned(), quoted, block };
+                let kind = NodeKind::Scalar { text: value.into_owned(), quoted, block };
                 (anchor, Rc::new(Node { line, kind, weight: cost }))
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 if open.len() >= DEEPEST {
-                    return Err(Failure::Other(Unreadable {
+                    return Err(LoadError::Other(Unreadable {
                         line: line - before,
                         text: text!("nested deeper than {DEEPEST} levels", "嵌套超过 {DEEPEST} 层"),
                     }));
@@ -303,8 +304,8 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Fa
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(Open { line, anchor, seen, items, weight }) = open.pop() else { continue };
                 let kind = match seen {
-                    None => Kind::List(items),
-                    Some(_) => Kind::Map(pairs(items)),
+                    None => NodeKind::List(items),
+                    Some(_) => NodeKind::Map(pairs(items)),
                 };
                 (anchor, Rc::new(Node { line, kind, weight }))
             }
@@ -313,10 +314,10 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Fa
         if anchor > 0 {
             anchors.insert(anchor, Rc::clone(&node));
         }
-        // An alias costs what it expands to, so that doubling aliases end early.
+        // An alias counts with its expansion, so that exponential aliases stop early.
         total = total.saturating_add(cost);
         if total > MOST_NODES {
-            return Err(Failure::Other(Unreadable {
+            return Err(LoadError::Other(Unreadable {
                 line: line - before,
                 text: text!(
                     "more than {MOST_NODES} values, aliases included",
@@ -327,8 +328,8 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Fa
         match open.last_mut() {
             Some(parent) => {
                 let is_key = parent.seen.is_some() && parent.items.len() % 2 == 0;
-                if is_key && !matches!(node.kind, Kind::Scalar { .. }) {
-                    return Err(Failure::Other(Unreadable {
+                if is_key && !matches!(node.kind, NodeKind::Scalar { .. }) {
+                    return Err(LoadError::Other(Unreadable {
                         line: line - before,
                         text: text!(
                             "a map or a list in place of a key: an unrendered template?",
@@ -455,7 +456,7 @@ mod tests {
             let line = text.lines().position(|line| line.contains("c: 1")).expect("c") + 1;
             assert_eq!(a.get("c").map(|c| c.line), Some(line), "{text}");
         }
-        // Where no bracket is open, it stays an error.
+        // Without an open bracket it stays an error.
         for wrong in ["a:\n    b: 1\n  c: 2\n", "a: 'x\ny'\nb:\n    c: 1\n  d: 2\n"] {
             assert_eq!(documents(wrong).unreadable.len(), 1, "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! One log file that keeps its head and its tail below a cap.
+//! A log file of limited size that keeps its head and its tail.
 //!
 //! `rank-00003.out` holds the first quarter of the cap. What follows goes to
 //! `rank-00003.out.00001`, `.00002`, … of three eighths each, of which the newest
@@ -6,9 +6,9 @@
 //! (punching holes or collapsing ranges does not). The last line of the head says
 //! how many bytes are missing and where the tail is.
 //!
-//! After an error the file is opened again by name, in append mode: a handle from
-//! before an NFS server went may be stale, and a person may have truncated the file.
-//! A file that was removed is made again; what was in it is counted as gone.
+//! After an error the file is opened again by name, in append mode: after the restart of an NFS
+//! server the handle may be stale, and a user may have truncated the file. A file that was
+//! removed is created again; its former content is counted as gone.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memrchr};
 
-use super::held::{Level, LogFolder};
-
+use super::file_names::segment;
+use super::folder::{FolderLevel, LogFolder};
 use crate::lang::Lang;
 use crate::text;
 
-/// Segments of the tail that stay.
+/// Segments of the tail that are kept.
 const SEGMENTS: usize = 2;
 const LARGEST_SLACK: u64 = 16 * 1024;
-/// How often a file is asked whether it still has a name.
+/// Interval of the check whether a file still has a name.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -42,11 +42,11 @@ pub(super) struct CappedFile {
     current: Option<File>,
     /// Bytes in the current file.
     written: u64,
-    /// Bytes of the head once it is full.
+    /// The head, once it is full.
     head: Option<Head>,
     /// Bytes that were removed between head and tail.
     missing: u64,
-    /// Bytes that were written and that somebody else removed or cut off.
+    /// Bytes that were written and then removed or cut off by another process.
     gone: u64,
     looked: Instant,
     ends_in_newline: bool,
@@ -90,7 +90,7 @@ impl CappedFile {
         self.missing
     }
 
-    /// Bytes that were written and that somebody else removed or cut off.
+    /// Bytes that were written and then removed or cut off by another process.
     pub(super) fn gone(&self) -> u64 {
         self.gone
     }
@@ -103,9 +103,9 @@ impl CappedFile {
     /// Creates the file, so that its name is there before the first byte.
     pub(super) fn open(&mut self) -> io::Result<&mut File> {
         if self.current.is_none() {
-            let file = self.folder.append(Level::Attempt, &self.current_name())?;
+            let file = self.folder.append(FolderLevel::Attempt, &self.current_name())?;
             let metadata = file.metadata()?;
-            // A pipe in place of the file has no length.
+            // A pipe at this path has no length.
             let length = if metadata.is_file() { metadata.len() } else { self.written };
             let gone = self.written.saturating_sub(length);
             self.written = length;
@@ -119,7 +119,7 @@ impl CappedFile {
         self.current.as_mut().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Makes the file again where it was removed since; asks at most once a second.
+    /// Creates the file again if it was removed; checks at most once a second.
     pub(super) fn look(&mut self) -> io::Result<()> {
         if self.looked.elapsed() >= LOOK { self.look_now() } else { Ok(()) }
     }
@@ -152,7 +152,7 @@ impl CappedFile {
         Ok(())
     }
 
-    /// Appends `bytes`. On an error says how many were written; the next call opens the file anew.
+    /// Appends `bytes`. An error carries how many were written; the next call opens the file anew.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -186,8 +186,8 @@ impl CappedFile {
         Ok(written)
     }
 
-    /// What of `bytes` belongs into the current file; nothing when it is full.
-    /// Files end behind a line, for which one may grow by the slack.
+    /// The part of `bytes` that fits into the current file, empty when it is full. A file ends
+    /// behind a line, for which it may exceed its cap by the slack.
     fn fitting<'a>(&self, bytes: &'a [u8], cap: u64) -> &'a [u8] {
         let first = |cap: u64| {
             let room = usize::try_from(cap.saturating_sub(self.written)).unwrap_or(usize::MAX);
@@ -215,10 +215,10 @@ impl CappedFile {
         if let Some((_, length)) = head.segments.back_mut() {
             *length = written;
         }
-        // Removed before the new one is made: the disk may be full.
+        // Removed before the new one is created, since the disk may be full.
         while head.segments.len() >= SEGMENTS {
             let Some((number, length)) = head.segments.front().copied() else { break };
-            self.folder.remove(&segment_name(&self.name, number))?;
+            self.folder.remove(&segment(&self.name, number))?;
             head.segments.pop_front();
             self.missing += length;
         }
@@ -227,7 +227,7 @@ impl CappedFile {
         self.current = None;
         self.written = 0;
         self.open()?;
-        // The tail matters more than the word about it.
+        // If the notice cannot be written, the tail still can.
         let _ = self.mark();
         Ok(())
     }
@@ -236,13 +236,13 @@ impl CappedFile {
     fn mark(&self) -> io::Result<()> {
         let Some(head) = &self.head else { return Ok(()) };
         let (bytes, missing) = (head.bytes, self.missing);
-        let tail = segment_name(&self.name, head.segments.front().map_or(1, |(number, _)| *number));
+        let tail = segment(&self.name, head.segments.front().map_or(1, |(number, _)| *number));
         let line = text!(
             "[ranklaunch] the first {bytes} bytes end here, {missing} bytes are missing, the log goes on in {tail}\n",
             "[ranklaunch] 前 {bytes} 字节到此为止，中间缺失 {missing} 字节，后续日志见 {tail}\n"
         );
         let newline = if head.ends_in_newline { "" } else { "\n" };
-        // Not the append handle: on Linux a positioned write through one appends.
+        // Not the append handle: on Linux a positioned write to an O_APPEND file appends.
         self.folder
             .rewrite(&self.name)?
             .write_all_at(format!("{newline}{}", line.get(self.lang)).as_bytes(), bytes)
@@ -250,14 +250,10 @@ impl CappedFile {
 
     fn current_name(&self) -> String {
         match &self.head {
-            Some(head) if head.last > 0 => segment_name(&self.name, head.last),
+            Some(head) if head.last > 0 => segment(&self.name, head.last),
             _ => self.name.clone(),
         }
     }
-}
-
-fn segment_name(name: &str, number: u32) -> String {
-    format!("{name}.{number:05}")
 }
 
 #[cfg(test)]

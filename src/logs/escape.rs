@@ -1,9 +1,8 @@
-//! Makes bytes of a rank fit for a terminal.
+//! Escapes the output of a rank for a terminal.
 //!
-//! Takes one line, gives printable UTF-8: invalid UTF-8, NUL and control
-//! characters become `\xNN`; tabs and colour sequences pass, but none reaches
-//! beyond its line, since what follows is somebody else's. Used for the console
-//! only, never for files, which hold what was written.
+//! Takes one line, gives printable UTF-8: invalid UTF-8, NUL and control characters become
+//! `\xNN`. Tabs and colour sequences pass, but a colour ends with its line, since the next line
+//! may be of another rank. Used only for the console; files hold the raw bytes.
 
 use std::borrow::Cow;
 
@@ -24,9 +23,9 @@ pub(super) fn is_plain(line: &[u8]) -> bool {
     }) && rest.iter().all(|byte| matches!(byte, 0x20..=0x7e))
 }
 
-/// Our own text, which may quote others: a process's name, a host's, a rank's last
-/// lines. Line ends stay.
-pub fn printable(text: &str) -> Cow<'_, str> {
+/// Our own text, which may quote names of processes and hosts or the last lines of a rank. Line
+/// ends are kept.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
         return Cow::Borrowed(text);
     }
@@ -41,7 +40,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Appends `line` with everything that a terminal would act on spelt out.
+/// Appends `line` with everything that a terminal would interpret escaped.
 pub(super) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     if is_plain(line) {
         out.extend_from_slice(line);
@@ -57,7 +56,7 @@ pub(super) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `coloured`: a sequence is in force that nothing has taken back.
+/// `coloured`: a colour is active that no sequence has reset.
 fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
@@ -66,7 +65,7 @@ fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
         let taken = match colour_sequence(from.as_bytes()) {
             Some(length) => {
                 out.extend(from.bytes().take(length));
-                // Other ways to take a colour back are many; to do it again harms nothing.
+                // There are many other ways to reset a colour; a second reset is harmless.
                 *coloured = !matches!(from.get(..length), Some("\x1b[m" | "\x1b[0m"));
                 length
             }
@@ -95,7 +94,7 @@ fn push_hex(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 0xf)]);
 }
 
-/// How many bytes at the end begin a UTF-8 sequence that is not complete yet (0–3).
+/// How many bytes at the end belong to an incomplete UTF-8 sequence (0–3).
 pub(super) fn unfinished_suffix(bytes: &[u8]) -> usize {
     (1..=bytes.len().min(3))
         .find(|back| {

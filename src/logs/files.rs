@@ -1,10 +1,9 @@
-//! The one writer of a run's log files.
+//! The only writer of a run's log files.
 //!
-//! Owns a bounded queue per file and one thread, which alone touches the file
-//! system: a mount that hangs stops this thread and nobody else. Takes chunks;
-//! what does not fit is dropped, and where it would have stood a line says how
-//! much. After an error a file is tried again every 2 s. At the end it goes on for
-//! as long as the disk takes something, and counts what is left.
+//! Owns a bounded queue per file and one thread. Only this thread touches the file system, so a
+//! mount that hangs blocks nothing else. Takes chunks; chunks that do not fit are dropped, and a
+//! line at the gap says how much. After an error a file is tried again every 2 s. At the end it
+//! writes as long as the disk makes progress, and counts the rest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +12,12 @@ use std::time::{Duration, Instant};
 use memchr::memchr;
 
 use super::capped::CappedFile;
-use super::held::LogFolder;
-use super::reader::LAST_BYTES;
+use super::console::Console;
+use super::folder::LogFolder;
 use super::stall_budget::StallBudget;
+use super::thread;
 use crate::lang::bytes as human_bytes;
 use crate::lang::{Lang, Text};
-use crate::logs::Console;
 use crate::text;
 
 /// Bytes per file that are queued or being written.
@@ -30,21 +29,23 @@ const SMALL: usize = 16 * 1024;
 /// Empty chunks kept for readers while there is traffic.
 const SPARES: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
-/// What was written makes room after this many bytes…
+/// Written bytes free space in the queue after this many bytes…
 const RELEASE_BYTES: usize = 1024 * 1024;
-/// …or after this long: a slow disk shows that it lives.
+/// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
-/// A disk that takes nothing for this long at the end is given up.
+/// At the end, a disk without progress for this long is given up.
 const STALL: Duration = Duration::from_secs(5);
+/// A reader takes at most this much after a stop request, more than a pipe holds.
+pub(super) const LAST_BYTES: usize = 4 * 1024 * 1024;
 
-/// What became of one file.
+/// Bytes of one file that were not kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FileAccount {
     /// Bytes that never reached the file.
     pub(super) lost: u64,
     /// Bytes that were removed between head and tail.
     pub(super) missing: u64,
-    /// Bytes that were written and that somebody else removed or cut off.
+    /// Bytes that were written and then removed or cut off by another process.
     pub(super) gone: u64,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct FileAccount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
     Whole,
-    /// This many bytes were not taken in time.
+    /// This many bytes were not written in time.
     Left(u64),
 }
 
@@ -89,11 +90,11 @@ struct State {
 enum Stage {
     #[default]
     Running,
-    /// The ranks are gone: what still comes is the rest of their pipes.
+    /// The ranks have ended; only the rest of their pipes still arrives.
     LastBytes,
-    /// Nothing comes any more: the writer ends when all is written.
+    /// Nothing arrives any more; the writer ends when all is written.
     Closing,
-    /// What is left is counted as lost and will not be written.
+    /// The rest counts as lost and will not be written.
     GivenUp,
 }
 
@@ -114,7 +115,7 @@ enum Piece {
     Gap(u64),
 }
 
-/// One file's way to the writer.
+/// The producer's end of one file's queue.
 #[derive(Debug, Clone)]
 pub(super) struct FilePort {
     shared: Arc<Shared>,
@@ -130,10 +131,7 @@ impl FileWriter {
         });
         let writer = Arc::clone(&shared);
         let place = Arc::clone(&folder);
-        std::thread::Builder::new()
-            .name("log-files".to_owned())
-            .stack_size(super::STACK)
-            .spawn(move || writer.write_files(&place, &console))?;
+        thread::start("log-files".to_owned(), move || writer.write_files(&place, &console))?;
         Ok(FileWriter { shared, folder })
     }
 
@@ -152,16 +150,16 @@ impl FileWriter {
         FilePort { shared: Arc::clone(&self.shared), index: state.queues.len() - 1 }
     }
 
-    /// The ranks are gone: from now on their pipes are emptied into memory, however
-    /// slow the disk is.
+    /// The ranks have ended: from now on their pipes are emptied into memory, however slow the
+    /// disk is.
     pub(super) fn expect_last_bytes(&self) {
         let mut state = self.shared.lock();
         state.stage = state.stage.max(Stage::LastBytes);
         self.shared.room.notify_all();
     }
 
-    /// Asks the writer to write what is queued and end. Waits until it has, until
-    /// the disk takes nothing any more, or until the deadline has passed.
+    /// Asks the writer to write the queue and end. Waits until it has, until the disk makes no
+    /// progress, or until the deadline.
     pub(super) fn close(&self, deadline: Duration) -> Closed {
         let until = Instant::now().checked_add(deadline);
         let mut state = self.shared.lock();
@@ -188,7 +186,7 @@ impl FileWriter {
         Closed::Whole
     }
 
-    /// What went wrong so far; all of it was said when it did.
+    /// Problems so far; each was reported when it occurred.
     pub(super) fn problems(&self) -> Vec<Text> {
         self.shared.lock().problems.clone()
     }
@@ -229,7 +227,7 @@ impl FilePort {
         chunk.clear();
     }
 
-    /// As it would be if nothing were written any more.
+    /// The account as it would be if nothing more were written.
     pub(super) fn account(&self) -> FileAccount {
         let state = self.shared.lock();
         let Some(queue) = state.queues.get(self.index) else { return FileAccount::default() };
@@ -238,7 +236,7 @@ impl FilePort {
 }
 
 impl Queue {
-    /// What comes now would be dropped as well.
+    /// Whether new bytes would be dropped as well.
     fn has_gap(&self) -> bool {
         matches!(self.pieces.back(), Some(Piece::Gap(_)))
     }
@@ -253,7 +251,7 @@ impl Queue {
         self.bytes + bytes <= room
     }
 
-    /// Behind a gap a line begins, so that no rest of one is taken for it.
+    /// After a gap the file continues with a whole line, so that no fragment is taken for one.
     fn skip_to_a_line(&mut self, chunk: &mut Vec<u8>) {
         if let (true, Some(end)) = (self.has_gap(), memchr(b'\n', chunk)) {
             self.lose(end + 1);
@@ -293,7 +291,7 @@ impl Queue {
 }
 
 impl State {
-    /// The next file in turn that has something and may be tried.
+    /// The next file in turn that has bytes and may be tried.
     fn next(&self, now: Instant) -> Option<usize> {
         let count = self.queues.len();
         (1..=count).map(|step| (self.served + step) % count.max(1)).find(|index| {
@@ -308,7 +306,7 @@ impl State {
         self.queues.iter().filter_map(|queue| queue.retry_at).min()
     }
 
-    /// The disk has taken `bytes` of this file.
+    /// Records that `bytes` of this file are written.
     fn release(&mut self, index: usize, bytes: usize) {
         self.taken += bytes as u64;
         if let Some(queue) = self.queues.get_mut(index) {
@@ -317,7 +315,7 @@ impl State {
         }
     }
 
-    /// Counts all that is not written as lost; gives how much that is.
+    /// Counts all unwritten bytes as lost, and returns their number.
     fn give_up(&mut self) -> u64 {
         self.stage = Stage::GivenUp;
         let mut all = 0;
@@ -336,7 +334,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer's thread. Ends when told to close and all is written, or cannot be.
+    /// The writer's thread. Ends after a close request, when all is written or given up.
     fn write_files(&self, folder: &LogFolder, console: &Console) {
         let mut files: Vec<CappedFile> = Vec::new();
         let mut failing: Vec<bool> = Vec::new();
@@ -348,7 +346,7 @@ impl Shared {
                 files.extend(fresh);
                 failing.resize(files.len(), false);
                 drop(state);
-                // An error shows again with the first bytes.
+                // An error here is reported again with the first bytes.
                 files.iter_mut().skip(first).for_each(|file| drop(file.open().map(|_| ())));
                 state = self.lock();
                 continue;
@@ -422,8 +420,8 @@ impl Shared {
         }
     }
 
-    /// Writes until all is written or an error comes; what is left stays in `pieces`.
-    /// Gives the empty chunks back.
+    /// Writes until all is written or an error occurs; the rest stays in `pieces`. Gives the
+    /// empty chunks back.
     fn write_pieces(
         &self,
         index: usize,
@@ -476,7 +474,7 @@ impl Shared {
         (spares, result)
     }
 
-    /// Files that nobody wrote to since they were removed are missed at the end.
+    /// Finds removed files at the end, if nothing was written to them since.
     fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
         for (index, file) in files.iter_mut().enumerate() {
             let _ = file.look_now();
@@ -504,7 +502,7 @@ impl Shared {
         state.problems.push(said);
     }
 
-    /// Waits for work, for a retry, or to give the spare chunks back.
+    /// Waits for work, for a retry, or until the spare chunks can be freed.
     fn rest<'a>(&'a self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
         let retry = state.next_retry().map(|at| at.saturating_duration_since(now));
         let idle = (!state.spares.is_empty()).then_some(Duration::from_secs(1));

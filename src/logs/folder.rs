@@ -1,379 +1,216 @@
-//! Where the files of a run go.
+//! The log folder of one attempt, held open.
 //!
-//! Takes places in order of preference; gives the first in which a file can be
-//! written, as `<folder>/<run-id>/node-<k>/attempt-<n>`, and a word about those
-//! before it. No folder at all is no refusal: the logs then stay in memory. Every
-//! test runs in a thread of its own with a deadline, because a mount whose server
-//! is gone never answers. Files are opened only through [`LogFolder`].
+//! Owns descriptors of the node's and the attempt's folder. Every file is opened relative to one
+//! of them and never through a link, so another user who may write in a parent folder cannot
+//! redirect our writes by renaming ours. A folder that was removed is created again at the same
+//! path. Every call may hang with the mount, so only threads that may be abandoned make them.
 
-use std::ffi::OsStr;
-use std::fmt;
-use std::io;
-use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-use super::held::LogFolder;
-use crate::deadline::with_deadline;
-use crate::lang::Text;
-use crate::lang::cause;
-use crate::text;
-use crate::verdict::{Id, Warning};
-
-/// How long one folder may take to answer.
-const ANSWER: Duration = Duration::from_secs(3);
-
-/// A folder in which runs may be kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    pub path: PathBuf,
-    pub access: Access,
-}
-
-/// Who may enter a folder for logs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// As it is: somebody chose it.
-    AsItIs,
-    /// Nobody but us. It lies where every user of the host may write: whoever made
-    /// it first could exchange our files for links to others.
-    OursAlone,
-}
-
-impl Candidate {
-    fn chosen(path: impl Into<PathBuf>) -> Candidate {
-        Candidate { path: path.into(), access: Access::AsItIs }
-    }
-
-    /// `<folder>/ranklaunch-<uid>`.
-    fn temporary(folder: &Path) -> Candidate {
-        let uid = rustix::process::geteuid().as_raw();
-        Candidate { path: folder.join(format!("ranklaunch-{uid}")), access: Access::OursAlone }
-    }
-}
-
-/// Why a folder cannot hold a run.
-#[derive(Debug)]
-pub(super) enum Unusable {
-    Io(io::Error),
-    /// It is another user's, or others may enter it.
-    NotOurs {
-        owner: u32,
-        mode: u32,
-    },
-}
-
-impl From<io::Error> for Unusable {
-    fn from(error: io::Error) -> Unusable {
-        Unusable::Io(error)
-    }
-}
-
-impl From<rustix::io::Errno> for Unusable {
-    fn from(error: rustix::io::Errno) -> Unusable {
-        Unusable::Io(error.into())
-    }
-}
-
-impl Unusable {
-    fn text(&self) -> Text {
-        match self {
-            Unusable::Io(error) => cause(error),
-            Unusable::NotOurs { owner, mode } => {
-                let own = rustix::process::geteuid().as_raw();
-                text!(
-                    "it belongs to user {owner} with mode {mode:04o}, and only a folder of user {own} with mode 0700 is safe there",
-                    "其属主为用户 {owner}，权限为 {mode:04o}；在此处只有属主为用户 {own} 且权限为 0700 的目录才安全"
-                )
-            }
-        }
-    }
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.text().en)
-    }
-}
-
-/// The flag's folder, then `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
-/// `/tmp/ranklaunch-<uid>`.
-pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
-    let tmpdir = tmpdir.filter(|folder| !folder.is_empty()).map(Path::new);
-    let mut candidates: Vec<Candidate> = flag
-        .map(Candidate::chosen)
-        .into_iter()
-        .chain([Candidate::chosen("ranklaunch-logs")])
-        .chain(tmpdir.map(Candidate::temporary))
-        .chain([Candidate::temporary(Path::new("/tmp"))])
-        .collect();
-    candidates.dedup();
-    candidates
-}
-
-/// The first of `candidates` that takes a file within 3 s; `member` is the name of this
-/// launcher's folder, `node-0`.
-pub fn choose_folder(
-    candidates: &[Candidate],
-    run_id: &str,
-    member: &str,
-    attempt: u32,
-) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
-    choose(candidates, run_id, member, attempt, LogFolder::make)
-}
-
-fn choose(
-    candidates: &[Candidate],
-    run_id: &str,
-    member: &str,
-    attempt: u32,
-    make: fn(&Candidate, &[String]) -> Result<LogFolder, Unusable>,
-) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
-    let run = one_name(run_id);
-    let below = [run.clone(), member.to_owned(), format!("attempt-{attempt}")];
-    let mut refused: Vec<(PathBuf, Text)> = Vec::new();
-    for candidate in candidates {
-        match with_deadline(ANSWER, {
-            let (candidate, below) = (candidate.clone(), below.clone());
-            move || make(&candidate, &below)
-        }) {
-            Some(Ok(folder)) => {
-                let warnings = refused
-                    .into_iter()
-                    .map(|(refused, why)| unusable(&refused, &why, Some(&candidate.path)))
-                    .collect();
-                let folder = Arc::new(folder);
-                let again = Arc::clone(&folder);
-                with_deadline(ANSWER, move || again.point_latest());
-                return (Some(folder), warnings);
-            }
-            Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),
-            None => refused.push((
-                candidate.path.clone(),
-                text!("no answer within 3 s, is its mount dead?", "3 秒内无响应，挂载点可能已失效"),
-            )),
-        }
-    }
-    let mut warnings: Vec<Warning> =
-        refused.iter().map(|(folder, why)| unusable(folder, why, None)).collect();
-    warnings.push(Warning::new(
-        Id::LogsMemory,
-        text!(
-            "no folder takes log files: the ranks' output goes to the console, and its last 200 lines per rank stay in memory",
-            "没有可写的日志目录：各 rank 的输出只显示在控制台，内存中保留每个 rank 的最后 200 行"
-        ),
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
-    ));
-    (None, warnings)
-}
-
-fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
-    let folder = folder.display();
-    let text = match instead.map(Path::display) {
-        Some(used) => Text::new(
-            format!("log folder {folder} cannot be used: {}; the logs go to {used}", why.en),
-            format!("日志目录 {folder} 不可用：{}；日志写入 {used}", why.zh),
-        ),
-        None => Text::new(
-            format!("log folder {folder} cannot be used: {}", why.en),
-            format!("日志目录 {folder} 不可用：{}", why.zh),
-        ),
-    };
-    Warning::new(
-        Id::LogsFolder,
-        text,
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
-    )
-}
-
-/// The run id as one folder name: job names come from platforms and may hold anything.
-fn one_name(run_id: &str) -> String {
-    let name: String = run_id
-        .chars()
-        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
-        .take(200)
-        .collect();
-    let mut parts = Path::new(&name).components();
-    match (parts.next(), parts.next()) {
-        (Some(Component::Normal(_)), None) => name,
-        _ => "run".to_owned(),
-    }
-}
-
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::time::Instant;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
-    use super::super::held::Level;
-    use super::*;
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, open, openat, renameat, unlinkat};
+use rustix::io::Errno;
 
-    #[test]
-    fn the_first_writable_folder_is_used_and_the_others_are_named() {
-        let root = tempfile::tempdir().expect("a folder");
-        let occupied = root.path().join("a-file");
-        fs::write(&occupied, "").expect("written");
-        let good = root.path().join("deep/logs");
-        let (folder, warnings) = choose_folder(
-            &[Candidate::chosen(occupied), Candidate::chosen(&good)],
-            "job-1",
-            "node-2",
-            0,
-        );
-        let folder = folder.expect("a folder");
-        assert_eq!(folder.path(), good.join("job-1/node-2/attempt-0"));
-        assert_eq!(folder.node_path(), good.join("job-1/node-2"));
-        assert!(fs::read_dir(folder.path()).expect("it exists").next().is_none(), "left clean");
-        assert_eq!(warnings.len(), 1);
-        assert_eq!(warnings[0].id, Id::LogsFolder);
-        assert!(warnings[0].text.en.contains("a-file") && warnings[0].text.en.contains("deep"));
+use super::candidate::{Access, Candidate, Unusable};
+use super::file_names::LATEST;
+
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
+const FILE: OFlags = OFlags::WRONLY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// Less the umask.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// An existing folder `<base>/<run-id>/node-<k>/attempt-<n>`.
+#[derive(Debug)]
+pub(crate) struct LogFolder {
+    base: Candidate,
+    /// Run, node, attempt.
+    below: Vec<String>,
+    opened: Mutex<OpenFolders>,
+}
+
+#[derive(Debug, Clone)]
+struct OpenFolders {
+    node: Arc<OwnedFd>,
+    attempt: Arc<OwnedFd>,
+}
+
+/// Which of the two folders holds a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FolderLevel {
+    /// For files of all attempts.
+    Node,
+    Attempt,
+}
+
+impl LogFolder {
+    /// Creates the folders and proves that a byte can be written there.
+    pub(super) fn make(base: &Candidate, below: &[String]) -> Result<LogFolder, Unusable> {
+        let base = Candidate { path: std::path::absolute(&base.path)?, access: base.access };
+        let opened = OpenFolders::make(&base, below)?;
+        let folder = LogFolder { base, below: below.to_vec(), opened: Mutex::new(opened) };
+        let probe = format!(".writable-{}", std::process::id());
+        let attempt = folder.opened().attempt;
+        let new = FILE | OFlags::CREATE | OFlags::EXCL;
+        let written =
+            File::from(openat(&attempt, probe.as_str(), new, FILE_MODE)?).write_all(b"\n");
+        let removed = unlinkat(&attempt, probe.as_str(), AtFlags::empty());
+        written?;
+        removed?;
+        Ok(folder)
     }
 
-    #[test]
-    fn latest_points_at_the_newest_run_and_moves_with_the_folder() {
-        let root = tempfile::tempdir().expect("a folder");
-        for run in ["job-1", "job-2"] {
-            choose_folder(&[Candidate::chosen(root.path())], run, "node-0", 0);
-            let link = fs::read_link(root.path().join("latest")).expect("a link");
-            assert_eq!(link, Path::new(run));
+    /// An existing folder that serves as node and attempt folder.
+    #[cfg(test)]
+    pub(super) fn flat(path: &Path) -> Arc<LogFolder> {
+        let base = Candidate { path: path.to_owned(), access: Access::AsItIs };
+        Arc::new(LogFolder::make(&base, &[]).expect("a folder"))
+    }
+
+    /// Path of the attempt's folder.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.below.iter().fold(self.base.path.clone(), |path, name| path.join(name))
+    }
+
+    /// Path of the node's folder.
+    pub(crate) fn node_path(&self) -> PathBuf {
+        self.below.iter().take(2).fold(self.base.path.clone(), |path, name| path.join(name))
+    }
+
+    /// Opens `name` for appending; creates it and its folder if they do not exist.
+    pub(crate) fn append(&self, level: FolderLevel, name: &str) -> io::Result<File> {
+        self.try_both(level, |folder| {
+            let flags = FILE | OFlags::APPEND | OFlags::CREATE;
+            Ok(File::from(openat(folder, name, flags, FILE_MODE)?))
+        })
+    }
+
+    /// Opens an existing file of the attempt, to write at any position.
+    pub(super) fn rewrite(&self, name: &str) -> io::Result<File> {
+        Ok(openat(self.opened().attempt, name, FILE, Mode::empty())?.into())
+    }
+
+    /// Removes a file of the attempt, if it exists.
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(self.opened().attempt, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        assert!(root.path().join("latest/node-0/attempt-0").is_dir());
     }
 
-    #[test]
-    fn a_folder_called_latest_is_left_alone() {
-        let root = tempfile::tempdir().expect("a folder");
-        fs::create_dir(root.path().join("latest")).expect("made");
-        let (folder, warnings) =
-            choose_folder(&[Candidate::chosen(root.path())], "job-1", "node-0", 0);
-        assert!(folder.is_some() && warnings.is_empty());
-        let names = fs::read_dir(root.path()).expect("read").count();
-        assert_eq!(names, 2, "nothing else is left behind");
-    }
-
-    #[test]
-    fn no_folder_is_a_warning_and_memory() {
-        let (folder, warnings) =
-            choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", "node-0", 0);
-        assert!(folder.is_none());
-        let ids: Vec<Id> = warnings.iter().map(|warning| warning.id).collect();
-        assert_eq!(ids, [Id::LogsFolder, Id::LogsMemory]);
-    }
-
-    #[test]
-    fn a_dead_mount_is_given_up_on() {
-        let root = tempfile::tempdir().expect("a folder");
-        let dead = Candidate::chosen("/dead-mount");
-        let began = Instant::now();
-        let (folder, warnings) =
-            choose(&[dead, Candidate::chosen(root.path())], "job-1", "node-0", 0, |base, below| {
-                while base.path.starts_with("/dead-mount") {
-                    std::thread::park();
-                }
-                LogFolder::make(base, below)
-            });
-        assert!(folder.is_some());
-        assert!(warnings[0].text.en.contains("no answer within 3 s"));
-        assert!(began.elapsed() < 2 * ANSWER);
-    }
-
-    #[test]
-    fn a_run_id_is_one_name() {
-        for (id, name) in [
-            ("job-1", "job-1"),
-            ("../../etc", ".._.._etc"),
-            ("..", "run"),
-            ("", "run"),
-            ("a/b", "a_b"),
-        ] {
-            assert_eq!(one_name(id), name);
-        }
-    }
-
-    #[test]
-    fn the_usual_places_stand_behind_the_flag() {
-        let candidates = default_candidates(Some(Path::new("/logs")), Some(OsStr::new("/scratch")));
-        let names: Vec<_> = candidates.iter().map(|it| it.path.to_string_lossy()).collect();
-        let uid = rustix::process::geteuid().as_raw();
-        let (scratch, tmp) =
-            (format!("/scratch/ranklaunch-{uid}"), format!("/tmp/ranklaunch-{uid}"));
-        assert_eq!(names, ["/logs", "ranklaunch-logs", &scratch, &tmp]);
-        let access: Vec<_> = candidates.iter().map(|it| it.access).collect();
-        use Access::{AsItIs, OursAlone};
-        assert_eq!(access, [AsItIs, AsItIs, OursAlone, OursAlone]);
-        assert_eq!(default_candidates(None, Some(OsStr::new("/tmp"))).len(), 2);
-    }
-
-    #[test]
-    fn in_a_shared_place_only_a_folder_of_ours_is_used() {
-        let shared = tempfile::tempdir().expect("a folder");
-        let ours = Candidate::temporary(shared.path());
-        let of = |candidate: &Candidate| {
-            choose_folder(std::slice::from_ref(candidate), "job-1", "node-0", 0)
-        };
-        assert!(of(&ours).0.is_some());
-        let mode = fs::metadata(&ours.path).expect("made").permissions().mode();
-        assert_eq!(mode & 0o7777, 0o700);
-
-        fs::set_permissions(&ours.path, fs::Permissions::from_mode(0o777)).expect("changed");
-        let (folder, warnings) = of(&ours);
-        assert!(folder.is_none());
-        assert!(warnings[0].text.en.contains("with mode 0777"), "{}", warnings[0].text.en);
-        assert!(warnings[0].text.zh.contains("0777"), "{}", warnings[0].text.zh);
-
-        fs::remove_dir_all(&ours.path).expect("removed");
-        let elsewhere = tempfile::tempdir().expect("a folder");
-        std::os::unix::fs::symlink(elsewhere.path(), &ours.path).expect("a link");
-        assert!(of(&ours).0.is_none(), "a link leads elsewhere");
-        assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
-    }
-
-    /// Whoever may write in the folder above renames ours and puts links in its place.
-    #[test]
-    fn nothing_is_written_through_a_link_that_was_put_in_our_place() {
-        let root = tempfile::tempdir().expect("a folder");
-        let victim = root.path().join("victim");
-        fs::write(&victim, "precious").expect("written");
-        let logs = root.path().join("logs");
-        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", "node-0", 0);
-        let folder = folder.expect("a folder");
-        let link = |at: &Path| {
-            for name in [".run.json.new", "run.json", "agent.jsonl"] {
-                std::os::unix::fs::symlink(&victim, at.join(name)).expect("a link");
+    /// Replaces `name` by `bytes` atomically: a reader sees the old file or the new one.
+    pub(crate) fn replace(&self, level: FolderLevel, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.try_both(level, |folder| {
+            let fresh = format!(".{name}.new");
+            match unlinkat(folder, fresh.as_str(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
             }
-        };
-        let write = || {
-            let replaced = folder.replace(Level::Node, "run.json", b"{}\n");
-            let appended = folder.append(Level::Node, "agent.jsonl").map(|mut file| {
-                io::Write::write_all(&mut file, b"{}\n").expect("written");
-            });
-            (replaced, appended)
-        };
-        // Into the very folder…
-        link(&folder.node_path());
-        let (replaced, appended) = write();
-        assert!(replaced.is_ok() && appended.is_err(), "{replaced:?} {appended:?}");
-        // …and in place of it.
-        fs::rename(logs.join("job-1"), logs.join("old")).expect("renamed");
-        fs::create_dir_all(folder.node_path()).expect("made");
-        link(&folder.node_path());
-        assert!(write().0.is_ok());
-        assert_eq!(fs::read_to_string(&victim).expect("read"), "precious");
-        let held = fs::read_to_string(logs.join("old/node-0/run.json"));
-        assert_eq!(held.expect("written where the folder went"), "{}\n");
+            let new = FILE | OFlags::CREATE | OFlags::EXCL;
+            let mut file = File::from(openat(folder, fresh.as_str(), new, FILE_MODE)?);
+            file.write_all(bytes)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            renameat(folder, fresh.as_str(), folder, name)
+        })
     }
 
-    #[test]
-    fn a_folder_that_was_removed_is_made_again() {
-        let root = tempfile::tempdir().expect("a folder");
-        let logs = root.path().join("logs");
-        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", "node-0", 0);
-        let folder = folder.expect("a folder");
-        fs::remove_dir_all(&logs).expect("removed");
-        folder.append(Level::Attempt, "rank-00000.out").expect("made again");
-        folder.replace(Level::Node, "run.json", b"{}\n").expect("written");
-        assert!(folder.path().join("rank-00000.out").is_file());
-        assert!(folder.node_path().join("run.json").is_file());
+    /// Points `<log-dir>/latest` at the run. Best effort: the file system may not support links,
+    /// and a user may have a folder of that name.
+    pub(super) fn point_latest(&self) {
+        let Some(run) = self.below.first() else { return };
+        let Ok(base) = open_base(&self.base) else { return };
+        // Renamed into place, as the nodes of a job may share the folder.
+        let fresh = format!(".latest-{run}-{}", std::process::id());
+        let placed = rustix::fs::symlinkat(run.as_str(), &base, fresh.as_str())
+            .and_then(|()| renameat(&base, fresh.as_str(), &base, LATEST));
+        if placed.is_err() {
+            let _ = unlinkat(&base, fresh.as_str(), AtFlags::empty());
+        }
+    }
+
+    fn opened(&self) -> OpenFolders {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Runs `work` in the folder; if the folder was removed, creates it again and repeats.
+    fn try_both<T>(
+        &self,
+        level: FolderLevel,
+        work: impl Fn(&OwnedFd) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        match work(self.opened().at(level)) {
+            // ESTALE: the handle is from before the restart of an NFS server.
+            Err(Errno::NOENT | Errno::STALE) => {
+                let again =
+                    OpenFolders::make(&self.base, &self.below).map_err(|error| match error {
+                        Unusable::Io(error) => error,
+                        other => io::Error::other(other.to_string()),
+                    })?;
+                *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = again.clone();
+                Ok(work(again.at(level))?)
+            }
+            done => Ok(done?),
+        }
+    }
+}
+
+impl OpenFolders {
+    fn at(&self, level: FolderLevel) -> &OwnedFd {
+        match level {
+            FolderLevel::Node => &self.node,
+            FolderLevel::Attempt => &self.attempt,
+        }
+    }
+
+    fn make(base: &Candidate, below: &[String]) -> Result<OpenFolders, Unusable> {
+        match base.access {
+            Access::AsItIs => std::fs::create_dir_all(&base.path)?,
+            Access::OursAlone => {
+                // An empty root has no /tmp.
+                base.path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                made(rustix::fs::mkdir(&base.path, Mode::RWXU))?;
+            }
+        }
+        let base = Arc::new(open_base(base)?);
+        let mut folders = vec![base];
+        for name in below {
+            let above = folders.last().map(AsFd::as_fd).ok_or(Errno::NOENT)?;
+            made(mkdirat(above, name.as_str(), FOLDER_MODE))?;
+            let flags = FOLDER | OFlags::NOFOLLOW;
+            let folder = openat(above, name.as_str(), flags, Mode::empty())?;
+            folders.push(Arc::new(folder));
+        }
+        let attempt = folders.pop().ok_or(Errno::NOENT)?;
+        Ok(OpenFolders { node: folders.pop().unwrap_or_else(|| Arc::clone(&attempt)), attempt })
+    }
+}
+
+/// Another node of the job may have created the same folder.
+fn made(result: Result<(), Errno>) -> Result<(), Errno> {
+    match result {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+fn open_base(base: &Candidate) -> Result<OwnedFd, Unusable> {
+    match base.access {
+        Access::AsItIs => Ok(open(&base.path, FOLDER, Mode::empty())?),
+        Access::OursAlone => {
+            let folder = open(&base.path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+            let stat = fstat(&folder)?;
+            let mode = stat.st_mode & 0o7777;
+            let own = rustix::process::geteuid().as_raw();
+            if stat.st_uid == own && mode & 0o077 == 0 {
+                Ok(folder)
+            } else {
+                Err(Unusable::NotOurs { owner: stat.st_uid, mode })
+            }
+        }
     }
 }

@@ -1,24 +1,22 @@
-//! Bytes of one stream → whole, prefixed lines for the console.
+//! Turns the bytes of one stream into whole, prefixed lines for the console.
 //!
-//! Owns what is left of an unfinished line and the state of a progress bar.
-//! Takes chunks of any size and the time; gives finished lines, many at once,
-//! appended to a buffer. Knows nothing of sinks and never waits.
+//! Owns the unfinished line and the state of a progress bar. Takes chunks of any size and the
+//! time; appends finished lines to a buffer. Knows nothing of sinks and never waits.
 
 use std::time::{Duration, Instant};
 
 use memchr::{memchr, memchr2};
 
 use super::escape::{push_escaped, unfinished_suffix};
-use super::rows::{Rows, cursor_up, is_blank};
+use super::rows::{PROGRESS, Rows, cursor_up, is_blank};
 
-/// Longest line of the console, in bytes of the rank; container runtimes cut there too.
+/// Longest line of the console, in bytes of the rank; container runtimes split at the same
+/// length.
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
-/// An unfinished line is shown after this long without a byte…
+/// An unfinished line is shown after this long without a new byte…
 const IDLE: Duration = Duration::from_millis(200);
-/// …or after this long without an end, for writers of a dot now and then.
+/// …or after this long without an end, for programs that print a dot now and then.
 const UNENDING: Duration = Duration::from_secs(2);
-/// A line that rewrites itself with `\r` is shown at most this often.
-pub(super) const PROGRESS: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct LineFormatter {
@@ -28,11 +26,11 @@ pub(super) struct LineFormatter {
     /// When the first byte of `partial` came, and the last.
     began: Option<Instant>,
     touched: Option<Instant>,
-    /// The beginning of this line has been shown already.
+    /// The beginning of this line was shown already.
     shown: bool,
     progress: Progress,
     rows: Rows,
-    /// Lines given out so far.
+    /// Lines emitted so far.
     pub(super) emitted: u64,
 }
 
@@ -40,7 +38,7 @@ pub(super) struct LineFormatter {
 struct Progress {
     /// This line has had a `\r`.
     active: bool,
-    /// What stood before the last `\r`, unless shown.
+    /// The text before the last `\r`, unless shown.
     state: Option<Vec<u8>>,
     last_shown: Option<Instant>,
 }
@@ -98,7 +96,7 @@ impl LineFormatter {
         }
     }
 
-    /// When [`tick`](Self::tick) has something to show if nothing comes before.
+    /// When to call [`tick`](Self::tick), if no byte arrives before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.line_deadline().into_iter().chain(self.rows.deadline()).min()
     }
@@ -112,7 +110,7 @@ impl LineFormatter {
         Some(began.checked_add(UNENDING)?.min(touched.checked_add(IDLE)?))
     }
 
-    /// Shows an unfinished line whose time has come.
+    /// Shows an unfinished line that is due.
     pub(super) fn tick(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -134,7 +132,7 @@ impl LineFormatter {
         }
     }
 
-    /// The stream has ended: shows what is left.
+    /// Shows the rest at the end of the stream.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         let rows = self.rows.rest();
         self.emit_rows(rows, out);
@@ -184,7 +182,7 @@ impl LineFormatter {
         self.emit_rows(rows, out);
     }
 
-    /// The row has ended, unless that is taken back.
+    /// Ends the row, unless the cursor goes back to it.
     fn end_row(&mut self, now: Instant, out: &mut Vec<u8>) {
         let state = self.progress.state.take().unwrap_or_default();
         let partial = std::mem::take(&mut self.partial);
@@ -213,8 +211,8 @@ impl LineFormatter {
         self.partial.extend_from_slice(rest);
     }
 
-    /// Shows the unfinished line, but for an unfinished character; what follows
-    /// becomes a line of its own.
+    /// Shows the unfinished line except an incomplete character; what follows becomes a line of
+    /// its own.
     fn show_partial(&mut self, out: &mut Vec<u8>) {
         let whole = self.partial.len() - unfinished_suffix(&self.partial);
         if let (true, Some(text)) = (whole > 0, self.partial.get(..whole)) {
@@ -226,7 +224,7 @@ impl LineFormatter {
     }
 
     fn show_progress(&mut self, now: Instant, out: &mut Vec<u8>) {
-        // A bar that was wiped says nothing.
+        // A cleared bar is not shown.
         if let Some(state) = self.progress.state.take().filter(|state| !is_blank(state)) {
             emit(&self.prefix, &state, out);
             self.emitted += 1;
@@ -239,7 +237,7 @@ impl LineFormatter {
         let last = match state {
             Some(state) if self.partial.is_empty() => Some(state),
             _ if !self.partial.is_empty() => Some(std::mem::take(&mut self.partial)),
-            // All of it has been shown: its end is no line of its own.
+            // Everything was shown already, so the line end adds no line.
             _ if self.shown || self.progress.active => None,
             _ => Some(Vec::new()),
         };
@@ -269,7 +267,8 @@ fn emit(prefix: &[u8], line: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Feeds (milliseconds, bytes), ticking at each deadline on the way, and ends the stream.
+    /// Feeds (milliseconds, bytes), calls `tick` at each deadline in between, and ends the
+    /// stream.
     fn shown(script: &[(u64, &[u8])]) -> Vec<String> {
         let start = Instant::now();
         let mut formatter = LineFormatter::new("[r0] ");
@@ -363,7 +362,7 @@ mod tests {
     #[test]
     fn a_line_between_bars_is_shown_and_later_lines_flow_as_before() {
         let bars = b"\r outer 1%\n\r inner 1%\x1b[A";
-        // tqdm.write: both bars are wiped, the message, both again.
+        // tqdm.write: clears both bars, prints the message, draws both again.
         let wiped = b"\r         \r\n\r         \r\x1b[Aa message\n\r outer 2%\n\r inner 2%\x1b[A";
         let lines = shown(&[(0, bars), (100, wiped), (9_000, b"\nplain\n"), (20_000, b"a\nb\n")]);
         let at = |text: &str| lines.iter().position(|line| line == text);

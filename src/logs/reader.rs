@@ -1,9 +1,9 @@
-//! Reads one pipe of a rank and hands what came to tail, console and file.
+//! Reads one pipe of a rank and passes the bytes to tail, console and file.
 //!
 //! One plain thread per stream. It never waits for a sink beyond the sink's
-//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file, or, when told
-//! to stop, as soon as the pipe is empty: a grandchild may hold the write end for
-//! ever.
+//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file. After a stop
+//! request it ends as soon as the pipe is empty, since a grandchild may keep the write end open
+//! for ever.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,26 +13,25 @@ use std::time::{Duration, Instant};
 use memchr::{memchr_iter, memrchr};
 use rustix::io::Errno;
 
-use super::files::FilePort;
+use super::backlog::Backlog;
+use super::files::{FilePort, LAST_BYTES};
 use super::lines::LineFormatter;
 use super::sink::Lane;
 use super::tail::Tail;
-use crate::supervise::Stream;
+use crate::supervise::{Owner, Stream};
 use crate::sys::{PollFd, PollFlags, poll};
 
-/// A quiet stream reads into this much…
+/// Buffer of a quiet stream…
 const FIRST_READ: usize = 8 * 1024;
-/// …and a busy one, which fills what it is given, into up to this much.
+/// …and the largest one, of a stream that fills its buffer.
 const LARGEST_READ: usize = 256 * 1024;
-/// A stream that was busy gives its large buffers back after this much quiet.
+/// A stream frees its large buffers after this much quiet.
 const QUIET: Duration = Duration::from_secs(1);
-/// Read at most this much after the word to stop: a pipe's worth and more.
-pub(super) const LAST_BYTES: usize = 4 * 1024 * 1024;
 /// Lines of a file that two streams share are kept whole up to this length.
 const SHARED_LINE: usize = 64 * 1024;
 const SHARED_IDLE: Duration = Duration::from_millis(200);
 
-/// What a stream has carried.
+/// Bytes and lines of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
@@ -41,30 +40,32 @@ pub(super) struct Counters {
 
 /// Everything that one stream's thread works with.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct StreamReader {
+    pub(super) owner: Owner,
     pub(super) stream: Stream,
     pub(super) pipe: OwnedFd,
     /// An eventfd: readable when the reader is to stop.
     pub(super) stop: Arc<OwnedFd>,
     pub(super) counters: Arc<Counters>,
     pub(super) tail: Arc<Mutex<Tail>>,
+    pub(super) backlog: Option<Arc<Backlog>>,
     pub(super) console: Option<(LineFormatter, Lane)>,
     pub(super) file: Option<FilePort>,
-    /// Another stream writes to the same file: hand over whole lines.
+    /// Another stream writes to the same file, so only whole lines are passed on.
     pub(super) shares_file: bool,
-    /// What may keep this stream off the console.
+    /// Set if this stream may be kept off the console.
     pub(super) quiet: Option<Quiet>,
 }
 
-/// A switch that keeps a stream off the console, and counts what it kept.
+/// A switch that keeps a stream off the console, and counts its lines.
 #[derive(Debug)]
 pub(super) struct Quiet {
     pub(super) on: Arc<AtomicBool>,
     pub(super) lines: Arc<AtomicU64>,
 }
 
-impl Reader {
-    /// Reads to the end and says why it ended, if not at end of file or as told.
+impl StreamReader {
+    /// Reads to the end. Gives the error if it ended neither at end of file nor on request.
     pub(super) fn run(mut self) -> Option<std::io::Error> {
         let mut buffer = Vec::new();
         let mut shown = Vec::new();
@@ -147,7 +148,7 @@ impl Reader {
             quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
         } else if let Some((lines, lane)) = &mut self.console {
             let (now, before) = (Instant::now(), lines.emitted);
-            // Only then the clock: what has come may end the line that is due.
+            // Feed before looking at the time: the new bytes may end the line that is due.
             lines.feed(buffer, now, shown);
             lines.tick(now, shown);
             if !shown.is_empty() {
@@ -155,6 +156,9 @@ impl Reader {
             }
         }
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
+        if let Some(backlog) = &self.backlog {
+            backlog.push(self.owner, self.stream, buffer);
+        }
         if self.shares_file {
             let whole = memrchr(b'\n', buffer).map_or(0, |end| end + 1);
             let (lines, rest) = buffer.split_at_checked(whole).unwrap_or((buffer, &[]));

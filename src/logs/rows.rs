@@ -1,18 +1,18 @@
-//! Rows that a stream draws below each other and goes back to.
+//! Progress bars that a stream draws in several rows.
 //!
-//! Several progress bars at once (`tqdm(position=1)`) write `\n`, the lower bar and
-//! `ESC [ A`, ten times a second: a line end that is taken back is no line end. So
-//! once a stream has moved its cursor up, what ends in `\n` is held for a moment. Taken
-//! back in that time it is a bar, which is shown now and then; otherwise a line.
+//! Several bars at once (`tqdm(position=1)`) write `\n`, the lower bar and `ESC [ A`, ten times
+//! a second. A line end that the cursor goes back over is no line end. So after a stream has
+//! moved its cursor up, a row that ends in `\n` is held for a moment. If the cursor returns to
+//! it in that time, it is a bar and is shown at intervals; otherwise it is a line.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::lines::PROGRESS;
-
-/// Rows that may wait, and rows that are told apart.
+/// Most rows that are held or told apart.
 const ROWS: usize = 32;
-/// How long a line end may still be taken back: both are mostly one write.
+/// A progress bar, of one row or several, is shown at most this often.
+pub(super) const PROGRESS: Duration = Duration::from_secs(5);
+/// How long the cursor may return to a row; usually both are one write.
 const TAKEN_BACK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
@@ -21,7 +21,8 @@ pub(super) struct Rows {
     moved: Option<Instant>,
     /// Rows above the cursor, the highest first, with the time of their end.
     above: VecDeque<(Vec<u8>, Instant)>,
-    /// Below the first row: what each bar shows, unless shown, and when it was.
+    /// The bars below the first row: text that is not shown yet, and the time of the last
+    /// display.
     bars: Vec<Bar>,
 }
 
@@ -38,22 +39,22 @@ impl Bar {
 }
 
 impl Rows {
-    /// Whether the stream draws rows; it has stopped to when it did not for a while.
+    /// Whether the stream draws rows, that is, has moved its cursor up recently.
     pub(super) fn are_drawn(&self, now: Instant) -> bool {
         !self.above.is_empty()
             || self.moved.is_some_and(|at| now.saturating_duration_since(at) < PROGRESS)
     }
 
-    /// A row has ended. Gives one that waits too long already.
+    /// Ends a row. Gives the oldest held row if there are too many.
     pub(super) fn end(&mut self, row: Vec<u8>, now: Instant) -> Option<Vec<u8>> {
         self.above.push_back((row, now));
         if self.above.len() > ROWS { self.above.pop_front().map(|(row, _)| row) } else { None }
     }
 
-    /// The cursor leaves `row` upwards. Gives what stands in the row above.
+    /// The cursor leaves `row` upwards. Gives the text of the row above.
     pub(super) fn up(&mut self, row: Vec<u8>, now: Instant) -> Option<Vec<u8>> {
         self.moved = Some(now);
-        // The first time the row above was taken for a line and is not here any more.
+        // The first time the row above was shown as a line and is not held any more.
         let depth = self.above.len().clamp(1, ROWS);
         if !is_blank(&row) {
             if self.bars.len() < depth {
@@ -66,7 +67,7 @@ impl Rows {
         self.above.pop_back().map(|(row, _)| row)
     }
 
-    /// What is to be shown now: lines whose end nobody took back, bars whose time has come.
+    /// What is due: held rows to which the cursor did not return, and bars after their interval.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut shown = Vec::new();
         if self.ends_at().is_some_and(|at| at <= now) {
@@ -83,13 +84,13 @@ impl Rows {
         shown
     }
 
-    /// The stream has ended: all that was not shown.
+    /// Everything not yet shown, at the end of the stream.
     pub(super) fn rest(&mut self) -> Vec<Vec<u8>> {
         let bars = self.bars.iter_mut().filter_map(|bar| bar.state.take());
         bars.chain(self.above.drain(..).map(|(row, _)| row)).collect()
     }
 
-    /// When [`due`](Self::due) has something.
+    /// When [`due`](Self::due) has a row next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let bars = self.bars.iter().filter(|bar| bar.state.is_some()).filter_map(Bar::due);
         self.ends_at().into_iter().chain(bars).min()
@@ -100,7 +101,7 @@ impl Rows {
     }
 }
 
-/// A bar that was wiped.
+/// Whether the row is a cleared bar.
 pub(super) fn is_blank(row: &[u8]) -> bool {
     row.iter().all(|byte| *byte == b' ')
 }

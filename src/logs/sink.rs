@@ -1,8 +1,8 @@
-//! One console descriptor: a thread that writes, and what waits for it.
+//! One console descriptor: the thread that writes it, and the queues that it serves.
 //!
-//! Owns our own text and one lane per stream, all bounded. A producer waits for
-//! room within its [`StallBudget`] and then drops; the writer says the gap behind
-//! what it took from the lane.
+//! Owns the queue of our own text and one lane per stream, all bounded. A producer waits for
+//! room within its [`StallBudget`] and then drops lines; the writer reports the gap after the
+//! text that it took from the lane.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::stall_budget::StallBudget;
+use super::thread;
 use super::write::write_lines;
 use crate::lang::Lang;
 use crate::lang::bytes as human_bytes;
@@ -22,7 +23,7 @@ const LANE_BYTES: usize = 1024 * 1024;
 /// Bytes of our own text that wait.
 const OWN_BYTES: usize = 256 * 1024;
 
-/// One stream's way to a sink; closes when dropped, what is queued is still written.
+/// One stream's queue to a sink. Closes when dropped; queued lines are still written.
 #[derive(Debug)]
 pub(super) struct Lane {
     sink: Arc<Sink>,
@@ -31,7 +32,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane of `sink` whose gaps are said behind `prefix`; `lost` counts its dropped lines.
+    /// A lane of `sink` whose gaps are reported after `prefix`; `lost` counts its dropped lines.
     pub(super) fn open(sink: Arc<Sink>, prefix: &str, lost: Arc<AtomicU64>) -> Lane {
         let id = {
             let mut state = sink.lock();
@@ -83,7 +84,7 @@ impl Lane {
 }
 
 impl Lane {
-    /// The stream has gone quiet: a burst should not keep its buffer for the rest of the job.
+    /// Frees the buffer of a burst after the stream has gone quiet.
     pub(super) fn relax(&self) {
         if let Some(lane) = self.sink.lock().lanes.get_mut(&self.id)
             && lane.buffer.is_empty()
@@ -125,7 +126,7 @@ struct State {
     served: u64,
     /// The writer holds text that is not written yet.
     busy: bool,
-    /// Nobody will ever read this sink again.
+    /// The reader of this sink is gone for good.
     dead: bool,
     closed: bool,
 }
@@ -163,7 +164,7 @@ impl LaneState {
         self.buffer.is_empty() && self.lost_lines == 0
     }
 
-    /// Takes what is queued and, behind it, the word about what is missing.
+    /// Takes the queued lines and, after them, the report of a gap.
     fn take(&mut self, batch: &mut Vec<u8>, lang: Lang) {
         batch.clear();
         std::mem::swap(&mut self.buffer, batch);
@@ -208,7 +209,7 @@ impl State {
         true
     }
 
-    /// Takes from the next lane in turn that has something.
+    /// Takes from the next lane in turn that has lines.
     fn take_lane(&mut self, batch: &mut Vec<u8>, lang: Lang) -> bool {
         let after = self.lanes.range(self.served + 1..).chain(self.lanes.range(..=self.served));
         let next = after.filter(|(_, lane)| !lane.is_idle()).map(|(id, _)| *id).next();
@@ -239,11 +240,9 @@ impl Sink {
     pub(super) fn start(fd: OwnedFd, lang: Lang) -> Arc<Sink> {
         let sink = Arc::new(Sink::new(false));
         let writer = Arc::clone(&sink);
-        let spawned = std::thread::Builder::new()
-            .name("console".to_owned())
-            .stack_size(super::STACK)
-            .spawn(move || writer.write_out(&File::from(fd), lang));
-        if spawned.is_err() {
+        let started =
+            thread::start("console".to_owned(), move || writer.write_out(&File::from(fd), lang));
+        if started.is_err() {
             sink.lock().dead = true;
         }
         sink
@@ -268,7 +267,7 @@ impl Sink {
         self.work.notify_one();
     }
 
-    /// Nothing more will be queued: the writer ends when all is written.
+    /// Nothing more will be queued; the writer ends when all is written.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.work.notify_all();
@@ -329,7 +328,7 @@ impl Sink {
                     return;
                 }
                 state.lose(failure.lines, failure.bytes, Some(failure.error.to_string()));
-                // A full disk under `> run.log`: go on when it has room again.
+                // Redirected to a full disk (`> run.log`): go on when there is space again.
                 let pause = Duration::from_secs(2);
                 let waited = self
                     .work

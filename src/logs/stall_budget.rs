@@ -1,11 +1,11 @@
-//! How long a producer may wait for a sink that is merely slower than it.
+//! How long a producer may wait for a sink that is only slower than the producer.
 //!
-//! A full buffer means drop, never wait: a sink that has stopped must not hold a
-//! rank. But a healthy disk at 700 MB/s beside ranks that write 2 GB/s would then
-//! lose lines that any program without us had written. So each stream has a small
-//! account: it may wait [`BURST`] in all for a sink that takes nothing, and earns
-//! [`EARNED_PER_BYTE`] with every byte that the sink takes. A sink above 250 MB/s
-//! loses nothing; a rank is never held for more than 0.4 s per 100 MB that it logs.
+//! A blocked sink must not block a rank, so a full buffer means that lines are dropped. But a
+//! healthy disk at 700 MB/s with ranks that write 2 GB/s would then lose lines that the ranks
+//! could write without us. So each stream has a small budget: it may wait [`BURST`] in total for
+//! a blocked sink, and earns [`EARNED_PER_BYTE`] with every byte that the sink accepts. A sink
+//! above 250 MB/s loses nothing; a rank is never delayed by more than 0.4 s per 100 MB that it
+//! logs.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The last lines of one rank, both streams in order of arrival, for the report.
+//! Keeps the last lines of one rank, both streams in order of arrival, for the closing block and
+//! the termination message.
 //!
-//! Owns at most [`LINES`] lines and [`BYTES`] bytes. Of a chunk only the end is
-//! looked at, so its cost does not grow with what is logged.
+//! Holds at most [`LINES`] lines and [`BYTES`] bytes. Only the end of a chunk is read, so the
+//! cost does not grow with the output.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,19 +13,19 @@ use crate::supervise::Stream;
 
 pub(super) const LINES: usize = 200;
 const BYTES: usize = 256 * 1024;
-/// A longer line keeps its beginning, where the message stands.
+/// A longer line keeps its beginning, which has the message.
 const LONGEST: usize = 4 * 1024;
 
-/// One line of the crash tail, without its newline.
+/// One of the last lines, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TailLine {
+pub(crate) struct TailLine {
     pub stream: Stream,
     pub bytes: Vec<u8>,
 }
 
 impl TailLine {
     /// The line as text; invalid UTF-8 becomes U+FFFD.
-    pub fn text(&self) -> Cow<'_, str> {
+    pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
 }
@@ -44,7 +45,7 @@ impl Tail {
             return;
         };
         let (whole, rest) = chunk.split_at_checked(end).unwrap_or((chunk, &[]));
-        // Newline number LINES from the end: nothing before it can stay.
+        // Newline number LINES from the end: nothing before it is kept.
         let mut start = 0;
         if let Some(at) = memrchr_iter(b'\n', whole).nth(LINES - 1) {
             self.partial(stream).clear();
@@ -80,7 +81,7 @@ impl Tail {
         }
     }
 
-    /// Adds a line; gives the buffer of a line that went, for the next one.
+    /// Adds a line. Gives the buffer of the line that it displaced, to reuse it.
     fn push(&mut self, mut line: TailLine) -> Vec<u8> {
         if line.bytes.last() == Some(&b'\r') {
             line.bytes.pop();
@@ -100,7 +101,7 @@ impl Tail {
 
 /// Appends to an unfinished line: a `\r` starts it anew, as on a terminal.
 fn keep(line: &mut Vec<u8>, bytes: &[u8]) {
-    // A last `\r` may be half of a `\r\n`: it acts when the next byte has come.
+    // A trailing `\r` may be half of `\r\n`, so it takes effect with the next byte.
     if line.last() == Some(&b'\r') && !bytes.is_empty() {
         line.clear();
     }

@@ -1,4 +1,4 @@
-//! The whole path with real pipes: what was written against what arrived.
+//! The whole path with real pipes: compares what was written with what arrived.
 
 mod stalls;
 mod throughput;
@@ -6,16 +6,21 @@ mod throughput;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use super::output::OPEN;
 use super::*;
 use crate::lang::Lang;
+use crate::rank::GlobalRank;
+use crate::settings::{ConsoleMode, ConsolePrefix};
+use crate::supervise::{Owner, Stream};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -28,6 +33,7 @@ fn config(folder: Option<&Path>) -> LogsConfig {
         prefix: ConsolePrefix::Rank,
         cap_rank: 256 << 20,
         cap_node: 4 << 30,
+        backlog: None,
     }
 }
 
@@ -38,7 +44,7 @@ fn console() -> (Console, PipeReader, PipeReader) {
     (Console::new(to_out.into(), to_err.into(), Lang::En), out, err)
 }
 
-/// A console that swallows everything.
+/// A console that discards everything.
 fn silent() -> Console {
     let null = || File::options().write(true).open("/dev/null").expect("/dev/null").into();
     Console::new(null(), null(), Lang::En)
@@ -187,7 +193,7 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
     let logs = Logs::start(config(Some(folder.path())), silent());
     let (from, to) = pipe().expect("a pipe");
     logs.attach(Owner::Rank(GlobalRank(5)), Stream::Out, from.into()).expect("attached");
-    // The subshell lives, and holds the pipe, until its input ends.
+    // The subshell runs and holds the pipe until its input ends.
     let mut child = Command::new("sh")
         .args(["-c", "exec 3<&0; (read line <&3; echo too late) & printf 'done, no newline'"])
         .stdin(Stdio::piped())
@@ -246,7 +252,7 @@ fn each_mode_shows_what_it_says() {
         ] {
             attached(&logs, owner, stream).write_all(text.as_bytes()).expect("written");
         }
-        // The ranks have begun: what the engine says now is for its file.
+        // The ranks have begun, so the engine's output now goes only to its file.
         engine.write_all(b"and more\nof that\n").expect("written");
         drop(engine);
         logs.read_out(SOON);

@@ -1,8 +1,7 @@
 //! Writes batches of whole lines to a console descriptor.
 //!
-//! Takes a descriptor that others may share, hence leaves its flags alone: it
-//! may block, which is why each sink has a thread, and it may have been made
-//! non-blocking by somebody else.
+//! The descriptor may be shared, so its flags are left alone. It may block, which is why each
+//! sink has a thread, and another process may have made it non-blocking.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -11,20 +10,20 @@ use memchr::{memchr_iter, memrchr};
 
 use crate::sys::{PollFd, PollFlags, poll};
 
-/// Bytes per write: what may stand between our own text and its turn.
+/// Bytes per write, the most that our own text waits for.
 const PIECE: usize = 128 * 1024;
 
 /// A write that failed, and what was lost with it.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct WriteFailure {
     pub(super) error: std::io::Error,
     pub(super) lines: u64,
     pub(super) bytes: usize,
 }
 
-impl Failure {
-    /// Nobody will read again: a closed pipe, a terminal that went, a bad descriptor.
-    /// A file (`> run.log`) may take the next write, whatever it said to this one.
+impl WriteFailure {
+    /// The reader is gone for good: a closed pipe, a closed terminal, a bad descriptor. A file
+    /// (`> run.log`) may accept the next write after any error.
     pub(super) fn is_final(&self, file: &File) -> bool {
         use rustix::io::Errno;
         let code = self.error.raw_os_error();
@@ -35,24 +34,28 @@ impl Failure {
     }
 }
 
-/// Writes `batch`; between two lines, about every 128 KiB, `urgent` may put its text in.
+/// Writes `batch`; between two lines, about every 128 KiB, `urgent` may insert its text.
 pub(super) fn write_lines(
     file: &File,
     batch: &[u8],
     mut urgent: impl FnMut() -> Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), WriteFailure> {
     let mut rest = batch;
     while !rest.is_empty() {
         let reach = rest.get(..PIECE).unwrap_or(rest);
         let end = memrchr(b'\n', reach).map_or(reach.len(), |at| at + 1);
         let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
         write_all(file, piece).map_err(|(error, unwritten)| {
-            // Leaves no half line before what comes next; as likely to fail as the rest was.
+            // Ends the partial line before the next text; this write may fail as well.
             if unwritten < piece.len() {
                 let _ = write_all(file, b"\n");
             }
             let lost = batch.get(batch.len() - after.len() - unwritten..).unwrap_or_default();
-            Failure { error, lines: memchr_iter(b'\n', lost).count() as u64, bytes: lost.len() }
+            WriteFailure {
+                error,
+                lines: memchr_iter(b'\n', lost).count() as u64,
+                bytes: lost.len(),
+            }
         })?;
         rest = after;
         let between = urgent();
@@ -60,14 +63,14 @@ pub(super) fn write_lines(
             write_all(file, &between).map_err(|(error, unwritten)| {
                 let lost = between.get(between.len() - unwritten..).unwrap_or_default();
                 let lines = memchr_iter(b'\n', lost).chain(memchr_iter(b'\n', after)).count();
-                Failure { error, lines: lines as u64, bytes: lost.len() + after.len() }
+                WriteFailure { error, lines: lines as u64, bytes: lost.len() + after.len() }
             })?;
         }
     }
     Ok(())
 }
 
-/// Writes all, or says with the error how many bytes were not written.
+/// Writes all bytes. An error carries how many were not written.
 fn write_all(mut file: &File, bytes: &[u8]) -> Result<(), (std::io::Error, usize)> {
     let mut rest = bytes;
     while !rest.is_empty() {

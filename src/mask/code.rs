@@ -1,11 +1,11 @@
-//! Secrets in program text: a quoted string that is given to a secret name.
+//! Finds secrets in program text: quoted strings that are assigned to a secret name.
 //!
 //! `login(key="…")`, `os.environ["HF_TOKEN"] = "…"`, `"api_key": "…"`, whatever the language.
 
 use super::names::{hides, is_secret_name};
 use super::spans::Spans;
 
-/// Marks what stands in quotes behind a secret name and `=`, `:` or `,`.
+/// Marks quoted strings after a secret name and `=`, `:` or `,`.
 pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
     let mut from = 0;
     while let Some(found) = text.get(from..).and_then(|rest| rest.find(['"', '\''])) {
@@ -27,15 +27,15 @@ pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
         if hidden {
             spans.hide(at + open + 1, length);
         }
-        // Whether a quote opens or closes is not known: each is tried as an opening one.
+        // A quote may open or close, so each is tried as an opening one.
         from = if hidden { open + 1 + length + 1 } else { open + 1 };
     }
 }
 
-/// Longer than any secret in a program; bounds the search for a quote that never closes.
+/// Longer than any secret in a program; bounds the search for an unclosed quote.
 const LONGEST: usize = 16 << 10;
 
-/// Where a quote closes the string that one with so many backslashes opened.
+/// Position of the closing quote of a string, whose opening quote has this many backslashes.
 fn closed(text: &str, quote: &str, escapes: usize) -> Option<usize> {
     let mut slashes = 0;
     for (at, c) in text.char_indices().take(LONGEST) {

@@ -1,16 +1,15 @@
-//! Secrets in JSON and what looks like it: Python's dictionaries, Hydra's `{a:b}`, documents
+//! Finds secrets in JSON and similar forms: Python dictionaries, Hydra's `{a:b}`, documents
 //! inside a string of another one.
 //!
-//! Read leniently and in place, so that everything else stays as it was written.
+//! Parsed leniently and in place, so that everything else stays unchanged.
 
 use std::ops::Range;
 
-use super::command::Reader;
+use super::command::CommandReader;
 use super::names::{hides, is_secret_name};
-use super::spans::Spans;
-use super::value;
+use super::parts::{Parts, ReadAs};
 
-/// Deeper than any document; what lies below is read as plain text.
+/// Deeper than any document; deeper levels are read as plain text.
 const DEEPEST: usize = 64;
 
 enum Node {
@@ -22,28 +21,28 @@ enum Node {
     Map(Vec<(Range<usize>, Node)>),
 }
 
-/// Marks the secrets of a document; false where the text is none.
-pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) -> bool {
+/// The strings, numbers and words of a document; None if the text is no document.
+pub(super) fn parts(text: &str) -> Option<Parts> {
     if !text.trim_start().starts_with(['{', '[']) {
-        return false;
+        return None;
     }
-    let mut reader = Parser { text, at: 0 };
-    let Some(node) = reader.node(0) else { return false };
-    reader.space();
-    if reader.at < text.len() {
-        return false;
+    let mut parser = Parser { text, at: 0 };
+    let node = parser.node(0)?;
+    parser.space();
+    if parser.at < text.len() {
+        return None;
     }
-    Marker { spans, at, text }.node(&node);
-    true
+    let mut document = Document { text, parts: Parts::default() };
+    document.node(&node);
+    Some(document.parts)
 }
 
-struct Marker<'s, 't> {
-    spans: &'s mut Spans,
-    at: usize,
+struct Document<'t> {
     text: &'t str,
+    parts: Parts,
 }
 
-impl<'t> Marker<'_, 't> {
+impl<'t> Document<'t> {
     fn get(&self, part: &Range<usize>) -> &'t str {
         self.text.get(part.clone()).unwrap_or_default()
     }
@@ -51,10 +50,7 @@ impl<'t> Marker<'_, 't> {
     fn node(&mut self, node: &Node) {
         match node {
             Node::Text(part) | Node::Bare(part) => {
-                // Escaped line ends end a word, and every byte keeps its place.
-                let text = self.get(part);
-                let text = text.replace("\\n", " \n").replace("\\r", "  ").replace("\\t", "  ");
-                value(self.spans, self.at + part.start, &text);
+                self.parts.push(part.start, part.len(), ReadAs::EscapedValue);
             }
             Node::List(items) => self.list(items),
             Node::Map(entries) => self.map(entries),
@@ -63,14 +59,15 @@ impl<'t> Marker<'_, 't> {
 
     /// A list of words may be a command line: `["--hf_token", "…"]`.
     fn list(&mut self, items: &[Node]) {
-        let mut words = Reader::default();
+        let mut words = CommandReader::default();
         for item in items {
             match item {
                 Node::Text(part) | Node::Bare(part) => {
-                    words.word(self.spans, self.at + part.start, self.get(part));
+                    let word = self.get(part);
+                    words.word(&mut self.parts, part.start, word);
                 }
                 other => {
-                    words = Reader::default();
+                    words.end();
                     self.node(other);
                 }
             }
@@ -101,12 +98,12 @@ impl<'t> Marker<'_, 't> {
         }
     }
 
-    /// All that stands under a secret name.
+    /// Marks everything under a secret name.
     fn all(&mut self, name: &str, node: &Node) {
         match node {
             Node::Text(part) | Node::Bare(part) => {
                 if hides(name, self.get(part)) {
-                    self.spans.hide(self.at + part.start, part.len());
+                    self.parts.push(part.start, part.len(), ReadAs::Secret);
                 }
             }
             Node::List(items) => items.iter().for_each(|item| self.all(name, item)),

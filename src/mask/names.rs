@@ -1,19 +1,19 @@
-//! Which names hide their values.
+//! Decides by a name whether its value is a secret.
 //!
-//! Takes the name of an option, a variable, a header or a key; gives a [`Secrecy`].
-//! A name is split into words (`HF_TOKEN` → hf, token; `apiKey` → api, key), and
-//! the words decide. The tables below are all that is known; there is no other rule.
+//! Takes the name of an option, a variable, a header or a key; gives a [`Secrecy`]. A name is
+//! split into words (`HF_TOKEN` → hf, token; `apiKey` → api, key), and the tables below decide
+//! by these words.
 
-/// What a name says about its value.
+/// Secrecy of a value, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrecy {
     Open,
-    /// Hidden unless the value is plainly a number: `--tokens 4096`.
+    /// Hidden unless the value is a plain number: `--tokens 4096`.
     UnlessNumber,
     Secret,
 }
 
-/// Words that make a name secret wherever they stand.
+/// Words that make a name secret at any position.
 const SECRET: &[&str] = &[
     "secret",
     "secrets",
@@ -56,7 +56,7 @@ const SECRET_AT_END: &[&str] = &[
     "hfkey",
 ];
 
-/// Last words of a name whose value is where a secret is kept, or what is asked of it, not the secret.
+/// Last words of names whose value is the place or a property of a secret, not the secret.
 const ABOUT: &[&str] = &[
     "file",
     "files",
@@ -91,7 +91,7 @@ const ABOUT: &[&str] = &[
     "less",
 ];
 
-/// Words before `key` and `token` that show a credential in the plural as well.
+/// Words before `key` and `token` that mean a credential, even in the plural.
 const CREDENTIAL: &[&str] = &[
     "api",
     "access",
@@ -134,7 +134,7 @@ const CREDENTIAL: &[&str] = &[
     "docker",
 ];
 
-/// Words before and after `token` that show that a model's token is meant.
+/// Words before and after `token` that mean a token of a model.
 const TOKEN_BEFORE: &[&str] = &[
     "pad",
     "eos",
@@ -422,16 +422,16 @@ const KEY_AFTER: &[&str] = &[
     "error",
     "values",
 ];
-/// After `key_value`: the sizes of an attention.
+/// Words after `key_value`: sizes of an attention.
 const KEY_VALUE_OF: &[&str] =
     &["head", "heads", "dim", "dims", "size", "proj", "cache", "states", "pairs", "length"];
 
-/// Words before `pass` where it is a run over data.
+/// Words before `pass` that mean a pass over data.
 const PASS_BEFORE: &[&str] = &[
     "forward", "backward", "single", "one", "two", "three", "multi", "first", "second", "third",
     "num", "all", "by", "per", "eval", "warmup", "low", "high", "band", "must", "did",
 ];
-/// Hosts of a personal access token (`GITHUB_PAT`).
+/// Words before `pat` that mean a personal access token (`GITHUB_PAT`).
 const PAT_BEFORE: &[&str] =
     &["github", "gitlab", "gh", "git", "azure", "ado", "devops", "ext", "databricks", "user"];
 /// Before `token` in one word: `padtoken`, `numtokens`.
@@ -441,16 +441,16 @@ const TOKEN_GLUED: &[&str] = &[
     "all", "pre", "post",
 ];
 const COUNTED: &[&str] = &["max", "min", "num", "total", "avg", "special"];
-/// First words of a switch: it takes no value, or true and false.
+/// First words of a switch, which has no value, or true or false.
 const SWITCH: &[&str] =
     &["use", "no", "has", "is", "enable", "disable", "skip", "with", "without", "require", "allow"];
 
-/// Names that look like a secret's and hold none.
+/// Names that look like those of secrets but are not.
 const KNOWN_OPEN: &[&str] =
     &["PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "GPG_KEY"];
 
 /// Whether a value with this name must not be shown.
-pub fn is_secret_name(name: &str) -> bool {
+pub(crate) fn is_secret_name(name: &str) -> bool {
     secrecy(name) != Secrecy::Open
 }
 
@@ -471,7 +471,7 @@ pub(super) fn secrecy(name: &str) -> Secrecy {
     }
 }
 
-/// What the word at a place says, with its neighbours.
+/// The secrecy by the word at a position, with its neighbours.
 fn of_word(words: &[String], at: usize) -> Secrecy {
     let stripped =
         |word: &'_ String| word.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
@@ -522,7 +522,7 @@ fn is_secret_word(word: &str) -> bool {
     })
 }
 
-/// The words of a name, in lower case: cut at everything but letters and digits and where
+/// The words of a name, in lower case: split at everything except letters and digits, and where
 /// a capital follows a small letter.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
@@ -542,12 +542,12 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether this can be the name of an option, a variable or a configuration key.
+/// Whether this is a valid name of an option, a variable or a configuration key.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.+/:@~".contains(c))
 }
 
-/// A value that no secret has: nothing, a truth value, or the name of a variable that holds it.
+/// Whether the value cannot be a secret: empty, a truth value, or the name of a variable.
 pub(super) fn holds_nothing(value: &str) -> bool {
     let value = value.trim();
     let reference = value.strip_prefix('$').map(|name| {
@@ -563,7 +563,7 @@ pub(super) fn holds_nothing(value: &str) -> bool {
         || reference.is_some_and(is_variable)
 }
 
-/// Whether the value under this name is to be hidden.
+/// Whether the value under this name must be hidden.
 pub(super) fn hides(name: &str, value: &str) -> bool {
     let is_number = || value.trim().parse::<f64>().is_ok();
     match secrecy(name) {

@@ -1,12 +1,15 @@
-//! Secrets in text that is neither a command nor a document: a header, a sentence, an error.
+//! Finds secrets in text that is neither a command nor a document: a header, a sentence, an
+//! error.
 //!
-//! Strict about what it hides, since most of it is meant to be read: a name of several parts
-//! with its value, a header, and what shows by its own shape that it is a secret.
+//! Hides little, since most of the text is meant to be read: a name of several parts with its
+//! value, a header, and tokens with a known shape.
 
-use super::names::{hides, is_name, is_secret_name};
+use super::names::{hides, holds_nothing, is_name, is_secret_name};
+use super::pairs;
 use super::spans::Spans;
+use super::words::is_option;
 
-/// Begins of the tokens that services give out, and the least length of the rest.
+/// Prefixes of tokens of known services, and the least length of the rest.
 const SHAPES: &[(&str, usize)] = &[
     ("hf_", 24),
     ("sk-", 24),
@@ -27,7 +30,7 @@ const PEM_END: &str = "-----END ";
 /// Headers whose whole line is the value.
 const HEADERS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie"];
 
-/// Marks what shows by its shape that it is secret, wherever it stands.
+/// Marks tokens with a known shape, at any position.
 pub(super) fn shapes(spans: &mut Spans, at: usize, text: &str) {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     for (begin, least) in SHAPES {
@@ -82,14 +85,14 @@ fn bearers(spans: &mut Spans, at: usize, text: &str) {
             let is_end = |c: char| c.is_whitespace() || "\"'\\,;".contains(c);
             let token = rest.get(..rest.find(is_end).unwrap_or(rest.len())).unwrap_or_default();
             let is_word = token.len() < 16 && !token.contains(|c: char| c.is_ascii_digit());
-            if !is_word && !super::names::holds_nothing(token) {
+            if !is_word && !holds_nothing(token) {
                 spans.hide(at + start, token.len());
             }
         }
     }
 }
 
-/// `Authorization: Bearer …`, `api_key: …` as a whole line. False where it is no such line.
+/// `Authorization: Bearer …`, `api_key: …` as a whole line. False if it is no such line.
 pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     let trimmed = line.trim_start().trim_start_matches("- ");
     let Some((name, rest)) = trimmed.split_once(':') else { return false };
@@ -113,8 +116,8 @@ pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     true
 }
 
-/// Marks `NAME=value` and `--name value` of a sentence, where the name has several parts or is
-/// in capitals; "the key=is here" stays.
+/// Marks `NAME=value` and `--name value` in a sentence, if the name has several parts or is in
+/// capitals; "the key=is here" is unchanged.
 pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
     let mut offset = 0;
     let mut option: Option<&str> = None;
@@ -126,21 +129,21 @@ pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
         }
         if let Some(name) = option.take()
             && hides(name, bare)
-            && !super::command::is_option(bare)
+            && !is_option(bare)
         {
             spans.hide(at + offset, bare.len());
-        } else if super::command::is_option(bare) && is_clear(bare) && is_secret_name(bare) {
+        } else if is_option(bare) && is_clear(bare) && is_secret_name(bare) {
             option = Some(bare);
         } else if let Some((name, _)) = bare.split_once('=')
             && is_clear(name)
         {
-            super::command::pairs(spans, at + offset, bare);
+            pairs::mark(spans, at + offset, bare);
         }
         offset += word.len();
     }
 }
 
-/// A name that no sentence has by chance.
+/// Whether a name cannot be an ordinary word of a sentence.
 fn is_clear(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     name.contains(['_', '-', '.']) || (name.len() > 1 && name.chars().any(char::is_uppercase))

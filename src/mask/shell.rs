@@ -1,20 +1,14 @@
-//! Shell text as words with their places: quotes, `$'…'`, substitutions, here-documents.
+//! Splits shell text into words with their positions: quotes, `$'…'`, substitutions,
+//! here-documents.
 //!
-//! Finds where words and commands end and nothing else; what a word means is said in
-//! [`super::command`]. Any text has words: a quote that never closes is a letter.
+//! Finds only where words and commands end; [`super::command`] decides what a word means.
+//! Accepts any text: an unclosed quote is a letter.
 
 use std::ops::Range;
 
-use super::command::Reader;
-use super::spans::Spans;
-use super::{code, everywhere, mark_document};
-
-/// Substitutions in substitutions that are followed.
-const DEEPEST: usize = 16;
-
 /// One piece of a script.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece {
+pub(super) enum Piece {
     Word(Range<usize>),
     /// `;`, `&&`, `|`, a line end, a parenthesis: the next word begins a command.
     Ends,
@@ -22,31 +16,8 @@ enum Piece {
     Document(Range<usize>),
 }
 
-/// Marks the secrets of a script that begins at `at`.
-pub(super) fn script(spans: &mut Spans, at: usize, text: &str, depth: usize) {
-    if depth > DEEPEST {
-        spans.hide(at, text.len());
-        return;
-    }
-    // What is code for another program (`python - <<E`, `jq`), and what a quote hides from us.
-    code::mark(spans, at, text);
-    everywhere(spans, at, text);
-    let mut reader = Reader::at_depth(depth);
-    for piece in pieces(text) {
-        match piece {
-            Piece::Word(part) => {
-                let word = text.get(part.clone()).unwrap_or_default();
-                reader.raw(spans, at + part.start, word);
-            }
-            Piece::Ends => reader.end(),
-            Piece::Document(part) => {
-                mark_document(spans, at + part.start, text.get(part).unwrap_or_default());
-            }
-        }
-    }
-}
-
-fn pieces(text: &str) -> Vec<Piece> {
+/// The words of a script, where its commands end, and its here-documents and comments.
+pub(super) fn pieces(text: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut documents: Vec<String> = Vec::new();
     let mut at = 0;
@@ -108,7 +79,7 @@ fn body_length(body: &str, end: &str) -> usize {
     length
 }
 
-/// Bytes of the word at the beginning, one or more.
+/// Length in bytes of the first word, one or more.
 fn word_length(text: &str) -> usize {
     let mut at = 0;
     while let Some(c) = text.get(at..).and_then(|rest| rest.chars().next()) {
@@ -125,7 +96,7 @@ fn word_length(text: &str) -> usize {
     at.max(text.chars().next().map_or(1, char::len_utf8))
 }
 
-/// Bytes of what begins with a quote or a `$(` and is closed.
+/// Length in bytes of a closed quote or `$(` at the start.
 fn enclosed(text: &str) -> Option<usize> {
     if let Some(inside) = text.strip_prefix("$'") {
         return Some(closing(inside, '\'', true)? + 3);
@@ -155,11 +126,10 @@ fn closing(text: &str, quote: char, escapes: bool) -> Option<usize> {
     None
 }
 
-/// A substitution that is longer is read as the commands in it; bounds the search for the end of
-/// one that has none.
+/// A longer substitution is read as the commands in it; bounds the search for an unclosed one.
 const LONGEST: usize = 1 << 10;
 
-/// Where the bracket closes that stands before the text; quotes in it are skipped.
+/// Position of the bracket that closes the one before the text; skips quotes.
 fn balanced(text: &str, close: char) -> Option<usize> {
     let open = if close == ')' { '(' } else { '{' };
     let (mut depth, mut at) = (0usize, 0);
@@ -187,17 +157,17 @@ fn balanced(text: &str, close: char) -> Option<usize> {
 
 /// One part of a word.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum WordPart {
     Plain(Range<usize>),
     /// Without its quotes.
     Quoted(Range<usize>),
-    /// What `$(…)` runs.
+    /// The command in `$(…)`.
     Command(Range<usize>),
 }
 
 /// The parts of a word in their order.
-pub(super) fn parts(word: &str) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+pub(super) fn parts(word: &str) -> Vec<WordPart> {
+    let mut parts: Vec<WordPart> = Vec::new();
     let (mut at, mut plain) = (0, 0);
     while let Some(c) = word.get(at..).and_then(|rest| rest.chars().next()) {
         let rest = word.get(at..).unwrap_or_default();
@@ -207,29 +177,29 @@ pub(super) fn parts(word: &str) -> Vec<Part> {
             continue;
         };
         if plain < at {
-            parts.push(Part::Plain(plain..at));
+            parts.push(WordPart::Plain(plain..at));
         }
         let end = at + length;
         parts.push(match rest.as_bytes() {
-            [b'$', b'(', ..] => Part::Command(at + 2..end - 1),
-            [b'$', b'{', ..] => Part::Plain(at..end),
-            [b'$', ..] => Part::Quoted(at + 2..end - 1),
-            _ => Part::Quoted(at + 1..end - 1),
+            [b'$', b'(', ..] => WordPart::Command(at + 2..end - 1),
+            [b'$', b'{', ..] => WordPart::Plain(at..end),
+            [b'$', ..] => WordPart::Quoted(at + 2..end - 1),
+            _ => WordPart::Quoted(at + 1..end - 1),
         });
         (at, plain) = (end, end);
     }
     if plain < word.len() {
-        parts.push(Part::Plain(plain..word.len()));
+        parts.push(WordPart::Plain(plain..word.len()));
     }
     parts
 }
 
-/// A word as the program gets it, near enough to know its name.
+/// A word approximately as the program gets it, to recognise its name.
 pub(super) fn unquoted(word: &str) -> String {
     let parts = parts(word);
     let text = parts.iter().map(|part| match part {
-        Part::Plain(part) => word.get(part.clone()).unwrap_or_default().replace('\\', ""),
-        Part::Quoted(part) | Part::Command(part) => {
+        WordPart::Plain(part) => word.get(part.clone()).unwrap_or_default().replace('\\', ""),
+        WordPart::Quoted(part) | WordPart::Command(part) => {
             word.get(part.clone()).unwrap_or_default().to_owned()
         }
     });

@@ -1,12 +1,12 @@
 //! The parts of one text that are not shown.
 //!
-//! Every reader of this room only marks parts. So what is shown differs from the
-//! text in nothing but the marked parts, whatever a reader does.
+//! Every reader of this room only marks parts, so the shown text differs from the original only
+//! in the marked parts.
 
 use std::ops::Range;
 
 /// What is shown in place of a hidden value.
-pub const MASK: &str = "***";
+pub(crate) const MASK: &str = "***";
 
 /// Marked parts of one text, by bytes.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Marks `length` bytes from `at` on; nothing where there is nothing.
+    /// Marks `length` bytes from `at`; nothing if `length` is 0.
     pub(super) fn hide(&mut self, at: usize, length: usize) {
         if length > 0 {
             self.hidden.push(at..at + length);

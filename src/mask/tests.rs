@@ -240,7 +240,7 @@ const HIDDEN: &[(&[&str], &[&str])] = &[
     (&["x", "--file", "a\n-----BEGIN RSA PRIVATE KEY-----\nS3CR3T\n-----END RSA PRIVATE KEY-----\nb"], &["x", "--file", "a\n***\nb"]),
 ];
 
-/// Arguments that are shown as they are.
+/// Arguments that are shown unchanged.
 #[rustfmt::skip]
 const SHOWN: &[&[&str]] = &[
     &["x", "--tokenizer", "t5"],
@@ -458,7 +458,7 @@ fn bytes_that_are_no_text_stay_what_they_are() {
     assert_eq!(mask_args(&odd), odd);
 }
 
-/// Text that is built to make a reader look far from every byte.
+/// Text on which a reader has to search far from every byte.
 #[test]
 fn no_text_takes_long() {
     let started = std::time::Instant::now();
@@ -486,11 +486,11 @@ fn no_text_takes_long() {
         }
         mask_file(&text);
     }
-    // A second and more per piece would be a reader that is quadratic.
+    // A quadratic reader would take a second or more per piece.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }
 
-/// What is shown is the text with parts of it replaced.
+/// Whether the shown text is the original with parts replaced.
 fn is_masked(text: &str, shown: &str) -> bool {
     let mut rest = text;
     let mut pieces = shown.split(MASK);
@@ -508,7 +508,7 @@ fn is_masked(text: &str, shown: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Words that are no secrets, some of them nasty.
+/// Words that are no secrets, some of them difficult.
 fn harmless() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z]{1,8}",
@@ -527,7 +527,7 @@ fn harmless() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Places for a secret in one argument; `%` is where it stands.
+/// Places for a secret in one argument; `%` is its position.
 const PLACES: &[&str] = &[
     "HF_TOKEN=%",
     "--hf_token=%",
@@ -568,7 +568,7 @@ proptest! {
     fn a_planted_secret_is_never_shown(
         before in proptest::collection::vec(harmless(), 0..4),
         place in proptest::sample::select(PLACES),
-        // Of characters that no place and no harmless word has in this order.
+        // Characters that do not occur in this order in any place or harmless word.
         secret in "Zq[A-Za-z0-9+/_-]{10,30}",
         after in proptest::collection::vec(harmless(), 0..4),
     ) {

@@ -1,5 +1,5 @@
-//! Secrets in URLs: user and password, what a query calls a token or a signature, and
-//! the path of a webhook.
+//! Finds secrets in URLs: user and password, tokens and signatures in the query, and the path of
+//! a webhook.
 
 use super::names::{hides, is_secret_name};
 use super::spans::Spans;
@@ -31,7 +31,7 @@ const WEBHOOKS: &[(&str, &str)] = &[
 
 const SCHEME: &str = "://";
 
-/// Ends a URL, and what is in one of its parts.
+/// Characters that end a URL.
 fn ends_url(c: char) -> bool {
     c.is_whitespace() || "\"'`|<>\\".contains(c)
 }
@@ -42,7 +42,7 @@ pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
     while let Some(found) = text.get(from..).and_then(|rest| rest.find(SCHEME)) {
         let start = from + found + SCHEME.len();
         let rest = text.get(start..).unwrap_or_default();
-        // Up to the scheme of the next one in a list of them.
+        // Up to the scheme of the next URL in a list.
         let next = rest.find(SCHEME).unwrap_or(rest.len());
         let url = rest.get(..next).unwrap_or_default();
         let url = url.get(..url.find(ends_url).unwrap_or(url.len())).unwrap_or_default();
@@ -57,12 +57,12 @@ pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
     }
 }
 
-/// One URL behind its scheme.
+/// One URL after its scheme.
 fn one(spans: &mut Spans, at: usize, url: &str) {
     let is_end = |c: char| "/?#".contains(c);
     let mut authority = url.find(is_end).unwrap_or(url.len());
     let before = url.get(..authority).unwrap_or_default();
-    // A password that holds a slash: what stands behind the colon is no port.
+    // A password with a slash: the text after the colon is no port.
     if !before.contains('@')
         && let Some((_, port)) = before.rsplit_once(':')
         && port.chars().any(|c| !c.is_ascii_digit())
@@ -91,7 +91,7 @@ fn one(spans: &mut Spans, at: usize, url: &str) {
     }
 }
 
-/// `a=1&token=…`, the part behind a `#` included.
+/// `a=1&token=…`, including the part after `#`.
 fn parameters(spans: &mut Spans, at: usize, query: &str) {
     let mut from = 0;
     for part in query.split(['&', ';', '#', '?']) {

@@ -1,10 +1,10 @@
-//! Time as two nodes compare it.
+//! A steady clock by which two nodes compare times.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
-/// The wall clock as it was at one moment, and steady from then on: a clock that is
-/// stepped between two failures must not turn their order around.
+/// The wall clock at one moment, and the steady clock from then on. A step of the wall clock
+/// between two failures must not reverse their order.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     wall: i64,
@@ -22,8 +22,8 @@ impl Clock {
     }
 }
 
-/// Milliseconds by this process's steady clock, which began with the wall clock's
-/// milliseconds since 1970. Two nodes compare theirs by the offset of the handshake.
+/// Milliseconds since 1970 by this process's steady clock, which was set from the wall clock
+/// once. The handshake measures the offset between two nodes.
 pub fn now() -> i64 {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
     CLOCK.get_or_init(|| Clock::set(SystemTime::now())).now()

@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::muster::protocol::{Hello, JobKey, Memory, Purpose, Secret, Unit};
+use crate::muster::protocol::{Hello, JobKey, MemberKind, Memory, Purpose, Secret};
 use crate::pace::Pace;
 
-/// What a node that runs without ranklaunch, or without a muster, means to this one.
+/// What to do if another node runs without ranklaunch or without a muster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Without {
-    /// Once it is proven, this node goes on alone as well (`--muster auto`).
+    /// When proven, this node continues without a muster too (`--muster auto`).
     Follow,
-    /// Once it is proven, the launch is refused (`--muster required`).
+    /// When proven, the launch is refused (`--muster required`).
     Refuse,
-    /// It is no node of this job: all of them run one command, or agreed before.
+    /// It does not belong to this job, whose nodes all run one command or agreed before.
     Wait,
 }
 
@@ -22,25 +22,25 @@ pub enum Without {
 #[derive(Clone)]
 pub struct Config {
     pub purpose: Purpose,
-    pub unit: Unit,
+    pub unit: MemberKind,
     pub node: u32,
     pub nnodes: u32,
-    /// The platform's id of the job, where it has one; else port and node count tell jobs apart.
+    /// The platform's id of the job, if it has one; else port and node count identify the job.
     pub job: Option<String>,
     pub master_addr: String,
     /// Where node 0 listens: the master port, or `--muster-port`.
     pub port: u16,
     /// How long nodes wait for each other.
     pub wait_timeout: Duration,
-    /// When a wait says who is missing.
+    /// When a wait prints the missing nodes.
     pub pace: Pace,
-    /// A partition that is shorter is survived.
+    /// A shorter network partition is survived.
     pub peer_timeout: Duration,
     pub secret: Option<Secret>,
     pub without: Without,
-    /// The grace of the ranks: so long may the store of an attempt live that is being ended.
+    /// The grace period of the ranks, for which the store of an attempt may live on.
     pub grace: Duration,
-    /// The number of nodes is a bare WORLD_SIZE, which counts processes on some platforms.
+    /// The number of nodes came from WORLD_SIZE alone, which counts processes on some platforms.
     pub is_world_size: bool,
     /// This node's memory, read for every heartbeat.
     pub memory: Arc<dyn Fn() -> Option<Memory> + Send + Sync>,
@@ -61,12 +61,12 @@ impl Config {
         JobKey { job: self.job.clone(), port: self.port, nnodes: self.nnodes }
     }
 
-    /// How many nodes take part beside this one.
+    /// How many other nodes take part.
     pub(crate) fn others(&self) -> usize {
         usize::try_from(self.nnodes.saturating_sub(1)).unwrap_or(usize::MAX)
     }
 
-    /// What this node says first.
+    /// The first frame of this node.
     pub(crate) fn hello(&self, hostname: &str) -> Hello {
         Hello {
             node: self.node,

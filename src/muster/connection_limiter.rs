@@ -1,14 +1,14 @@
-//! How many connections may be unidentified, and which are closed when there are more.
+//! Limits the number of unidentified connections.
 //!
-//! The oldest goes first. A node says which one it is within milliseconds, so a crowd of silent
-//! connections costs a bounded number of descriptors and never keeps a node out.
+//! Beyond the limit the oldest is closed. A node identifies itself within milliseconds, so a
+//! flood of silent connections costs a bounded number of descriptors and never keeps a node out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Connections that may be unidentified beside one per node that is still expected.
+/// Unidentified connections beyond one per node that is still expected.
 const SPARE: usize = 256;
 
 /// Shared by the listener and its connections.
@@ -19,7 +19,7 @@ pub(crate) struct ConnectionLimiter(Arc<Mutex<Inner>>);
 struct Inner {
     nodes: usize,
     identified: usize,
-    /// The unidentified by age, as numbers rise. A sender that is dropped evicts.
+    /// Unidentified connections by age, since numbers rise. Dropping the sender evicts one.
     pending: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -46,7 +46,7 @@ impl ConnectionLimiter {
         evicted
     }
 
-    /// False: no connection is unidentified.
+    /// False if no connection is unidentified.
     pub(crate) fn evict_oldest(&self) -> bool {
         self.lock().pending.pop_first().is_some()
     }
@@ -95,7 +95,7 @@ mod tests {
         assert!(!all.iter_mut().any(is_evicted));
         all.push(limiter.enter(258));
         assert!(is_evicted(&mut all[0]) && !is_evicted(&mut all[1]));
-        // A node that is identified is expected no more: its spare place goes too.
+        // An identified node is no longer expected, so its place is removed too.
         let identified = limiter.identify(258);
         all.push(limiter.enter(259));
         assert!(is_evicted(&mut all[1]) && !is_evicted(&mut all[2]));

@@ -1,8 +1,8 @@
-//! What any connection may send, as functions that a fuzzer feeds: `make fuzz` runs
-//! them under libFuzzer, the tests run them over the seeds and their mutations.
+//! Fuzz entry points for everything that a connection may send. `make fuzz` runs them under
+//! libFuzzer, the tests run them over the seeds and their mutations.
 //!
-//! Each takes any bytes, panics where a promise is broken, and says whether they
-//! came as far as something that was accepted. Not part of the program.
+//! Each takes any bytes, panics if a promise is broken, and returns whether the input was
+//! accepted. Not part of the program.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::verdict::Refusal;
 const SLACK: usize = 512;
 
 thread_local! {
-    /// Its clock stands still while anything is to be done, so a silent peer costs no time.
+    /// Its clock is paused while there is work, so a silent peer costs no time.
     static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -42,7 +42,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| runtime.block_on(future))
 }
 
-/// A peer that sends what was written down beforehand, in pieces, then ends or keeps silent.
+/// A peer that sends fixed bytes in pieces, then closes or keeps silent.
 #[derive(Debug)]
 struct Script {
     pieces: VecDeque<Vec<u8>>,
@@ -94,11 +94,11 @@ impl AsyncWrite for Script {
     }
 }
 
-/// Bytes of a connection after its handshake, read as either side would. The first chooses how
-/// they are cut, the second whether the peer is trusted.
+/// Bytes of a connection after its handshake, read as either side would. The first byte chooses
+/// how they are cut, the second whether the peer is trusted.
 ///
-/// Whatever the cut: the same frames, bounded memory, and a frame that was read
-/// is the same after it was written and read again.
+/// Every cut gives the same frames in bounded memory, and a frame is unchanged after it is
+/// written and read again.
 pub fn frames(data: &[u8]) -> bool {
     let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
     member || node_0
@@ -148,11 +148,11 @@ fn hello() -> Hello {
     }
 }
 
-/// A handshake with a peer that is not identified. The first byte chooses which side that is and
-/// whether there is a secret, the second how the bytes are cut.
+/// A handshake with an unidentified peer. The first byte chooses the side and whether there is a
+/// secret, the second how the bytes are cut.
 ///
-/// It ends, whatever comes; nothing that does not know the secret gets in; and a
-/// node that does is heard only if not one byte was changed on the way.
+/// It always ends. A peer without the secret is never admitted, and a node with it is heard only
+/// if no byte was changed in transit.
 pub fn handshake(data: &[u8]) -> bool {
     let [mode, cut, bytes @ ..] = data else { return false };
     let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
@@ -165,7 +165,7 @@ pub fn handshake(data: &[u8]) -> bool {
             assert!(run(admit(script, Some(&secret))).is_err(), "it got in without the secret");
             false
         }
-        // One in the place of node 0.
+        // An unidentified peer in place of node 0.
         2 => run(dial(script, None)).is_ok(),
         3 => {
             assert!(
@@ -185,7 +185,7 @@ pub fn handshake(data: &[u8]) -> bool {
                 false
             }
         },
-        // The same, and the secrets differ.
+        // The same with different secrets.
         _ => {
             let (admitted, _) = run(between(bytes, &other, &secret));
             assert!(admitted.is_err(), "another secret got in");
@@ -194,8 +194,8 @@ pub fn handshake(data: &[u8]) -> bool {
     }
 }
 
-/// A node dials node 0 through a third party that edits its bytes: what node 0 heard, and
-/// whether anything was changed.
+/// A node dials node 0 through a third party that edits its bytes. Gives what node 0 received,
+/// and whether anything was changed.
 async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Rejection>, bool) {
     let (node, node_side) = tokio::io::duplex(4096);
     let (zero, zero_side) = tokio::io::duplex(4096);
@@ -203,7 +203,7 @@ async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello,
     let speak = async {
         if let Ok(mut channel) = dial(node, Some(theirs)).await {
             let _ = channel.send(&FromMember::Hello(hello())).await;
-            // Stays until the other side has had enough.
+            // Keeps the connection until the other side closes it.
             let _ = channel.receive().await;
         }
         std::future::pending::<Infallible>().await
@@ -220,8 +220,8 @@ async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello,
     (admitted, changed.get())
 }
 
-/// Passes on what both say. Each pair of `edits` changes one byte of the node's:
-/// after so many bytes, this value is added to it; 0 leaves the byte out.
+/// Forwards both directions. Each pair of `edits` changes one byte of the node: after so many
+/// bytes, this value is added to it; 0 drops the byte.
 async fn edit(
     node: DuplexStream,
     zero: DuplexStream,
@@ -260,12 +260,14 @@ async fn edit(
     std::future::pending().await
 }
 
-/// What node 0 makes of the summaries that it has, its own first: in what they differ,
-/// the least that one node can carry, and the heads.
+/// Node 0's comparison of the summaries, its own first: the differences, the least capacity of a
+/// node, and the heads.
 ///
 /// # Errors
 /// When the nodes do not fit together.
-pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
+pub(crate) fn compared(
+    summaries: &[NodeSummary],
+) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
     let differences = compare::differences(summaries);
     for warning in differences.iter().map(Difference::warning) {
         assert!(!warning.text.en.chars().any(char::is_control), "{warning:?}");
@@ -275,24 +277,24 @@ pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Opti
 }
 
 /// Whether node 0 proposes so many processes to nodes with these summaries.
-pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
+pub(crate) fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
     compare::check_exact(summaries, nproc).is_ok()
 }
 
-/// A summary as node 0 reads it; none where the connection would be closed.
-pub fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
+/// A summary as node 0 parses it; None if it would close the connection.
+pub(crate) fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
     match codec::decode(bytes) {
         Ok(FromMember::Summary(summary)) => Some(summary),
         _ => None,
     }
 }
 
-pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
+pub(crate) fn write_summary(summary: NodeSummary) -> Vec<u8> {
     codec::encode(&FromMember::Summary(summary))
 }
 
-/// What a node reads of an agreement that node 0 sent.
-pub fn sent(agreement: Agreement) -> Option<Agreement> {
+/// An agreement as a node parses it.
+pub(crate) fn sent(agreement: Agreement) -> Option<Agreement> {
     let frame = FromNode0::Agreed { agreement, differences: Vec::new() };
     match codec::decode(&codec::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
@@ -300,8 +302,8 @@ pub fn sent(agreement: Agreement) -> Option<Agreement> {
     }
 }
 
-/// The short form of a fuzzer: the seeds of a target, then `rounds` mutations of them,
-/// the same ones each time. A part of them must come far.
+/// A short deterministic fuzz run: the seeds of a target, then `rounds` mutations. A part of the
+/// inputs must be accepted.
 #[cfg(test)]
 pub(crate) fn over_seeds(target: &str, rounds: usize, entry: fn(&[u8]) -> bool) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds");
@@ -312,7 +314,7 @@ pub(crate) fn over_seeds(target: &str, rounds: usize, entry: fn(&[u8]) -> bool) 
         paths.iter().map(|path| std::fs::read(path).expect("readable")).collect();
     assert!(seeds.len() >= 4, "{target} has {} seeds", seeds.len());
     let mut accepted = seeds.iter().filter(|seed| entry(seed)).count();
-    // xorshift64: any sequence does, as long as a failure comes again.
+    // xorshift64: any generator is good enough if a failure is reproducible.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -339,7 +341,7 @@ pub(crate) fn over_seeds(target: &str, rounds: usize, entry: fn(&[u8]) -> bool) 
         }
         accepted += usize::from(entry(&data));
     }
-    // Else only the outermost check was tried.
+    // Otherwise only the outermost check was tested.
     assert!(accepted > rounds / 20, "{target}: {accepted} of {rounds} were accepted");
 }
 

@@ -1,11 +1,10 @@
-//! When a node sends a heartbeat, how long it may be silent, and what lets it speak again in time.
+//! Timing of heartbeats and silence, and the socket options that make them hold.
 //!
-//! Owns the promise that a partition shorter than the peer timeout is survived. Two
-//! things lie between the length of a partition and the silence that it makes:
-//! the last frame may have been a heartbeat old when it began, and what was sent
-//! meanwhile is sent again by the kernel only after pauses that double. A frame of
-//! the first second is tried again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6 and 25.4 s: after
-//! a cut of 13 s the connection would stay silent for 12 s more.
+//! Guarantees that a partition shorter than the peer timeout is survived. The silence is longer
+//! than the partition for two reasons: the last frame may have been a heartbeat old when it
+//! began, and the kernel retransmits after pauses that double. A frame of the first second is
+//! sent again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6 and 25.4 s, so after a cut of 13 s the
+//! connection would stay silent for 12 s more.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,49 +15,49 @@ use tokio::time::{Instant, sleep_until};
 use super::config::Config;
 use crate::sys;
 
-/// A partition that is shorter is survived; a node that is silent for longer is lost.
+/// A shorter partition is survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Before the start a silence may be so many times longer: nothing runs that could
-/// hang, and node 0 may have thousands of handshakes to do.
+/// Factor for the silence before the start: no job runs that could hang, and node 0 may have
+/// thousands of handshakes to do.
 const BEFORE_THE_START: u32 = 4;
-/// Between two heartbeats.
+/// Longest interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// The longest pause before the kernel sends again; the least that it takes.
+/// The longest retransmission pause; the smallest value that the kernel accepts.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the kernel may try, in milliseconds: we decide when a node is lost.
-/// With a capped pause its own 15 attempts (tcp_retries2) are over after 14.4 s.
+/// How long the kernel retransmits, in milliseconds, so that we decide when a node is lost. With
+/// a capped pause its own 15 attempts (tcp_retries2) would end after 14.4 s.
 const KERNEL: u32 = 120_000;
-/// How long processes may take to be gone that were killed after their grace.
+/// Time limit for processes to end that were killed after their grace period.
 const KILLED: Duration = Duration::from_secs(5);
-/// For a busy node on either side.
+/// Allowance for a busy node on either side.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
 impl Config {
-    /// Between two heartbeats: four within the peer timeout at least.
+    /// The interval of heartbeats: at least four within the peer timeout.
     pub(crate) fn heartbeat(&self) -> Duration {
         HEARTBEAT.min(self.peer_timeout / 4)
     }
 
-    /// After so long without a frame a node is lost that has not started yet.
+    /// The silence after which a node that has not started yet is lost.
     pub(crate) fn silence_before_start(&self) -> Duration {
         self.peer_timeout * BEFORE_THE_START
     }
 
-    /// A store that has been there for so long is none of an attempt that is being ended:
-    /// the node that was lost was noticed, and the grace is over.
+    /// A store that has answered for this long does not belong to an attempt that is being
+    /// ended: by then a lost node was noticed, and the grace period is over.
     pub(crate) fn proof(&self) -> Duration {
         self.longest_silence() + self.grace + KILLED
     }
 
-    /// After so long without a frame a node is lost: the peer timeout, the age that
-    /// the last heartbeat may have had, and the time until the kernel tries again.
+    /// The silence after which a node is lost: the peer timeout, the possible age of the last
+    /// heartbeat, and the time until the next retransmission.
     pub(crate) fn longest_silence(&self) -> Duration {
         let again = if is_capped() { AGAIN } else { self.peer_timeout };
         self.peer_timeout + self.heartbeat() + again + ALLOWANCE
     }
 }
 
-/// When this side sends its next heartbeat; the first one at once.
+/// Schedule of this side's heartbeats; the first is due at once.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     every: Duration,
@@ -66,7 +65,7 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// At the pace of the time before the start.
+    /// With the interval of the time before the start.
     pub(crate) fn before_start() -> Heartbeat {
         Heartbeat::every(HEARTBEAT)
     }
@@ -79,8 +78,8 @@ impl Heartbeat {
         self.next = Instant::now();
     }
 
-    /// Waits until it is due; gives how late that is. While this process did not run it heard
-    /// nothing, which is no silence of its peers. Cancel-safe.
+    /// Waits until the next one is due, and gives how late that is. While this process did not
+    /// run it received nothing, which does not count as silence of its peers. Cancel-safe.
     pub(crate) async fn due(&mut self) -> Duration {
         sleep_until(self.next).await;
         let late = self.next.elapsed();
@@ -91,7 +90,7 @@ impl Heartbeat {
 
 /// To be called once for each connection between nodes.
 pub(crate) fn prepare(stream: &TcpStream) {
-    // Each makes the connection better and none is needed to speak at all.
+    // Each option improves the connection, and none is required.
     let _ = stream.set_nodelay(true);
     let _ = sys::cap_retransmission(stream, AGAIN);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, KERNEL);
@@ -117,7 +116,7 @@ mod tests {
         let silence = config.peer_timeout + config.heartbeat() + AGAIN;
         assert_eq!(silence, Duration::from_secs(19));
         let capped = silence + ALLOWANCE;
-        // Where the pause cannot be capped it may be as long as what went before.
+        // A pause that cannot be capped may be as long as the time before it.
         let doubled = capped - AGAIN + config.peer_timeout;
         let expected = if is_capped() { capped } else { doubled };
         assert_eq!(config.longest_silence(), expected);
@@ -132,8 +131,7 @@ mod tests {
         assert!(stream.nodelay().expect("an option"));
         let timeout = rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
         assert_eq!(timeout, KERNEL);
-        // Below what the kernel takes: the option is known and the value is not, or
-        // the option is not known.
+        // A value below the kernel's minimum: either the value or the option is rejected.
         let refused = sys::cap_retransmission(&stream, Duration::from_millis(1));
         let errno = refused.expect_err("1 ms is too short").raw_os_error();
         let unknown = errno == Some(rustix::io::Errno::NOPROTOOPT.raw_os_error());

@@ -1,13 +1,13 @@
-//! The second port: where node 0 refuses when another process holds the first.
+//! The second port, on which node 0 refuses if another process holds the first.
 //!
-//! A node 0 whose port is taken could tell no node, and its nodes would dial the
-//! holder until their deadline. It waits for them on a port that both sides derive
-//! from the first one. Only a refusal is ever said there.
+//! If its port is taken, node 0 cannot notify any node, and they would dial the holder until
+//! their deadline. So node 0 waits for them on a port that both sides derive from the first one.
+//! It sends only a refusal there.
 
-/// A distance that keeps both ports off the ephemeral ones wherever the first is.
+/// A distance that keeps the second port outside of the ephemeral range.
 const DISTANCE: u16 = 10_000;
 
-/// 10 000 below the first port, and above it where there is no room below.
+/// 10 000 below the first port, or above it if there is no room below.
 pub(crate) fn second_port(port: u16) -> u16 {
     if port >= 2 * DISTANCE { port - DISTANCE } else { port + DISTANCE }
 }

@@ -1,4 +1,4 @@
-//! What the conductor holds while the job runs: events in, its own news out.
+//! The conductor's handle to the other nodes while the job runs: receives events, sends reports.
 
 use std::time::Duration;
 
@@ -8,40 +8,40 @@ use tokio::time::timeout;
 
 use crate::muster::protocol::{Again, Cause};
 
-/// How long the last frames may take to leave.
+/// Time limit for sending the last frames.
 const LAST_FRAMES: Duration = Duration::from_secs(3);
 
-/// News of the other nodes.
+/// An event from the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A node failed: the ranks of this node must stop. The verdict follows.
+pub enum SessionEvent {
+    /// A node failed, so the ranks of this node must stop. The verdict follows.
     Stop,
-    /// The first failure of the job, and whether all begin anew.
+    /// The first failure of the job, and whether all nodes start again.
     Verdict { cause: Box<Cause>, again: Option<Again> },
     /// All ranks of all nodes ended well.
     AllDone,
 }
 
-/// The conductor's own news.
+/// A report of the conductor.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum SessionCommand {
     Failed(Box<Cause>),
     Done,
 }
 
-/// A connection to the verdict that all nodes share.
+/// The session of one attempt with the other nodes.
 #[derive(Debug)]
 pub struct Session {
-    events: mpsc::UnboundedReceiver<Event>,
-    commands: Option<mpsc::UnboundedSender<Command>>,
+    events: mpsc::UnboundedReceiver<SessionEvent>,
+    commands: Option<mpsc::UnboundedSender<SessionCommand>>,
     task: JoinHandle<()>,
 }
 
-/// The session task's ends.
+/// The ends of the channels in the session task.
 #[derive(Debug)]
 pub(crate) struct Ends {
-    pub(crate) events: mpsc::UnboundedSender<Event>,
-    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) events: mpsc::UnboundedSender<SessionEvent>,
+    pub(crate) commands: mpsc::UnboundedReceiver<SessionCommand>,
 }
 
 impl Session {
@@ -55,33 +55,33 @@ impl Session {
         Session { events, commands: Some(commands), task }
     }
 
-    /// The next event; never returns again after the last one. Cancel-safe.
-    pub async fn next_event(&mut self) -> Event {
+    /// The next event; after the last one it never returns. Cancel-safe.
+    pub async fn next_event(&mut self) -> SessionEvent {
         match self.events.recv().await {
             Some(event) => event,
             None => std::future::pending().await,
         }
     }
 
-    /// This node failed. May be said twice: at once, and with [`Cause::whole`] when
-    /// its last lines are in.
+    /// Reports a failure of this node. May be called twice: at once, and with [`Cause::whole`]
+    /// when its last lines are known.
     pub fn failed(&self, cause: Cause) {
-        self.tell(Command::Failed(Box::new(cause)));
+        self.tell(SessionCommand::Failed(Box::new(cause)));
     }
 
-    /// All ranks of this node ended well. Stops nobody.
+    /// Reports that all ranks of this node ended well. Stops no other node.
     pub fn done(&self) {
-        self.tell(Command::Done);
+        self.tell(SessionCommand::Done);
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: SessionCommand) {
         if let Some(commands) = &self.commands {
-            // A task that is gone has given its verdict.
+            // A task that has ended has given its verdict.
             let _ = commands.send(command);
         }
     }
 
-    /// Leaves, after the last frames were sent.
+    /// Closes the session, after the last frames were sent.
     pub async fn close(mut self) {
         self.commands = None;
         if timeout(LAST_FRAMES, &mut self.task).await.is_err() {

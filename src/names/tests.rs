@@ -1,4 +1,4 @@
-//! Against files below a folder and a DNS server of a few lines on loopback.
+//! Resolution with files below a folder and a small DNS server on loopback.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -28,8 +28,8 @@ fn end(after: Duration) -> Instant {
     Instant::now() + after
 }
 
-/// Answers A questions with what `zone` says of the n-th question for a name:
-/// an address, NXDOMAIN, or silence. Gives its port and the names it was asked.
+/// Answers A questions by `zone`, which takes the n-th question for a name: an address,
+/// NXDOMAIN, or silence. Gives its port and the names asked.
 enum Reply {
     Address(Ipv4Addr),
     NoSuchName,

@@ -1,8 +1,8 @@
-//! Dialing until somebody answers: resolve, connect to each address, pause, again, up to a
+//! Dials a peer until it answers: resolve, connect to each address, pause, repeat, up to a
 //! deadline.
 //!
-//! Owns the pauses and what counts as an attempt; who asks decides what a connection is worth
-//! and when the wait is over.
+//! Owns the pauses and the attempts; the caller judges a connection and decides when the wait is
+//! over.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,9 +19,9 @@ use crate::names::{self, LastResort};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// What one connection attempt may take; a dropped SYN is repeated after 1 s and 3 s.
+/// Timeout of one connection attempt; a dropped SYN is repeated after 1 s and 3 s.
 const CONNECT: Duration = Duration::from_secs(5);
-/// What one round of name resolution may take.
+/// Timeout of one round of name resolution.
 const RESOLVE: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -29,13 +29,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DialError {
-    /// The name has no address; what was asked, and what came back.
+    /// The name has no address; questions and answers.
     Name(Text),
-    /// Nothing answered, or the network says why.
+    /// No answer, or an error of the network.
     Unreachable(SocketAddr, Text),
     /// The host is up, but nothing listens.
     Refused(SocketAddr),
-    /// The connection was accepted and did not stay open.
+    /// The connection was accepted but did not stay open.
     Closed(SocketAddr, Text),
 }
 
@@ -43,7 +43,7 @@ impl DialError {
     fn of(peer: SocketAddr, error: &io::Error) -> DialError {
         match (error.kind(), error.raw_os_error()) {
             (io::ErrorKind::ConnectionRefused, _) => DialError::Refused(peer),
-            // Our own limit, not the kernel's.
+            // Our own timeout, not the kernel's.
             (io::ErrorKind::TimedOut, None) => DialError::Unreachable(
                 peer,
                 text!("no answer to the connection attempt", "连接请求没有应答"),
@@ -52,7 +52,7 @@ impl DialError {
         }
     }
 
-    /// The more it says of the cause, the higher; at most [`DialError::HIGHEST`].
+    /// Higher for an error that tells more about the cause; at most [`DialError::HIGHEST`].
     pub(crate) fn rank(&self) -> u8 {
         match self {
             DialError::Name(_) => 1,
@@ -78,7 +78,7 @@ impl DialError {
         }
     }
 
-    /// The refusal when the wait for `address:port` is over; `text` says what was waited for.
+    /// The refusal at the end of a wait for `address:port`; `text` names the peer.
     pub(crate) fn refusal(&self, address: &str, port: u16, text: Text) -> Refusal {
         let (id, hint) = match self {
             DialError::Name(_) => (
@@ -98,7 +98,7 @@ impl DialError {
             DialError::Unreachable(..) | DialError::Closed(..) => (
                 Id::MasterReach,
                 text!(
-                    "check that node 0 runs and that no firewall or NetworkPolicy closes port {port}; --master-addr and --master-port name another, --wait-timeout waits longer",
+                    "check that node 0 runs and that no firewall or NetworkPolicy blocks port {port}; --master-addr and --master-port name another, --wait-timeout waits longer",
                     "请检查节点 0 是否在运行，以及防火墙或 NetworkPolicy 是否放行端口 {port}；可用 --master-addr 和 --master-port 指定其他地址，--wait-timeout 可延长等待"
                 ),
             ),
@@ -107,7 +107,7 @@ impl DialError {
     }
 }
 
-/// Of two observations, which one explains a wait that came to nothing.
+/// An observation during a wait; decides which of two explains a timeout better.
 pub(crate) trait Observation: Clone {
     fn replaces(&self, best: &Self) -> bool;
 }
@@ -118,7 +118,7 @@ impl Observation for DialError {
     }
 }
 
-/// What was observed during a wait. Shared with whoever says how the wait goes.
+/// The observations of a wait. Shared with the code that prints the progress.
 #[derive(Debug)]
 pub(crate) struct Seen<O>(Mutex<Option<(O, O)>>);
 
@@ -136,18 +136,18 @@ impl<O: Observation> Seen<O> {
         *seen = Some((observation, best));
     }
 
-    /// The latest observation, and the one that says the most.
+    /// The latest observation, and the most telling one.
     pub(crate) fn get(&self) -> Option<(O, O)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Connects, with a deadline of its own. Small frames leave at once.
+/// Connects within `limit`. Sets TCP_NODELAY.
 pub(crate) async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let dialed = timeout(limit, TcpStream::connect(peer)).await;
     let stream = dialed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Without a listener a connection from a port to itself can succeed (simultaneous open),
-    // when the kernel picks the peer's port for our side.
+    // Without a listener a connection from a port to itself can succeed (simultaneous open), if
+    // the kernel picks the peer's port for our end.
     if stream.local_addr()? == peer {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -155,15 +155,15 @@ pub(crate) async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<Tcp
     Ok(stream)
 }
 
-/// Somewhere between nothing and `most`.
+/// A random duration up to `most`.
 pub(crate) fn jitter(most: Duration) -> Duration {
     let mut random = [0u8; 4];
-    // Without randomness all wait alike, which is only slower.
+    // Without randomness all wait equally long, which is only slower.
     let _ = crate::random::fill(&mut random);
     most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
 }
 
-/// Where to, and until when.
+/// The peer, and the deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) host: &'a Host,
@@ -174,13 +174,13 @@ pub(crate) struct Target<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// One wait: rounds of all addresses with growing pauses between them.
+/// One wait: rounds over all addresses with growing pauses.
 pub(crate) struct Dialer<'a> {
     target: Target<'a>,
-    /// Before the next round; none before the first.
+    /// Pause before the next round; none before the first.
     pause: Option<Duration>,
     round: VecDeque<IpAddr>,
-    /// What the name last resolved to.
+    /// The addresses from the last resolution.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) lookups: u32,
     pub(crate) connections: u32,
@@ -208,7 +208,7 @@ impl Dialer<'_> {
     pub(crate) async fn next(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
         let dialed = self.attempt().await?;
         if dialed.is_err() {
-            // What our own deadline cut short must not hide the attempt before it.
+            // An attempt that our own deadline cut short must not hide the error before it.
             if self.has_failed && self.left().is_zero() {
                 return None;
             }
@@ -226,7 +226,7 @@ impl Dialer<'_> {
                 Err(error) => return Some(Err(DialError::Name(error.text()))),
                 Ok(addresses) => {
                     if self.addresses.is_empty() {
-                        // The name is there: from now on the peer may answer at any moment.
+                        // The name resolves now, so the peer may answer soon.
                         self.pause = Some(FIRST_PAUSE);
                     }
                     self.round = addresses.iter().copied().collect();
@@ -240,7 +240,7 @@ impl Dialer<'_> {
         Some(connected.map(|stream| (stream, peer)).map_err(|error| DialError::of(peer, &error)))
     }
 
-    /// None: the next round would begin after the deadline.
+    /// None if the next round would begin after the deadline.
     async fn wait_for_round(&mut self) -> Option<()> {
         let Some(pause) = self.pause else {
             self.pause = Some(FIRST_PAUSE);
@@ -257,7 +257,7 @@ impl Dialer<'_> {
 mod tests {
     use super::*;
 
-    /// Node 0 sees a herd as a trickle: in no part of the time much more than its share.
+    /// Many nodes spread their dials: no part of the time gets much more than its share.
     #[test]
     fn a_herd_spreads_over_its_time_and_no_longer() {
         const NODES: usize = 10_000;
@@ -269,7 +269,7 @@ mod tests {
             assert!(at <= most, "{at:?}");
             dials[usize::try_from(at.as_millis()).expect("short") * PARTS / 1000] += 1;
         }
-        // Twelve standard deviations: chance does not fail this, a lump does.
+        // Twelve standard deviations, so only a real concentration fails this.
         let (share, slack) = (NODES / PARTS, 260);
         for part in &dials[..PARTS] {
             assert!(part.abs_diff(share) < slack, "{dials:?}");

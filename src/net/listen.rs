@@ -1,15 +1,15 @@
-//! One listener for both families of addresses.
+//! A listener for IPv4 and IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
-/// Listens on all addresses, as torch's store does: IPv6 with IPv4, where there is IPv6, and
-/// with SO_REUSEADDR. Non-blocking. The kernel cuts the queue to net.core.somaxconn.
+/// Listens on all addresses, as torch's store does: IPv6 with IPv4 if there is IPv6, with
+/// SO_REUSEADDR. Non-blocking. The kernel limits the queue to net.core.somaxconn.
 ///
 /// # Errors
-/// When the port is taken, or this user may not bind it.
+/// If the port is taken, or this user may not bind it.
 pub(crate) fn on_all_addresses(port: u16) -> Result<TcpListener> {
     let open = |family, address: IpAddr| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -19,7 +19,7 @@ pub(crate) fn on_all_addresses(port: u16) -> Result<TcpListener> {
             sockopt::set_ipv6_v6only(&socket, false)?;
         }
         bind(&socket, &SocketAddr::new(address, port))?;
-        // Under SO_REUSEADDR only listen tells two sockets that both bound.
+        // With SO_REUSEADDR two sockets can bind; only listen fails.
         listen(&socket, i32::from(u16::MAX))?;
         Ok(TcpListener::from(socket))
     };

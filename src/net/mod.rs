@@ -1,8 +1,7 @@
-//! TCP to and from other nodes: a name is resolved and dialed until something answers, and a
-//! port is listened on for IPv4 and IPv6.
+//! TCP between nodes: dialing a name until the peer answers, and listening for IPv4 and IPv6.
 //!
-//! Takes addresses, ports and deadlines; gives connections and listeners, and of what failed
-//! a [`DialError`]. Knows no protocol, never decides what a connection means.
+//! Takes addresses, ports and deadlines; gives connections and listeners, or a [`DialError`].
+//! Knows no protocol.
 
 mod dial;
 mod listen;

@@ -1,8 +1,8 @@
-//! Error counters of the HCAs that a job uses, before it and after it.
+//! Error counters of the job's HCAs, before and after the job.
 //!
-//! Takes the [`Host`] and `device:port` names; gives numbers, and what they grew by.
-//! A counter that cannot be read is not asked for again: firmware-owned functions
-//! answer with EINVAL and a line in the kernel's log each time.
+//! Takes the [`Host`] and `device:port` names; gives the counters, and by how much they grew. A
+//! counter that cannot be read is not read again: firmware-owned functions answer with EINVAL
+//! and a line in the kernel's log each time.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::host::Host;
 
-/// Those whose growth says something about a link, a cable or a congested fabric.
+/// Counters whose growth indicates a problem of a link, a cable or a congested fabric.
 const COUNTERS: &[&str] = &[
     "counters/link_downed",
     "counters/link_error_recovery",
@@ -28,9 +28,9 @@ const COUNTERS: &[&str] = &[
     "hw_counters/roce_slow_restart",
 ];
 
-/// What each file said.
+/// The value of each file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counters(BTreeMap<(String, &'static str), u64>);
+pub(crate) struct Counters(BTreeMap<(String, &'static str), u64>);
 
 /// A counter that grew while the job ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,14 +43,14 @@ pub struct Growth {
 }
 
 /// The counters of `ports` (`mlx5_0:1`).
-pub fn counters(host: &Host, ports: &[String]) -> Counters {
+pub(crate) fn counters(host: &Host, ports: &[String]) -> Counters {
     let all = ports.iter().flat_map(|port| COUNTERS.iter().map(move |file| (port.clone(), *file)));
     Counters(all.filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?))).collect())
 }
 
-/// What grew since, the most first. One that was reset (a driver that was loaded again)
-/// has grown by what it shows.
-pub fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
+/// The growth since then, largest first. A counter that was reset (by reloading the driver) has
+/// grown by its current value.
+pub(crate) fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
     let mut grown: Vec<Growth> = before
         .0
         .iter()

@@ -1,6 +1,6 @@
-//! Which libcuda a rank will load, and whether HCAs may read GPU memory.
+//! Finds the libcuda that a rank will load, and whether HCAs can read GPU memory (GPUDirect).
 //!
-//! Takes the [`Host`]; reads files alone and loads nothing.
+//! Takes the [`Host`]; only reads files and loads nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use crate::host::Host;
 
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The libcuda of CUDA's forward compatibility, where the loader finds it before the
-/// driver's own: in the first folder of LD_LIBRARY_PATH that has one, or in a folder
-/// of /etc/ld.so.conf.d. The package puts it below `/usr/local/cuda-X.Y/compat`.
-pub fn compat(host: &Host) -> Option<Compat> {
+/// The libcuda of CUDA's forward compatibility, if the loader finds it before the driver's own:
+/// in the first folder of LD_LIBRARY_PATH that has one, or in a folder of /etc/ld.so.conf.d. The
+/// package installs it below `/usr/local/cuda-X.Y/compat`.
+pub(crate) fn compat(host: &Host) -> Option<Compat> {
     let path = host.variable("LD_LIBRARY_PATH").unwrap_or_default();
     let first = path
         .split(':')
@@ -32,7 +32,7 @@ pub fn compat(host: &Host) -> Option<Compat> {
     })
 }
 
-/// None where the folder is not one of a compat package.
+/// None if the folder does not belong to a compat package.
 fn found(host: &Host, folder: &Path, by: String) -> Option<Compat> {
     let real: PathBuf = host.real_path(folder.join(LIBRARY))?;
     let of_package = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with("compat"));
@@ -42,8 +42,8 @@ fn found(host: &Host, folder: &Path, by: String) -> Option<Compat> {
     in_package.then(|| Compat { folder: folder.to_owned(), by, driver: driver.map(str::to_owned) })
 }
 
-/// Where NCCL looks for the module that lets an HCA read GPU memory
-/// (nccl src/transport/net_ib/gdr.cc), and the older one of Mellanox.
+/// Paths at which NCCL looks for the module that lets an HCA read GPU memory (nccl
+/// src/transport/net_ib/gdr.cc), and the older one of Mellanox.
 const MODULES: &[&str] = &[
     "/sys/module/nvidia_peermem",
     "/sys/module/nv_peer_mem",
@@ -54,8 +54,8 @@ const MODULES: &[&str] = &[
 /// dma-buf needs the open kernel modules and Linux 5.12.
 const DMA_BUF: (u32, u32) = (5, 12);
 
-/// `nvidia_peermem`, or `dma-buf` where the driver can do without a module.
-pub fn gpudirect(host: &Host) -> Option<String> {
+/// `nvidia_peermem`, or `dma-buf` if the driver needs no module.
+pub(crate) fn gpudirect(host: &Host) -> Option<String> {
     if let Some(module) = MODULES.iter().find(|module| host.exists(module)) {
         return Some(module.rsplit('/').next()?.to_owned());
     }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-mod state;
+mod host;
 
-pub use state::{
-    Clock, Compat, DeafShell, Folder, Hami, Late, Leftover, NamedFile, NodeState, Script,
-    UsedFolder,
+pub(crate) use host::{
+    ClockState, Compat, Folder, Hami, HostFacts, Leftover, NamedFile, NonForwardingInit, Script,
+    TimedOut, UsedFolder,
 };
 
 use super::gpu::{FabricState, RecoveryAction};
@@ -20,7 +20,7 @@ use crate::probe::Health;
 use crate::text;
 use crate::verdict::Warning;
 
-/// All that was seen on one node.
+/// Everything that was read on one node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     pub hostname: String,
@@ -32,41 +32,41 @@ pub struct Facts {
     pub python: PythonFacts,
     /// Heads read from the checkpoint's config.json, with the file.
     pub checkpoint_heads: Option<(u32, PathBuf)>,
-    /// Variables of the container that bear on the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
+    /// Variables of the container that affect the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
     pub environment: BTreeMap<String, String>,
     #[serde(default)]
-    pub state: NodeState,
+    pub state: HostFacts,
 }
 
-/// What the platform says about the job. Which claim wins is decided in `plan`.
+/// The claims of the platform about the job. `plan` decides which wins.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Contract {
     /// Id of the contract with the most specific evidence (`kubeflow-pytorchjob`); `none` without any.
     pub platform: String,
     /// A living ancestor that is torchrun: pid and command line.
     pub inside_torchrun: Option<(i32, String)>,
-    /// LOCAL_RANK and the like that are set without a torchrun above us.
+    /// LOCAL_RANK and the like that are set although no torchrun is our ancestor.
     pub stale_rank_variables: Vec<String>,
     /// PET_* variables, which never reach the engine.
     pub pet_variables: Vec<String>,
-    /// What to know about this platform.
+    /// Warnings about this platform.
     pub warnings: Vec<Warning>,
     /// Every claim of every contract whose variables are present, strongest first.
     #[serde(default)]
     pub evidence: Vec<Evidence>,
-    /// The master port that this platform means when it gives none.
+    /// The platform's default master port.
     #[serde(default)]
     pub default_port: Option<u16>,
-    /// What to do on this platform where its evidence is half-given.
+    /// What to do on this platform if a part of the evidence is missing.
     #[serde(default)]
     pub advice: Option<Text>,
-    /// Names and addresses by which this node knows itself.
+    /// The node's own names and addresses.
     #[serde(default)]
     pub own_names: Vec<String>,
 }
 
 impl Contract {
-    /// The strongest claim of a field that says something, else the strongest that is blank.
+    /// The strongest claim of a field that is not blank, else the strongest blank one.
     pub fn first(&self, field: Field) -> Option<&Claim> {
         let of_field = || self.evidence.iter().filter(|found| found.field == field);
         let spoken = of_field().find(|found| !found.claim.is_blank());
@@ -81,7 +81,7 @@ pub struct Claim {
     pub value: String,
 }
 
-/// A claim, what it is about, how it is read, and how much it weighs.
+/// A claim with its field, its reading and its strength.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Contract id.
@@ -94,7 +94,7 @@ pub struct Evidence {
     pub strength: Strength,
 }
 
-/// What a variable of a contract is about.
+/// The field that a variable of a contract gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Field {
@@ -106,24 +106,25 @@ pub enum Field {
     Rank,
     MasterAddr,
     MasterPort,
-    /// Processes per node that somebody asked for.
+    /// Processes per node that the user requested.
     Nproc,
-    /// Processes per node that the platform sets by itself: what the node has, not a wish.
+    /// Processes per node that the platform sets by itself: the capacity of the node, not a
+    /// request.
     Offered,
     GpuCount,
     RdzvEndpoint,
     RdzvBackend,
-    /// torchrun's `--standalone`; set means yes, whatever the value.
+    /// torchrun's `--standalone`; any value means yes.
     Standalone,
-    /// How often the platform starts its command on this node.
+    /// Number of tasks on this node.
     TasksPerNode,
-    /// How often it starts its command in all.
+    /// Number of tasks of the job.
     Tasks,
-    /// Which of all these this one is.
+    /// Number of this task in the job.
     TaskRank,
-    /// Which of those of this node this one is.
+    /// Number of this task on its node.
     TaskLocal,
-    /// CPUs that the platform gives to this task, whether or not it binds to them.
+    /// CPUs of this task, whether or not the platform binds it to them.
     Cpus,
     JobId,
 }
@@ -140,7 +141,7 @@ pub enum Reading {
     FirstOfList,
     /// Position of the value in the list beside it.
     PositionInList,
-    /// An index in which the one beside it is the main node, hence rank 0.
+    /// An index; the one beside it is the index of the main node, which has rank 0.
     MainFirst,
     /// `host` of `host:port`.
     HostPart,
@@ -148,47 +149,47 @@ pub enum Reading {
     PortPart,
     /// First host of a Slurm node list, `node[01-04,07]`.
     HostlistFirst,
-    /// Place of the name in the Slurm node list beside it.
+    /// Position of the name in the Slurm node list beside it.
     PositionInHostlist,
-    /// Counts or numbers processes: nodes only where the launcher starts one on each.
+    /// Counts or numbers processes; they are nodes only if the launcher starts one on each.
     Processes,
-    /// A number of processes; the one beside it is how many of them a node has.
+    /// A number of processes; the one beside it is the number per node.
     PerNode,
     /// A number to which the one beside it is added.
     Sum,
-    /// An index of a process on its node, which proves as many processes before it.
+    /// An index of a process on its node, which proves that as many processes precede it.
     LocalIndex,
-    /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`:
-    /// the number of its tasks, the place of this one, or the first one's host or port.
+    /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`: the
+    /// number of its tasks, the position of this one, or the first one's host or port.
     Cluster,
     /// Slurm's numbers of tasks by node, `8(x2),4`; the one beside it is this node's index.
     TaskList,
-    /// A number of one task, where several are started on a node.
+    /// A number that applies to one of several tasks of a node.
     PerTask,
-    /// No port: one that both sides derive from the job's id, and the step beside it.
+    /// Not a port but a job id, from which all nodes derive a port, with the step beside it.
     PortOfJob,
-    /// Being set says that this node is the main node, which the platform gives no address of its own.
+    /// Set only on the main node, to which the platform does not give its own address.
     Loopback,
 }
 
-/// How much a claim weighs against the others.
+/// Strength of a claim against others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strength {
-    /// Only fills a gap of a job that has several nodes anyway.
+    /// Only fills a gap in a job that is known to have several nodes.
     Hint,
     /// WORLD_SIZE, RANK, MASTER_ADDR, MASTER_PORT.
     Generic,
-    /// Names that many tools use, by which no platform is proven.
+    /// Names that many tools use, so they prove no platform.
     Conventional,
-    /// Names that one platform alone uses.
+    /// Names that only one platform uses.
     Specific,
-    /// A launcher that started this very process; what stands around it counts other things.
+    /// The launcher that started this process; outer platforms count other things.
     Launcher,
 }
 
 impl Claim {
-    /// Whether the variable says nothing: empty, or a null that a template left behind.
+    /// Whether the value is empty, or a null left behind by a template.
     pub fn is_blank(&self) -> bool {
         let value = self.value.trim();
         value.is_empty()
@@ -207,24 +208,25 @@ impl std::fmt::Display for Claim {
 pub struct GpuFacts {
     /// Every GPU that this container can use, in NVML (PCI) order, before CUDA_VISIBLE_DEVICES.
     pub gpus: Vec<Gpu>,
-    /// What CUDA_VISIBLE_DEVICES leaves, in its order.
+    /// The GPUs in CUDA_VISIBLE_DEVICES, in its order.
     pub visible: Vec<VisibleGpu>,
     /// Value of CUDA_VISIBLE_DEVICES, when set.
     pub cuda_visible_devices: Option<String>,
-    /// An element of it that torch cannot read, or reads otherwise than CUDA.
+    /// An element of it that torch cannot parse, or parses differently from CUDA.
     #[serde(default)]
     pub unreadable_device: Option<String>,
-    /// Minors N of /dev/nvidiaN that are here and that NVML does not count.
+    /// Minors N of existing /dev/nvidiaN that NVML does not count.
     #[serde(default)]
     pub uncounted: Vec<u32>,
     pub source: GpuSource,
-    /// Each source that was tried before, and what it said.
+    /// Each source that was tried before, and its answer.
     pub attempts: Vec<(GpuSource, Text)>,
-    /// Why GPUs count as asked for (`GPU_COUNT=8`, `/dev/nvidiactl`); empty when nothing says so.
+    /// Evidence that this node should have GPUs (`GPU_COUNT=8`, `/dev/nvidiactl`); empty without
+    /// any.
     pub requested_by: Vec<String>,
     /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
     pub faults: Vec<Warning>,
-    /// NVSwitch fabrics that CUDA would answer with error 802.
+    /// NVSwitch fabric states with which CUDA fails with error 802.
     #[serde(default)]
     pub fabric_faults: Vec<Warning>,
     pub driver_version: Option<String>,
@@ -241,7 +243,7 @@ pub enum GpuSource {
     /// `/proc/driver/nvidia/gpus`.
     ProcDriver,
     NvidiaSmi,
-    /// Nobody has seen them: `plan --assume`.
+    /// Assumed, not found: `plan --assume`.
     Assumed,
     #[default]
     None,
@@ -262,18 +264,18 @@ pub struct Gpu {
     /// Bytes, without the driver's reserve.
     pub memory_used: Option<u64>,
     pub mig: bool,
-    /// None: unknown (sysfs says -1 or nothing).
+    /// None: unknown (-1 in sysfs, or no entry).
     pub numa_node: Option<u32>,
-    /// What the driver asks for. None where it has no such call.
+    /// The recovery action that the driver requests. None if the driver lacks the call.
     #[serde(default)]
     pub recovery_action: Option<RecoveryAction>,
-    /// The NVSwitch fabric behind it. None where the driver has no such call.
+    /// State of the GPU's NVSwitch fabric. None if the driver lacks the call.
     #[serde(default)]
     pub fabric: Option<FabricState>,
-    /// Two bits each, as [`crate::probe::NvmlGpu::fabric_health`] has them.
+    /// Two bits each, as in [`crate::probe::NvmlGpu::fabric_health`].
     #[serde(default)]
     pub fabric_health: Option<u32>,
-    /// As NVML tells it; without NVML, the PCI link as sysfs has it.
+    /// From NVML; without NVML only the PCI link, from sysfs.
     #[serde(default)]
     pub health: Health,
     /// The PCI host bridge (`pci0000:17`) and every bridge between it and the GPU.
@@ -285,28 +287,28 @@ pub struct Gpu {
 pub struct VisibleGpu {
     /// Position in [`GpuFacts::gpus`].
     pub gpu: usize,
-    /// What the user wrote for it in CUDA_VISIBLE_DEVICES, or its index.
+    /// Its element in CUDA_VISIBLE_DEVICES, or its index.
     pub token: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct NetworkFacts {
     pub interfaces: Vec<Interface>,
-    /// The master as this node sees it; None on a single node or when no address is known.
+    /// The route to the master; None on a single node or if no address is known.
     pub master: Option<MasterRoute>,
     /// Interface of the default route, IPv4 first.
     pub default_interface: Option<String>,
     /// Interfaces below it: members of a bond or bridge, the device of a VLAN.
     #[serde(default)]
     pub default_lower: Vec<String>,
-    /// Addresses that our own host name has.
+    /// Addresses of our own host name.
     pub hostname_addresses: Vec<IpAddr>,
-    /// NCCL settings that exist before us: environment, then NCCL_CONF_FILE, ~/.nccl.conf, /etc/nccl.conf.
+    /// NCCL settings that already exist: environment, then NCCL_CONF_FILE, ~/.nccl.conf, /etc/nccl.conf.
     pub nccl: Vec<NcclSetting>,
 }
 
 impl NetworkFacts {
-    /// Names and addresses by which this node knows itself, the master's if it is this node.
+    /// The node's own names and addresses, including the master's if it is this node.
     pub fn own_names(&self, hostname: &str) -> Vec<String> {
         let addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
         let addresses = addresses.chain(&self.hostname_addresses).map(ToString::to_string);
@@ -325,7 +327,7 @@ pub struct Interface {
     /// Bytes (/sys/class/net/NAME/mtu).
     #[serde(default)]
     pub mtu: Option<u32>,
-    /// Mb/s as the driver says; none of a wireless or a virtual one, and 10000 of every veth.
+    /// Mb/s from the driver; None for wireless and virtual interfaces, and 10000 for every veth.
     #[serde(default)]
     pub megabits: Option<u32>,
 }
@@ -334,11 +336,11 @@ pub struct Interface {
 pub struct MasterRoute {
     pub host: String,
     pub addresses: Vec<IpAddr>,
-    /// The address is one of this node's own.
+    /// The address belongs to this node.
     pub local: bool,
     /// Interface of the kernel's route to it.
     pub interface: Option<String>,
-    /// Why there is no address or no route.
+    /// Why there is no address or route.
     pub error: Option<String>,
 }
 
@@ -360,19 +362,19 @@ pub struct Hca {
     /// The uverbs node can be opened read-write by us.
     pub openable: bool,
     pub ports: Vec<HcaPort>,
-    /// A virtual function's physical one, by PCI address.
+    /// PCI address of the physical function, for a virtual function.
     #[serde(default)]
     pub physical: Option<String>,
     /// Its network interfaces in this network namespace.
     #[serde(default)]
     pub netdevs: Vec<String>,
-    /// It is a bond of two ports (`mlx5_bond_0`), or an interface of it is in one.
+    /// It is a bond of two ports (`mlx5_bond_0`), or one of its interfaces is in a bond.
     #[serde(default)]
     pub bond: bool,
     /// RoCE: every v2 GID that is ours is an IPv6 address.
     #[serde(default)]
     pub ipv6_only: bool,
-    /// As [`Gpu::bridges`].
+    /// As in [`Gpu::bridges`].
     #[serde(default)]
     pub bridges: Vec<String>,
 }
@@ -397,7 +399,7 @@ pub struct Limits {
     /// Hard limit of locked memory in bytes; None is unlimited.
     pub memlock: Option<u64>,
     pub nofile_hard: u64,
-    /// CPUs that this container may use: the least of affinity and cgroup quota.
+    /// CPUs that this container may use: the smaller of affinity and cgroup quota.
     pub cpus: u32,
     /// cgroup memory limit in bytes; None is unlimited.
     pub memory_limit: Option<u64>,
@@ -415,7 +417,7 @@ pub struct Limits {
     /// MemTotal in bytes.
     #[serde(default)]
     pub memory_total: Option<u64>,
-    /// The soft limit of the stack is lifted.
+    /// The soft limit of the stack is unlimited.
     #[serde(default)]
     pub stack_unlimited: bool,
     /// Soft limit of this user's processes and threads; None is unlimited, or lifted by a capability.
@@ -443,20 +445,20 @@ pub struct PythonFacts {
     pub interpreter: Option<PathBuf>,
     /// How it was found (`--python`, `conda environment tiny-vae`, `PATH`).
     pub found_by: String,
-    /// Why there is none, what was looked at.
+    /// Why there is none, and which places were searched.
     pub problem: Option<Text>,
     /// `3.11`
     pub version: Option<String>,
     pub torch: Option<Torch>,
     /// Variables that activating the environment sets (PATH, CONDA_PREFIX, VIRTUAL_ENV).
     pub activation: BTreeMap<String, String>,
-    /// Modules of the engine that the interpreter itself says it does not have.
+    /// Modules of the engine that the interpreter reported as missing.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Where there are some: interpreters whose files have them all.
+    /// If modules are missing: other interpreters whose files have them all.
     #[serde(default)]
     pub elsewhere: Vec<PathBuf>,
-    /// What accelerate will read, where it is the engine.
+    /// The configuration that accelerate will read, if it is the engine.
     #[serde(default)]
     pub accelerate: Option<AccelerateConfig>,
 }
@@ -465,7 +467,7 @@ pub struct PythonFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccelerateConfig {
     pub path: PathBuf,
-    /// The engine's arguments name it; else it is accelerate's default.
+    /// The engine's arguments name it; otherwise it is accelerate's default.
     pub given: bool,
     /// `NO`, `MULTI_GPU`, `FSDP`, `DEEPSPEED`…
     pub distributed_type: Option<String>,
@@ -480,13 +482,13 @@ impl AccelerateConfig {
             .map_or_else(|| "(none)".to_owned(), |mode| format!("'{mode}'"))
     }
 
-    /// In these modes `accelerate launch` starts one process, whatever --num_processes says
-    /// (its `simple_launcher`).
+    /// Whether `accelerate launch` starts one process in this mode, regardless of
+    /// --num_processes (its `simple_launcher`).
     pub fn starts_one_process(&self) -> bool {
         matches!(self.distributed_type.as_deref(), Some("NO" | "MULTI_CPU"))
     }
 
-    /// What helps where it starts one process.
+    /// The hint if it starts one process.
     pub fn cure(&self) -> Text {
         let (path, mode) = (self.path.display(), self.mode());
         text!(
@@ -502,7 +504,7 @@ pub struct Torch {
     pub version: String,
     /// `13.0`; None in a CPU build.
     pub cuda: Option<String>,
-    /// `2.26.2`, of the package beside a CUDA build; None where NCCL is compiled in.
+    /// `2.26.2`, of the package that a CUDA build depends on; None if NCCL is compiled in.
     #[serde(default)]
     pub nccl: Option<String>,
     pub path: PathBuf,

@@ -1,8 +1,9 @@
-//! Which GPUs this container can use, who says so, and what is wrong with them.
+//! Finds the GPUs that this container can use, and their faults.
 //!
-//! Takes the [`Host`] and how the probe may be run; gives [`GpuFacts`] with the
-//! source that counted and every source that was tried before it. NVML is asked
-//! in the probe's process. Must never touch a device of a driver that hangs.
+//! Takes the [`Host`] and how the probe may be run; gives [`GpuFacts`] with the source that
+//! counted them and every source that was tried before. NVML runs in the probe's process. Must
+//! never open a device of a driver that hangs. Which GPUs a job uses or excludes is decided in
+//! `src/plan/devices/choose.rs`.
 
 mod assumed;
 mod fallback;
@@ -13,8 +14,9 @@ mod visible;
 
 use std::time::Duration;
 
-pub use label::label;
-pub use state::{ComputeMode, FabricState, RecoveryAction};
+pub(crate) use label::label;
+pub use state::FabricState;
+pub(crate) use state::{ComputeMode, RecoveryAction};
 pub use visible::visible;
 
 use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
@@ -24,37 +26,37 @@ use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
 use crate::settings::ProbeMode;
 use crate::text;
 
-pub use assumed::assumed;
+pub(crate) use assumed::assumed;
 
 /// Names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
 
-/// Where a capture keeps what NVML said.
+/// The file of a capture with NVML's answer.
 const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
 
-/// How long the driver may take. Without persistence mode the first call
-/// initialises every GPU anew, several seconds for eight of them; past this it hangs.
-pub const DRIVER_PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the driver. Without persistence mode the first call initialises every GPU,
+/// which takes several seconds for eight; after this limit the driver counts as hung.
+pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the calls may take that tell of health and use, and without which
-/// GPUs are known all the same.
-const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the calls about health and use. Without their answers the GPUs are known
+/// anyway.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The GPUs of this node, waiting at most [`DRIVER_PATIENCE`] for the driver.
+/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver.
 /// Blocks the calling thread.
 pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
-    gpus_within(host, mode, DRIVER_PATIENCE)
+    gpus_within(host, mode, DRIVER_TIMEOUT)
 }
 
 /// [`gpus`] with another deadline for the driver.
-pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts {
+pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
     let mut facts = GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
         requested_by: requested_by(host),
         driver_version: faults::kernel_driver_version(host),
         ..GpuFacts::default()
     };
-    find(host, mode, patience, &mut facts);
+    find(host, mode, timeout, &mut facts);
     for gpu in &mut facts.gpus {
         gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
         gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
@@ -64,7 +66,7 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     }
     let chosen = facts.cuda_visible_devices.as_deref();
     facts.visible = visible(chosen, &facts.gpus);
-    // A GPU that the job does not see may be in any state.
+    // The state of a GPU that the job does not see is irrelevant.
     let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
     let faults: Vec<_> = used.flat_map(faults::of_use).collect();
     facts.faults.extend(faults);
@@ -72,9 +74,8 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, patience: Duration) -> GpuFacts
     facts
 }
 
-/// What is known when even the fallbacks did not come back: that there is a
-/// driver, and that it hangs.
-pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
+/// The facts if even the fallbacks did not return: there is a driver, and it hangs.
+pub(crate) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
@@ -84,10 +85,9 @@ pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     }
 }
 
-/// What shares these GPUs among programs, so that memory in use says nothing of
-/// a leftover: an account of HAMi's own, a MIG instance's parent, other clients
-/// of an MPS server.
-pub fn shared_by(facts: &Facts) -> Option<&'static str> {
+/// What shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's
+/// own accounting, the parent of a MIG instance, other clients of an MPS server.
+pub(crate) fn shared_by(facts: &Facts) -> Option<&'static str> {
     let gpus = &facts.gpus;
     let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
     let mps = facts.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
@@ -99,23 +99,24 @@ pub fn shared_by(facts: &Facts) -> Option<&'static str> {
     }
 }
 
-/// Reads, without touching a device, what counts GPUs where NVML cannot be asked.
+/// Reads the sources that count GPUs without NVML, without opening a device.
 pub(super) fn read_fallbacks(host: &Host) {
     fallback::minors(host);
     let _ = fallback::proc_driver(host);
 }
 
-fn find(host: &Host, mode: ProbeMode, patience: Duration, facts: &mut GpuFacts) {
+fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     let mut hung = false;
-    match nvml(host, mode, patience) {
+    match nvml(host, mode, timeout) {
         Some(Ok(answer)) => {
             if take_nvml(host, answer, facts) {
                 return;
             }
         }
-        None => facts
-            .attempts
-            .push((GpuSource::Nvml, text!("not asked for a copied root", "对拷贝的根目录不询问"))),
+        None => facts.attempts.push((
+            GpuSource::Nvml,
+            text!("not queried for a copied root", "对拷贝的根目录不查询"),
+        )),
         Some(Err(error)) => {
             hung = matches!(error, ProbeError::TimedOut { .. });
             facts.faults.extend(faults::of_probe(&error));
@@ -123,10 +124,10 @@ fn find(host: &Host, mode: ProbeMode, patience: Duration, facts: &mut GpuFacts) 
         }
     }
     let smi_first = mode == ProbeMode::NvidiaSmi;
-    if smi_first && take_nvidia_smi(host, mode, patience, hung, facts) {
+    if smi_first && take_nvidia_smi(host, mode, timeout, hung, facts) {
         return;
     }
-    // Opening a device of a hung driver can hang us.
+    // Opening a device of a hung driver can hang this process.
     let nodes = if hung {
         Err(text!("not opened, because the driver hangs", "驱动无响应，未打开"))
     } else {
@@ -135,14 +136,15 @@ fn find(host: &Host, mode: ProbeMode, patience: Duration, facts: &mut GpuFacts) 
     if take(GpuSource::DeviceNodes, nodes, facts) {
         return;
     }
-    // Nodes that exist and do not open are someone else's; /proc lists them all the same.
+    // Device nodes that exist but do not open belong to another container; /proc lists them
+    // anyway.
     if (hung || fallback::minors(host).is_empty())
         && take(GpuSource::ProcDriver, fallback::proc_driver(host), facts)
     {
         return;
     }
     if !smi_first {
-        take_nvidia_smi(host, mode, patience, hung, facts);
+        take_nvidia_smi(host, mode, timeout, hung, facts);
     }
 }
 
@@ -163,7 +165,7 @@ fn take(source: GpuSource, found: Result<Vec<Gpu>, Text>, facts: &mut GpuFacts) 
 fn take_nvidia_smi(
     host: &Host,
     mode: ProbeMode,
-    patience: Duration,
+    timeout: Duration,
     hung: bool,
     facts: &mut GpuFacts,
 ) -> bool {
@@ -172,7 +174,7 @@ fn take_nvidia_smi(
     } else if hung {
         Err(text!("not run, because the driver hangs", "驱动无响应，未运行"))
     } else if host.is_live() {
-        fallback::nvidia_smi(host, patience).map_err(|failure| {
+        fallback::nvidia_smi(host, timeout).map_err(|failure| {
             facts.faults.extend(faults::of_nvidia_smi(host, &failure));
             failure.text()
         })
@@ -186,15 +188,11 @@ fn take_nvidia_smi(
     take(GpuSource::NvidiaSmi, gpus, facts)
 }
 
-/// NVML's answer. None for a node that is read from copied files: it has no
-/// driver to ask, unless a library is named for it.
-fn nvml(
-    host: &Host,
-    mode: ProbeMode,
-    patience: Duration,
-) -> Option<Result<NvmlAnswer, ProbeError>> {
+/// NVML's answer. None for a replayed node, which has no driver, unless a library is named for
+/// it.
+fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAnswer, ProbeError>> {
     let library = host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty());
-    let health = HEALTH_PATIENCE.min(patience / 2).as_millis().to_string();
+    let health = HEALTH_TIMEOUT.min(timeout / 2).as_millis().to_string();
     let args = match &library {
         Some(library) => vec!["nvml", &health, library.as_str()],
         None if host.is_live() => vec!["nvml", &health],
@@ -203,7 +201,7 @@ fn nvml(
             return serde_json::from_str(&kept).ok().map(Ok);
         }
     };
-    Some(probe::run(mode, &args, patience).and_then(|answer| match answer {
+    Some(probe::run(mode, &args, timeout).and_then(|answer| match answer {
         Answer::Nvml(answer) => {
             host.note(NVML_ANSWER, || serde_json::to_vec(&answer).unwrap_or_default());
             Ok(answer)
@@ -214,10 +212,10 @@ fn nvml(
     }))
 }
 
-/// Whether NVML's answer counts the GPUs; if not, why not is among the attempts.
+/// Whether NVML's answer counts the GPUs. If not, the reason is added to the attempts.
 fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     if answer.library.is_none() {
-        // The loader's words start with the name that it was given.
+        // The loader's message starts with the name of the library.
         let quote = |(name, why): &(String, String)| {
             if why.starts_with(name.as_str()) { why.clone() } else { format!("{name}: {why}") }
         };
@@ -244,7 +242,7 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
         let faults::OfGpu { faults, fabric } = faults::of_gpu(&gpu);
         facts.faults.extend(faults);
         facts.fabric_faults.extend(fabric);
-        // A GPU that cannot be computed on is no GPU; the fault names it.
+        // An unusable GPU does not count; the fault names it.
         if !faults::is_gone(&gpu) {
             facts.gpus.push(from_nvml(gpu));
         }
@@ -253,9 +251,9 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     true
 }
 
-/// Minors of GPUs whose device nodes this container may open and that NVML does
-/// not count: the driver failed on them when it started. Nodes that the device
-/// cgroup refuses are another container's.
+/// Minors of GPUs whose device nodes this container may open but which NVML does not count: the
+/// driver failed to initialise them. Nodes that the device cgroup refuses belong to another
+/// container.
 fn uncounted(host: &Host, counted: &[Gpu]) -> Vec<u32> {
     let known: Option<Vec<u32>> = counted.iter().map(|gpu| gpu.minor).collect();
     let Some(known) = known.filter(|known| !known.is_empty()) else { return Vec::new() };
@@ -282,7 +280,7 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
     }
 }
 
-/// Everything on this node that says a GPU is meant to be here.
+/// All evidence that this node should have GPUs.
 fn requested_by(host: &Host) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(value) = host.variable("GPU_COUNT")
@@ -290,7 +288,7 @@ fn requested_by(host: &Host) -> Vec<String> {
     {
         reasons.push(format!("GPU_COUNT={}", value.trim()));
     }
-    // `all` and `void` come with images and say nothing; a UUID was allocated.
+    // `all` and `void` come from images and prove nothing; a UUID was allocated.
     if let Some(value) = host.variable("NVIDIA_VISIBLE_DEVICES")
         && value.split(',').any(|item| item.starts_with("GPU-") || item.starts_with("MIG-"))
     {

@@ -1,7 +1,7 @@
-//! What the container may use: shared memory, limits of the process, CPUs, memory.
+//! Reads the limits of the container: shared memory, limits of the process, CPUs, memory.
 //!
-//! Takes the [`Host`]; gives [`Limits`]. A copied root has no process to ask, so
-//! there the values come from its files or are left open.
+//! Takes the [`Host`]; gives [`Limits`]. For a replayed node the values come from its files or
+//! are unknown.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -15,10 +15,10 @@ use crate::host::Host;
 
 const CGROUP: &str = "/sys/fs/cgroup";
 
-/// Kernels write "no limit" of cgroup v1 as the largest multiple of a page.
+/// In cgroup v1 the kernel writes "no limit" as the largest multiple of a page.
 pub(super) const NO_LIMIT: u64 = 1 << 60;
 
-/// What the kernel says by calls, of this process.
+/// Values that system calls give for this process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Asked {
     shm_total: Option<u64>,
@@ -32,7 +32,7 @@ struct Asked {
     allowed_cpus: u32,
 }
 
-pub fn limits(host: &Host) -> Limits {
+pub(crate) fn limits(host: &Host) -> Limits {
     let asked = host.answer("limits", ask).unwrap_or_else(|| of_files(host));
     let groups = Groups::of_this_process(host);
     let allowed = asked.allowed_cpus.max(1);
@@ -53,7 +53,7 @@ pub fn limits(host: &Host) -> Limits {
         pids_current: pids_current.flatten(),
         memory_total: of_meminfo(&memory, "MemTotal:"),
         stack_unlimited: asked.stack_unlimited,
-        // copy_process() of the kernel lets both capabilities pass the limit.
+        // The kernel's copy_process() exempts both capabilities from the limit.
         nproc_soft: asked.nproc_soft.filter(|_| !has(SYS_ADMIN | SYS_RESOURCE)),
         address_space: asked.address_space,
         overcommit: host
@@ -83,7 +83,7 @@ fn ask() -> Asked {
     }
 }
 
-/// Files that a live node answers for by system calls, for a replay to read.
+/// Files to capture for a replay; on a live node system calls give these values.
 pub(super) const REPLAYED: &[&str] =
     &["/proc/self/limits", "/proc/self/status", "/proc/self/mountinfo"];
 
@@ -105,9 +105,9 @@ fn of_meminfo(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes in use and the limit of the tightest memory cgroup, page cache that can
-/// be dropped at once left out, as the kubelet counts it. None without a limit.
-pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
+/// Bytes in use and the limit of the tightest memory cgroup, without page cache that can be
+/// dropped at once, as the kubelet counts. None without a limit.
+pub(crate) fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
     Groups::of_this_process(host).memory_in_use(host)
 }
 
@@ -118,7 +118,7 @@ fn affinity(host: &Host) -> CpuList {
     list.map(CpuList::read).unwrap_or_default()
 }
 
-/// /sys shows the whole machine, in a container too.
+/// /sys shows the whole machine even in a container.
 fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
     const NODES: &str = "/sys/devices/system/node";
     host.list(NODES)
@@ -131,8 +131,8 @@ fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
         .collect()
 }
 
-/// The size of the tmpfs on /dev/shm, `size=65536k` among the options of its
-/// mount (proc_pid_mountinfo(5)); one without the option may fill half the memory.
+/// The size of the tmpfs on /dev/shm, from the mount option `size=65536k`
+/// (proc_pid_mountinfo(5)). Without the option it is half of the memory.
 fn shm_of_mount(mounts: &str) -> Option<u64> {
     let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/dev/shm"))?;
     let options = line.rsplit(' ').next()?;
@@ -140,8 +140,8 @@ fn shm_of_mount(mounts: &str) -> Option<u64> {
     size.strip_suffix('k')?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The same of a copied root, as far as its files tell; an unlimited or unknown number
-/// of open files is the largest number.
+/// The same for a replayed node, from its files. An unlimited or unknown number of open files is
+/// the largest number.
 fn of_files(host: &Host) -> Asked {
     let text = host.read("/proc/self/limits").unwrap_or_default();
     // `Max locked memory         8388608              8388608              bytes`
@@ -181,9 +181,9 @@ fn in_list(text: &str) -> u32 {
 
 /// The folders of this process's cgroups, innermost first, outermost last.
 ///
-/// A limit of any ancestor holds as well. Without a cgroup namespace the path
-/// in /proc is the host's and does not exist below the container's mount, whose
-/// top is then our own group: missing folders are passed over.
+/// The limits of all ancestors apply as well. Without a cgroup namespace the path in /proc is
+/// that of the host and does not exist below the container's mount, whose top is then our own
+/// group. So missing folders are skipped.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Groups {
     pub(super) unified: Vec<String>,
@@ -206,7 +206,7 @@ impl Groups {
             };
             if controllers.is_empty() {
                 groups.unified = folders(CGROUP, path);
-                // Hybrid systems mount the unified hierarchy beside the others.
+                // Hybrid systems mount the unified hierarchy in addition.
                 groups.unified.extend(folders(&format!("{CGROUP}/unified"), path));
                 continue;
             }
@@ -224,8 +224,8 @@ impl Groups {
         groups
     }
 
-    /// Whole CPUs of the tightest quota, at least 1. A fraction is cut off: a
-    /// thread more than the quota carries costs more than it gives.
+    /// Whole CPUs of the tightest quota, at least 1. Rounded down, since one thread more than
+    /// the quota allows costs more than it gains.
     fn cpu_quota(&self, host: &Host) -> Option<u32> {
         let unified = self.unified.iter().filter_map(|folder| {
             let text = host.read(format!("{folder}/cpu.max")).ok()?;
@@ -239,7 +239,7 @@ impl Groups {
         unified.chain(first).min()
     }
 
-    /// The group with the least room for processes and threads: (most, now).
+    /// The group with the least room for processes and threads: (limit, current).
     fn pids(&self, host: &Host) -> Option<(u64, Option<u64>)> {
         let number = |folder: &String, file: &str| -> Option<u64> {
             host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
@@ -295,8 +295,8 @@ fn whole_cpus(quota: &str, period: &str) -> Option<u32> {
     u32::try_from(quota.checked_div(period)?.max(1)).ok()
 }
 
-/// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` leads out
-/// of our cgroup namespace, where nothing can be read.
+/// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` is outside of our cgroup
+/// namespace and cannot be read.
 fn folders(mount: &str, path: &str) -> Vec<String> {
     let path = Path::new(path);
     if path.components().any(|part| part == Component::ParentDir) {

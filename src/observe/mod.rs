@@ -1,39 +1,39 @@
-//! What the node is: platform contract, GPUs, interfaces, HCAs, limits, python.
+//! Reads the facts of the node: platform contract, GPUs, interfaces, HCAs, limits, python.
 //!
-//! Takes a [`Host`](crate::host::Host) and the few settings that say what to
-//! look for; gives [`Facts`]. Only reads, never decides: a missing or odd fact
-//! is a value, not an error.
+//! Takes a [`Host`](crate::host::Host) and the few settings that say what to read; gives
+//! [`Facts`]. Only reads, never decides: a missing or unusual fact is a value, not an error.
 
 mod contract;
-pub mod counters;
-pub mod cuda;
+pub(crate) mod counters;
+pub(crate) mod cuda;
 mod facts;
-pub mod gpu;
-mod init;
-pub mod leftovers;
-pub mod limits;
+pub(crate) mod gpu;
+pub(crate) mod leftovers;
+pub(crate) mod limits;
 mod nested;
-pub mod network;
+pub(crate) mod network;
 mod oom;
 mod pci;
+mod pid_1;
 mod python;
-pub mod rdma;
+pub(crate) mod rdma;
 mod script;
-pub mod state;
+pub(crate) mod state;
 
 #[cfg(test)]
 pub(crate) use contract::ids as platform_ids;
-pub use contract::{contract, known_variables, variables_of};
+pub use contract::known_variables;
+pub(crate) use contract::{contract, variables_of};
 pub use facts::*;
-pub use init::deaf_shell;
-pub use nested::torchrun_above;
-pub use oom::{OomKills, OomWatch};
-pub use python::{checkpoint_heads, python};
-pub use script::{digest, engine_files, script};
+pub(crate) use nested::torchrun_above;
+pub(crate) use oom::{OomKills, OomWatch};
+pub(crate) use pid_1::non_forwarding_init;
+pub(crate) use python::{checkpoint_heads, python};
+pub(crate) use script::{digest, engine_files, script};
 
-/// Reads what only a replay needs: files in place of what a live node says by
-/// system calls, and the sources of GPU facts that were not needed here.
-pub fn read_for_replay(host: &crate::host::Host) {
+/// Reads what only a replay needs, so that a capture has it: files in place of system calls, and
+/// the sources of GPU facts that were not needed here.
+pub(crate) fn read_for_replay(host: &crate::host::Host) {
     for file in limits::REPLAYED {
         let _ = host.read(file);
     }
@@ -47,9 +47,9 @@ pub fn read_for_replay(host: &crate::host::Host) {
     });
 }
 
-/// The container's variables as text, invalid UTF-8 replaced. They hold secrets:
-/// what is printed of them is masked, and they never travel.
-pub fn environment(host: &crate::host::Host) -> std::collections::BTreeMap<String, String> {
+/// The container's variables as text, invalid UTF-8 replaced. They may hold secrets: printed
+/// values are masked, and they are never sent to another node.
+pub(crate) fn environment(host: &crate::host::Host) -> std::collections::BTreeMap<String, String> {
     let text = |value: &std::ffi::OsString| value.to_string_lossy().into_owned();
     host.environment().iter().map(|(name, value)| (text(name), text(value))).collect()
 }

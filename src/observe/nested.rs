@@ -1,16 +1,15 @@
-//! What an earlier or outer torchrun left in the environment, and whether one
-//! is above us.
+//! Finds variables of an earlier or outer torchrun, and a torchrun among our ancestors.
 //!
-//! Takes the environment and /proc; gives the variables and the living
-//! ancestor. Never decides what they mean for a launch.
+//! Takes the environment and /proc; gives the variables and the living ancestor. `plan` decides
+//! what they mean for a launch.
 
 use crate::host::Host;
-use crate::launchers::{self, Kind};
+use crate::launchers::{self, LauncherKind};
 use crate::procfs::{self, Process};
 
-/// What torchrun sets for each worker and what is wrong in any other process.
-/// Its tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) are the
-/// user's, and RANK and WORLD_SIZE belong to the contracts.
+/// Variables that torchrun sets for each worker, which are wrong in any other process. Its
+/// tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) belong to the
+/// user, RANK and WORLD_SIZE to the contracts.
 const RANK_VARIABLES: [&str; 11] = [
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
@@ -43,13 +42,13 @@ pub(super) fn pet_variables(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// The nearest ancestor that is torchrun, or a launcher like it, ourselves with the engine
-/// `direct` included: pid and command line.
-pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
-    // The shim of the engine `command` stands above a program that starts ranks itself.
+/// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the
+/// engine `direct`: pid and command line.
+pub(crate) fn torchrun_above(host: &Host) -> Option<(i32, String)> {
+    // Under the shim of the engine `command` the program starts ranks itself.
     let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
     procfs::above(host).into_iter().find_map(|Process { pid, .. }| {
-        // One that cannot be read (hidepid, already gone) is passed over.
+        // Skip a process that cannot be read (hidepid, or it has ended).
         let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
         let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
         let starts_ranks = is_torchrun(&argv) || (in_rank && is_shim(&argv));
@@ -57,18 +56,21 @@ pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
     })
 }
 
-/// Our own process between the agent and a rank.
+/// Whether it is a rank shim.
 fn is_shim(argv: &[&str]) -> bool {
     let named = |first: &str| procfs::basename(first.as_bytes()) == b"ranklaunch";
     matches!(argv, [first, "rank", ..] if named(first))
 }
 
-/// Whether a command line starts one process for every GPU; whoever starts any program
-/// anywhere (mpirun, srun) may have started one of us on each node.
+/// Whether a command line starts one process per GPU. General launchers (mpirun, srun) do not
+/// count: they may have started one ranklaunch per node.
 fn is_torchrun(argv: &[&str]) -> bool {
     launchers::of_argv(argv).is_some_and(|(launcher, _)| match launcher.kind {
-        Kind::Torchrun | Kind::Accelerate | Kind::Deepspeed | Kind::PerGpu => true,
-        Kind::Anywhere | Kind::Daemon => false,
+        LauncherKind::Torchrun
+        | LauncherKind::Accelerate
+        | LauncherKind::Deepspeed
+        | LauncherKind::PerGpu => true,
+        LauncherKind::Anywhere | LauncherKind::Daemon => false,
     })
 }
 

@@ -1,8 +1,8 @@
-//! Interfaces, the route to the master, and NCCL settings that exist before us.
+//! Reads interfaces, the route to the master, and existing NCCL settings.
 //!
-//! Takes the [`Host`] and the master's name with the addresses that it resolved
-//! to; gives [`NetworkFacts`]. Asks the kernel which way a packet would take and
-//! never guesses by names. Sends no packet and asks no name server.
+//! Takes the [`Host`] and the master's name with its resolved addresses; gives [`NetworkFacts`].
+//! Asks the kernel for the route of a packet and never guesses by names. Sends no packet and
+//! asks no name server.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,21 +14,19 @@ use nix::net::if_::InterfaceFlags;
 use super::{Interface, MasterRoute, NcclSetting, NetworkFacts};
 use crate::host::Host;
 
-/// Interfaces on which Kubernetes parks addresses of services: they are on every
-/// node, belong to none, and carry no packet.
+/// Interfaces on which Kubernetes keeps addresses of Services: they exist on every node and
+/// carry no packet.
 const PARKING: &[&str] = &["kube-ipvs0", "nodelocaldns"];
 
-/// Where a capture keeps what the kernel said about interfaces.
+/// The file of a capture with the kernel's answer about interfaces.
 const INTERFACES: &str = "interfaces";
 
-/// What this node's network looks like. `master` is the master's name and its
-/// addresses, or why it has none.
-pub fn network(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -> NetworkFacts {
-    NetworkFacts { nccl: nccl_settings(host), ..links(host, master) }
-}
-
-/// [`network`] without the files of NCCL, which may lie on a mount that is dead.
-pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -> NetworkFacts {
+/// The facts of this node's network, without the files of NCCL, which may be on a dead mount.
+/// `master` is the master's name and its addresses, or why it has none.
+pub(crate) fn links(
+    host: &Host,
+    master: Option<(&str, Result<Vec<IpAddr>, String>)>,
+) -> NetworkFacts {
     let interfaces = interfaces(host);
     let default_interface = default_interface(host, &interfaces);
     NetworkFacts {
@@ -42,12 +40,12 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, String>)>) -
     }
 }
 
-/// What is known where [`links`] does not come back.
-pub fn unanswered(host: &Host) -> NetworkFacts {
+/// The facts if [`links`] does not return.
+pub(crate) fn unanswered(host: &Host) -> NetworkFacts {
     NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
 }
 
-/// In the kernel's order, which is NCCL's. Of a copied root only the names are known.
+/// In the kernel's order, which is NCCL's. For a replayed node only the names may be known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {
         if let Some(kept) = host.answer(INTERFACES, Vec::new) {
@@ -92,13 +90,13 @@ fn interfaces(host: &Host) -> Vec<Interface> {
     interfaces
 }
 
-/// A positive number of /sys/class/net/NAME. `speed` gives EINVAL or -1 where there is none.
+/// A positive number of /sys/class/net/NAME. `speed` gives EINVAL or -1 if there is none.
 fn link_number(host: &Host, name: &str, file: &str) -> Option<u32> {
     let text = host.read(format!("/sys/class/net/{name}/{file}")).ok()?;
     text.trim().parse().ok().filter(|number| *number > 0)
 }
 
-/// The way to the first of the master's addresses that has one.
+/// The route to the first of the master's addresses that has one.
 fn route(
     host: &Host,
     interfaces: &[Interface],
@@ -124,7 +122,7 @@ fn route(
             Ok(source) => {
                 let owner = owner(source, interfaces);
                 route.interface = match owner {
-                    // A service address parked here leaves the node by the default route.
+                    // Packets to a Service address leave the node by the default route.
                     Some(owner) if PARKING.contains(&owner.name.as_str()) => {
                         default_interface.clone()
                     }
@@ -139,9 +137,9 @@ fn route(
     route
 }
 
-/// The address from which the kernel would send: connecting a UDP socket looks
-/// the route up, policy rules and VRFs included, and sends nothing. None for a copied
-/// root that does not say.
+/// The address from which the kernel would send: connecting a UDP socket looks up the route,
+/// including policy rules and VRFs, and sends nothing. None for a replayed node without that
+/// record.
 fn source_address(host: &Host, to: IpAddr) -> Option<Result<IpAddr, String>> {
     let ask = || ask_route(to).map_err(|error| error.to_string());
     host.answer(&format!("route/{to}"), ask)
@@ -153,12 +151,12 @@ fn ask_route(to: IpAddr) -> std::io::Result<IpAddr> {
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-    // Port 9 (discard): any but 0 does.
+    // Port 9 (discard); any port except 0 works.
     socket.connect(SocketAddr::new(to, 9))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// All of 127.0.0.0/8 is the loopback's, whatever addresses it lists.
+/// All of 127.0.0.0/8 belongs to loopback, whatever addresses it lists.
 fn owner(address: IpAddr, interfaces: &[Interface]) -> Option<&Interface> {
     let has = |interface: &&Interface| interface.addresses.contains(&address);
     interfaces
@@ -179,8 +177,8 @@ fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
     if of_table.is_some() {
         return of_table;
     }
-    // No /proc, or a default route outside the main table. The addresses are
-    // kept for documentation (RFC 5737, RFC 3849), so nothing more specific exists.
+    // No /proc, or a default route outside the main table. These addresses are reserved for
+    // documentation (RFC 5737, RFC 3849), so no more specific route exists.
     let outside: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     outside
@@ -189,8 +187,7 @@ fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
         .find_map(|source| owner(source, interfaces).map(|interface| interface.name.clone()))
 }
 
-/// The interfaces that `interface` is made of, at any depth: sysfs links each as
-/// `lower_<name>`.
+/// The interfaces below `interface`, at any depth: sysfs links each as `lower_<name>`.
 fn below(host: &Host, interface: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut left = vec![interface.to_owned()];
@@ -249,8 +246,8 @@ fn default_v6(table: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
-/// What /etc/hosts says about our own name, as far as an interface has it: Gloo
-/// binds that address when it is told nothing else.
+/// Addresses of our own name in /etc/hosts that an interface has. Gloo binds that address by
+/// default.
 fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
     let Ok(name) = host.read("/proc/sys/kernel/hostname") else { return Vec::new() };
     let Ok(table) = host.read("/etc/hosts") else { return Vec::new() };
@@ -260,7 +257,7 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
         let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
             continue;
         };
-        // A copy may have the names of interfaces alone.
+        // A capture may have only the names of interfaces.
         let unknown = !host.is_live() && interfaces.iter().all(|one| one.addresses.is_empty());
         let known = unknown || is_ours(address, interfaces);
         if known && words.any(|word| word.eq_ignore_ascii_case(name.trim())) {
@@ -270,9 +267,9 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
     found
 }
 
-/// The strongest first. NCCL loads its files without overwriting, so of two
-/// entries of one name the first holds.
-pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
+/// The strongest first. NCCL loads its files without overwriting, so the first entry of a name
+/// wins.
+pub(crate) fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
     let mut settings = of_environment(host);
     let own = host
         .variable("NCCL_CONF_FILE")
@@ -290,11 +287,10 @@ pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
     settings
 }
 
-/// The variables in `settings` that name a file which is not there; of
-/// NCCL_DEBUG_FILE the folder has to be.
-pub fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
+/// The variables in `settings` that name a missing file; for NCCL_DEBUG_FILE a missing folder.
+pub(crate) fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
     let named = |name: &str| {
-        // Of several the first holds.
+        // The first entry of a name wins.
         let found = settings.iter().find(|setting| setting.name == name)?;
         let path = Path::new(&found.value);
         let path = if name == "NCCL_DEBUG_FILE" { path.parent()? } else { path };
@@ -320,8 +316,8 @@ fn of_environment(host: &Host) -> Vec<NcclSetting> {
         .collect()
 }
 
-/// NCCL asks the user database for the home folder, not HOME. Users that stand
-/// elsewhere than in /etc/passwd, and copied roots, are left to HOME.
+/// NCCL takes the home folder from the user database, not from HOME. HOME is used for users that
+/// are not in /etc/passwd and for replayed nodes.
 fn home(host: &Host) -> Option<String> {
     host.answer("home", || of_user(host)).flatten().or_else(|| host.variable("HOME"))
 }
@@ -337,9 +333,9 @@ fn of_user(host: &Host) -> Option<String> {
     })
 }
 
-/// NCCL's grammar: `#` only at the line's start, the first `=` ends the name,
-/// nothing is trimmed, so `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or
-/// `export KEY=1` sets a variable that nobody reads (nccl src/misc/param.cc, setEnvFile).
+/// NCCL's grammar: `#` only at the start of a line, the first `=` ends the name, nothing is
+/// trimmed. So `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or `export KEY=1` sets a
+/// variable that is never read (nccl src/misc/param.cc, setEnvFile).
 fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split('\n')
         .filter(|line| !line.starts_with('#'))
@@ -359,7 +355,7 @@ mod tests {
 
     fn live_with(name: &str, address: &str) -> NetworkFacts {
         let address = address.parse().expect("an address");
-        network(&Host::live(), Some((name, Ok(vec![address]))))
+        links(&Host::live(), Some((name, Ok(vec![address]))))
     }
 
     #[test]
@@ -373,7 +369,7 @@ mod tests {
 
     #[test]
     fn an_own_address_is_local_and_leads_to_its_interface() {
-        let facts = network(&Host::live(), None);
+        let facts = links(&Host::live(), None);
         let own = facts.interfaces.iter().filter(|one| !one.loopback).find_map(|one| {
             let v4 = one.addresses.iter().find(|address| address.is_ipv4())?;
             Some((one.name.clone(), *v4))
@@ -388,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_name_without_address_keeps_its_error() {
-        let facts = network(&Host::live(), Some(("gone", Err("no such name".to_owned()))));
+        let facts = links(&Host::live(), Some(("gone", Err("no such name".to_owned()))));
         let master = facts.master.expect("a master");
         assert_eq!((master.local, master.error.as_deref()), (false, Some("no such name")));
     }
@@ -481,7 +477,7 @@ mod tests {
             "127.0.0.1 localhost\n10.0.0.7\tworker-0.svc worker-0 # us\n# 10.0.0.8 worker-0\n",
         )
         .expect("a file");
-        let facts = network(&Host::replayed(root.path(), BTreeMap::new()), None);
+        let facts = links(&Host::replayed(root.path(), BTreeMap::new()), None);
         assert_eq!(facts.hostname_addresses, ["10.0.0.7".parse::<IpAddr>().expect("an address")]);
     }
 }

@@ -1,31 +1,30 @@
-//! What the kernel's out-of-memory killer did in this container.
+//! Counts the kills of the kernel's out-of-memory killer in this container.
 //!
-//! Takes the [`Host`]; gives the counters of our memory cgroups, and later what
-//! was added to them. A kill is counted in the group of the process that it hit,
-//! before the process gets its SIGKILL (mm/oom_kill.c, `__oom_kill_process`), so
-//! whoever sees such a process end finds it counted.
+//! Takes the [`Host`]; gives the counters of our memory cgroups, and later their growth. A kill
+//! is counted in the group of the victim before the victim gets its SIGKILL (mm/oom_kill.c,
+//! `__oom_kill_process`), so the count is there when the process ends.
 
 use std::sync::OnceLock;
 
 use super::limits::{Groups, NO_LIMIT};
 use crate::host::Host;
 
-/// Kills by the kernel since a moment.
+/// Kills by the kernel since a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OomKills {
+pub(crate) struct OomKills {
     /// Processes of this container that were killed, at least 1.
     pub processes: u64,
-    /// The limit that was hit, bytes. None when it is not one of this container's:
-    /// the node itself, or a group above, had no memory left.
+    /// The limit that was hit, in bytes. None if it is not a limit of this container: the node
+    /// itself, or an outer group, had no memory left.
     pub limit: Option<u64>,
-    /// The most that was ever in use in the group whose limit was hit, bytes
-    /// (memory.peak since Linux 5.19, memory.max_usage_in_bytes).
+    /// The peak use of the group whose limit was hit, in bytes (memory.peak since Linux 5.19,
+    /// memory.max_usage_in_bytes).
     pub peak: Option<u64>,
 }
 
-/// The counters at a moment, and what they say at the first failure after it.
+/// The counters at the start, and their growth at the first failure.
 #[derive(Debug)]
-pub struct OomWatch {
+pub(crate) struct OomWatch {
     before: Vec<Counters>,
     first: OnceLock<Option<OomKills>>,
 }
@@ -34,29 +33,29 @@ pub struct OomWatch {
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
     kills: u64,
-    /// How often the group's own limit stood in the way.
+    /// How often the group's own limit was hit.
     hits: u64,
 }
 
 impl OomWatch {
-    pub fn begin(host: &Host) -> OomWatch {
+    pub(crate) fn begin(host: &Host) -> OomWatch {
         let before = groups(host).iter().map(|group| group.counters(host)).collect();
         OomWatch { before, first: OnceLock::new() }
     }
 
-    /// Keeps what the counters say now, the first time: what is killed while a job
-    /// that has failed is being ended is no cause of it.
-    pub fn note(&self, host: &Host) {
+    /// Keeps the current growth on the first call. Kills after the first failure are not its
+    /// cause.
+    pub(crate) fn note(&self, host: &Host) {
         self.first.get_or_init(|| self.since(host));
     }
 
-    /// Whether there is anything that would count a kill.
-    pub fn counts(&self) -> bool {
+    /// Whether the kernel would count a kill.
+    pub(crate) fn counts(&self) -> bool {
         !self.before.is_empty()
     }
 
-    /// What was noted, or else what the counters say now.
-    pub fn kills(&self, host: &Host) -> Option<OomKills> {
+    /// The kept growth, or else the current one.
+    pub(crate) fn kills(&self, host: &Host) -> Option<OomKills> {
         self.first.get().copied().unwrap_or_else(|| self.since(host))
     }
 
@@ -73,8 +72,8 @@ impl OomWatch {
                 }
             })
             .collect();
-        // Outer groups count the kills of inner ones too (version 2), and those of
-        // strangers beside us where there is no namespace.
+        // Outer groups also count the kills of inner ones (version 2), and without a namespace
+        // those of other containers.
         let processes = rose.iter().map(|counters| counters.kills).find(|kills| *kills > 0)?;
         let hit = groups.iter().zip(&rose).find(|(_, counters)| counters.hits > 0);
         let hit = hit.and_then(|(group, _)| Some((group, group.limit(host)?)));
@@ -86,7 +85,7 @@ impl OomWatch {
     }
 }
 
-/// A folder of the memory controller, in the words of its version.
+/// A folder of the memory controller, with the file names of its version.
 struct Group {
     folder: String,
     unified: bool,
@@ -196,7 +195,7 @@ mod tests {
                 ],
                 Some(OomKills { processes: 2, limit: Some(64 << 20), peak: Some(67100672) }),
             ),
-            // Of the pod, of which this container is a part.
+            // The limit of the pod of this container.
             (
                 &[
                     ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
@@ -204,7 +203,7 @@ mod tests {
                 ],
                 Some(OomKills { processes: 1, limit: Some(128 << 20), peak: Some(128 << 20) }),
             ),
-            // Of the node: no group of ours was at its limit.
+            // Of the node, since no group of ours was at its limit.
             (
                 &[
                     ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
@@ -212,7 +211,7 @@ mod tests {
                 ],
                 Some(OomKills { processes: 1, limit: None, peak: None }),
             ),
-            // At the limit, and enough could be taken back.
+            // At the limit, but enough memory could be reclaimed.
             (&[("sys/fs/cgroup/pod/box/memory.events", "oom 9\noom_kill 1\n")], None),
         ];
         for (then, expected) in rows {
@@ -224,7 +223,7 @@ mod tests {
     fn the_first_version_says_it_in_other_words() {
         let before = [
             ("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n"),
-            // Below the container's mount its own group is the top.
+            // Below the container's mount the top is its own group.
             (
                 "sys/fs/cgroup/memory/memory.oom_control",
                 "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",

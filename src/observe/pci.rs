@@ -1,10 +1,10 @@
-//! PCI addresses in one spelling, and what sysfs says about them.
+//! Normalises PCI addresses, and reads a device's NUMA node, link and bridges from sysfs.
 
 use crate::host::Host;
 use crate::probe::PcieLink;
 
-/// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None for
-/// what is no full address.
+/// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None if it is no full
+/// address.
 pub(crate) fn address(text: &str) -> Option<String> {
     let (domain, rest) = text.trim().split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -19,19 +19,18 @@ pub(crate) fn address(text: &str) -> Option<String> {
     ))
 }
 
-/// None for -1, which sysfs says on machines with one node and in many VMs.
+/// None for -1, the value on machines with one NUMA node and in many VMs.
 pub(crate) fn numa_node(host: &Host, address: &str) -> Option<u32> {
     host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
 }
 
-/// The link as sysfs has it: as wide as it is, and as the device and the port
-/// above it can be.
+/// The link from sysfs: its current width, and the largest width of the device and of its port.
 pub(crate) fn link(host: &Host, address: &str) -> PcieLink {
     let number = |address: &str, file: &str| -> Option<u32> {
         let text = host.read(format!("/sys/bus/pci/devices/{address}/{file}")).ok()?;
         text.trim().parse().ok().filter(|lanes| *lanes > 0)
     };
-    // The last is a port, or in a flat VM the host bridge, which has no link.
+    // The last is a port, or in a flat VM the host bridge, which has no link width.
     let port = bridges(host, address).pop().and_then(|port| number(&port, "max_link_width"));
     let own = number(address, "max_link_width");
     PcieLink {
@@ -41,14 +40,14 @@ pub(crate) fn link(host: &Host, address: &str) -> PcieLink {
     }
 }
 
-/// The host bridge and the bridges below it, down to the device and without it:
+/// The host bridge and the bridges between it and the device:
 /// `…/pci0000:17/0000:17:01.0/0000:18:00.0` gives `pci0000:17` and `0000:17:01.0`.
 pub(crate) fn bridges(host: &Host, address: &str) -> Vec<String> {
     let Some(path) = host.real_path(format!("/sys/bus/pci/devices/{address}")) else {
         return Vec::new();
     };
     let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    // A domain that a device brings along (VMD) has a host bridge of its own, further down.
+    // The domain of a VMD device has a host bridge of its own, further down.
     let Some(root) = parts.iter().rposition(|part| part.starts_with("pci")) else {
         return Vec::new();
     };

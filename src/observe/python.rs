@@ -1,10 +1,9 @@
-//! Which Python runs the job, and which torch it has.
+//! Finds the Python interpreter of the job, and its torch.
 //!
-//! Takes the settings' wish, the environment and files; gives [`PythonFacts`].
-//! Reads version files, symlinks and `pyvenv.cfg`: an interpreter that is started
-//! costs tens of milliseconds, and `import torch` seconds. Only where files show no
-//! module for the engine is the interpreter itself asked. Never decides
-//! whether what was found is good enough.
+//! Takes the settings, the environment and files; gives [`PythonFacts`]. Reads version files,
+//! symlinks and `pyvenv.cfg`, since starting an interpreter costs tens of milliseconds and
+//! `import torch` seconds. Only if files show no module for the engine, the interpreter itself
+//! is asked. Never decides whether the result is good enough.
 
 mod accelerate;
 mod checkpoint;
@@ -24,12 +23,12 @@ use crate::observe::PythonFacts;
 use crate::settings::Settings;
 use crate::text;
 
-pub use checkpoint::checkpoint_heads;
+pub(crate) use checkpoint::checkpoint_heads;
 use install::Install;
-use path_search::Found;
+use path_search::FoundInterpreter;
 
 /// The interpreter, by flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
-pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
+pub(crate) fn python(host: &Host, settings: &Settings) -> PythonFacts {
     let accelerate = accelerate::config(host, settings);
     match search(host, settings) {
         Ok(found) => {
@@ -61,11 +60,11 @@ pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
     }
 }
 
-fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
+fn search(host: &Host, settings: &Settings) -> Result<FoundInterpreter, (String, Text)> {
     if let Some(wish) = &settings.python {
         let by = wish.source.to_string();
         return match wished(host, &wish.value) {
-            Ok(interpreter) => Ok(Found { interpreter, by }),
+            Ok(interpreter) => Ok(FoundInterpreter { interpreter, by }),
             Err(Text { en, zh }) => {
                 let problem = text!("{by}: {en}", "{by}：{zh}");
                 Err((by, problem))
@@ -76,7 +75,7 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
         let name = &wish.value;
         let by = format!("conda environment {name}");
         return match conda::interpreter(host, name, &settings.conda_roots) {
-            Ok(interpreter) => Ok(Found { interpreter, by }),
+            Ok(interpreter) => Ok(FoundInterpreter { interpreter, by }),
             Err(problem) => Err((by, problem)),
         };
     }
@@ -85,7 +84,7 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
             continue;
         };
         if let Some(interpreter) = files::interpreter_in(host, Path::new(&prefix)) {
-            return Ok(Found { interpreter, by: variable.to_owned() });
+            return Ok(FoundInterpreter { interpreter, by: variable.to_owned() });
         }
     }
     path_search::search(host, &settings.env).ok_or_else(|| {
@@ -98,7 +97,7 @@ fn search(host: &Host, settings: &Settings) -> Result<Found, (String, Text)> {
     })
 }
 
-/// `--python`: a path, or a name to be looked for in PATH.
+/// `--python`: a path, or a name to search in PATH.
 fn wished(host: &Host, wish: &Path) -> Result<PathBuf, Text> {
     let shown = wish.display();
     if wish.components().count() == 1

@@ -1,8 +1,8 @@
-//! The RDMA devices that sysfs shows, with what decides whether NCCL can use them.
+//! Reads the RDMA devices of sysfs, with the properties that decide whether NCCL can use them.
 //!
-//! Takes the [`Host`]; gives every [`Hca`], usable or not. In a container sysfs
-//! shows the host's devices too, so each is opened as a rank would open it.
-//! Which of them are chosen is decided in `plan`.
+//! Takes the [`Host`]; gives every [`Hca`], usable or not. In a container sysfs shows the host's
+//! devices too, so each is opened as a rank would open it. The choice among them is made in
+//! `src/plan/hcas.rs`.
 
 use std::fs::OpenOptions;
 use std::net::Ipv6Addr;
@@ -13,9 +13,9 @@ use crate::host::Host;
 const CLASS: &str = "/sys/class/infiniband";
 const VERBS: &str = "/sys/class/infiniband_verbs";
 
-/// All RDMA devices, by name. Names say nothing: mlx5_0, rocep1s0f0, efa_0,
-/// bnxt_re0 and irdma0 are all found in the field.
-pub fn hcas(host: &Host) -> Vec<Hca> {
+/// All RDMA devices, by name. No name is filtered: mlx5_0, rocep1s0f0, efa_0, bnxt_re0 and
+/// irdma0 all occur.
+pub(crate) fn hcas(host: &Host) -> Vec<Hca> {
     let nodes = verbs_nodes(host);
     host.list(CLASS)
         .into_iter()
@@ -51,8 +51,8 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
         .collect()
 }
 
-/// The interfaces of the device's own function, and those that own its GIDs: a
-/// bond's device lists none of its own.
+/// The interfaces of the device's own function, and those that own its GIDs, since the device of
+/// a bond lists none of its own.
 fn netdevs(host: &Host, device: &str) -> Vec<String> {
     let mut found = host.list(format!("{CLASS}/{device}/device/net"));
     for port in host.list(format!("{CLASS}/{device}/ports")) {
@@ -75,7 +75,7 @@ fn in_bond(host: &Host, interface: &str) -> bool {
     host.exists(format!("{folder}/bonding")) || host.exists(format!("{folder}/bonding_slave"))
 }
 
-/// (device, `/dev/infiniband/uverbsN`): the numbers need not agree with the names.
+/// (device, `/dev/infiniband/uverbsN`); the numbers need not match the names.
 fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
     host.list(VERBS)
         .into_iter()
@@ -86,7 +86,7 @@ fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The device cgroup lets a node exist and refuses to open it, hence no stat.
+/// With the device cgroup a node may exist but not open, so stat is not enough.
 fn can_open(host: &Host, node: &str) -> bool {
     if !host.is_live() {
         return host.exists(node);
@@ -112,7 +112,7 @@ fn ports(host: &Host, device: &str) -> Vec<HcaPort> {
             let ethernet = link_layer == "Ethernet";
             Some(HcaPort {
                 number: number.parse().ok()?,
-                // `4: ACTIVE`; NCCL takes no other state.
+                // `4: ACTIVE`; NCCL uses no other state.
                 active: read("state").is_some_and(|state| state.starts_with("4:")),
                 gigabits: read("rate").as_deref().and_then(gigabits),
                 roce_v2_gid: ethernet && has_roce_v2_gid(host, &port),
@@ -129,9 +129,8 @@ fn gigabits(rate: &str) -> Option<f64> {
     rate.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether a GID of the table is set, is not link-local and is RoCE v2. The type
-/// of an entry that belongs to another network namespace reads as EINVAL; NCCL
-/// passes over those as well.
+/// Whether the table has a RoCE v2 GID that is set and not link-local. The type of an entry of
+/// another network namespace reads as EINVAL; NCCL skips those as well.
 fn has_roce_v2_gid(host: &Host, port: &str) -> bool {
     !roce_v2_gids(host, port).is_empty()
 }
@@ -151,7 +150,7 @@ fn roce_v2_gids(host: &Host, port: &str) -> Vec<Ipv6Addr> {
     host.list(format!("{port}/gids")).iter().filter(|index| is_v2(index)).filter_map(set).collect()
 }
 
-/// NCCL looks for IPv4 addresses, mapped into a GID, unless it is told otherwise.
+/// By default NCCL searches for IPv4 addresses, mapped into a GID.
 fn is_ipv6_only(host: &Host, device: &str) -> bool {
     let ports = format!("{CLASS}/{device}/ports");
     let gids: Vec<Ipv6Addr> = host

@@ -1,5 +1,5 @@
-//! The script that the ranks are to run, and the engine's configuration files: whether they
-//! are there, and what tells the script from another node's.
+//! Checks whether the script and the engine's configuration files exist, and computes the
+//! script's digest for the comparison between nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -11,19 +11,19 @@ use super::{NamedFile, Script};
 use crate::host::Host;
 use crate::settings::{Program, Settings, config_files};
 
-/// A program that is larger is no script.
+/// A larger program is no script.
 const LARGEST: u64 = 16 << 20;
 
-/// None where the program is no script of python, or on a copied root that kept none.
-pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
+/// None if the program is no Python script, or for a replayed node without one.
+pub(crate) fn script(host: &Host, settings: &Settings) -> Option<Script> {
     let Program::Script { path, .. } = &settings.program.as_ref()?.value else { return None };
     let from = host.working_directory().unwrap_or_default();
     host.answer("script", || look(PathBuf::from(path), from))
 }
 
-/// The configuration files that the engine may be given: a name with a placeholder of a
-/// `[[select]]` once for each row. None are known on a copied root that kept none.
-pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
+/// The configuration files in the engine's arguments; a name with a placeholder of a
+/// `[[select]]` once for each row. Empty for a replayed node without any.
+pub(crate) fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     let no_rows = [BTreeMap::new()];
     let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
         [] => no_rows.iter().collect(),
@@ -53,7 +53,8 @@ pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     host.answer("engine-files", || names.into_iter().map(look).collect()).unwrap_or_default()
 }
 
-/// What may not be looked at, or not just now, is not said to be missing.
+/// Whether the error proves that the file is missing; a denied access or a temporary error does
+/// not.
 fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -61,14 +62,14 @@ fn is_missing(error: &std::io::Error) -> bool {
 fn look(path: PathBuf, from: PathBuf) -> Script {
     let found = std::fs::metadata(&path);
     let exists = !found.as_ref().is_err_and(is_missing);
-    // Never opened before it is known to be a file: a FIFO would hold us.
+    // Opened only if it is a regular file, since a FIFO would block.
     let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
     let content = is_script.then(|| std::fs::read(&path).ok()).flatten();
     Script { digest: content.as_deref().map(digest), path, from, exists }
 }
 
-/// The first 64 bits of BLAKE2s: enough to tell two files apart in a word.
-pub fn digest(bytes: &[u8]) -> String {
+/// The first 64 bits of BLAKE2s, enough to tell two files apart.
+pub(crate) fn digest(bytes: &[u8]) -> String {
     Blake2s256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_that_of_the_named_function() {
-        // b2sum -a blake2s of "abc", as RFC 7693 gives it (appendix B).
+        // BLAKE2s of "abc" in RFC 7693 (appendix B).
         assert_eq!(digest(b"abc"), "508c5e8c327c14e2");
     }
 
@@ -94,7 +95,7 @@ mod tests {
         assert_ne!(at(script.clone()).digest, seen.digest);
 
         let of = |path: PathBuf| (at(path.clone()).exists, at(path).digest);
-        // Python runs a folder that holds a __main__.py.
+        // Python runs a folder with a __main__.py.
         assert_eq!(of(folder.path().to_owned()), (true, None));
         assert_eq!(of(folder.path().join("other.py")), (false, None));
         assert_eq!(of(script.join("below-a-file.py")), (false, None));

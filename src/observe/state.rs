@@ -1,25 +1,26 @@
-//! Folders that a job writes in, the clock, NUMA calls, and a GPU virtualiser's marks.
+//! Reads the folders in which a job writes, the clock, NUMA calls, and the signs of a GPU
+//! virtualiser.
 //!
-//! Takes the [`Host`] and the folder that is meant; gives parts of
-//! [`NodeState`](super::NodeState). Only looks: makes no folder, writes nothing.
+//! Takes the [`Host`] and a folder; gives parts of [`HostFacts`](super::HostFacts). Creates no
+//! folder and writes nothing.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use super::{Clock, Folder, Hami};
+use super::{ClockState, Folder, Hami};
 use crate::host::Host;
 use crate::sys;
 
-/// The file system on which `folder` is or will be made. Hangs when its mount is dead.
-pub fn folder(host: &Host, folder: &Path) -> Option<Folder> {
+/// The file system on which `folder` is or will be created. Hangs if its mount is dead.
+pub(crate) fn folder(host: &Host, folder: &Path) -> Option<Folder> {
     let path = host.working_directory()?.join(folder);
     host.answer(&format!("folder{}", path.display()), || look(host, path))?
 }
 
 fn look(host: &Host, path: PathBuf) -> Option<Folder> {
     let mut found = Folder { path: path.clone(), ..Folder::default() };
-    // The folder itself is made at launch; what exists above it decides.
+    // The folder itself is created at launch, so the nearest existing parent counts.
     let exists = |part: &&Path| {
         host.at(part);
         part.exists()
@@ -42,8 +43,8 @@ fn look(host: &Host, path: PathBuf) -> Option<Folder> {
     Some(found)
 }
 
-/// Variables that name a folder in which a library writes, and where it does without
-/// one; `~` is HOME. Later ones stand below earlier ones where these are set.
+/// Variables for folders in which libraries write, with the defaults; `~` is HOME. The defaults
+/// of later ones are below earlier ones if these are set.
 const CACHES: &[(&str, &str)] = &[
     ("TMPDIR", "/tmp"),
     ("XDG_CACHE_HOME", "~/.cache"),
@@ -56,8 +57,8 @@ const CACHES: &[(&str, &str)] = &[
     ("CUDA_CACHE_PATH", ""),
 ];
 
-/// The folders in which torch, triton and their like write, with what names each.
-pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
+/// The folders in which torch, triton and similar libraries write, each with its variable.
+pub(crate) fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
     let mut found: Vec<(&'static str, PathBuf)> = Vec::new();
     for (variable, default) in CACHES {
         let set = host.variable(variable).filter(|folder| folder.starts_with('/'));
@@ -73,16 +74,16 @@ pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
     found
 }
 
-/// None where the kernel does not say (a copied root, a strict seccomp profile).
-pub fn clock(host: &Host) -> Option<Clock> {
+/// None if the kernel does not answer (a strict seccomp profile) or the node is replayed.
+pub(crate) fn clock(host: &Host) -> Option<ClockState> {
     host.answer("clock", || {
         let (unsynchronised, error_micros) = sys::clock_state().ok()?;
-        Some(Clock { unsynchronised, error_micros })
+        Some(ClockState { unsynchronised, error_micros })
     })?
 }
 
-/// Whether NUMA calls are forbidden; None where the kernel has none.
-pub fn numa_blocked(host: &Host) -> Option<bool> {
+/// Whether NUMA calls are forbidden; None if the kernel has none.
+pub(crate) fn numa_blocked(host: &Host) -> Option<bool> {
     host.answer("numa", || match sys::numa_calls() {
         Ok(()) => Some(false),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Some(true),
@@ -90,7 +91,7 @@ pub fn numa_blocked(host: &Host) -> Option<bool> {
     })?
 }
 
-/// Variables by which HAMi is told its limits (HAMi-core src/multiprocess).
+/// Variables of HAMi's limits (HAMi-core src/multiprocess).
 const HAMI: &[&str] = &[
     "CUDA_DEVICE_MEMORY_LIMIT",
     "CUDA_DEVICE_SM_LIMIT",
@@ -98,8 +99,8 @@ const HAMI: &[&str] = &[
     "CUDA_OVERSUBSCRIBE",
 ];
 
-/// The marks of HAMi in this container.
-pub fn hami(host: &Host) -> Option<Hami> {
+/// The signs of HAMi in this container.
+pub(crate) fn hami(host: &Host) -> Option<Hami> {
     const PRELOAD: &str = "/etc/ld.so.preload";
     let names = |text: &str| text.contains("libvgpu.so");
     let preloaded_by = if host.read(PRELOAD).is_ok_and(|text| names(&text)) {

@@ -1,16 +1,16 @@
-//! Which CPUs each rank may run on.
+//! Chooses the CPUs of each rank.
 //!
 //! Takes the NUMA nodes, the container's CPUs and the chosen GPUs; gives a CPU
 //! list per local rank, or none. Binds nothing itself.
 //!
-//! A rank gets all CPUs of its GPU's node, and the ranks of a node share them:
-//! what binding gains is that buffers lie beside the GPU (first touch needs no
-//! memory policy for that), and all of it is gained so. A split would keep a rank
-//! whose data loaders are busy from the CPUs of a neighbour that is idle.
+//! A rank gets all CPUs of its GPU's NUMA node, and the ranks of that NUMA node share them.
+//! Binding helps because buffers are then allocated near the GPU (first touch needs no memory
+//! policy). A split would gain nothing more, and would keep a rank with busy data loaders from
+//! the CPUs of an idle neighbour.
 //!
-//! Off unless asked for. Plain torchrun binds nothing, a kubelet with static CPU
-//! management has bound already, and where all GPUs hang on one node half of the
-//! CPUs would go unused.
+//! Off by default. Plain torchrun binds nothing, a kubelet with static CPU management has
+//! already bound the container, and if all GPUs are on one NUMA node half of the CPUs would be
+//! unused.
 
 use std::collections::BTreeMap;
 
@@ -25,23 +25,23 @@ use crate::verdict::Id;
 
 /// CPUs per local rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bound {
-    /// By local rank; None where a rank is left alone. Empty: nothing is bound.
+pub(crate) struct Bound {
+    /// By local rank; None for a rank that is not bound. Empty if no rank is bound.
     pub cpus: Vec<Option<CpuList>>,
-    /// CPUs that each bound rank has to itself, the least of all.
+    /// CPUs per bound rank, the smallest number of all ranks.
     pub threads: Option<u32>,
 }
 
 /// The ranks of a node.
 #[derive(Debug, Clone, Copy)]
-pub struct Ranks {
+pub(crate) struct Ranks {
     pub nproc: u32,
-    /// The only one that is started from here, where a platform starts each.
+    /// For a task: the only local rank that is started from here.
     pub own: Option<u32>,
 }
 
-/// The binding of the ranks, as far as one was asked for and is possible.
-pub fn choose(
+/// The binding of the ranks, if it was requested and is possible.
+pub(crate) fn choose(
     settings: &Settings,
     facts: &Facts,
     hardware: Hardware,
@@ -121,7 +121,7 @@ fn node_of(rank: u32, gpus: &[PlannedGpu], facts: &Facts) -> Option<u32> {
     facts.gpus.gpus.iter().find(|gpu| gpu.index == planned.index)?.numa_node
 }
 
-/// Ranks without GPUs: an even part of the nodes for each, one node at least.
+/// Ranks without GPUs: distributes the NUMA nodes evenly, at least one per rank.
 fn spread(usable: &BTreeMap<u32, CpuList>, nproc: u32) -> Vec<Option<CpuList>> {
     let nodes: Vec<&CpuList> = usable.values().collect();
     let (count, nproc) = (nodes.len() as u64, u64::from(nproc.max(1)));
@@ -135,7 +135,7 @@ fn spread(usable: &BTreeMap<u32, CpuList>, nproc: u32) -> Vec<Option<CpuList>> {
         .collect()
 }
 
-/// Says which ranks are left alone.
+/// Warns of ranks that are not bound.
 fn unbound(facts: &Facts, left: &[String], notes: &mut Notes) {
     if left.is_empty() {
         return;
@@ -215,9 +215,9 @@ mod tests {
     fn a_rank_gets_the_cpus_of_its_gpus_node() {
         for (nodes, asked, expected, threads) in [
             ([0, 0, 0, 0, 1, 1, 1, 1], AskedNproc::Auto, "0-3: 0-15; 4-7: 16-31", "4"),
-            // A subset lies on one node, and its ranks have that node to themselves.
+            // A subset of GPUs on one NUMA node, whose CPUs only these ranks use.
             ([1, 1, 1, 1, 0, 0, 0, 0], count(2), "0-1: 0-15", "8"),
-            // Unbalanced: six ranks on the first node decide the number of threads.
+            // Unbalanced: the six ranks on the first NUMA node decide the number of threads.
             ([0, 0, 0, 0, 0, 0, 1, 1], AskedNproc::Auto, "0-5: 0-15; 6-7: 16-31", "2"),
             (
                 [0, 0, 1, 1, 0, 0, 1, 1],
@@ -273,7 +273,7 @@ mod tests {
         let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");
         assert!(plan.bindings.is_empty() && warned(&plan, Id::BindUnknown));
 
-        // With one node there is nothing to know.
+        // With one NUMA node there is nothing to choose.
         for nodes in [vec![], vec![(0, CpuList::read("0-31"))]] {
             facts.limits.numa = nodes.into_iter().collect();
             let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");

@@ -1,23 +1,23 @@
-//! Arguments that the profile gives on a condition (`[[job.args_if]]`).
+//! Conditional arguments of the profile (`[[job.args_if]]`).
 //!
 //! Takes the program and the solved sizes; gives the program with the arguments of every
-//! condition that holds, after the profile's own and before those of the command line, and
-//! says of each why it is there or not.
+//! condition that holds, after the profile's own and before those of the command line. Records
+//! the reason for each.
 
 use std::ffi::OsString;
 
 use crate::plan::Notes;
 use crate::plan::layout::Sizes;
-use crate::settings::{ArgumentsIf, Program, Settings, Size};
+use crate::settings::{ArgumentsIf, PlannedSize, Program, Settings};
 use crate::text;
 
-pub(crate) fn value(size: Size, nnodes: u32, sizes: Sizes) -> u32 {
+pub(crate) fn value(size: PlannedSize, nnodes: u32, sizes: Sizes) -> u32 {
     match size {
-        Size::WorldSize => sizes.world,
-        Size::Nnodes => nnodes,
-        Size::NprocPerNode => sizes.nproc,
-        Size::UlyssesSize => sizes.ulysses,
-        Size::RingSize => sizes.ring,
+        PlannedSize::WorldSize => sizes.world,
+        PlannedSize::Nnodes => nnodes,
+        PlannedSize::NprocPerNode => sizes.nproc,
+        PlannedSize::UlyssesSize => sizes.ulysses,
+        PlannedSize::RingSize => sizes.ring,
     }
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn apply(
         let value = value(size, nnodes, sizes);
         let words: Vec<_> = args.iter().map(|word| word.to_string_lossy()).collect();
         let because = text!(
-            "{size} is {value}, and the profile gives them when {when}",
+            "{size} is {value}; the profile gives them when {when}",
             "{size} 为 {value}，而配置文件规定 {when} 时给出"
         );
         let fate = if when.holds(value) {

@@ -1,13 +1,12 @@
-//! Which devices the ranks use: GPUs or CPUs, how many, and which of them.
+//! The devices of the ranks: GPUs or CPUs, and how many processes the node can run.
 //!
-//! Takes the GPUs that were seen and what was asked for; gives the [`Capacity`]
-//! of this node and, once the number of processes is solved, the chosen GPUs
-//! and the variables that select them. A node that was meant to have GPUs never
-//! quietly becomes a CPU worker.
+//! Takes the GPUs found and the requested number of processes; gives the [`Capacity`] of this
+//! node. [`choose()`] then selects the GPUs, and excludes busy ones. A node that should have
+//! GPUs never silently becomes a CPU worker.
 
 mod choose;
 
-pub use choose::{Chosen, Wish, choose};
+pub(crate) use choose::{Chosen, Wish, choose};
 
 use crate::lang::Text;
 use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, VisibleGpu};
@@ -17,28 +16,28 @@ use crate::settings::{Device, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal, Warning};
 
-/// More processes than a node has GPUs or cores for.
+/// Upper limit, larger than the GPUs or cores of any node.
 const MOST: u32 = 4096;
 
-/// What the ranks compute on.
+/// The kind of device that the ranks use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hardware {
+pub(crate) enum Hardware {
     Gpus,
     Cpus,
 }
 
-/// What one node can carry.
+/// How many processes one node can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     pub hardware: Hardware,
     /// Most processes on this node, 1 or more.
     pub most: u32,
-    /// A number that was asked for, and by whom.
+    /// A fixed number, and its source.
     pub exact: Option<(u32, String)>,
 }
 
-/// GPUs or CPUs, and how many processes at most.
-pub fn capacity(
+/// Decides between GPUs and CPUs, and the largest number of processes.
+pub(crate) fn capacity(
     settings: &Settings,
     facts: &Facts,
     task: Option<&Task>,
@@ -51,7 +50,7 @@ pub fn capacity(
         return Err(Refusal::new(
             Id::NprocRange,
             text!(
-                "{source} is {n}, and a node runs 1 to {MOST} processes",
+                "{source} is {n}, but a node runs 1 to {MOST} processes",
                 "{source} 为 {n}，而每个节点的进程数应在 1 到 {MOST} 之间"
             ),
             text!(
@@ -88,8 +87,9 @@ pub fn capacity(
     Ok(gpus(settings, &facts.gpus, asked, notes))
 }
 
-/// Whether each task of the node was given GPUs of its own (`srun --gpus-per-task`, a wrapper
-/// that sets CUDA_VISIBLE_DEVICES): it sees fewer than there are tasks, and there are more.
+/// Whether each task of the node has its own GPUs (`srun --gpus-per-task`, a wrapper that sets
+/// CUDA_VISIBLE_DEVICES): a task sees fewer GPUs than the node has tasks, while the node has
+/// more.
 pub(crate) fn has_own_gpus(facts: &Facts, task: &Task) -> bool {
     let visible = facts.gpus.visible.len();
     let counted = facts.contract.first(Field::GpuCount);
@@ -119,7 +119,7 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
     );
     let mut most = visible;
     if has_mig(facts) {
-        // A process enumerates a single MIG instance, so there is nothing for a second rank.
+        // A process enumerates a single MIG instance, so a second rank would have none.
         most = 1;
         notes.warn(
             Id::GpuMig,
@@ -129,7 +129,7 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
             ),
             text!(
                 "request whole GPUs for a job of several ranks",
-                "多进程任务请申请整个 GPU"
+                "多 rank 任务请申请整个 GPU"
             ),
         );
     }
@@ -143,7 +143,7 @@ fn gpus(settings: &Settings, facts: &GpuFacts, asked: &AskedNproc, notes: &mut N
                 Warning::new(
                     Id::GpuCount,
                     text!(
-                        "{source} asks for {n} processes, and {most} GPUs can be used here ({en})",
+                        "{source} requests {n} processes, but {most} GPUs can be used here ({en})",
                         "{source} 要求 {n} 个进程，而此处可用的 GPU 只有 {most} 个（{zh}）"
                     ),
                     text!(
@@ -172,7 +172,7 @@ fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) {
     }
 }
 
-/// No GPU is visible: an error when anything asked for one, else a CPU node.
+/// No GPU is visible: an error if anything requires one, else a CPU node.
 fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &mut Notes) {
     let mut asked_by = facts.gpus.requested_by.clone();
     if settings.device.value == Device::Gpu {
@@ -186,17 +186,17 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
         notes.decide(
             "device",
             "cpu",
-            text!("no GPU seen and none asked for", "未发现 GPU，也没有申请 GPU 的迹象"),
+            text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象"),
             "detected",
         );
         notes.warn(
             Id::GpuNone,
             text!(
-                "no GPU seen and nothing says that one was asked for, so the ranks run on the CPU ({en})",
+                "no GPU found and nothing requests one, so the ranks run on the CPU ({en})",
                 "未发现 GPU，也没有申请 GPU 的迹象，各进程将在 CPU 上运行（{zh}）"
             ),
             text!(
-                "pass --device gpu to make this an error, --device cpu to say that it is meant",
+                "pass --device gpu to make this an error, --device cpu if it is intended",
                 "用 --device gpu 可将此视为错误，用 --device cpu 表示本意如此"
             ),
         );
@@ -218,7 +218,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
         Warning::new(
             Id::GpuCount,
             text!(
-                "GPUs were asked for by {by}, and none can be used: {hidden_en}{en}",
+                "GPUs are requested by {by}, but none can be used: {hidden_en}{en}",
                 "{by} 表明申请了 GPU，但没有可用的：{hidden_zh}{zh}"
             ),
             text!(
@@ -235,7 +235,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
     );
 }
 
-/// Each source of GPU facts and its answer, in one clause.
+/// One clause with each source of GPU facts and its answer.
 fn what_sources_said(facts: &GpuFacts) -> Text {
     let mut en = Vec::new();
     let mut zh = Vec::new();

@@ -1,14 +1,13 @@
-//! How far two PCI devices are apart, in NCCL's words, from sysfs paths alone.
+//! The distance of two PCI devices in NCCL's terms, from sysfs paths.
 //!
-//! Takes the bridges above both devices and their NUMA nodes; gives a
-//! [`Distance`], or nothing where sysfs does not say (a VM with a flat topology
-//! says it, and says PHB or SYS for every pair).
+//! Takes the bridges above both devices and their NUMA nodes; gives a [`Distance`], or None if
+//! sysfs does not tell. (A VM with a flat topology gives PHB or SYS for every pair.)
 
 use crate::observe::{Gpu, Hca};
 
 /// Nearest first (NCCL src/graph/topo.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Distance {
+pub(crate) enum Distance {
     /// At most one switch in between.
     Pix,
     /// Several switches, no CPU.
@@ -21,13 +20,13 @@ pub enum Distance {
     Sys,
 }
 
-/// From a GPU to an HCA. None where the path of either is unknown.
-pub fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
+/// The distance from a GPU to an HCA. None if the path of either is unknown.
+pub(crate) fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
     between(&gpu.bridges, gpu.numa_node, &hca.bridges, hca.numa_node)
 }
 
-/// Whether data goes between them without passing a CPU.
-pub fn is_near(gpu: &Gpu, hca: &Hca) -> bool {
+/// Whether data between them does not pass a CPU.
+pub(crate) fn is_near(gpu: &Gpu, hca: &Hca) -> bool {
     distance(gpu, hca).is_some_and(|distance| distance <= Distance::Pxb)
 }
 
@@ -46,7 +45,7 @@ fn between(
     if common == 1 {
         return Some(Distance::Phb);
     }
-    // Below the last bridge that both share, one downstream port each is one switch.
+    // Below the last common bridge, one downstream port each means one switch.
     let apart = (one.len() - common).max(other.len() - common);
     Some(if apart <= 1 { Distance::Pix } else { Distance::Pxb })
 }
@@ -78,7 +77,7 @@ mod tests {
             (a, Some(0), "pci0000:17", Some(0), Distance::Phb),
             (a, Some(0), "pci0000:37 0000:37:01.0", Some(0), Distance::Node),
             (a, Some(0), "pci0000:97 0000:97:01.0", Some(1), Distance::Sys),
-            // -1 is unknown, and not a node that both are on.
+            // -1 means unknown, not a common NUMA node.
             (a, None, "pci0000:37 0000:37:01.0", None, Distance::Sys),
             ("pci0009:00 0009:00:00.0", Some(0), "pci0009:00 0009:00:00.0", Some(0), Distance::Pix),
         ] {

@@ -1,7 +1,7 @@
-//! The variables that we add for the ranks, and those that must not reach the engine.
+//! Chooses the variables to add for the ranks, and those that must not reach the engine.
 //!
-//! Takes the settings and the values of the plan; gives both lists. Nothing that
-//! the container or the user set is replaced, but by `--env`, and that is said.
+//! Takes the settings and the values of the plan; gives both lists. Only `--env` replaces a
+//! variable of the container, and that is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,22 +15,22 @@ use crate::rank::RankId;
 use crate::settings::{Engine, Settings};
 use crate::text;
 
-/// What the launch has decided when variables are chosen.
+/// The values of the plan that the variables depend on.
 #[derive(Debug, Clone)]
-pub(crate) struct Decided<'a> {
+pub(crate) struct PlannedValues<'a> {
     pub membership: &'a Membership,
     pub nproc: u32,
     pub world: u32,
     pub layout: &'a Layout,
     pub engine: Engine,
     pub hardware: Hardware,
-    /// CPUs that each rank has to itself where ranks are bound, the least of all.
+    /// CPUs per bound rank, the smallest number of all ranks.
     pub threads: Option<u32>,
     /// Variables of the device and network choice.
     pub chosen: Vec<(String, OsString)>,
 }
 
-/// Left over from a torchrun that is not above us; torch would believe them.
+/// Leftovers of a torchrun that is not our ancestor; torch would use them.
 const RANK_VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -53,7 +53,7 @@ const RANK_VARIABLES: &[&str] = &[
 pub(crate) fn added(
     settings: &Settings,
     facts: &Facts,
-    decided: Decided<'_>,
+    decided: PlannedValues<'_>,
     notes: &mut Notes,
 ) -> BTreeMap<String, OsString> {
     let variables = Variables::new(settings, facts);
@@ -75,10 +75,10 @@ pub(crate) fn added(
             false
         }
     };
-    // Without it every rank starts a thread per CPU of the node, or one only under torchrun.
+    // Without it every rank starts a thread per CPU of the node, or only one under torchrun.
     let limit = facts.limits.cpus;
     let given = given_cpus(facts);
-    // Of a task that is bound to its own, the limit is one task's as well.
+    // For a task that is bound to its own CPUs, the limit is that of one task.
     let is_own = decided.membership.task.is_some()
         && given.as_ref().is_some_and(|(_, _, reading)| *reading == Reading::PerTask);
     let given = given.filter(|(count, ..)| *count < limit || is_own);
@@ -100,8 +100,10 @@ pub(crate) fn added(
         let source = given.map_or_else(|| "detected".to_owned(), |(_, source, _)| source);
         notes.decide("OMP_NUM_THREADS", threads, because, source);
     }
-    // Last words of a dying rank must not stay in its buffer.
+    // The last lines of a dying rank must not stay in its buffer.
     fill("PYTHONUNBUFFERED", "1".to_owned());
+    // A crash in native code shows the line of Python that it came from.
+    fill("PYTHONFAULTHANDLER", "1".to_owned());
     if let Some((name, value)) = decided.engine.row().on_cpus
         && decided.hardware == Hardware::Cpus
         && decided.world > 1
@@ -118,26 +120,26 @@ pub(crate) fn added(
             ("MASTER_PORT", master_port.to_string()),
             ("ULYSSES_SIZE", decided.layout.ulysses_size.to_string()),
         ] {
-            // The agreed values, so they win over the platform's.
+            // These are the agreed values, so they replace the platform's.
             env.insert(name.to_owned(), value.into());
         }
     }
     env
 }
 
-/// CPUs that the platform gave to this task where it does not bind to them, the variable, and
-/// whether it counts those of one task.
+/// CPUs that the platform gave to this task without binding it, the variable, and whether it
+/// counts those of one task.
 fn given_cpus(facts: &Facts) -> Option<(u32, String, Reading)> {
     let contract = &facts.contract;
     let found = contract.evidence.iter().find(|found| {
-        // What stands around a launcher is about the launcher.
+        // Variables of an outer platform describe the launcher, not the task.
         found.field == Field::Cpus && found.platform == contract.platform
     })?;
     let count = found.claim.value.trim().parse().ok().filter(|count| *count > 0)?;
     Some((count, found.claim.to_string(), found.reading))
 }
 
-/// `--env` in any case, the profile's only where there is a gap.
+/// Adds `--env` always, and the profile's variables only if they are not set.
 fn from_settings(
     settings: &Settings,
     variables: Variables<'_>,
@@ -183,10 +185,10 @@ fn from_settings(
     env
 }
 
-/// Variables to take away from the engine.
+/// Variables to remove for the engine.
 ///
-/// A user's own launcher (`--engine command`) keeps what the platform gave it:
-/// it may read WORLD_SIZE as nodes, or call torchrun and rely on PET_*.
+/// A user's own launcher (`--engine command`) keeps the variables of the platform: it may read
+/// WORLD_SIZE as nodes, or call torchrun and rely on PET_*.
 pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
     let stale = facts.contract.stale_rank_variables.iter();
     if engine.runs_a_command() {
@@ -202,7 +204,7 @@ pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
 }
 
 /// torch's `env://` variables of one rank, for an engine that starts ranks itself.
-pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
+pub(crate) fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
     let Membership { nnodes, node_rank, master_addr, master_port, .. } = &plan.membership;
     let RankId { global: rank, local: local_rank } = rank;
     [
@@ -212,7 +214,7 @@ pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
         ("LOCAL_WORLD_SIZE", plan.nproc_per_node.to_string()),
         ("GROUP_RANK", node_rank.to_string()),
         ("GROUP_WORLD_SIZE", nnodes.to_string()),
-        // Lightning and composer read this one.
+        // Read by Lightning and composer.
         ("NODE_RANK", node_rank.to_string()),
         ("MASTER_ADDR", master_addr.clone()),
         ("MASTER_PORT", master_port.to_string()),

@@ -1,12 +1,12 @@
-//! Settings, facts and memberships for tests: a plain node that tests change.
+//! Settings, facts and memberships for tests: a plain node to modify.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::observe::{
-    Contract, Facts, Gpu, GpuFacts, GpuSource, Limits, NetworkFacts, NodeState, PythonFacts, Torch,
-    VisibleGpu,
+    Contract, Facts, Gpu, GpuFacts, GpuSource, Hca, HcaPort, HostFacts, Limits, NetworkFacts,
+    PythonFacts, Torch, VisibleGpu,
 };
 use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey};
@@ -44,6 +44,22 @@ pub(crate) fn profile(line: usize) -> Source {
 
 pub(crate) fn flag<T>(value: T, name: &str) -> Sourced<T> {
     Sourced::new(value, Source::Flag(name.into()))
+}
+
+/// An InfiniBand device with one active port. `openable`: its device node can be opened.
+pub(crate) fn rail(name: &str, gigabits: f64, openable: bool) -> Hca {
+    Hca {
+        name: name.into(),
+        openable,
+        ports: vec![HcaPort {
+            number: 1,
+            active: true,
+            link_layer: "InfiniBand".into(),
+            gigabits: Some(gigabits),
+            roce_v2_gid: false,
+        }],
+        ..Hca::default()
+    }
 }
 
 /// A node with `gpus` idle GPUs, four per NUMA node, torch 2.15 and 32 CPUs.
@@ -95,7 +111,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
         },
         checkpoint_heads: None,
         environment: BTreeMap::new(),
-        state: NodeState::default(),
+        state: HostFacts::default(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Which RDMA devices the ranks use.
+//! Chooses the RDMA ports of the ranks, and refuses if RDMA is required and missing.
 //!
-//! Takes the devices that were seen; gives the ports in use and, only where it
-//! differs from what NCCL would take by itself, an exact list for NCCL_IB_HCA.
-//! A list that exists already is never changed, only checked.
+//! Takes the devices found; gives the ports in use and, only if it differs from NCCL's own
+//! choice, an exact list for NCCL_IB_HCA. A list that is already set is only checked, never
+//! changed. Why a port is left out is in [`crate::plan::rails`].
 
 use std::ffi::OsString;
 
@@ -10,18 +10,18 @@ use crate::lang::Text;
 use crate::observe::{Facts, Gpu, Hca};
 use crate::plan::nccl::NcclList;
 use crate::plan::notes::Notes;
-use crate::plan::rails::{Port, Rails};
+use crate::plan::rails::{RailPort, Rails};
 use crate::plan::variables::Variables;
 use crate::settings::{Rdma, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal, Warning};
 
-/// NCCL cuts a longer list without a word.
+/// NCCL silently cuts a longer list.
 const MOST_DEVICES: usize = 32;
 
-/// Ports in use as `mlx5_0:1`, and the variables that say so.
+/// Ports in use as `mlx5_0:1`, and the variables that select them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ChosenHcas {
+pub(crate) struct ChosenHcas {
     pub ports: Vec<String>,
     pub env: Vec<(String, OsString)>,
 }
@@ -36,11 +36,14 @@ pub(crate) fn choose(
     notes: &mut Notes,
 ) -> ChosenHcas {
     let hcas = facts.hcas.as_slice();
-    let all = Port::all(hcas);
+    let all = RailPort::all(hcas);
     let rdma = settings.rdma.value;
     if rdma == Rdma::Off {
         let mut env = Vec::new();
-        if nnodes > 1 && all.iter().any(Port::nccl_takes) && !variables.is_set("NCCL_IB_DISABLE") {
+        if nnodes > 1
+            && all.iter().any(RailPort::nccl_takes)
+            && !variables.is_set("NCCL_IB_DISABLE")
+        {
             env.push(("NCCL_IB_DISABLE".to_owned(), "1".into()));
             notes.decide(
                 "NCCL_IB_DISABLE",
@@ -59,7 +62,7 @@ pub(crate) fn choose(
     if gpus.len() < visible {
         rails = rails.near(gpus);
     }
-    let kept: Vec<Port<'_>> = match &own {
+    let kept: Vec<RailPort<'_>> = match &own {
         Some((list, _)) => all
             .iter()
             .copied()
@@ -68,7 +71,7 @@ pub(crate) fn choose(
         None => rails.kept.clone(),
     };
     let disabled = variables.get("NCCL_IB_DISABLE").is_some_and(|found| found.value == "1");
-    // A device that a plugin drives counts, though NCCL's own code takes no port of it.
+    // A device of a plugin counts, although NCCL's own code uses no port of it.
     let has_any = !kept.is_empty() || hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
     if rdma == Rdma::Required && (disabled || !has_any) {
         notes.failures.push(refuse(settings, hcas, disabled));
@@ -124,7 +127,7 @@ pub(crate) fn choose(
             );
         }
     }
-    let ports: Vec<String> = kept.iter().map(Port::name).collect();
+    let ports: Vec<String> = kept.iter().map(RailPort::name).collect();
     if ports.is_empty() || disabled {
         return ChosenHcas::default();
     }
@@ -139,7 +142,7 @@ pub(crate) fn choose(
         );
     } else {
         let natural: Vec<String> =
-            all.iter().filter(|port| port.nccl_takes()).map(Port::name).collect();
+            all.iter().filter(|port| port.nccl_takes()).map(RailPort::name).collect();
         let by_plugin = hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
         if natural == ports || by_plugin || ports.len() > MOST_DEVICES {
             notes.decide(
@@ -155,7 +158,7 @@ pub(crate) fn choose(
             notes.decide("hcas", &listed, rails.left_out(), "detected");
             if nnodes > 1 {
                 env.push(("NCCL_IB_HCA".to_owned(), format!("={listed}").into()));
-                // PyTorch's symmetric memory would copy NCCL's value, mark and all.
+                // PyTorch's symmetric memory would copy NCCL's value, including `=`.
                 if !variables.is_set("NVSHMEM_HCA_LIST") {
                     env.push(("NVSHMEM_HCA_LIST".to_owned(), listed.clone().into()));
                 }
@@ -172,7 +175,7 @@ pub(crate) fn choose(
             "NCCL_IB_ADDR_FAMILY",
             "AF_INET6",
             text!(
-                "the RoCE addresses are IPv6 alone, and NCCL looks for IPv4",
+                "the RoCE addresses are only IPv6, but NCCL looks for IPv4",
                 "RoCE 地址仅有 IPv6，而 NCCL 默认查找 IPv4"
             ),
             "detected",
@@ -202,7 +205,7 @@ fn refuse(settings: &Settings, hcas: &[Hca], disabled: bool) -> Refusal {
     Refusal::new(
         Id::RdmaPorts,
         text!(
-            "rdma is required ({source}) and no RDMA port can be used: {seen_en}",
+            "RDMA is required ({source}), but no RDMA port can be used: {seen_en}",
             "要求使用 RDMA（{source}），但没有可用的 RDMA 端口：{seen_zh}"
         ),
         text!(
@@ -250,7 +253,7 @@ mod tests {
     }
 
     fn chosen(hcas: &[Hca], gpus: usize) -> Vec<String> {
-        Rails::of(hcas, &NetworkFacts::default(), gpus).kept.iter().map(Port::name).collect()
+        Rails::of(hcas, &NetworkFacts::default(), gpus).kept.iter().map(RailPort::name).collect()
     }
 
     const GOOD: (bool, bool, bool) = (true, true, true);
@@ -279,7 +282,7 @@ mod tests {
             hca("mlx5_bond_0", "Ethernet", 100.0, GOOD),
         ];
         assert_eq!(chosen(&hcas, 8), ["mlx5_0:1", "mlx5_1:1"]);
-        // A lone fast device is no class of rails for two GPUs.
+        // A single fast device is no class of rails for two GPUs.
         let odd = [hca("a", "InfiniBand", 400.0, GOOD), hca("b", "InfiniBand", 200.0, GOOD)];
         assert_eq!(chosen(&odd, 2), ["a:1", "b:1"]);
         assert_eq!(chosen(&odd, 1), ["a:1"]);

@@ -1,8 +1,8 @@
-//! The number of attention heads, which every ulysses rule divides.
+//! The number of attention heads, which every ulysses size must divide.
 //!
-//! Order of strength: flag or variable, the profile's table by the script's own
-//! argument, the profile's plain number, the checkpoint's config.json. Unknown
-//! heads are a warning elsewhere, never a refusal.
+//! Sources, strongest first: flag or variable, the profile's table by the script's own argument,
+//! the profile's plain number, the checkpoint's config.json. Unknown heads are a warning
+//! elsewhere, never a refusal.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::settings::{LayoutSettings, Source};
 use crate::text;
 use crate::verdict::Id;
 
-/// Heads of the model that `args` ask for; None when nothing says. What the nodes `agreed` on
-/// stands above what this one would find out by itself.
-pub fn heads(
+/// Heads of the model that `args` select; None if unknown. The number that the nodes `agreed` on
+/// wins over what this node would find by itself.
+pub(crate) fn heads(
     layout: &LayoutSettings,
     args: &[OsString],
     checkpoint: Option<&(u32, PathBuf)>,
@@ -61,7 +61,7 @@ pub fn heads(
                 "{source} 给出的注意力头数为 {count}，而 {file} 中为 {other}；采用 {count}"
             ),
             text!(
-                "check that the task and the checkpoint belong together, or state --heads {other}",
+                "check that the task and the checkpoint belong together, or set --heads {other}",
                 "请确认任务与检查点是否匹配，或用 --heads {other} 明确指定"
             ),
         );
@@ -70,7 +70,7 @@ pub fn heads(
     Some(count)
 }
 
-/// The table's row for the argument's value: heads, argument, value, where the table stands.
+/// The table's row for the argument's value: heads, argument, value, place of the table.
 fn from_table(layout: &LayoutSettings, args: &[OsString]) -> Option<(u32, String, String, String)> {
     let table = layout.heads_table.as_ref()?;
     let is_known = |value: &OsStr| value.to_str().is_some_and(|v| table.heads.contains_key(v));
@@ -146,7 +146,7 @@ mod tests {
         let checkpoint = (24, PathBuf::from("/ckpt/config.json"));
         let found = heads(&layout(None, true), &[], Some(&checkpoint), None, &mut notes);
         assert_eq!(found, Some(40));
-        // The nodes have settled it.
+        // The nodes agreed on it.
         let agreed = heads(&layout(None, true), &[], None, Some(24), &mut notes);
         assert_eq!(agreed, Some(24));
         assert_eq!(notes.warnings.first().map(|w| w.id), Some(Id::LayoutHeadsConflict));

@@ -1,10 +1,9 @@
-//! The layout solver: processes per node and parallel sizes that the program's
-//! own assertions accept.
+//! The layout solver: finds processes per node and parallel sizes that pass the program's own
+//! assertions.
 //!
-//! Takes the rule, the node count, what the worst node can carry, the heads and
-//! the numbers that are already fixed; gives the largest legal [`Sizes`] or a
-//! refusal that names the broken rule and the nearest legal numbers. Pure
-//! arithmetic: `plan` decides where the inputs come from.
+//! Takes the rule, the node count, the capacity of the weakest node, the heads and the fixed
+//! numbers; gives the largest legal [`Sizes`], or a refusal that names the broken rule and the
+//! nearest legal numbers. Pure arithmetic: `plan` decides where the inputs come from.
 
 use crate::lang::Text;
 use crate::plan::notes::one_of;
@@ -12,33 +11,33 @@ use crate::settings::LayoutRule;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// A layout size that stands as a number in the program's arguments.
+/// A layout size given as a number in the program's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Literal {
+pub(crate) struct Literal {
     /// `--ulysses_size`
     pub argument: String,
     pub value: u32,
 }
 
-/// What the solver is given.
+/// Input of the solver.
 #[derive(Debug, Clone)]
-pub struct Problem {
+pub(crate) struct LayoutProblem {
     pub rule: LayoutRule,
     pub nnodes: u32,
-    /// A world that is given; nodes may then have other numbers of processes than this one.
+    /// A given world size; other nodes may then have other numbers of processes.
     pub world: Option<u32>,
-    /// Most processes that the worst node can carry, 1 or more.
+    /// Most processes that the weakest node can run, 1 or more.
     pub most: u32,
-    /// A fixed number of processes per node, and who fixed it.
+    /// A fixed number of processes per node, and its source.
     pub exact: Option<(u32, String)>,
     pub heads: Option<u32>,
     pub ulysses: Option<Literal>,
     pub ring: Option<Literal>,
 }
 
-/// A legal answer.
+/// A legal solution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     pub nproc: u32,
     pub world: u32,
     pub ulysses: u32,
@@ -49,12 +48,18 @@ pub struct Sizes {
 const NEAREST: usize = 4;
 
 /// The largest legal number of processes per node, with its sizes.
-pub fn solve(problem: &Problem) -> Result<Sizes, Refusal> {
+pub(crate) fn solve(problem: &LayoutProblem) -> Result<Sizes, Refusal> {
     candidates(problem).find_map(|nproc| sizes(problem, nproc)).ok_or_else(|| refuse(problem))
 }
 
-/// Whether these sizes pass the program's assertions; unknown heads are not held against them.
-pub fn is_legal(rule: LayoutRule, world: u32, heads: Option<u32>, ulysses: u32, ring: u32) -> bool {
+/// Whether these sizes pass the program's assertions. Unknown heads are not checked.
+pub(crate) fn is_legal(
+    rule: LayoutRule,
+    world: u32,
+    heads: Option<u32>,
+    ulysses: u32,
+    ring: u32,
+) -> bool {
     let divides = ulysses > 0 && heads.is_none_or(|heads| heads % ulysses == 0);
     match rule {
         LayoutRule::None => true,
@@ -65,7 +70,7 @@ pub fn is_legal(rule: LayoutRule, world: u32, heads: Option<u32>, ulysses: u32, 
 }
 
 /// Processes per node to try, best first.
-fn candidates(problem: &Problem) -> Box<dyn Iterator<Item = u32>> {
+fn candidates(problem: &LayoutProblem) -> Box<dyn Iterator<Item = u32>> {
     match problem.exact {
         Some((nproc, _)) => Box::new(std::iter::once(nproc)),
         None => Box::new((1..=problem.most).rev()),
@@ -73,7 +78,7 @@ fn candidates(problem: &Problem) -> Box<dyn Iterator<Item = u32>> {
 }
 
 /// The sizes for `nproc` processes on every node; None when the rule cannot be met.
-fn sizes(problem: &Problem, nproc: u32) -> Option<Sizes> {
+fn sizes(problem: &LayoutProblem, nproc: u32) -> Option<Sizes> {
     let even = || problem.nnodes.checked_mul(nproc);
     let world = problem.world.or_else(even).filter(|world| *world > 0)?;
     let ulysses = problem.ulysses.as_ref().map(|literal| literal.value);
@@ -86,7 +91,7 @@ fn sizes(problem: &Problem, nproc: u32) -> Option<Sizes> {
             (Some(ulysses), None) => (ulysses, world.checked_div(ulysses)?),
             (None, Some(ring)) => (world.checked_div(ring)?, ring),
             (None, None) => {
-                // Inside a node, where the all-to-all of every layer is cheap.
+                // Ulysses stays inside a node, where the all-to-all of every layer is cheap.
                 let ulysses = problem.heads.map_or(nproc, |heads| common_divisor(nproc, heads));
                 (ulysses, world.checked_div(ulysses)?)
             }
@@ -109,7 +114,7 @@ fn common_divisor(mut a: u32, mut b: u32) -> u32 {
 }
 
 /// The rule in words.
-pub fn rule_in_words(rule: LayoutRule) -> Text {
+pub(crate) fn rule_in_words(rule: LayoutRule) -> Text {
     match rule {
         LayoutRule::None => text!("none", "无"),
         LayoutRule::UlyssesWorld => text!(
@@ -123,15 +128,15 @@ pub fn rule_in_words(rule: LayoutRule) -> Text {
     }
 }
 
-/// Why nothing is legal: the fixed number that is to blame, else the node count.
-fn refuse(problem: &Problem) -> Refusal {
-    let without_literals = Problem { ulysses: None, ring: None, ..problem.clone() };
+/// The refusal if nothing is legal: names the fixed number at fault, else the node count.
+fn refuse(problem: &LayoutProblem) -> Refusal {
+    let without_literals = LayoutProblem { ulysses: None, ring: None, ..problem.clone() };
     if candidates(problem).any(|nproc| sizes(&without_literals, nproc).is_some())
         && let Some(literal) = problem.ulysses.as_ref().or(problem.ring.as_ref())
     {
         return refuse_literal(problem, literal);
     }
-    let free = Problem { exact: None, world: None, ..problem.clone() };
+    let free = LayoutProblem { exact: None, world: None, ..problem.clone() };
     if let Some((nproc, source)) = &problem.exact
         && (1..=problem.most).any(|nproc| sizes(&free, nproc).is_some())
     {
@@ -139,7 +144,7 @@ fn refuse(problem: &Problem) -> Refusal {
     }
     if let Some(literal) = problem.ulysses.as_ref().or(problem.ring.as_ref())
         && (1..=problem.most).any(|nproc| {
-            let free = Problem { exact: None, world: None, ..without_literals.clone() };
+            let free = LayoutProblem { exact: None, world: None, ..without_literals.clone() };
             sizes(&free, nproc).is_some()
         })
     {
@@ -148,8 +153,8 @@ fn refuse(problem: &Problem) -> Refusal {
     refuse_nodes(problem)
 }
 
-/// A literal of the arguments cannot be met.
-fn refuse_literal(problem: &Problem, literal: &Literal) -> Refusal {
+/// The refusal if a literal of the arguments is impossible.
+fn refuse_literal(problem: &LayoutProblem, literal: &Literal) -> Refusal {
     let Literal { argument, value } = literal;
     let is_ulysses = problem.ulysses.as_ref() == Some(literal);
     let Text { en: rule_en, zh: rule_zh } = rule_in_words(problem.rule);
@@ -170,9 +175,9 @@ fn refuse_literal(problem: &Problem, literal: &Literal) -> Refusal {
     )
 }
 
-fn literal_reason(problem: &Problem, literal: &Literal, is_ulysses: bool) -> Text {
+fn literal_reason(problem: &LayoutProblem, literal: &Literal, is_ulysses: bool) -> Text {
     let value = literal.value;
-    let Problem { nnodes, most, .. } = problem;
+    let LayoutProblem { nnodes, most, .. } = problem;
     let largest = nnodes.saturating_mul(problem.exact.as_ref().map_or(*most, |(n, _)| *n));
     if value == 0 {
         return text!("it must be 1 or more", "取值至少为 1");
@@ -212,28 +217,33 @@ fn literal_reason(problem: &Problem, literal: &Literal, is_ulysses: bool) -> Tex
     }
 }
 
-/// Every value of the argument that would be legal, the other literal kept.
-fn legal_literals(problem: &Problem, is_ulysses: bool) -> Vec<u32> {
+/// Every legal value of the argument, with the other literal unchanged.
+fn legal_literals(problem: &LayoutProblem, is_ulysses: bool) -> Vec<u32> {
     let largest = problem
         .nnodes
         .saturating_mul(problem.exact.as_ref().map_or(problem.most, |(nproc, _)| *nproc))
-        // Nobody writes a larger size, and a list of candidates must stay a list.
+        // Larger sizes do not occur, and the list of candidates needs a bound.
         .min(4096);
     (1..=largest)
         .filter(|value| {
             let literal = Some(Literal { argument: String::new(), value: *value });
             let trial = if is_ulysses {
-                Problem { ulysses: literal, ..problem.clone() }
+                LayoutProblem { ulysses: literal, ..problem.clone() }
             } else {
-                Problem { ring: literal, ..problem.clone() }
+                LayoutProblem { ring: literal, ..problem.clone() }
             };
             candidates(&trial).any(|nproc| sizes(&trial, nproc).is_some())
         })
         .collect()
 }
 
-/// A fixed number of processes per node breaks the rule.
-fn refuse_nproc(problem: &Problem, free: &Problem, nproc: u32, source: &str) -> Refusal {
+/// The refusal if a fixed number of processes per node breaks the rule.
+fn refuse_nproc(
+    problem: &LayoutProblem,
+    free: &LayoutProblem,
+    nproc: u32,
+    source: &str,
+) -> Refusal {
     let nnodes = free.nnodes;
     let world = problem.world.unwrap_or(nnodes.saturating_mul(nproc));
     let Text { en: rule_en, zh: rule_zh } = rule_in_words(free.rule);
@@ -268,16 +278,17 @@ fn refuse_nproc(problem: &Problem, free: &Problem, nproc: u32, source: &str) -> 
     )
 }
 
-/// No number of processes per node is legal on so many nodes.
-fn refuse_nodes(problem: &Problem) -> Refusal {
-    let Problem { nnodes, most, .. } = problem;
+/// The refusal if no number of processes per node is legal on so many nodes.
+fn refuse_nodes(problem: &LayoutProblem) -> Refusal {
+    let LayoutProblem { nnodes, most, .. } = problem;
     let Text { en: rule_en, zh: rule_zh } = rule_in_words(problem.rule);
     let heads = problem.heads.map_or_else(|| "?".to_owned(), |heads| heads.to_string());
     // More nodes than heads never divide them.
     let reach = problem.heads.unwrap_or(*nnodes).max(*nnodes).min(4096);
-    let free = Problem { exact: None, world: None, ulysses: None, ring: None, ..problem.clone() };
+    let free =
+        LayoutProblem { exact: None, world: None, ulysses: None, ring: None, ..problem.clone() };
     let nodes = (1..=reach)
-        .filter(|nodes| solve_exists(&Problem { nnodes: *nodes, ..free.clone() }))
+        .filter(|nodes| solve_exists(&LayoutProblem { nnodes: *nodes, ..free.clone() }))
         .collect();
     let Text { en: nodes_en, zh: nodes_zh } = one_of(&nearest(*nnodes, nodes));
     Refusal::new(
@@ -293,7 +304,7 @@ fn refuse_nodes(problem: &Problem) -> Refusal {
     )
 }
 
-fn solve_exists(problem: &Problem) -> bool {
+fn solve_exists(problem: &LayoutProblem) -> bool {
     candidates(problem).any(|nproc| sizes(problem, nproc).is_some())
 }
 
@@ -310,9 +321,9 @@ mod tests {
     use super::*;
     use crate::verdict::Verdict;
 
-    fn problem(rule: LayoutRule, nnodes: u32, most: u32, heads: Option<u32>) -> Problem {
+    fn problem(rule: LayoutRule, nnodes: u32, most: u32, heads: Option<u32>) -> LayoutProblem {
         let (exact, world) = (None, None);
-        Problem { rule, nnodes, world, most, exact, heads, ulysses: None, ring: None }
+        LayoutProblem { rule, nnodes, world, most, exact, heads, ulysses: None, ring: None }
     }
 
     fn literal(argument: &str, value: u32) -> Option<Literal> {
@@ -322,7 +333,7 @@ mod tests {
     #[test]
     fn the_largest_legal_number_of_processes_is_chosen() {
         use LayoutRule::{None as Free, UlyssesRing as Ring, UlyssesWorld as World};
-        // rule, nodes, GPUs, heads → processes per node, ulysses, ring
+        // Rule, nodes, GPUs, heads → processes per node, ulysses, ring.
         let cases = [
             (World, 2, 8, Some(40), (5, 10, 1)),
             (World, 2, 7, Some(40), (5, 10, 1)),
@@ -362,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_literal_chooses_fewer_processes_or_is_refused_by_name() {
-        let with = |nnodes, most, value| Problem {
+        let with = |nnodes, most, value| LayoutProblem {
             ulysses: literal("--ulysses_size", value),
             ..problem(LayoutRule::UlyssesWorld, nnodes, most, Some(40))
         };
@@ -372,7 +383,7 @@ mod tests {
             let sizes = solve(&with(nnodes, most, value)).expect("legal");
             assert_eq!((sizes.nproc, sizes.ulysses), (nproc, value));
         }
-        // nodes, GPUs, literal → words of the reason, a legal size
+        // Nodes, GPUs, literal → words of the reason, a legal size.
         let refused = [
             (2, 7, 14, "40 attention heads are not divisible by 14", "10"),
             (2, 8, 16, "not divisible by 16", "10"),
@@ -392,7 +403,7 @@ mod tests {
 
     #[test]
     fn literals_of_both_sizes_bind_a_ring_layout() {
-        let with = |ulysses, ring| Problem {
+        let with = |ulysses, ring| LayoutProblem {
             ulysses,
             ring,
             ..problem(LayoutRule::UlyssesRing, 2, 8, Some(40))
@@ -416,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_fixed_number_of_processes_is_a_constraint() {
-        let fixed = |nproc, heads| Problem {
+        let fixed = |nproc, heads| LayoutProblem {
             exact: Some((nproc, "--nproc-per-node".into())),
             ..problem(LayoutRule::UlyssesWorld, 2, 8, heads)
         };
@@ -426,11 +437,11 @@ mod tests {
         assert_eq!(refusal.id, Id::LayoutNproc);
         assert!(refusal.text.en.contains("--nproc-per-node 7 on 2 nodes makes 14 ranks"));
         assert!(refusal.hint.en.contains("1, 2, 4 or 5"), "{}", refusal.hint.en);
-        let both = Problem { ulysses: literal("--ulysses_size", 10), ..fixed(4, Some(40)) };
+        let both = LayoutProblem { ulysses: literal("--ulysses_size", 10), ..fixed(4, Some(40)) };
         assert_eq!(solve(&both).map_err(|refusal| refusal.id), Err(Id::LayoutLiteral));
     }
 
-    /// Every triple, with no arithmetic of the solver.
+    /// Tries every triple, independently of the solver's arithmetic.
     fn exhaustive(rule: LayoutRule, nnodes: u32, most: u32, heads: u32) -> Option<u32> {
         let mut best = None;
         for nproc in 1..=most {

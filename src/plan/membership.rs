@@ -1,24 +1,18 @@
-//! Who takes part and where they meet: settings and contract → [`Membership`].
+//! Decides the membership: node count, node rank and master, from settings and platform
+//! contract.
 //!
-//! Takes what the user decided and what the platform claims; gives one
-//! membership with a reason for every value, or a refusal that names the
-//! variable. A setting beats a variable of one platform, that beats a name that
-//! many tools use, that beats WORLD_SIZE and RANK. Weaker evidence never
-//! overrules, and claims of equal strength must agree. No I/O.
+//! Takes the settings and the claims of the platform; gives one [`Membership`] with a reason for
+//! every value, or a refusal that names the variable. A setting beats a variable of one
+//! platform, which beats a name that many tools use, which beats WORLD_SIZE and RANK. Weaker
+//! evidence never wins, and claims of equal strength must agree. No I/O.
 
 mod claims;
 mod cluster;
 mod elastic;
-#[cfg(test)]
-mod environments;
-#[cfg(test)]
-mod half_given;
 mod known;
 mod master;
 mod nodes;
 mod nproc;
-#[cfg(test)]
-mod once_per_rank;
 mod rank;
 mod tasks;
 #[cfg(test)]
@@ -32,14 +26,14 @@ use crate::verdict::{Id, Refusal};
 
 use claims::refuse;
 use known::{By, is_nested, platform};
-pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
+pub(crate) use nproc::{AskedNproc, asked_nproc, offered_nproc};
 use nproc::{Processes, processes, stated_processes};
 
 /// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
 ///
 /// # Errors
-/// Also where WORLD_SIZE counts processes, and only the GPUs say how many a node has.
-pub fn identity(
+/// Also if WORLD_SIZE counts processes and only the number of GPUs tells how many a node has.
+pub(crate) fn identity(
     settings: &Settings,
     contract: &Contract,
     notes: &mut Notes,
@@ -47,8 +41,8 @@ pub fn identity(
     read(settings, contract, stated_processes(settings, contract), notes)
 }
 
-/// The same on a node whose GPUs are counted.
-pub fn membership(
+/// The same on a node whose GPUs have been counted.
+pub(crate) fn membership(
     settings: &Settings,
     contract: &Contract,
     gpus: &GpuFacts,
@@ -106,8 +100,8 @@ fn read(
     })
 }
 
-/// What a rank of another launcher finds in its environment describes that rank, the other
-/// nodes and the port of the outer job: nothing of it is about the job that it starts.
+/// The contract of a nested job. The environment of a rank describes that rank, the other nodes
+/// and the port of the outer job, but nothing of the job that it starts.
 fn of_its_own(contract: &Contract) -> Contract {
     Contract {
         platform: "nested".to_owned(),

@@ -1,8 +1,8 @@
-//! NCCL's variables as NCCL reads them: its list grammar, and the settings that
-//! do nothing or do harm.
+//! NCCL's variables as NCCL reads them: its list grammar, and settings without effect or with
+//! harm.
 //!
-//! Takes values; gives matches and warnings. Which variables are dead or dangerous
-//! is data, in [`table`].
+//! Takes values; gives matches and warnings. The settings without effect or with harm are rows
+//! of [`table`].
 
 mod table;
 
@@ -14,23 +14,23 @@ use crate::plan::variables::Variables;
 use crate::settings::Settings;
 use crate::text;
 
-use table::{COMMON, Row, TABLE, When};
+use table::{COMMON, NcclRow, TABLE, When};
 
 /// `[^][=]item[:port],…`: the value of NCCL_SOCKET_IFNAME and NCCL_IB_HCA.
 ///
-/// `^` (all but) and `=` (whole names) stand once, at the very front, in this
-/// order, and hold for the whole list. Without `=` an item is a prefix, so that
-/// `mlx5_1` takes mlx5_10 too. Nothing is trimmed.
+/// `^` (all but) and `=` (whole names) occur once, at the very front, in this order, and apply
+/// to the whole list. Without `=` an item is a prefix, so `mlx5_1` takes mlx5_10 too. Nothing is
+/// trimmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NcclList {
+pub(crate) struct NcclList {
     pub exclude: bool,
     pub exact: bool,
     items: Vec<(String, Option<u32>)>,
 }
 
 impl NcclList {
-    /// None for a value that NCCL takes as unset (shorter than two characters).
-    pub fn parse(value: &str) -> Option<NcclList> {
+    /// None for a value that NCCL treats as unset (shorter than two characters).
+    pub(crate) fn parse(value: &str) -> Option<NcclList> {
         if value.len() < 2 {
             return None;
         }
@@ -49,14 +49,14 @@ impl NcclList {
         Some(NcclList { exclude, exact, items })
     }
 
-    /// Whether NCCL would take the device `name`, at `port` where it has ports.
-    pub fn takes(&self, name: &str, port: Option<u32>) -> bool {
+    /// Whether NCCL would use the device `name`, at `port` if it has ports.
+    pub(crate) fn takes(&self, name: &str, port: Option<u32>) -> bool {
         let listed = (0..self.items.len()).any(|item| self.item_matches(item, name, port));
         listed != self.exclude
     }
 
     /// The items that match none of `names`; an exclusion has none.
-    pub fn strangers<'a>(&'a self, names: &[&str]) -> Vec<&'a str> {
+    pub(crate) fn strangers<'a>(&'a self, names: &[&str]) -> Vec<&'a str> {
         if self.exclude {
             return Vec::new();
         }
@@ -66,9 +66,10 @@ impl NcclList {
             .collect()
     }
 
-    /// Names that a prefix takes although an item names another one exactly:
-    /// `mlx5_1` is there, and `mlx5_10` comes along.
-    pub fn more_than_named<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
+    /// Names that match an item only as prefix although another device has exactly the
+    /// item's name:
+    /// `mlx5_1` exists, and also selects `mlx5_10`.
+    pub(crate) fn more_than_named<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
         if self.exact || self.exclude {
             return Vec::new();
         }
@@ -91,15 +92,15 @@ impl NcclList {
     }
 }
 
-/// What a setting does that was not meant, and what to do instead.
+/// The unintended effect of a setting, and what to do instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misuse {
-    /// Follows `NAME=value`.
+    /// Printed after `NAME=value`.
     pub effect: Text,
     pub advice: Text,
 }
 
-/// What a row is judged against beside the value itself.
+/// The circumstances on which a row depends besides the value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Around<'a> {
     /// RDMA devices can be opened.
@@ -107,11 +108,11 @@ struct Around<'a> {
     world: u32,
     /// NCCL's own output goes to files.
     to_files: bool,
-    /// Variables that name a file which is not there.
+    /// Variables that name a missing file.
     absent: &'a [String],
 }
 
-impl Row {
+impl NcclRow {
     fn applies(&self, value: &str, around: Around<'_>) -> bool {
         match &self.when {
             When::Always => true,
@@ -147,17 +148,16 @@ impl Row {
     }
 }
 
-/// The row of the table that `name=value` falls under, whatever the node is;
-/// `has_hcas`: RDMA devices can be opened.
+/// The row of the table that applies to `name=value` on any node. `has_hcas`: RDMA devices can
+/// be opened.
 pub fn misuse(name: &str, value: &str, has_hcas: bool) -> Option<Misuse> {
     let around = Around { has_hcas, ..Around::default() };
     let row = TABLE.iter().find(|row| row.name == name && row.applies(value, around))?;
     Some(row.misuse())
 }
 
-/// Warns of variables that do nothing or do harm (check `env.nccl`) in a job of
-/// `world` ranks.
-pub fn lint(
+/// Warns of variables without effect or with harm (check `env.nccl`) in a job of `world` ranks.
+pub(crate) fn lint(
     settings: &Settings,
     facts: &Facts,
     variables: Variables<'_>,
@@ -188,8 +188,8 @@ pub fn lint(
     odd_lines(settings, facts, notes);
 }
 
-/// Lines of NCCL's files that set something else than they seem to: nothing is trimmed,
-/// and `export` is a part of the name.
+/// Warns of lines in NCCL's files that do not set what they seem to: nothing is trimmed, and
+/// `export` becomes a part of the name.
 fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     for found in &facts.network.nccl {
         let (name, source) = (&found.name, &found.source);
@@ -208,8 +208,8 @@ fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     }
 }
 
-/// Variables that differ by one letter from one that exists, and those that no
-/// reader of theirs can look up (`NCCL_SOCKET_IFNAME-`).
+/// Warns of variables that differ by one letter from an existing one, and of names that NCCL
+/// never looks up (`NCCL_SOCKET_IFNAME-`).
 fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     let known = |name: &str| COMMON.contains(&name) || TABLE.iter().any(|row| row.name == name);
     let names = facts.environment.keys().filter(|name| name.starts_with("NCCL_"));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn lists_match_as_nccl_matches() {
-        // value, name, port, taken
+        // Value, name, port, taken.
         let cases = [
             ("eth0", "eth0", None, true),
             ("eth1", "eth10", None, true),
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_row_speaks_both_languages() {
-        for Row { name, effect, advice, .. } in TABLE {
+        for NcclRow { name, effect, advice, .. } in TABLE {
             for text in [effect, advice] {
                 assert!(!text.0.is_empty() && !text.1.is_empty(), "{name}");
             }

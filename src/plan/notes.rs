@@ -1,8 +1,8 @@
-//! What the planner leaves for people: decisions with their reasons, warnings,
-//! and findings whose weight the user may change (`--severity ID=…`).
+//! Collects the planner's notes: decisions with their reasons, warnings, and findings whose
+//! severity the user may change (`--severity ID=…`).
 //!
-//! Owns no rule of its own; every part of the planner writes into one [`Notes`]. A
-//! finding never ends the planning, so that one walk sees all of them.
+//! Every part of the planner writes into one [`Notes`]. A finding never ends the planning, so
+//! one run finds all of them.
 
 use crate::lang::Text;
 use crate::plan::Decision;
@@ -11,15 +11,15 @@ use crate::verdict::{Id, Refusal, Severity, Usual, Warning};
 
 /// Decisions, warnings and failures, each in the order in which they were made.
 #[derive(Debug, Clone, Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
-    /// Findings of checks that fail a launch.
+    /// Findings of checks with the severity fail.
     pub failures: Vec<Refusal>,
 }
 
 impl Notes {
-    pub fn decide(
+    pub(crate) fn decide(
         &mut self,
         what: impl Into<String>,
         value: impl ToString,
@@ -29,18 +29,18 @@ impl Notes {
         self.decisions.push(Decision::new(what, value, because, source));
     }
 
-    pub fn warn(&mut self, id: Id, text: Text, hint: Text) {
+    pub(crate) fn warn(&mut self, id: Id, text: Text, hint: Text) {
         self.warnings.push(Warning::new(id, text, hint));
     }
 
-    /// A finding of the weight that the user gives to its check, else of the usual one.
-    pub fn raise(&mut self, settings: &Settings, finding: Warning) {
+    /// Adds a finding with the severity that the user set for its check, else the default one.
+    pub(crate) fn raise(&mut self, settings: &Settings, finding: Warning) {
         let usual = finding.id.usual().map_or(Severity::Warn, Usual::severity);
         self.raise_as(settings, usual, finding);
     }
 
-    /// The same where what was found weighs more or less than is usual for its check.
-    pub fn raise_as(&mut self, settings: &Settings, usual: Severity, finding: Warning) {
+    /// The same with another default than that of its check.
+    pub(crate) fn raise_as(&mut self, settings: &Settings, usual: Severity, finding: Warning) {
         let Warning { id, text, hint } = finding;
         match severity(settings, id.check().unwrap_or(id), usual) {
             Severity::Fail => self.failures.push(Refusal::new(id, text, hint)),
@@ -49,14 +49,14 @@ impl Notes {
         }
     }
 
-    /// A setting of the network that does nothing or does harm.
-    pub fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) {
+    /// Adds a finding about a network setting without effect or with harm.
+    pub(crate) fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) {
         self.raise(settings, Warning::new(Id::EnvNccl, text, hint));
     }
 }
 
-/// What the finding `id` does to a launch: the user's word, else `usual`.
-pub fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
+/// The severity of the finding `id`: the user's, else `usual`.
+pub(crate) fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
     settings.severities.get(&id).map_or(usual, |chosen| chosen.value)
 }
 

@@ -1,8 +1,8 @@
-//! Placeholders in arguments: `{ulysses_size}` and its kin, byte for byte.
+//! Replaces placeholders such as `{ulysses_size}` in arguments, byte for byte.
 //!
-//! Takes the known names with their values; gives the argument with exactly
-//! these tokens replaced. `{{name}}` of a known name is the literal `{name}`.
-//! Every other byte passes unchanged: prompts, JSON, invalid UTF-8.
+//! Takes the known names with their values; gives the argument with exactly these tokens
+//! replaced. `{{name}}` with a known name is the literal `{name}`. Every other byte is
+//! unchanged, such as prompts, JSON and invalid UTF-8.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use crate::text;
 use crate::verdict::{Id, Warning};
 
 /// `argument` with the tokens of `values` replaced.
-pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
+pub(crate) fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
     let mut rest = argument.as_bytes();
     let mut out = Vec::with_capacity(rest.len());
     while let Some((&byte, tail)) = rest.split_first() {
@@ -38,7 +38,7 @@ pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString 
     OsString::from_vec(out)
 }
 
-/// The known name that `text` opens with between `open` and `close`, and what follows.
+/// The known name between `open` and `close` at the start of `text`, and the rest.
 fn token<'v, 't>(
     text: &'t [u8],
     values: &'v BTreeMap<String, String>,
@@ -53,9 +53,9 @@ fn token<'v, 't>(
     Some((name, after))
 }
 
-/// A warning for each brace that looks like a placeholder and is none: it reaches the script as it
-/// stands, which then fails after its model was loaded. `selected` are the names of the profile.
-pub fn unknown_in<'a>(
+/// A warning for each unknown name in braces: it reaches the script unreplaced, which then fails
+/// after its model was loaded. `selected` are the names of the profile.
+pub(crate) fn unknown_in<'a>(
     arguments: &[OsString],
     selected: impl Iterator<Item = &'a str>,
 ) -> Vec<Warning> {
@@ -65,7 +65,7 @@ pub fn unknown_in<'a>(
     names.dedup();
     let warning = |name: String| {
         let text = text!(
-            "{{{name}}} is no placeholder, so it is passed on as it stands",
+            "{{{name}}} is not a placeholder, so it is passed on unchanged",
             "{{{name}}} 不是占位符，将原样传递"
         );
         let hint = match nearest(&name, names.iter().copied()) {
@@ -73,8 +73,8 @@ pub fn unknown_in<'a>(
             None => {
                 let all = names.join(", ");
                 text!(
-                    "placeholders are: {all}; nothing to do where the braces are meant",
-                    "可用的占位符: {all}；若花括号本来就是参数内容，无需处理"
+                    "available placeholders: {all}; ignore this if the braces are intended",
+                    "可用的占位符：{all}；若花括号本来就是参数内容，无需处理"
                 )
             }
         };
@@ -83,9 +83,9 @@ pub fn unknown_in<'a>(
     unknown(arguments, &names).into_iter().map(warning).collect()
 }
 
-/// Names in braces that are no placeholder and were probably meant to be one: near to a known
-/// name, or a whole value. Never a brace of JSON, of a prompt, of a shell's `${name}` or of a
-/// literal `{{name}}`: an argument with blanks or quotes is not looked at.
+/// Unknown names in braces that were probably meant as placeholders: similar to a known name, or
+/// a whole value. Never a brace of JSON, of a prompt, of a shell's `${name}` or of a literal
+/// `{{name}}`: arguments with blanks or quotes are skipped.
 fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for argument in arguments {
@@ -116,15 +116,15 @@ fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
     found
 }
 
-/// Whether `argument` holds the token of `name`.
-pub fn mentions(argument: &OsStr, name: &str) -> bool {
+/// Whether `argument` contains the token of `name`.
+pub(crate) fn mentions(argument: &OsStr, name: &str) -> bool {
     let with =
         |value: &str| replace(argument, &BTreeMap::from([(name.to_owned(), value.to_owned())]));
     with("0") != with("1")
 }
 
 /// The program with its arguments' tokens replaced.
-pub fn replace_in_program(program: &Program, values: &BTreeMap<String, String>) -> Program {
+pub(crate) fn replace_in_program(program: &Program, values: &BTreeMap<String, String>) -> Program {
     let all = |args: &[OsString]| args.iter().map(|arg| replace(arg, values)).collect();
     match program {
         Program::Script { path, args } => Program::Script { path: path.clone(), args: all(args) },

@@ -1,7 +1,7 @@
-//! Whether the interpreter and torch that were found can run this plan.
+//! Checks whether the interpreter and torch that were found can run this plan.
 //!
-//! Takes the facts about python; gives warnings, or a refusal when there is no
-//! interpreter at all. Never imports torch: what it says comes from files.
+//! Takes the facts about python; gives warnings, or a refusal if there is no interpreter. Never
+//! imports torch; the facts come from files.
 
 use std::fmt::Display;
 
@@ -13,7 +13,7 @@ use crate::text;
 use crate::verdict::{Id, Severity, Warning};
 use crate::version::Version;
 
-/// Whether engine or program needs an interpreter of ours.
+/// Whether the engine or the program needs a Python interpreter.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
     !engine.row().modules.is_empty() || !matches!(program, Program::Command { .. })
 }
@@ -31,7 +31,7 @@ pub(crate) fn check(
         return;
     }
     let Some(interpreter) = &facts.python.interpreter else {
-        // Copied facts may lack the interpreter of the node that they came from.
+        // A replayed node may lack the interpreter.
         let default = if settings.host_root.is_some() { Severity::Warn } else { Severity::Fail };
         return notes.raise_as(
             settings,
@@ -62,7 +62,7 @@ pub(crate) fn check(
         modules(settings, facts, interpreter.display(), notes);
     }
     let Some(torch) = &facts.python.torch else {
-        // Said above, by the interpreter itself.
+        // Already reported above.
         if facts.python.absent.iter().any(|module| module == "torch") {
             return;
         }
@@ -93,7 +93,7 @@ pub(crate) fn check(
             settings,
             notes,
             text!(
-                "torch {version} is a CPU build, and GPUs are to be used",
+                "torch {version} is a CPU build, but the job uses GPUs",
                 "torch {version} 为 CPU 版，却要使用 GPU"
             ),
         );
@@ -101,7 +101,7 @@ pub(crate) fn check(
     if let (Ok(Version { major, .. }), Some((driver, minor))) =
         (cuda.parse(), facts.gpus.cuda_driver_version)
         && major > driver
-        // Forward compatibility brings a libcuda that is newer than the driver.
+        // Forward compatibility provides a libcuda that is newer than the driver.
         && facts.state.compat.is_none()
     {
         // The first driver of each CUDA (its release notes, table of toolkit and minimum driver).
@@ -113,7 +113,7 @@ pub(crate) fn check(
             settings,
             notes,
             text!(
-                "torch {version} is built for CUDA {cuda}, and the driver supports only {driver}.{minor}",
+                "torch {version} is built for CUDA {cuda}, but the driver supports only {driver}.{minor}",
                 "torch {version} 为 CUDA {cuda} 构建，而驱动只支持到 {driver}.{minor}"
             ),
             text!(
@@ -124,7 +124,7 @@ pub(crate) fn check(
     }
 }
 
-/// The interpreter says that it cannot import what the engine is made of.
+/// Checks that the interpreter can import the modules of the engine.
 fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut Notes) {
     let missing = facts.python.absent.join(", ");
     let by = &facts.python.found_by;
@@ -153,7 +153,7 @@ fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut N
     };
     let text = text!(
         "{path} [{by}] has no {missing}, which the engine {engine} needs",
-        "{path} [{by}] 中没有 {missing}，而引擎 {engine} 需要它"
+        "{path} [{by}] 中没有 {missing}，而启动引擎 {engine} 需要它"
     );
     let default = Severity::Fail;
     notes.raise_as(settings, default, Warning::new(Id::PythonTorch, text, hint));

@@ -1,8 +1,8 @@
-//! Which ports of which RDMA devices are worth using, and why the others are not.
+//! Decides which RDMA ports are rails, and why the others are left out ([`Reason`]).
 //!
-//! Takes the devices, the interfaces of the default route and the number of GPUs;
-//! gives the ports in steps, each of which drops some for one [`Reason`]. A step
-//! that would drop everything drops nothing. What a user named is not asked here.
+//! Takes the devices, the interfaces of the default route and the number of GPUs. Each step
+//! drops ports for one [`Reason`]; a step that would drop all ports drops none. Devices that the
+//! user named are handled in [`crate::plan::hcas`].
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,16 @@ use crate::plan::distance::is_near;
 
 /// One port of one device.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Port<'a> {
+pub(crate) struct RailPort<'a> {
     pub(crate) hca: &'a Hca,
     pub(crate) port: &'a HcaPort,
 }
 
-impl<'a> Port<'a> {
-    pub(crate) fn all(hcas: &'a [Hca]) -> Vec<Port<'a>> {
-        hcas.iter().flat_map(|hca| hca.ports.iter().map(move |port| Port { hca, port })).collect()
+impl<'a> RailPort<'a> {
+    pub(crate) fn all(hcas: &'a [Hca]) -> Vec<RailPort<'a>> {
+        hcas.iter()
+            .flat_map(|hca| hca.ports.iter().map(move |port| RailPort { hca, port }))
+            .collect()
     }
 
     /// `mlx5_0:1`
@@ -27,7 +29,7 @@ impl<'a> Port<'a> {
         format!("{}:{}", self.hca.name, self.port.number)
     }
 
-    /// NCCL's own filter: opens, ACTIVE, a link layer that it knows.
+    /// NCCL's own filter: the device opens, the port is ACTIVE, its link layer is known.
     pub(crate) fn nccl_takes(&self) -> bool {
         self.hca.openable
             && self.port.active
@@ -40,7 +42,7 @@ impl<'a> Port<'a> {
 
     /// Gb/s in whole numbers; unknown rates form a class of their own.
     fn rate(&self) -> u64 {
-        // Saturating: a rate is a small positive number, NaN becomes 0.
+        // `as` saturates; a rate is a small positive number, NaN becomes 0.
         #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist and saturate to 0")]
         let rate = self.port.gigabits.unwrap_or(0.0) as u64;
         rate
@@ -50,7 +52,7 @@ impl<'a> Port<'a> {
 /// Why a port is left out, in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// The container was not given its device node.
+    /// Its device node is not in the container.
     Closed,
     Down,
     /// RoCE without a v2 address in this network namespace.
@@ -59,11 +61,11 @@ pub(crate) enum Reason {
     OtherLayer,
     /// It carries the default route.
     FrontEnd,
-    /// A bond beside rails that are none.
+    /// A bond, while other rails are no bonds.
     Bond,
-    /// The other one of a physical function and its virtual functions.
+    /// A physical function and its virtual functions count once.
     SameFunction,
-    /// A CPU lies between it and the GPUs of this job.
+    /// A CPU is between it and the GPUs of this job.
     FarFromGpus,
 }
 
@@ -89,19 +91,19 @@ impl Reason {
     }
 }
 
-/// The ports that stay, and the others with the step that dropped them.
+/// The ports that are kept, and the others with the reason.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rails<'a> {
-    pub(crate) kept: Vec<Port<'a>>,
-    pub(crate) dropped: Vec<(Port<'a>, Reason)>,
+    pub(crate) kept: Vec<RailPort<'a>>,
+    pub(crate) dropped: Vec<(RailPort<'a>, Reason)>,
 }
 
 impl<'a> Rails<'a> {
     /// Steps 1 to 7; `gpus` is the number of GPUs of this node.
     pub(crate) fn of(hcas: &'a [Hca], network: &NetworkFacts, gpus: usize) -> Rails<'a> {
-        let mut rails = Rails { kept: Port::all(hcas), dropped: Vec::new() };
+        let mut rails = Rails { kept: RailPort::all(hcas), dropped: Vec::new() };
         rails.keep(Reason::Closed, |port| port.hca.openable);
-        rails.keep(Reason::Down, Port::nccl_takes);
+        rails.keep(Reason::Down, RailPort::nccl_takes);
         rails.keep(Reason::NoAddress, |port| !port.is_ethernet() || port.port.roce_v2_gid);
         rails.fast_class(gpus);
         let ethernet = rails.kept.iter().filter(|port| port.is_ethernet()).count();
@@ -112,43 +114,43 @@ impl<'a> Rails<'a> {
         rails
     }
 
-    /// Step 8, for a job that uses a part of the GPUs: those that reach one of
-    /// them without a CPU in between, where there are such.
+    /// Step 8, for a job that uses a part of the GPUs: keeps the ports that reach one of them
+    /// without a CPU in between, if there are any.
     pub(crate) fn near(mut self, gpus: &[&Gpu]) -> Rails<'a> {
-        let near = |port: &Port<'_>| gpus.iter().any(|gpu| is_near(gpu, port.hca));
+        let near = |port: &RailPort<'_>| gpus.iter().any(|gpu| is_near(gpu, port.hca));
         if self.kept.iter().any(near) {
             self.keep(Reason::FarFromGpus, near);
         }
         self
     }
 
-    fn keep(&mut self, reason: Reason, stays: impl Fn(&Port<'a>) -> bool) {
+    fn keep(&mut self, reason: Reason, stays: impl Fn(&RailPort<'a>) -> bool) {
         let (kept, dropped) = std::mem::take(&mut self.kept).into_iter().partition(&stays);
         self.kept = kept;
-        let dropped: Vec<Port<'a>> = dropped;
+        let dropped: Vec<RailPort<'a>> = dropped;
         self.dropped.extend(dropped.into_iter().map(|port| (port, reason)));
     }
 
-    fn devices<'b>(ports: impl IntoIterator<Item = &'b Port<'a>>) -> usize
+    fn devices<'b>(ports: impl IntoIterator<Item = &'b RailPort<'a>>) -> usize
     where
         'a: 'b,
     {
         ports.into_iter().map(|port| port.hca.name.as_str()).collect::<BTreeSet<&str>>().len()
     }
 
-    /// The fastest class, where it is more than the odd one out.
+    /// Keeps the fastest class of ports, unless it is a single exception.
     fn fast_class(&mut self, gpus: usize) {
-        let fastest = self.kept.iter().map(Port::rate).max().unwrap_or(0);
+        let fastest = self.kept.iter().map(RailPort::rate).max().unwrap_or(0);
         let devices = Rails::devices(self.kept.iter().filter(|port| port.rate() == fastest));
         if devices >= 2 || (gpus > 0 && devices >= gpus) {
             self.keep(Reason::Slower, |port| port.rate() == fastest);
         }
     }
 
-    /// The device of the default route, and bonds, as long as others remain. Where
-    /// there is one device per GPU each is a rail, also the one with the route.
+    /// Drops the device of the default route, and bonds, as long as others remain. With one
+    /// device per GPU each is a rail, including the one with the route.
     fn front_end(&mut self, network: &NetworkFacts, gpus: usize) {
-        let carries = |port: &Port<'_>| {
+        let carries = |port: &RailPort<'_>| {
             port.is_ethernet()
                 && port.hca.netdevs.iter().any(|net| {
                     network.default_interface.as_ref() == Some(net)
@@ -159,14 +161,14 @@ impl<'a> Rails<'a> {
         if !is_rail_per_gpu && !self.kept.iter().all(carries) {
             self.keep(Reason::FrontEnd, |port| !carries(port));
         }
-        let is_bond = |port: &Port<'_>| port.hca.bond;
+        let is_bond = |port: &RailPort<'_>| port.hca.bond;
         if !self.kept.iter().all(is_bond) {
             self.keep(Reason::Bond, |port| !is_bond(port));
         }
     }
 
-    /// NCCL takes a physical function and its virtual ones for ports of one card.
-    /// The virtual ones stay where they have an interface here, which a pod was given.
+    /// NCCL treats a physical function and its virtual functions as ports of one card. Virtual
+    /// functions are kept if they have an interface here, as in a pod.
     fn one_of_a_function(&mut self) {
         let pairs: Vec<(String, String, bool)> = self
             .kept
@@ -187,7 +189,7 @@ impl<'a> Rails<'a> {
         }
     }
 
-    /// `mlx5_8:1 (slower than the others), …` of the ports that NCCL would take.
+    /// `mlx5_8:1 (slower than the others), …`, of the ports that NCCL would use.
     pub(crate) fn left_out(&self) -> Text {
         let mut en = Vec::new();
         let mut zh = Vec::new();

@@ -1,7 +1,7 @@
-//! Whether `--max-restarts` can be honoured.
+//! Checks whether `--max-restarts` is possible.
 //!
-//! Takes the settings and the membership; gives a warning where nobody could tell
-//! all nodes to start again, since a node that begins anew alone only waits.
+//! Takes the settings and the membership; gives a warning if nothing could restart all nodes
+//! together, since a single restarted node would only wait for the others.
 
 use crate::plan::notes::Notes;
 use crate::plan::{Membership, Scope};
@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::text;
 use crate::verdict::Id;
 
-/// Says before the launch that a wish for restarts comes to nothing.
+/// Warns before the launch that restarts are impossible.
 pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, notes: &mut Notes) {
     let most = &settings.max_restarts;
     let (count, source, nnodes) = (most.value, &most.source, membership.members());

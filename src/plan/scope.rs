@@ -1,20 +1,20 @@
-//! What a node knows of the others when it plans.
+//! What a node knows about the other nodes when it plans.
 
 use crate::settings::{MusterMode, Settings};
 
-/// What is known of the other nodes.
+/// Knowledge about the other nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Nothing: this node is the only one, or they have not met yet.
     #[default]
     Alone,
-    /// They do not meet, so each makes by itself the choices that they would have agreed on.
+    /// The nodes hold no muster, so each makes the common choices by itself.
     WithoutMuster,
-    /// Node 0 has heard of all of them, and plans for all.
+    /// Node 0 has the summaries of all nodes, and plans for all.
     ForAll {
-        /// The least that one of them can carry, in processes.
+        /// The smallest number of processes that one of them can run.
         fewest: u32,
-        /// Attention heads, where any of them knows the number.
+        /// Attention heads, if any node knows the number.
         heads: Option<u32>,
     },
     /// Node 0 has proposed this.
@@ -31,7 +31,7 @@ impl Scope {
         self != Scope::WithoutMuster && settings.muster.value != MusterMode::Off
     }
 
-    /// The most processes that the other nodes leave to this one.
+    /// The most processes that the other nodes allow.
     pub(crate) fn most(self) -> Option<u32> {
         match self {
             Scope::Alone | Scope::WithoutMuster => None,

@@ -1,8 +1,8 @@
 //! `[[select]]`: values for placeholders by the total number of GPUs.
 //!
-//! Takes the profile's rows and the size of the job; gives the values of the row
-//! that fits, or else of the row for all other sizes. Without one, a job whose
-//! arguments or variables need such a value is refused.
+//! Takes the profile's rows and the size of the job; gives the values of the matching row, or
+//! else of the row for all other sizes. Without a row, a job whose arguments or variables need
+//! such a value is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use crate::settings::Select;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// The values for `world` ranks on `nnodes` nodes; empty when no row fits and none is needed.
-pub fn select(
+/// The values for `world` ranks on `nnodes` nodes; empty if no row matches and none is needed.
+pub(crate) fn select(
     rows: &[Select],
     nnodes: u32,
     most: u32,

@@ -1,19 +1,19 @@
-//! The layout's sizes between the program's arguments and the solver.
+//! Connects the layout solver with the program's arguments.
 //!
-//! Takes settings, arguments and solved sizes; gives the rule in force, the
-//! numbers that the arguments fix, and the reasons that people read. What the
-//! program will finally read is checked once more, however it was written.
+//! Takes settings, arguments and solved sizes; gives the effective layout rule, the numbers that
+//! the arguments fix, and the reasons. The final arguments are checked once more, however they
+//! were written.
 
 use std::ffi::{OsStr, OsString};
 
-use crate::arguments::{self, Given, value_of};
-use crate::plan::layout::{Literal, Problem, Sizes, is_legal, rule_in_words};
+use crate::arguments::{self, GivenArgument, value_of};
+use crate::plan::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
 use crate::plan::{Layout, Membership, Notes};
 use crate::settings::{LayoutRule, Program, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// An elastic job changes its world size, which no fixed layout survives.
+/// The layout rule that applies. An elastic job has none, since its world size changes.
 pub(crate) fn effective_rule(
     settings: &Settings,
     membership: &Membership,
@@ -48,17 +48,16 @@ fn rule_name(rule: LayoutRule) -> &'static str {
     }
 }
 
-/// Arguments that carry the ulysses size in codebases that are known: Wan2.1 and Wan2.2,
-/// xDiT, HunyuanVideo.
+/// Arguments with the ulysses size in known codebases: Wan2.1 and Wan2.2, xDiT, HunyuanVideo.
 const ULYSSES: [&str; 3] = ["--ulysses_size", "--ulysses_degree", "--ulysses-degree"];
 const RING: [&str; 3] = ["--ring_size", "--ring_degree", "--ring-degree"];
-/// One size for all of the world, where there is no ring.
+/// One size for the whole world, without a ring.
 const SEQUENCE: &str = "--sequence_parallel_size";
 
 /// Flags that generate.py of Wan2.1 and Wan2.2 asserts to be absent at world size 1.
 const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
 
-/// The arguments that carry a size in codebases that are known.
+/// The arguments with a size in known codebases.
 pub(crate) fn known_names(axis: Axis) -> [&'static str; 3] {
     match axis {
         Axis::Ulysses => ULYSSES,
@@ -66,14 +65,14 @@ pub(crate) fn known_names(axis: Axis) -> [&'static str; 3] {
     }
 }
 
-/// Which of the two sizes an argument carries.
+/// Which of the two sizes an argument has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Axis {
     Ulysses,
     Ring,
 }
 
-/// The arguments that carry a size: the profile's own, else those of known codebases.
+/// The arguments with a size: those of the profile, else those of known codebases.
 pub(crate) fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
     let layout = &settings.layout;
     let own = match axis {
@@ -90,13 +89,13 @@ pub(crate) fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&s
     }
 }
 
-/// A number, or a placeholder that becomes one.
+/// Whether the value is a number, or a placeholder of one.
 pub(crate) fn is_size(value: &OsStr) -> bool {
     let text = value.to_string_lossy();
     text.trim().parse::<u32>().is_ok() || text.starts_with('{')
 }
 
-/// The number that the program's arguments fix, if they do. A placeholder fixes nothing.
+/// The number that the program's arguments fix, if any. A placeholder fixes nothing.
 pub(crate) fn literal(
     settings: &Settings,
     axis: Axis,
@@ -104,7 +103,8 @@ pub(crate) fn literal(
     words: &[OsString],
     notes: &mut Notes,
 ) -> Option<Literal> {
-    let Given { name: argument, value } = value_of(words, &names(settings, rule, axis), is_size)?;
+    let GivenArgument { name: argument, value } =
+        value_of(words, &names(settings, rule, axis), is_size)?;
     let text = value.to_string_lossy();
     if let Ok(value) = text.trim().parse() {
         return Some(Literal { argument: argument.to_owned(), value });
@@ -122,12 +122,12 @@ pub(crate) fn literal(
     None
 }
 
-/// Where flags stand on which the program asserts as a single rank.
+/// Positions of flags on which the program asserts as a single rank.
 pub(crate) fn not_alone<W: AsRef<OsStr>>(words: &[W]) -> Vec<usize> {
     NOT_ALONE.iter().filter_map(|name| arguments::flag(words, name)).collect()
 }
 
-/// Flags on which the program asserts where it runs as a single rank.
+/// Refuses flags on which the program asserts as a single rank.
 pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<(), Refusal> {
     if rule == LayoutRule::None || world != 1 {
         return Ok(());
@@ -158,20 +158,20 @@ pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Re
 
 pub(crate) fn check_least(
     settings: &Settings,
-    problem: &Problem,
+    problem: &LayoutProblem,
     nproc: u32,
 ) -> Result<(), Refusal> {
     let Some(least) = settings.min_nproc.as_ref().filter(|least| nproc < least.value) else {
         return Ok(());
     };
     let (value, source) = (least.value, &least.source);
-    let Problem { nnodes, most, .. } = problem;
+    let LayoutProblem { nnodes, most, .. } = problem;
     let rule = rule_in_words(problem.rule);
     let (en, zh) = (rule.en, rule.zh);
     Err(Refusal::new(
         Id::LayoutMinNproc,
         text!(
-            "{nproc} processes per node is the most that is legal on {nnodes} nodes × {most} (rule {en}), and {source} asks for {value} or more",
+            "at most {nproc} processes per node are legal on {nnodes} nodes × {most} (rule {en}), but {source} requests {value} or more",
             "在 {nnodes} 个节点 × {most} 上每节点最多合法 {nproc} 个进程（规则 {zh}），而 {source} 要求至少 {value} 个"
         ),
         text!(
@@ -181,16 +181,16 @@ pub(crate) fn check_least(
     ))
 }
 
-/// Says why the sizes are as they are.
+/// Records the reasons of the sizes.
 pub(crate) fn explain_sizes(
     settings: &Settings,
-    problem: &Problem,
+    problem: &LayoutProblem,
     sizes: Sizes,
     words: &[OsString],
     notes: &mut Notes,
 ) {
     let Sizes { nproc, world, ulysses, ring } = sizes;
-    let Problem { nnodes, most, heads, .. } = problem;
+    let LayoutProblem { nnodes, most, heads, .. } = problem;
     let fixed = problem.ulysses.as_ref().or(problem.ring.as_ref());
     let (because, source) = match (&problem.exact, fixed, heads) {
         (Some((_, source)), ..) => (text!("asked for", "按要求"), source.clone()),
@@ -208,7 +208,9 @@ pub(crate) fn explain_sizes(
             ),
             "solved".to_owned(),
         ),
-        _ => (text!("all that this node can carry", "本节点可承载的全部"), "solved".to_owned()),
+        _ => {
+            (text!("the most that this node can run", "本节点可运行的最大值"), "solved".to_owned())
+        }
     };
     if problem.world.is_none() {
         notes.decide("nproc_per_node", nproc, because, source);
@@ -226,7 +228,7 @@ pub(crate) fn explain_sizes(
                 "the number of attention heads is unknown, so only the world size was matched",
                 "注意力头数未知，因此只核对了总进程数"
             ),
-            text!("state it with --heads N", "请用 --heads N 指定"),
+            text!("set it with --heads N", "请用 --heads N 指定"),
         );
     }
     let source_of = |literal: &Option<Literal>| match literal {
@@ -262,7 +264,7 @@ pub(crate) fn explain_sizes(
         notes.warn(
             Id::LayoutArgument,
             text!(
-                "the program is not told its ulysses_size ({ulysses}): {argument} is missing",
+                "the program does not receive ulysses_size {ulysses}: {argument} is missing",
                 "程序未获得 ulysses_size（{ulysses}）：缺少 {argument}"
             ),
             text!("add {argument} {{ulysses_size}}", "请加上 {argument} {{ulysses_size}}"),
@@ -270,8 +272,8 @@ pub(crate) fn explain_sizes(
     }
 }
 
-/// What the program will read must pass its own assertions, however it was written
-/// (`--ulysses_size {nproc_per_node}`).
+/// Checks the sizes that the program will read against its own assertions, however they were
+/// written (`--ulysses_size {nproc_per_node}`).
 pub(crate) fn written_sizes(
     settings: &Settings,
     layout: &Layout,

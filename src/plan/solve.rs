@@ -1,8 +1,8 @@
-//! The order in which a plan comes about.
+//! The order of the planning steps.
 //!
-//! Takes settings, facts, the membership and what other nodes allow; walks the
-//! parts of the planner once, in a fixed order, which is also the order of the
-//! decisions that people read. Owns the glue and no rule of its own.
+//! Takes settings, facts, the membership and what other nodes allow; calls the parts of the
+//! planner once, in a fixed order, which is also the order of the printed decisions. Has no rule
+//! of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use crate::arguments;
 use crate::observe::{Facts, Field, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::engine::accelerate;
-use crate::plan::environment::Decided;
-use crate::plan::layout::{Problem, Sizes, solve};
+use crate::plan::environment::PlannedValues;
+use crate::plan::layout::{LayoutProblem, Sizes, solve};
 use crate::plan::sizes::{
     Axis, check_alone, check_least, effective_rule, explain_sizes, literal, written_sizes,
 };
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
-    Task, asked_nproc, binding, conditional, devices, environment, hcas, heads, membership, nccl,
-    network, offered_nproc, placeholders, python, restarts, select,
+    Task, asked_nproc, binding, conditional, devices, environment, hcas, heads, interface,
+    membership, nccl, offered_nproc, placeholders, python, restarts, select,
 };
 use crate::settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
@@ -29,8 +29,8 @@ use crate::settings::{
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// The plan of this node, whatever its checks say. Findings of checks are left in the notes,
-/// also where there is no plan.
+/// The plan of this node, whatever its checks find. The findings are in the notes, even if there
+/// is no plan.
 pub(super) fn plan_with(
     settings: &Settings,
     facts: &Facts,
@@ -45,8 +45,8 @@ pub(super) fn plan_with(
             "assumed",
             assumed,
             text!(
-                "nobody has seen these GPUs, nor is anything known of that node's python, torch and limits: run looks at them there; variables are as on this machine",
-                "这些 GPU 是假设的，并未检测；该节点的 Python、torch 和资源限制也未知，由 run 在该节点上检查；环境变量按本机情况"
+                "these GPUs are assumed; python, torch and limits of that node are unknown until run examines them there; variables are those of this machine",
+                "这些 GPU 是假设的；该节点的 Python、torch 和资源限制未知，由 run 在该节点上检查；环境变量取自本机"
             ),
             "--assume",
         );
@@ -60,9 +60,9 @@ pub(super) fn plan_with(
     plan_for(settings, facts, member, &asked, scope, notes)
 }
 
-/// The plan of one node whose membership is decided.
+/// The plan of a node with a known membership.
 ///
-/// `notes` holds what was decided and noticed before.
+/// `notes` has the earlier decisions and findings.
 pub(super) fn plan_for(
     settings: &Settings,
     facts: &Facts,
@@ -76,7 +76,7 @@ pub(super) fn plan_for(
     let task = membership.task.as_ref();
     let mut capacity = devices::capacity(settings, facts, task, asked, notes)?;
     let offered = offered_nproc(&facts.contract).filter(|_| *asked == AskedNproc::Auto);
-    // Whoever starts each rank has decided how many a node has.
+    // The platform that starts each task has fixed their number per node.
     let left = scope.most().filter(|_| task.is_none());
     for most in left.into_iter().chain(offered.map(|(offered, _)| offered)) {
         capacity.most = capacity.most.min(most).max(1);
@@ -90,7 +90,7 @@ pub(super) fn plan_for(
             heads::heads(&settings.layout, &words, checkpoint, scope.heads(), notes)
         }
     };
-    let problem = Problem {
+    let problem = LayoutProblem {
         rule,
         nnodes: membership.nnodes.max(1),
         world: task.map(|task| task.world),
@@ -130,9 +130,9 @@ pub(super) fn plan_for(
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
 
-    // The interfaces of this machine are not those of a node that is assumed.
+    // This machine's interfaces are not those of an assumed node.
     let nodes = if settings.assumed.is_some() { 1 } else { problem.nnodes };
-    let socket = network::choose(settings, &facts.network, variables, nodes, notes)?;
+    let socket = interface::choose(settings, &facts.network, variables, nodes, notes)?;
     let in_use: Vec<&Gpu> = chosen
         .gpus
         .iter()
@@ -156,7 +156,7 @@ pub(super) fn plan_for(
     variables_chosen.extend(hcas.env);
     let ranks = binding::Ranks { nproc, own: task.map(|task| task.local.0) };
     let bound = binding::choose(settings, facts, capacity.hardware, &chosen.gpus, ranks, notes);
-    let decided = Decided {
+    let decided = PlannedValues {
         threads: bound.threads,
         membership: &membership,
         nproc,
@@ -200,40 +200,40 @@ pub(super) fn plan_for(
     })
 }
 
-/// The sizes, and what they were solved for. Where this node would come to another number of
-/// processes than the nodes agreed on, the agreement binds it as a number that was asked for does.
+/// The sizes, and the problem that they solve. If this node would choose another number of
+/// processes than the agreed one, the agreed number binds it as a requested one would.
 fn solved(
     settings: &Settings,
     facts: &Facts,
     scope: Scope,
     capacity: Capacity,
-    problem: Problem,
+    problem: LayoutProblem,
     notes: &mut Notes,
-) -> Result<(Capacity, Problem, Sizes), Refusal> {
+) -> Result<(Capacity, LayoutProblem, Sizes), Refusal> {
     let sizes = solve(&problem)?;
     let nproc = match scope {
-        // How many tasks a node has is not for them to agree on.
+        // The number of tasks on a node is not part of the agreement.
         Scope::Agreed { nproc, .. } if problem.world.is_none() && sizes.nproc != nproc => nproc,
         _ => return Ok((capacity, problem, sizes)),
     };
     let asked = AskedNproc::Count { n: nproc, source: Source::Agreement.to_string() };
-    // What there is to say of the devices stands in the notes already.
+    // The notes already have the findings about devices.
     let mut again = Notes::default();
     let capacity = devices::capacity(settings, facts, None, &asked, &mut again)?;
     notes.failures.extend(again.failures);
-    let problem = Problem { most: capacity.most, exact: capacity.exact.clone(), ..problem };
+    let problem = LayoutProblem { most: capacity.most, exact: capacity.exact.clone(), ..problem };
     let sizes = solve(&problem)?;
     Ok((capacity, problem, sizes))
 }
 
-/// What a task was asked for: the number of its node's tasks, which nothing else may contradict.
+/// The request of a task is the number of its node's tasks, which no setting may contradict.
 fn of_tasks(asked: &AskedNproc, task: &Task) -> Result<AskedNproc, Refusal> {
     let (of, by) = (task.of, &task.source);
     match asked {
         AskedNproc::Count { n, source } if *n != of => Err(Refusal::new(
             Id::NprocTasks,
             text!(
-                "{source} is {n}, and the platform starts this command {of} times on this node ({by}), each time for one rank",
+                "{source} is {n}, but the platform starts this command {of} times on this node ({by}), each time for one rank",
                 "{source} 为 {n}，而平台在本节点启动该命令 {of} 次（{by}），每次对应一个 rank"
             ),
             text!(
@@ -245,7 +245,7 @@ fn of_tasks(asked: &AskedNproc, task: &Task) -> Result<AskedNproc, Refusal> {
     }
 }
 
-/// What people should see of how they asked.
+/// Records how the command line was interpreted.
 fn note_command_line(settings: &Settings, notes: &mut Notes) {
     if let Some(Sourced { value, source }) = &settings.chdir {
         let because = text!("relative paths count from here", "相对路径从此目录算起");
@@ -287,7 +287,7 @@ fn values(
         let value = match placeholder {
             Placeholder::Size(size) => conditional::value(size, nnodes, sizes),
             Placeholder::NodeRank => node_rank,
-            // They stay in the plan until `finish`.
+            // Replaced in `finish`.
             Placeholder::RunId | Placeholder::Timestamp => continue,
         };
         values.insert(placeholder.name().to_owned(), value.to_string());
@@ -310,8 +310,8 @@ fn replaced(argument: &str, values: &BTreeMap<String, String>) -> String {
     placeholders::replace(OsStr::new(argument), values).to_string_lossy().into_owned()
 }
 
-/// Static unless asked otherwise: c10d ignores the node rank, and rank 0, which
-/// saves the output, then lands on any node.
+/// Static by default: c10d ignores the node rank, so rank 0, which saves the output, may be on
+/// any node.
 fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -> Rendezvous {
     if !settings.engine.value.row().has_c10d {
         return settings.rdzv.value;
@@ -336,8 +336,8 @@ fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -
     settings.rdzv.value
 }
 
-/// All nodes of a c10d rendezvous must name the same id, and without a muster
-/// every node would make up a run id of its own.
+/// All nodes of a c10d rendezvous need the same id, but without a muster every node creates a
+/// run id of its own.
 fn shared_id(
     settings: &Settings,
     facts: &Facts,
@@ -350,7 +350,8 @@ fn shared_id(
 }
 
 impl Plan {
-    /// The plan with what only the launch knows: run id, timestamp and the final port.
+    /// The plan with the values that only the launch knows: run id, timestamp and the final
+    /// port.
     pub fn finish(&self, identity: &RunIdentity) -> Plan {
         let late = BTreeMap::from([
             (Placeholder::RunId.name().to_owned(), identity.run_id.clone()),
@@ -372,7 +373,8 @@ impl Plan {
         plan
     }
 
-    /// Whether there is anything to start; `run` asks before it touches the node.
+    /// Whether there is a program to start; `run` checks this before it changes anything on the
+    /// node.
     pub fn runnable(&self) -> Result<(), Refusal> {
         self.has_program()?;
         if self.python.is_none() && python::is_needed(self.engine, &self.program) {
@@ -388,8 +390,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The half of [`Plan::runnable`] that holds for copied facts as well, which may lack the
-    /// interpreter of the node that they came from.
+    /// The part of [`Plan::runnable`] that also applies to a replayed node, which may lack the
+    /// interpreter.
     pub fn has_program(&self) -> Result<(), Refusal> {
         if matches!(&self.program, Program::Command { argv } if argv.is_empty()) {
             return Err(Refusal::new(
@@ -401,14 +403,14 @@ impl Plan {
         Ok(())
     }
 
-    /// The decision about `what`, the last one where there are several.
+    /// The last decision about `what`.
     pub fn decision(&self, what: &str) -> Option<&Decision> {
         self.decisions.iter().rev().find(|decision| decision.what == what)
     }
 }
 
-/// How many processes this node could carry, for a muster that looks for the worst node.
-pub fn node_capacity(
+/// How many processes this node can run, for the muster, which needs the smallest capacity.
+pub(crate) fn node_capacity(
     settings: &Settings,
     facts: &Facts,
     asked: &AskedNproc,

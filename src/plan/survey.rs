@@ -1,8 +1,8 @@
-//! One walk through the planner: the plan, and all findings on the way.
+//! One run of the planner: the plan, and all findings.
 //!
-//! A check that fails refuses the launch and hides nothing: the walk goes on as if it had only
-//! warned. Where there is no plan at all, such as without a legal layout, the steps that need
-//! none are taken still.
+//! A failed check refuses the launch but hides no other finding: the planner goes on as after a
+//! warning. If no plan is possible, such as without a legal layout, the steps that need none
+//! still run.
 
 use crate::observe::{Facts, Gpu};
 use crate::plan::devices::Hardware;
@@ -13,26 +13,26 @@ use crate::plan::{Plan, Scope, hcas, nccl, python};
 use crate::settings::{Program, Settings};
 use crate::verdict::{Refusal, Warning};
 
-/// What one walk came to.
+/// Result of one run of the planner.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// The plan as it would be without checks that fail, or why there is none.
+    /// The plan without regard to failed checks, or why there is none.
     outcome: Result<Plan, Refusal>,
-    /// The check that failed first before the walk came to that outcome.
+    /// The first failed check before that outcome.
     first: Option<Refusal>,
-    /// Checks that fail, in the order in which they were met.
+    /// Failed checks, in the order in which they were found.
     failures: Vec<Refusal>,
     warnings: Vec<Warning>,
 }
 
 impl Survey {
-    /// Of the notes of the whole walk.
+    /// From the notes of the whole run.
     pub(super) fn of(outcome: Result<Plan, Refusal>, notes: Notes) -> Survey {
         let Notes { warnings, failures, .. } = notes;
         Survey { outcome, first: failures.first().cloned(), failures, warnings }
     }
 
-    /// What `run` does: the plan, unless something refuses it.
+    /// The plan, unless something refuses it; `run` acts on this.
     pub fn plan(&self) -> Result<&Plan, &Refusal> {
         match &self.first {
             Some(failure) => Err(failure),
@@ -44,12 +44,12 @@ impl Survey {
         self.first.map_or(self.outcome, Err)
     }
 
-    /// The plan as it would be without checks that fail; None without membership or layout.
+    /// The plan without regard to failed checks; None without membership or layout.
     pub fn outline(&self) -> Option<&Plan> {
         self.outcome.as_ref().ok()
     }
 
-    /// Checks that fail, in the order in which they were met.
+    /// Failed checks, in the order in which they were found.
     pub fn failures(&self) -> &[Refusal] {
         &self.failures
     }
@@ -59,13 +59,13 @@ impl Survey {
     }
 }
 
-/// What `run` does on this node, as far as this node alone can know.
-pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
+/// The plan of this node, without knowledge of the others.
+pub(crate) fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
     survey(settings, facts, Scope::Alone).into_plan()
 }
 
-/// The same with all findings, as far as the other nodes are known.
-pub fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
+/// The plan with all findings, for a given knowledge of the other nodes.
+pub(crate) fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
     let mut notes = Notes::default();
     let outcome = plan_with(settings, facts, scope, &mut notes);
     let first = notes.failures.first().cloned();
@@ -75,7 +75,7 @@ pub fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
     Survey { first, ..Survey::of(outcome, notes) }
 }
 
-/// The findings that need neither membership nor layout: the last steps of the walk.
+/// The findings that need neither membership nor layout.
 fn without_plan(settings: &Settings, facts: &Facts, notes: &mut Notes) {
     let variables = Variables::new(settings, facts);
     let hardware = if facts.gpus.visible.is_empty() { Hardware::Cpus } else { Hardware::Gpus };
@@ -133,7 +133,7 @@ mod tests {
         assert!(found.outline().is_none(), "{:?}", found.plan());
         let warned = ids(found.warnings().iter().map(|warning| &warning.id));
         assert_eq!(warned, [Id::EnvNccl]);
-        // What is looked at after the walk has ended is no reason of its end.
+        // A finding of these last steps is not the reason that there is no plan.
         node.python.interpreter = None;
         let found = survey(&settings, &node, Scope::Alone);
         assert_eq!(found.plan().expect_err("refused").id, Id::LayoutLiteral);

@@ -1,4 +1,4 @@
-//! The types of [`Plan`]: what a launch does, each value with its reason.
+//! The types of [`Plan`]: everything that a launch does, each value with its reason.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,14 +19,14 @@ use crate::verdict::Warning;
 pub struct Plan {
     pub membership: Membership,
     pub nproc_per_node: u32,
-    /// nnodes × nproc_per_node, unless a platform that starts each rank says another number.
+    /// nnodes × nproc_per_node, unless a platform that starts each rank gives another number.
     pub world_size: u32,
     pub gpus: Vec<PlannedGpu>,
     pub layout: Layout,
     pub network: Network,
     /// Placeholder → value: sizes, ranks, `[[select]]` names.
     pub placeholders: BTreeMap<String, String>,
-    /// Variables that we set for the ranks, in addition to the container's.
+    /// Variables to set for the ranks, in addition to the container's.
     pub env: BTreeMap<String, OsString>,
     /// Variables that must not reach the engine.
     pub env_remove: Vec<String>,
@@ -37,9 +37,9 @@ pub struct Plan {
     pub program: Program,
     /// The engine's own further arguments, placeholders replaced.
     pub engine_args: Vec<String>,
-    /// The configuration that accelerate reads, where it is the engine and has one.
+    /// The configuration that accelerate reads, if it is the engine and has one.
     pub accelerate: Option<AccelerateConfig>,
-    /// torch's version, where known, since engines' flags depend on it.
+    /// torch's version, if known, since engines' flags depend on it.
     pub torch_version: Option<String>,
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
@@ -49,29 +49,30 @@ pub struct Plan {
     pub join_timeout: Duration,
     /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
     pub device_tokens: Vec<String>,
-    /// The folder from which relative paths count, where the user or a profile names one.
+    /// The working folder of the job, if the user or a profile names one.
     pub chdir: Option<std::path::PathBuf>,
-    /// c10d's id where no muster spreads the run id; None: the run id.
+    /// c10d's id if no muster distributes the run id; None: the run id.
     pub rdzv_id: Option<String>,
-    /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
+    /// The CPUs of each local rank, None for a rank that is not bound. Empty if no rank is
+    /// bound.
     pub bindings: Vec<Option<CpuList>>,
-    /// LOCAL_RANK of a task, where it is not the task's place on its node.
+    /// LOCAL_RANK of a task, if it is not the task's position on its node.
     pub device_rank: Option<LocalRank>,
 }
 
 impl Plan {
-    /// Ranks that are started from here, whoever starts them.
+    /// Ranks of this launcher, started by it or by its engine.
     pub fn ranks_here(&self) -> u32 {
         if self.membership.task.is_some() { 1 } else { self.nproc_per_node }
     }
 
-    /// Programs that are started from here: the ranks, or the user's command once.
+    /// Programs of this launcher: the ranks, or the user's command once.
     pub fn programs_here(&self) -> u32 {
         if self.engine.runs_a_command() { 1 } else { self.ranks_here() }
     }
 }
 
-/// Who takes part and where they meet.
+/// Node count, node rank and master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Contract id (`kubeflow-pytorchjob`, `flags`, `none`).
@@ -80,16 +81,16 @@ pub struct Membership {
     pub node_rank: u32,
     pub master_addr: String,
     pub master_port: u16,
-    /// One node alone: another free port is taken at launch.
+    /// Single node: another free port may be taken at launch.
     pub master_port_free: bool,
-    /// min:max of an elastic job; the engine is then given c10d and this range.
+    /// min:max of an elastic job; the engine then gets c10d and this range.
     pub elastic: Option<(u32, u32)>,
-    /// Which rank this is, where the platform starts its command once per rank.
+    /// Set if the platform starts its command once per rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
 }
 
-/// One of the starts of a command that a platform starts once per rank.
+/// One of several starts on a node, each for one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     pub rank: GlobalRank,
@@ -97,7 +98,7 @@ pub struct Task {
     pub local: LocalRank,
     /// Tasks of this node; other nodes may have other numbers.
     pub of: u32,
-    /// Who says how many this node has.
+    /// The source of that number.
     pub source: String,
 }
 
@@ -107,28 +108,20 @@ impl Membership {
         self.task.as_ref().map_or(self.nnodes, |task| task.world)
     }
 
-    /// Which of them this one is.
+    /// The number of this launcher among them.
     pub fn member(&self) -> u32 {
         self.task.as_ref().map_or(self.node_rank, |task| task.rank.0)
     }
 
-    /// The member where the others meet: it has rank 0.
+    /// Whether this is the member with rank 0, where the others meet.
     pub fn is_master(&self) -> bool {
         self.member() == 0
     }
 
-    /// Whether this launcher acts for its node: ends what is left over there, and speaks of
-    /// what its tasks have in common.
+    /// Whether this launcher acts for its node: ends stale processes there, and prints what its
+    /// tasks have in common.
     pub fn acts_for_node(&self) -> bool {
         self.task.as_ref().is_none_or(|task| task.local.0 == 0)
-    }
-
-    /// This launcher's name among folders.
-    pub fn folder(&self) -> String {
-        match &self.task {
-            Some(task) => format!("node-{}-task-{}", self.node_rank, task.local),
-            None => format!("node-{}", self.node_rank),
-        }
     }
 }
 
@@ -153,13 +146,14 @@ pub struct Layout {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     pub socket_ifname: Option<String>,
-    /// `mlx5_0:1`; what will be used, whether or not a variable is needed to say so.
+    /// Ports that will be used, such as `mlx5_0:1`, even if no variable is needed to select
+    /// them.
     pub hcas: Vec<String>,
     /// This node's address on that interface, which a c10d rendezvous advertises.
     pub local_addr: Option<IpAddr>,
 }
 
-/// One value, why it is so, and who decided.
+/// One value, its reason and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// `nproc_per_node`
@@ -186,7 +180,7 @@ impl Decision {
     }
 }
 
-/// What a launch is called and where it meets; node 0 chooses all three.
+/// Run id, timestamp and master port of a launch; node 0 chooses all three.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// `<job>-<UTC time>-<4 hex>`

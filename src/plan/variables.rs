@@ -1,18 +1,17 @@
-//! The variables that the ranks will find, and who set each.
+//! Looks up the variables of the ranks, each with its source.
 //!
-//! Order of strength: `--env` and `RANKLAUNCH_ENV`, the container, NCCL's own
-//! configuration files, the profile (which only fills gaps). Owns this order;
-//! sets nothing itself.
+//! Owns the order of strength: `--env` and `RANKLAUNCH_ENV`, the container, NCCL's own
+//! configuration files, the profile (which only fills gaps). Sets nothing itself.
 //!
-//! The container's variables are those of [`Facts::environment`], which must
-//! hold every name that the settings name.
+//! The container's variables are those of [`Facts::environment`], which must have every name
+//! that the settings use.
 
 use crate::observe::Facts;
 use crate::settings::{EnvSetting, Settings, Source};
 
-/// A variable as the ranks will see it.
+/// A variable of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variable {
+pub(crate) struct Variable {
     pub value: String,
     /// `environment`, `/etc/nccl.conf`, `--env`, `wan22.toml:3`.
     pub source: String,
@@ -20,18 +19,18 @@ pub struct Variable {
 
 /// Looks variables up in their order of strength.
 #[derive(Debug, Clone, Copy)]
-pub struct Variables<'a> {
+pub(crate) struct Variables<'a> {
     settings: &'a Settings,
     facts: &'a Facts,
 }
 
 impl<'a> Variables<'a> {
-    pub fn new(settings: &'a Settings, facts: &'a Facts) -> Variables<'a> {
+    pub(crate) fn new(settings: &'a Settings, facts: &'a Facts) -> Variables<'a> {
         Variables { settings, facts }
     }
 
     /// The variable `name`, an empty value included.
-    pub fn get(&self, name: &str) -> Option<Variable> {
+    pub(crate) fn get(&self, name: &str) -> Option<Variable> {
         let of = |setting: &EnvSetting| Variable {
             value: setting.value.to_string_lossy().into_owned(),
             source: setting.source.to_string(),
@@ -42,8 +41,8 @@ impl<'a> Variables<'a> {
             .or_else(|| self.setting(name, false).map(of))
     }
 
-    /// What the container or a configuration file of NCCL says, whatever our settings say.
-    pub fn outside(&self, name: &str) -> Option<Variable> {
+    /// The value of the container or of NCCL's configuration files, regardless of our settings.
+    pub(crate) fn outside(&self, name: &str) -> Option<Variable> {
         if let Some(value) = self.facts.environment.get(name) {
             return Some(Variable { value: value.clone(), source: "environment".to_owned() });
         }
@@ -60,12 +59,12 @@ impl<'a> Variables<'a> {
             .find(|setting| setting.name == name && overrides(setting) == overriding)
     }
 
-    pub fn is_set(&self, name: &str) -> bool {
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 }
 
-/// Whether this setting beats what the container has; a profile's only fills gaps.
+/// Whether this setting wins over the container's; a profile's only fills gaps.
 pub(crate) fn overrides(setting: &EnvSetting) -> bool {
     matches!(setting.source, Source::Flag(_) | Source::Environment(_))
 }

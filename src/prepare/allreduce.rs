@@ -1,7 +1,7 @@
-//! The all-reduce of `check`: a launch of its own that proves that ranks can talk.
+//! The all-reduce of `check --torch`: a separate launch that proves that ranks can communicate.
 //!
-//! Takes python, devices and the number of ranks; gives one line for the report, or why not.
-//! Starts this executable again, waits for it within a deadline, keeps nothing.
+//! Takes python, devices and the number of ranks; gives one line for the report, or the reason
+//! of the failure. Starts this executable again and waits for it within a deadline.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -16,16 +16,20 @@ use crate::supervise::End;
 use crate::sys::{self, Pid, Signal};
 use crate::text;
 
-/// What the all-reduce may take: importing torch from a cold disk, and NCCL's start.
+/// Time limit of the all-reduce: importing torch from a cold disk, and NCCL's start.
 const ALL_REDUCE: Duration = Duration::from_secs(180);
 
-/// How long a launch that was told to stop may take before it is killed.
+/// Time from TERM to KILL for that launch.
 const STOP: Duration = Duration::from_secs(15);
 
 const PROGRAM: &str = include_str!("../check/allreduce.py");
 
-/// Two ranks on the CPU, or the plan's on the GPUs, through a launch like any other.
-pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Result<Text, Text> {
+/// Runs two ranks on the CPU, or the plan's ranks on the GPUs, in an ordinary launch.
+pub(crate) fn all_reduce(
+    host: &Host,
+    python: &PythonFacts,
+    plan: Option<&Plan>,
+) -> Result<Text, Text> {
     let Some(python) = &python.interpreter else {
         return Err(text!("no python to run torch with", "没有可运行 torch 的 Python"));
     };
@@ -62,7 +66,7 @@ pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Res
         .stdin(Stdio::null())
         .stdout(File::create(at("out")).map_err(problem)?)
         .stderr(File::create(at("err")).map_err(problem)?);
-    // The job of several nodes is not what is tried here.
+    // The trial is a single-node job.
     for name in observe::known_variables() {
         command.env_remove(name);
     }
@@ -114,12 +118,12 @@ pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Res
     }
 }
 
-/// Variables of ours that say how the node is looked at, not what is launched.
+/// Our variables about reading the node, which are kept.
 const KEPT: &[&str] = &["RANKLAUNCH_NVML_LIBRARY", "RANKLAUNCH_PROBE"];
 
-/// The exit code; None when it had to be stopped. The launcher takes its ranks with it.
-fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
-    if let Some(code) = ended_within(child, patience) {
+/// The exit code; None if it had to be stopped. The launcher ends its ranks itself.
+fn wait(child: &mut Child, timeout: Duration) -> Option<i32> {
+    if let Some(code) = ended_within(child, timeout) {
         return Some(code);
     }
     if let Ok(pid) = i32::try_from(child.id()) {
@@ -132,8 +136,8 @@ fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
     None
 }
 
-fn ended_within(child: &mut Child, patience: Duration) -> Option<i32> {
-    let deadline = Instant::now() + patience;
+fn ended_within(child: &mut Child, timeout: Duration) -> Option<i32> {
+    let deadline = Instant::now() + timeout;
     let handle = signal::handle(Pid::from_child(child)).ok().flatten();
     loop {
         if let Ok(Some(status)) = child.try_wait() {

@@ -1,9 +1,9 @@
-//! The last steps before the engine starts: ports and the way to the master.
+//! The last steps before the engine starts: ports, limits, the wait for the master, the trial
+//! all-reduce.
 //!
-//! Takes addresses and ports that the plan fixed; gives a free port, the proof
-//! that a port is free, or a [`Reached`] master. Binds and connects, and gives
-//! every socket back; must never wait without a deadline, nor end with less
-//! than what was tried, how often, and what came back last.
+//! Takes addresses and ports of the plan; gives a free port, the proof that a port is free, or a
+//! [`wait::Reached`] master. Closes every socket that it opens. Never waits without a deadline; a
+//! refusal names what was tried, how often, and the last result.
 
 mod allreduce;
 mod port;
@@ -13,10 +13,10 @@ mod threads;
 mod wait;
 mod write;
 
-pub use allreduce::all_reduce;
-pub use port::{check_port, free_port};
-pub use raise::raise_limits;
-pub use randomness::has_randomness;
-pub use threads::{can_start_threads, has_room};
-pub use wait::{Reached, Wait, wait_for_master};
-pub use write::{WriteProblem, try_write};
+pub(crate) use allreduce::all_reduce;
+pub(crate) use port::{check_port, free_port};
+pub(crate) use raise::raise_limits;
+pub(crate) use randomness::has_randomness;
+pub(crate) use threads::{can_start_threads, has_room};
+pub(crate) use wait::{Wait, wait_for_master};
+pub(crate) use write::{WriteProblem, try_write};

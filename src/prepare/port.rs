@@ -1,4 +1,4 @@
-//! Is a port free, and if not, who has it.
+//! Finds a free port, and checks whether a port is free or who has it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -9,19 +9,19 @@ use crate::procfs;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// A TCP port of `address` that nobody uses at this moment.
+/// A TCP port of `address` that is free at this moment.
 ///
 /// # Errors
 /// When the address is not this node's, or no port is left.
-pub fn free_port(address: IpAddr) -> io::Result<u16> {
+pub(crate) fn free_port(address: IpAddr) -> io::Result<u16> {
     TcpListener::bind(SocketAddr::new(address, 0))?.local_addr().map(|bound| bound.port())
 }
 
 /// Whether torch's store could listen on `port`.
 ///
 /// # Errors
-/// `Verdict::PortInUse` with the owner where it can be seen.
-pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
+/// `Verdict::PortInUse`, with the owner if it is visible.
+pub(crate) fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
     let Err(cause) = on_all_addresses(port) else { return Ok(()) };
     let cause = io::Error::from(cause);
     if cause.kind() == io::ErrorKind::PermissionDenied {
@@ -38,7 +38,7 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
         ));
     }
     let (en, zh) = match procfs::listener_of(host, port) {
-        Some(procfs::Listener { owner: Some((pid, argv)), .. }) => {
+        Some(procfs::ListeningSocket { owner: Some((pid, argv)), .. }) => {
             let command = procfs::shown(&argv);
             (format!("held by pid {pid} ({command})"), format!("占用者为 pid {pid}（{command}）"))
         }
@@ -89,7 +89,7 @@ mod tests {
         let client = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
         let (served, _) = listener.accept().expect("accept");
         drop(listener);
-        // torchrun binds beside connections that are still open.
+        // torchrun can bind while connections are still open.
         assert_eq!(check_port(&Host::live(), port), Ok(()));
         // The side that closes first stays in TIME_WAIT.
         drop(served);

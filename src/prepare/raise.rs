@@ -1,18 +1,18 @@
-//! Soft limits of this process, raised as far as they may be.
+//! Raises the soft limits of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Containers without a limit report a thousand million files; programs that walk
-/// through all possible descriptors then stand still for minutes.
+/// Containers without a limit report a thousand million files; programs that loop over all
+/// possible descriptors then hang for minutes.
 const MOST_FILES: u64 = 1 << 20;
 
-/// Raises the soft limits of open files and of locked memory to the hard ones;
-/// whatever is started afterwards inherits them.
+/// Raises the soft limits of open files and of locked memory to the hard ones. Processes started
+/// later inherit them.
 ///
-/// NCCL holds tens of thousands of sockets in large jobs, and the soft limit of
-/// 1024 exists only for programs that call select(2), which these are not. A
-/// limit that cannot be raised stays: `check` reports the hard one.
-pub fn raise_limits() {
+/// NCCL has tens of thousands of sockets in large jobs, and the soft limit of 1024 exists only
+/// for programs that call select(2). A limit that cannot be raised is kept; `check` reports the
+/// hard one.
+pub(crate) fn raise_limits() {
     for (resource, most) in [(Resource::Nofile, Some(MOST_FILES)), (Resource::Memlock, None)] {
         let Rlimit { current, maximum } = getrlimit(resource);
         let wanted = match (maximum, most) {

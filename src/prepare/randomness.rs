@@ -1,14 +1,14 @@
-//! Random bytes: without any the program would be ended by its own library.
+//! Checks for random bytes, without which the standard library would abort the program.
 
 use crate::random;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// Asked before anything else: maps of the standard library want some.
+/// Called first of all, since maps of the standard library need random bytes.
 ///
 /// # Errors
-/// A kernel or a container without getrandom(2), in a root without /dev/urandom.
-pub fn has_randomness() -> Result<(), Refusal> {
+/// On a kernel or in a container without getrandom(2), if the root has no /dev/urandom.
+pub(crate) fn has_randomness() -> Result<(), Refusal> {
     random::check().map_err(|error| {
         Refusal::new(
             Id::RandomNone,

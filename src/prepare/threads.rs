@@ -1,39 +1,45 @@
-//! Whether this container lets us have the threads, processes and files of a job.
+//! Checks whether this container allows the threads, processes and files of a job.
 //!
-//! Limits are tried, not read: that of the container may stand in a control group that
-//! its namespace does not show, and what others use of it is nowhere to be read.
+//! Tries the limits instead of reading them: the container's limit may be in a control group
+//! that its namespace hides, and the use by others cannot be read.
 
 use std::io;
+use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Builder;
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::gettid;
 
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// What one rank costs the agent: its connection, two pipes with what stops their
-/// readers, two log files.
+/// Files that one rank costs the agent: its connection, two pipes with the stop descriptors of
+/// their readers, two log files.
 const FILES_PER_RANK: u32 = 7;
-/// The same of the engine, listener, journal, run.json and what reads them.
+/// The same for the engine, listener, journal and run.json.
 const FILES: u32 = 16;
-/// What one rank costs the container: shim, rank and the readers of two pipes. What the
-/// program starts itself is its own.
+/// Tasks that one rank costs the container: shim, rank and the readers of two pipes; not
+/// counting what the program starts itself.
 const TASKS_PER_RANK: u32 = 4;
-/// The readers of the engine's pipes, the writer of the log files and work that may hang.
-const TASKS: u32 = 4;
-/// Of a thread that only waits; the least that the C library allows is used.
+/// The readers of the engine's pipes, the writers of log files and journal, the sampler, the search
+/// for a cause, and two pieces of work that may hang.
+const TASKS: u32 = 8;
+/// Stack of a thread that only waits; the C library raises it to its minimum.
 const STACK: usize = 16 << 10;
+/// For how long the kernel may list a thread that has ended.
+const RELEASE: Duration = Duration::from_secs(1);
 
-/// Everything that may hang is read or written in a thread of its own: without one
-/// for the console and one for the node nothing can be said or done. A runtime that
-/// cannot start its first one gives up the whole program, so it is tried before.
+/// Whether two threads can be started. Everything that may hang runs in a thread: without one
+/// for the console and one for the node nothing can be printed or done. A runtime that cannot
+/// start its first thread aborts the program, so this is tried before.
 ///
 /// # Errors
-/// A pids limit that is used up (EAGAIN of clone(2)), or a container that refuses clone3(2).
-pub fn can_start_threads() -> Result<(), Refusal> {
+/// If the pids limit is reached (EAGAIN of clone(2)), or the container refuses clone3(2).
+pub(crate) fn can_start_threads() -> Result<(), Refusal> {
     two_at_once().map_err(|error| {
         let text = text!("no thread can be started: {error}", "无法创建线程：{error}");
         Refusal::new(Id::PidsLimit, text, hint(&error))
@@ -43,8 +49,8 @@ pub fn can_start_threads() -> Result<(), Refusal> {
 fn hint(error: &io::Error) -> Text {
     if error.kind() == io::ErrorKind::PermissionDenied {
         return text!(
-            "the container's seccomp profile refuses the system call clone3: Docker before 20.10.10 and its kin do so; update the container runtime, or docker run --security-opt seccomp=unconfined",
-            "容器的 seccomp 配置拒绝系统调用 clone3：20.10.10 之前的 Docker 等会如此；请升级容器运行时，或使用 docker run --security-opt seccomp=unconfined"
+            "the container's seccomp profile refuses the system call clone3: as Docker before 20.10.10 does; update the container runtime, or docker run --security-opt seccomp=unconfined",
+            "容器的 seccomp 配置拒绝系统调用 clone3：20.10.10 之前的 Docker 即如此；请升级容器运行时，或使用 docker run --security-opt seccomp=unconfined"
         );
     }
     text!(
@@ -58,25 +64,25 @@ fn two_at_once() -> io::Result<()> {
     let first = Builder::new().spawn(move || until_dropped.recv())?;
     let second = Builder::new().spawn(|| {});
     drop(held);
-    // Both are gone before anybody counts again.
+    // Both have ended before the next count.
     let _ = first.join();
     second.map(|second| drop(second.join()))
 }
 
-/// Whether this node can carry `ranks` ranks: half-way through the start it would be too
-/// late, since a rank whose output nobody can read dies of its first line.
+/// Whether this node has room for `ranks` ranks. Checked before the start, since a rank whose
+/// pipes cannot be read fails at its first line.
 ///
 /// # Errors
-/// `Verdict::Limit` with what is needed and what could be had.
-pub fn has_room(ranks: u32) -> Result<(), Refusal> {
+/// `Verdict::Limit`, with the needed and the available number.
+pub(crate) fn has_room(ranks: u32) -> Result<(), Refusal> {
     let needed = FILES + ranks.saturating_mul(FILES_PER_RANK);
     let (got, error) = files(needed);
     if let Some(error) = error {
         return Err(Refusal::new(
             Id::Nofile,
             text!(
-                "{ranks} ranks need {needed} open files in the launcher, and only {got} more can be opened: {error}",
-                "{ranks} 个 rank 需要启动器打开 {needed} 个文件，但只能再打开 {got} 个：{error}"
+                "{ranks} ranks need {needed} open files in ranklaunch, but only {got} more can be opened: {error}",
+                "{ranks} 个 rank 需要 ranklaunch 打开 {needed} 个文件，但只能再打开 {got} 个：{error}"
             ),
             text!(
                 "raise the hard limit of open files (docker run --ulimit nofile=1048576, LimitNOFILE, ulimit -Hn), or start fewer ranks with --nproc-per-node; --severity nofile=warn starts anyway",
@@ -91,8 +97,8 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     Err(Refusal::new(
         Id::PidsLimit,
         text!(
-            "{ranks} ranks need {needed} processes and threads of the launcher, and only {got} more can be started: {error}",
-            "{ranks} 个 rank 需要启动器的 {needed} 个进程和线程，但只能再创建 {got} 个：{error}"
+            "{ranks} ranks need {needed} processes and threads of ranklaunch, but only {got} more can be started: {error}",
+            "{ranks} 个 rank 需要 ranklaunch 的 {needed} 个进程和线程，但只能再创建 {got} 个：{error}"
         ),
         text!(
             "{en}; --severity pids.limit=warn starts anyway",
@@ -101,7 +107,7 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     ))
 }
 
-/// How many of `needed` descriptors could be had at once, and why no more.
+/// How many of `needed` descriptors could be opened at once, and why no more.
 fn files(needed: u32) -> (usize, Option<io::Error>) {
     let mut held = Vec::new();
     for _ in 0..needed {
@@ -113,15 +119,20 @@ fn files(needed: u32) -> (usize, Option<io::Error>) {
     (held.len(), None)
 }
 
-/// The same of threads, which count as processes do.
+/// The same for threads, which count as processes do.
 fn tasks(needed: u32) -> (usize, Option<io::Error>) {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut held, mut refused) = (Vec::new(), None);
     for _ in 0..needed {
         let gate = Arc::clone(&gate);
-        match Builder::new().stack_size(STACK).spawn(move || drop(gate.lock())) {
-            Ok(thread) => held.push(thread),
+        let (tell, id) = mpsc::sync_channel(1);
+        let waits = move || {
+            let _ = tell.send(gettid().as_raw_nonzero());
+            drop(gate.lock());
+        };
+        match Builder::new().stack_size(STACK).spawn(waits) {
+            Ok(thread) => held.push((thread, id)),
             Err(error) => {
                 refused = Some(error);
                 break;
@@ -130,8 +141,16 @@ fn tasks(needed: u32) -> (usize, Option<io::Error>) {
     }
     let count = held.len();
     drop(closed);
-    for thread in held {
+    let ids: Vec<_> = held.iter().filter_map(|(_, id)| id.recv().ok()).collect();
+    for (thread, _) in held {
         let _ = thread.join();
+    }
+    // A thread that has been joined still counts against the limit until the kernel has taken it
+    // off the list: a rank that is forked in this moment would be refused.
+    let deadline = Instant::now() + RELEASE;
+    let listed = |id| Path::new(&format!("/proc/self/task/{id}")).exists();
+    while ids.iter().any(listed) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
     }
     (count, refused)
 }
@@ -149,7 +168,7 @@ mod tests {
             let (count, refused) = tasks(64);
             assert_eq!((count, refused.is_none()), (64, true));
         }
-        // Other tests open files of their own meanwhile.
+        // Other tests open files at the same time.
         assert!(open() < before + 150);
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting until the master can be reached, on nodes that are not the master.
+//! Waits until the master can be reached, on nodes other than the master.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::pace::{Pace, clock, with_lines};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// How long a connection must stay open before it counts: a mesh sidecar accepts
-/// every connection and closes it when nothing listens behind it.
+/// How long a connection must stay open to count: a service-mesh sidecar accepts every
+/// connection, and closes it if there is no listener.
 const HOLD: Duration = Duration::from_millis(500);
 
 /// The peer to wait for, and for how long.
 #[derive(Clone)]
-pub struct Wait<'a> {
-    /// A name or address, without port and brackets or with brackets.
+pub(crate) struct Wait<'a> {
+    /// A name or address without port, with or without brackets.
     pub address: String,
     pub port: u16,
     pub timeout: Duration,
-    /// When a line says what is still missing.
+    /// When a progress line is printed.
     pub pace: Pace,
-    /// Addresses of this node's own interfaces, to tell a master that is ourselves.
+    /// Addresses of this node's own interfaces, to recognise a master that is this node.
     pub own_addresses: Vec<IpAddr>,
     pub last_resort: Option<&'a LastResort>,
 }
@@ -44,8 +44,8 @@ impl std::fmt::Debug for Wait<'_> {
 }
 
 impl Wait<'_> {
-    /// At the usual pace, no helper, own addresses unknown.
-    pub fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
+    /// With the standard pace, no helper, own addresses unknown.
+    pub(crate) fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
         Wait {
             address: address.into(),
             port,
@@ -59,19 +59,20 @@ impl Wait<'_> {
 
 /// A master that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reached {
+pub(crate) struct Reached {
     pub peer: SocketAddr,
-    /// Our side of the connection: the address by which the master sees us.
+    /// Our end of the connection.
     pub local: SocketAddr,
     pub waited: Duration,
 }
 
-/// Resolves and connects until a connection has stayed open for half a second.
+/// Resolves and connects until a connection stays open for half a second.
 ///
 /// # Errors
-/// At the deadline [`Verdict::MasterName`](crate::verdict::Verdict::MasterName) when the name
-/// never had an address, else [`Verdict::MasterReach`](crate::verdict::Verdict::MasterReach).
-pub async fn wait_for_master(
+/// At the deadline: [`Verdict::MasterName`](crate::verdict::Verdict::MasterName) (exit code 85)
+/// if the name never had an address, else
+/// [`Verdict::MasterReach`](crate::verdict::Verdict::MasterReach) (86).
+pub(crate) async fn wait_for_master(
     host: &Host,
     wait: &Wait<'_>,
     mut say: impl FnMut(Text),
@@ -104,8 +105,8 @@ async fn search(host: &Host, wait: &Wait<'_>, seen: &Seen<DialError>) -> Result<
     Err(refuse(wait, &dialer, seen))
 }
 
-/// Watches the connection for [`HOLD`]; gives our own address. What the master sends
-/// meanwhile proves it as well.
+/// Watches the connection for [`HOLD`]; gives our own address. Bytes from the master prove it as
+/// well.
 async fn hold(mut stream: TcpStream, peer: SocketAddr) -> Result<SocketAddr, DialError> {
     let closed = |error| DialError::Closed(peer, cause(&error));
     let local = stream.local_addr().map_err(closed)?;

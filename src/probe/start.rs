@@ -1,8 +1,8 @@
-//! The ways to execute the embedded bytes: from a file, from memory.
+//! Executes the embedded probe: from a file or from memory.
 //!
-//! A file comes first: security tools alarm more on a program that was never on
-//! disk than on a new one. Whatever a node forbids (noexec mounts, a read-only
-//! root, `vm.memfd_noexec`, seccomp), the next way is tried.
+//! A file comes first, since security tools alarm more on a program that was never on disk. If a
+//! node forbids one way (noexec mounts, a read-only root, `vm.memfd_noexec`, seccomp), the next
+//! one is tried.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,14 +21,14 @@ use crate::sys::execute::execute_descriptor;
 
 static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
 
-/// argv\[0\], and the name of file and memfd, so that `ps` shows what it is.
+/// argv\[0\] and the name of file and memfd, as `ps` shows it.
 const NAME: &str = "ranklaunch-node-probe";
 
-/// Variables that load code into every program. LD_LIBRARY_PATH stays: it may
-/// be how this image finds its driver library.
+/// Variables that load code into every program. LD_LIBRARY_PATH is kept, since the image may
+/// need it to find the driver library.
 const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 
-/// A program that runs, and our ends of its two pipes.
+/// A running program, and our ends of its two pipes.
 pub(super) struct Started {
     pub(super) child: Child,
     pub(super) answer: PipeReader,
@@ -51,7 +51,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// The ways that a mode allows, in order; none when it allows no probe.
+/// The ways that a mode allows, in order; empty if it allows no probe.
 pub(super) fn ways(mode: ProbeMode) -> Vec<Way> {
     let mut ways = Vec::new();
     if matches!(mode, ProbeMode::Auto | ProbeMode::File) {
@@ -71,12 +71,12 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Starts the probe one way.
+/// Starts the probe in one way.
 pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
     match way {
         Way::File(folder) => {
             let file = Temporary::create(folder.clone())?;
-            // Its name is needed only until exec has succeeded, which spawn waits for.
+            // The file is needed only until execve has succeeded, for which spawn waits.
             run_file(&file, args)
         }
         Way::Memory => spawn(args, |command| {
@@ -91,8 +91,8 @@ pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
 }
 
 fn run_file(file: &Temporary, args: &[&str]) -> io::Result<Started> {
-    // Another thread's fork may hold a copy of our write descriptor until its own
-    // exec: "text file busy" for a moment.
+    // A fork of another thread may have a copy of our write descriptor until its own execve, so
+    // ETXTBSY can occur for a moment.
     for _ in 0..20 {
         match spawn_program(file.0.as_os_str(), args, |_| Ok(())) {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
@@ -126,7 +126,7 @@ pub(super) fn start_tool(
     Ok(Started { child, answer, noise })
 }
 
-/// A pipe whose reading end, ours, does not block.
+/// A pipe whose read end, which is ours, does not block.
 fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     rustix::io::ioctl_fionbio(&reader, true)?;
@@ -141,9 +141,9 @@ fn spawn_program(
     let (answer, answer_in) = pipe()?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
-    // The answer's pipe is the probe's standard input: the one descriptor that
-    // std hands over and that no library prints to. The other two share a pipe,
-    // because a root may have no /dev/null, and a crash explains itself there.
+    // The pipe of the answer is the probe's standard input, the only descriptor that std can
+    // pass and that no library prints to. The other two share a pipe, because a root may have no
+    // /dev/null, and for the message of a crash.
     command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
     for name in DROPPED {
         command.env_remove(name);
@@ -153,7 +153,7 @@ fn spawn_program(
     Ok(Started { child, answer, noise })
 }
 
-/// A file of ours in a folder that others may write to; removed when dropped.
+/// A temporary file in a folder that others may write to; removed when dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -161,7 +161,7 @@ impl Temporary {
         let mut random = [0; 8];
         crate::random::fill(&mut random)?;
         let path = folder.join(format!("{NAME}-{:016x}", u64::from_ne_bytes(random)));
-        // create_new neither follows a link nor takes a file that is there.
+        // create_new neither follows a link nor opens an existing file.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
         let temporary = Temporary(path);
         file.write_all(PROBE)?;
@@ -175,9 +175,9 @@ impl Drop for Temporary {
     }
 }
 
-/// The probe in memory. MFD_EXEC is asked for first, because
-/// `vm.memfd_noexec=1` makes a memfd without it not executable; kernels before
-/// 6.3 and gVisor refuse the flag with EINVAL and need none.
+/// The probe in a memfd. First with MFD_EXEC, because with `vm.memfd_noexec=1` a memfd without
+/// it is not executable. Kernels before 6.3 and gVisor refuse the flag with EINVAL and do not
+/// need it.
 fn memory() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {

@@ -1,7 +1,7 @@
-//! Checks as people and programs read them: a table, and JSON (DESIGN §4).
+//! Shows the results of checks: a table for people, JSON for programs.
 //!
-//! Takes facts, checks and what became of the plan; gives text and values. Of the
-//! environment only what bears on a launch is shown, secrets masked.
+//! Takes facts, checks and the plan or its refusal; gives text and values. Shows only the part
+//! of the environment that affects a launch, with secrets masked.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::plan_view;
-use crate::check::{Check, Level};
+use crate::check::{Check, CheckStatus};
 use crate::lang::{Lang, Text, counted};
 use crate::mask::{mask_json, mask_value};
 use crate::observe::Facts;
@@ -19,35 +19,35 @@ use crate::text;
 use crate::verdict::Refusal;
 
 /// Symbol and ANSI colour of each severity.
-fn mark(level: Level) -> (&'static str, &'static str) {
+fn mark(level: CheckStatus) -> (&'static str, &'static str) {
     match level {
-        Level::Fail => ("✗", "31"),
-        Level::Warn => ("!", "33"),
-        Level::Info => ("·", "36"),
-        Level::Ok => ("✓", "32"),
+        CheckStatus::Fail => ("✗", "31"),
+        CheckStatus::Warn => ("!", "33"),
+        CheckStatus::Info => ("·", "36"),
+        CheckStatus::Ok => ("✓", "32"),
     }
 }
 
-/// How much of the table people want to see, and how.
+/// Which rows of the table are shown, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
-    /// Also what is in order.
+pub(crate) struct Shown {
+    /// Also the checks that passed.
     pub all: bool,
     /// With ANSI colours.
     pub colour: bool,
 }
 
-/// What the checks come to.
+/// The overall result of the checks.
 #[derive(Debug, Clone, Copy)]
-pub struct Verdict<'a> {
-    /// What `run` would say.
+pub(crate) struct OverallResult<'a> {
+    /// The refusal of `run`, if it would refuse.
     pub refusal: Option<&'a Refusal>,
     pub exit_code: i32,
 }
 
-/// The table for people, ending in a line that counts. What is in order is counted only,
-/// unless all is asked for.
-pub fn text(
+/// The table for people, with a last line of counts. Checks that passed are only counted, unless
+/// all rows are requested.
+pub(crate) fn text(
     checks: &[Check],
     plan: Result<&Plan, &Refusal>,
     lang: Lang,
@@ -55,9 +55,9 @@ pub fn text(
 ) -> String {
     let mut out = String::new();
     let is_shown = |check: &&Check| match check.severity {
-        Level::Fail | Level::Warn => true,
-        Level::Info => all || !check.hint.en.is_empty(),
-        Level::Ok => all,
+        CheckStatus::Fail | CheckStatus::Warn => true,
+        CheckStatus::Info => all || !check.hint.en.is_empty(),
+        CheckStatus::Ok => all,
     };
     let wide =
         checks.iter().filter(is_shown).map(|check| check.id.as_str().len()).max().unwrap_or(0);
@@ -102,7 +102,7 @@ pub fn text(
     out
 }
 
-/// How many checks came to what.
+/// Number of checks by result.
 #[derive(Debug, Default, Serialize)]
 struct Count {
     fail: usize,
@@ -116,10 +116,10 @@ impl Count {
         let mut count = Count::default();
         for check in checks {
             *match check.severity {
-                Level::Fail => &mut count.fail,
-                Level::Warn => &mut count.warn,
-                Level::Info => &mut count.info,
-                Level::Ok => &mut count.ok,
+                CheckStatus::Fail => &mut count.fail,
+                CheckStatus::Warn => &mut count.warn,
+                CheckStatus::Info => &mut count.info,
+                CheckStatus::Ok => &mut count.ok,
             } += 1;
         }
         count
@@ -127,11 +127,11 @@ impl Count {
 }
 
 /// The report for programs.
-pub fn json(
+pub(crate) fn json(
     facts: &Facts,
     checks: &[Check],
     plan: Result<&Plan, &Refusal>,
-    verdict: Verdict<'_>,
+    verdict: OverallResult<'_>,
     lang: Lang,
     shim: &Path,
 ) -> Value {
@@ -163,7 +163,7 @@ pub fn json(
     })
 }
 
-/// Beginnings of the variables that bear on a launch.
+/// Prefixes of the variables that affect a launch.
 const TELLING: &[&str] = &[
     "NCCL_", "TORCH", "CUDA_", "NVIDIA_", "GLOO_", "TP_", "NVSHMEM_", "UCX_", "FI_", "OMP_",
     "MASTER_", "PET_", "GPU_", "LD_", "PYTORCH", "SLURM_", "OMPI_",
@@ -183,7 +183,8 @@ const TELLING_WHOLE: &[&str] = &[
     "HOSTNAME",
 ];
 
-/// Where else facts hold what somebody set. (Elsewhere a `token` is that of a GPU.)
+/// The parts of the facts that hold values set by users, in which secrets are masked. (Elsewhere
+/// a `token` belongs to a GPU.)
 const SETTINGS: &[&str] = &["/contract", "/network", "/python", "/state/hami"];
 
 fn shown(facts: &Facts) -> Value {
@@ -215,7 +216,7 @@ fn shown_value(name: &str, value: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Evidence, Tried, examine};
+    use crate::check::{CheckInput, Tried, examine};
     use crate::plan::fixtures::{facts, settings};
     use crate::plan::{Scope, survey};
 
@@ -228,9 +229,13 @@ mod tests {
         let settings = settings(&[]);
         let found = survey(&settings, &node, Scope::Alone);
         let tried = Tried::default();
-        let checks =
-            examine(&Evidence { settings: &settings, facts: &node, survey: &found, tried: &tried });
-        let verdict = Verdict { refusal: None, exit_code: 0 };
+        let checks = examine(&CheckInput {
+            settings: &settings,
+            facts: &node,
+            survey: &found,
+            tried: &tried,
+        });
+        let verdict = OverallResult { refusal: None, exit_code: 0 };
         (
             text(&checks, found.plan(), lang, Shown { all, colour: lang == Lang::Zh }),
             json(&node, &checks, found.plan(), verdict, lang, Path::new("/bin/ranklaunch")),

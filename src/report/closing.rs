@@ -1,10 +1,11 @@
-//! The closing block: how the job ended on this node, for people.
+//! The closing block: cause, hint, exit code and last lines of the failed rank, for people.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use super::ending::Ending;
+use super::why_view;
 use crate::lang::{Lang, Text};
 use crate::observe::counters::Growth;
 use crate::text;
@@ -18,9 +19,9 @@ pub struct Closing<'a> {
     pub elapsed: Duration,
     pub world_size: u32,
     pub node_rank: u32,
-    /// Last lines of the one that failed, oldest first.
+    /// Last lines of the failed rank, oldest first.
     pub last_lines: Vec<String>,
-    /// The engine's name, and how many of its lines are in its log alone.
+    /// The engine's name, and how many of its lines are only in its log.
     pub engine: &'a str,
     pub engine_lines: u64,
     /// Error counters of HCAs that grew while the job ran.
@@ -36,19 +37,19 @@ pub fn block(closing: &Closing<'_>) -> String {
     let mut out = String::new();
     if !closing.last_lines.is_empty() {
         let count = closing.last_lines.len();
-        let title = match ending.rank {
+        let title = match ending.culprit() {
             Some(rank) => {
-                text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行：")
+                text!("last {count} lines of rank {rank}:", "rank {rank} 的最后 {count} 行输出：")
             }
             None if ending.blames_engine() => {
-                text!("last {count} lines of the engine:", "引擎的最后 {count} 行：")
+                text!("last {count} lines of the engine:", "启动引擎的最后 {count} 行输出：")
             }
-            // Engine `command`: a process per node, and no rank.
+            // Engine `command` has one process per node and no ranks.
             None => {
                 let node = ending.node.unwrap_or(node_rank);
                 text!(
                     "last {count} lines of the command on node {node}:",
-                    "节点 {node} 上命令的最后 {count} 行："
+                    "节点 {node} 上命令的最后 {count} 行输出："
                 )
             }
         };
@@ -61,28 +62,31 @@ pub fn block(closing: &Closing<'_>) -> String {
     if exit_code == 0 && ending.class == Class::Done {
         let title = text!(
             "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
-            "完成：{verdict}（总进程数 {world_size}，节点 {node_rank}，用时 {seconds} 秒）"
+            "完成：{verdict}（总进程数 {world_size}，节点编号 {node_rank}，用时 {seconds} 秒）"
         );
         let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
     } else {
-        let (en, zh) = (&ending.text.en, &ending.text.zh);
-        let title = if en.contains(": ") {
-            text!("{en} (after {seconds} s)", "{zh}（运行 {seconds} 秒后）")
-        } else {
-            text!("{en} after {seconds} s", "{zh}（运行 {seconds} 秒后）")
-        };
-        let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
-        let hint = ending.hint.get(lang);
-        if !hint.is_empty() {
-            let _ = writeln!(out, "   {}: {hint}", text!("hint", "提示").get(lang));
+        match &ending.why {
+            Some(why) => out.push_str(&why_view::lines(why, ending, &seconds, lang)),
+            None => push_verdict(&mut out, ending, &seconds, lang),
         }
         if !closing.link_errors.is_empty() {
             let list = link_errors(closing.link_errors);
-            let line = text!("link errors since the start: {list}", "启动以来的链路错误：{list}");
+            let line =
+                text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
             let _ = writeln!(out, "   {}", line.get(lang));
         }
         let id = &ending.id;
-        let code = text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）");
+        let code = match &ending.why {
+            Some(why) => {
+                let cause = &why.id;
+                text!(
+                    "exit code {exit_code} ({id}), cause {cause}",
+                    "退出码 {exit_code}（{id}），原因 {cause}"
+                )
+            }
+            None => text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）"),
+        };
         let _ = writeln!(out, "   {}", code.get(lang));
     }
     if let Some(folder) = closing.folder {
@@ -95,12 +99,22 @@ pub fn block(closing: &Closing<'_>) -> String {
             ),
         };
         let (folder, label) = (folder.display(), text!("logs", "日志"));
-        let _ = writeln!(out, "   {}: {folder}{}", label.get(lang), hidden.get(lang));
+        let _ = writeln!(out, "   {}{}{folder}{}", label.get(lang), lang.colon(), hidden.get(lang));
     }
     out
 }
 
-/// `mlx5_0:1 out_of_sequence +40, mlx5_1:1 link_downed +1`, the most first.
+/// What the verdict itself says, where the output shows no cause.
+fn push_verdict(out: &mut String, ending: &Ending, seconds: &str, lang: Lang) {
+    let title = why_view::timed(&ending.text, seconds);
+    let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
+    let hint = ending.hint.get(lang);
+    if !hint.is_empty() {
+        let _ = writeln!(out, "   {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
+    }
+}
+
+/// `mlx5_0:1 out_of_sequence +40, mlx5_1:1 link_downed +1`, largest first.
 fn link_errors(grown: &[Growth]) -> String {
     const SHOWN: usize = 6;
     let each = |one: &Growth| format!("{} {} +{}", one.port, one.counter, one.by);
@@ -109,14 +123,14 @@ fn link_errors(grown: &[Growth]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// A refusal for people: what is wrong, one hint, the code.
+/// A refusal for people: the problem, one hint, the exit code.
 pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     let title = text!("refused", "拒绝启动");
-    let title = format!("{}: {}", title.get(lang), refusal.text.get(lang));
+    let title = format!("{}{}{}", title.get(lang), lang.colon(), refusal.text.get(lang));
     sentence(&title, &refusal.hint, refusal.id, exit_code, lang)
 }
 
-/// What `run` would say, for people who ask before: the first lines of `plan` and `check`.
+/// The refusal that `run` would give: the first lines of `plan` and `check`.
 pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     let said = refusal.text.get(lang);
     let mut out =
@@ -126,14 +140,14 @@ pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String
     out
 }
 
-/// `wait` that waited in vain: nothing was refused.
+/// `wait` timed out, which is no refusal.
 pub fn gave_up(text: &Text, hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let said = text.get(lang);
     let title = text!("gave up: {said}", "放弃等待：{said}");
     sentence(title.get(lang), hint, id, exit_code, lang)
 }
 
-/// An ending before any rank began, for people.
+/// An ending before any rank started, for people.
 pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
     sentence(ending.text.get(lang), &ending.hint, ending.id, exit_code, lang)
 }
@@ -147,7 +161,7 @@ fn below(hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let mut out = String::new();
     let hint = hint.get(lang);
     if !hint.is_empty() {
-        let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
+        let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
     }
     let _ = writeln!(
         out,
@@ -159,10 +173,15 @@ fn below(hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
 
 /// A warning for people, on two lines.
 pub fn warning(warning: &Warning, lang: Lang) -> String {
-    let mut out = format!("{}: {}\n", text!("warning", "警告").get(lang), warning.text.get(lang));
+    let mut out = format!(
+        "{}{}{}\n",
+        text!("warning", "警告").get(lang),
+        lang.colon(),
+        warning.text.get(lang)
+    );
     let hint = warning.hint.get(lang);
     if !hint.is_empty() {
-        let _ = writeln!(out, "  {}: {hint}", text!("hint", "提示").get(lang));
+        let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
     }
     out
 }

@@ -1,21 +1,21 @@
-//! What an engine that failed before any rank began says of the reason.
+//! Finds the cause in the log of an engine that failed before any rank started.
 //!
 //! Takes the last lines of engine.log; never reads the file.
 
-/// What sockets say of a port that somebody else has: torch since 1.11 and Python's
-/// own words, and accelerate's check before it starts torch.
+/// Messages about a port in use: of torch since 1.11, of Python, and of accelerate's check
+/// before it starts torch.
 const TAKEN: [&str; 3] =
     ["eaddrinuse", "address already in use", "another process is utilizing it"];
 
 /// Whether the engine could not listen on `port`, since another process had it.
-pub fn lost_port<'a>(lines: impl IntoIterator<Item = &'a str>, port: u16) -> bool {
+pub(crate) fn lost_port<'a>(lines: impl IntoIterator<Item = &'a str>, port: u16) -> bool {
     lines.into_iter().any(|line| {
         let lower = line.to_ascii_lowercase();
         TAKEN.iter().any(|words| lower.contains(words)) && names(line, port)
     })
 }
 
-/// Whether the number stands in the line by itself.
+/// Whether the line contains the port as a whole number.
 fn names(line: &str, port: u16) -> bool {
     let port = port.to_string();
     line.split(|letter: char| !letter.is_ascii_digit()).any(|number| number == port)

@@ -1,47 +1,39 @@
-//! Explanations for people and for programs: `ranklaunch explain`.
+//! Shows the explanations of `ranklaunch explain`, as text and as JSON.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use crate::columns::{fold, padded};
-use crate::findings::{Exit, ExitCode, Explanation, Family, Id, Kind};
+use super::diagnosis_view;
+use crate::columns::{fold, labelled, padded};
+use crate::diagnose::Row;
+use crate::findings::{Exit, ExitCode, Explanation, Family, Id, IdKind};
 use crate::lang::{Lang, Text};
 use crate::text;
 
 /// What is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
+pub(crate) enum Subject<'a> {
     Id(Id),
     Code(ExitCode),
+    /// A failure that logs show.
+    Failure(&'a Row),
 }
 
-impl Subject {
-    fn explanation(self) -> Explanation {
-        match self {
-            Subject::Id(id) => id.explanation(),
-            Subject::Code(code) => code.explanation(),
-        }
-    }
+/// `gpu.count: check, exit code 80, default fail`
+fn id_title(id: Id) -> Text {
+    let Text { en, zh } = nature(id);
+    text!("{id}: {en}", "{id}：{zh}")
+}
 
-    /// `gpu.count: check, exit code 80, default fail`
-    fn title(self) -> Text {
-        match self {
-            Subject::Id(id) => {
-                let Text { en, zh } = nature(id);
-                text!("{id}: {en}", "{id}：{zh}")
-            }
-            Subject::Code(code) => {
-                let code = code.number();
-                text!("exit code {code}", "退出码 {code}")
-            }
-        }
-    }
+fn code_title(code: ExitCode) -> Text {
+    let code = code.number();
+    text!("exit code {code}", "退出码 {code}")
 }
 
 /// `refusal, warning; exit code 65`
 fn nature(id: Id) -> Text {
-    let kinds = joined(id.kinds().into_iter().map(Kind::words), ", ", "、");
+    let kinds = joined(id.kinds().into_iter().map(IdKind::words), ", ", "、");
     let mut en = kinds.en.into_owned();
     let mut zh = kinds.zh.into_owned();
     let codes = id.codes();
@@ -67,17 +59,24 @@ fn joined(all: impl Iterator<Item = Text>, between: &str, between_zh: &str) -> T
 }
 
 /// One block per subject. `width`: columns of the terminal.
-pub fn text(subjects: &[Subject], lang: Lang, width: Option<usize>) -> String {
+pub(crate) fn text(subjects: &[Subject<'_>], lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     for (index, subject) in subjects.iter().enumerate() {
         if index > 0 {
             out.push('\n');
         }
-        let Explanation { what, why, mend, off } = subject.explanation();
-        fold(&mut out, subject.title().get(lang), 2, width);
+        let (explanation, title) = match subject {
+            Subject::Id(id) => (id.explanation(), id_title(*id)),
+            Subject::Code(code) => (code.explanation(), code_title(*code)),
+            Subject::Failure(row) => {
+                out.push_str(&diagnosis_view::row_text(row, lang, width));
+                continue;
+            }
+        };
+        let Explanation { what, why, mend, off } = explanation;
+        fold(&mut out, title.get(lang), 2, width);
         let mut line = |label: &Text, words: &str| {
-            let label = label.get(lang);
-            fold(&mut out, &format!("  {}{words}", padded(label, 10)), 12, width);
+            labelled(&mut out, 2, label.get(lang), words, width);
         };
         line(&text!("what", "含义"), what.get(lang));
         line(&text!("why", "影响"), why.get(lang));
@@ -94,7 +93,7 @@ pub fn text(subjects: &[Subject], lang: Lang, width: Option<usize>) -> String {
 }
 
 /// Every id with its one line, family by family, and the exit codes.
-pub fn list(lang: Lang, width: Option<usize>) -> String {
+pub(crate) fn list(lang: Lang, width: Option<usize>) -> String {
     let wide = Id::ALL.iter().map(|id| id.as_str().len()).max().unwrap_or(0) + 2;
     let mut out = String::new();
     let line = |out: &mut String, name: &str, what: &Text| {
@@ -115,12 +114,12 @@ pub fn list(lang: Lang, width: Option<usize>) -> String {
 }
 
 /// `{"schema": 1, "explained": […]}`
-pub fn json(subjects: &[Subject], lang: Lang) -> Value {
+pub(crate) fn json(subjects: &[Subject<'_>], lang: Lang) -> Value {
     let explained: Vec<Value> = subjects.iter().map(|subject| one(*subject, lang)).collect();
     json!({ "schema": 1, "explained": explained })
 }
 
-/// A number where there is one.
+/// The code as a number, if it is one.
 fn exit_json(exit: Exit) -> Value {
     match exit {
         Exit::Verdict(verdict) => json!(verdict.code()),
@@ -131,11 +130,12 @@ fn exit_json(exit: Exit) -> Value {
     }
 }
 
-fn one(subject: Subject, lang: Lang) -> Value {
+fn one(subject: Subject<'_>, lang: Lang) -> Value {
     let mut out = Map::new();
-    match subject {
+    let explanation = match subject {
+        Subject::Failure(row) => return diagnosis_view::row_json(row, lang),
         Subject::Id(id) => {
-            let kinds: Vec<&str> = id.kinds().into_iter().map(Kind::as_str).collect();
+            let kinds: Vec<&str> = id.kinds().into_iter().map(IdKind::as_str).collect();
             let codes: Vec<Value> = id.codes().into_iter().map(exit_json).collect();
             out.insert("id".to_owned(), json!(id));
             out.insert("kinds".to_owned(), json!(kinds));
@@ -146,13 +146,15 @@ fn one(subject: Subject, lang: Lang) -> Value {
                     out.insert("fails_where".to_owned(), json!(place.get(lang)));
                 }
             }
+            id.explanation()
         }
         Subject::Code(code) => {
             out.insert("exit_code".to_owned(), json!(code.number()));
             out.insert("ids".to_owned(), json!(code.ids()));
+            code.explanation()
         }
-    }
-    let Explanation { what, why, mend, off } = subject.explanation();
+    };
+    let Explanation { what, why, mend, off } = explanation;
     for (key, text) in [("what", what), ("why", why), ("mend", mend), ("override", off)] {
         out.insert(key.to_owned(), json!(text.get(lang)));
     }

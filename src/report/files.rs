@@ -1,4 +1,4 @@
-//! What run.json says, and the termination message.
+//! Renders run.json, and writes the termination message.
 
 use std::io;
 use std::path::Path;
@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::ending::Ending;
+use super::why_view;
 use crate::deadline::io_with_deadline;
 use crate::host::Host;
 use crate::lang::Lang;
@@ -16,28 +17,30 @@ use crate::observe::OomKills;
 use crate::observe::counters::Growth;
 use crate::supervise::{End, Outcome};
 
-/// How long a file system may take for a small file before the verdict goes on without it.
+/// Time limit for writing one small file.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Kubernetes cuts the message there, and from the wrong end for JSON.
+/// Kubernetes truncates the message to this length and keeps its end, which would break JSON.
 const TERMINATION_LIMIT: usize = 4096;
 
-/// What run.json says.
+/// The content of run.json.
 #[derive(Debug)]
-pub struct RunRecord {
+pub(crate) struct RunRecord {
     pub run_id: String,
     pub attempt: u32,
+    /// Rank of this node.
+    pub node: u32,
     pub started: SystemTime,
     pub ended: SystemTime,
     /// The plan as `plan --format json` shows it; null when there was none.
     pub plan: Value,
     pub outcome: Option<Outcome>,
     pub ending: Ending,
-    /// What the kernel killed in this container for want of memory.
+    /// Out-of-memory kills in this container.
     pub oom: Option<OomKills>,
     /// The program's exit code, remapped.
     pub exit_code: i32,
-    /// The account of the logs.
+    /// The summary of the logs.
     pub logs: Value,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: Vec<Growth>,
@@ -48,8 +51,8 @@ impl RunRecord {
     /// The text of the file.
     ///
     /// # Errors
-    /// When it cannot be JSON.
-    pub fn render(&self) -> io::Result<Vec<u8>> {
+    /// When serialisation fails.
+    pub(crate) fn render(&self) -> io::Result<Vec<u8>> {
         let value = json!({
             "schema": 1,
             "run_id": self.run_id,
@@ -58,6 +61,7 @@ impl RunRecord {
             "ended": stamp(self.ended),
             "exit_code": self.exit_code,
             "verdict": ending_json(&self.ending, self.lang),
+            "cause": why_view::json(&self.ending, self.node, self.lang),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
             "plan": self.plan,
@@ -127,15 +131,19 @@ fn ending_json(ending: &Ending, lang: Lang) -> Value {
 
 /// One JSON line of at most 4096 bytes; a long text is cut, never the structure.
 fn termination_message(ending: &Ending, node: Option<u32>, exit_code: i32, lang: Lang) -> String {
-    let mut text = ending.text.get(lang).to_owned();
-    let mut hint = ending.hint.get(lang).to_owned();
+    let (cause, text, hint) = match &ending.why {
+        Some(why) => (why.id.as_str(), &why.text, &why.remedy),
+        None => (ending.id.as_str(), &ending.text, &ending.hint),
+    };
+    let (mut text, mut hint) = (text.get(lang).to_owned(), hint.get(lang).to_owned());
     loop {
         let line = json!({
             "class": ending.class,
             "code": exit_code,
-            "cause": ending.id,
+            "cause": cause,
+            "verdict": ending.id,
             "node": ending.node.or(node),
-            "rank": ending.rank,
+            "rank": ending.culprit(),
             "text": text,
             "hint": hint,
         })
@@ -150,12 +158,12 @@ fn termination_message(ending: &Ending, node: Option<u32>, exit_code: i32, lang:
     }
 }
 
-/// Where Kubernetes reads the termination message when nothing else was agreed.
+/// Kubernetes' default path of the termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Writes the termination message to `path`, or to the default place if that
-/// exists; never makes the default place up.
-pub fn announce(
+/// Writes the termination message to `path`, or to the default path if that file exists; never
+/// creates the default.
+pub(crate) fn announce(
     path: Option<&Path>,
     host: &Host,
     ending: &Ending,
@@ -166,9 +174,9 @@ pub fn announce(
     announce_in(ANSWER, path, host, ending, node, exit_code, lang)
 }
 
-/// [`announce`] where there is less time than usual.
-pub fn announce_in(
-    patience: Duration,
+/// [`announce`] with a shorter time limit.
+pub(crate) fn announce_in(
+    timeout: Duration,
     path: Option<&Path>,
     host: &Host,
     ending: &Ending,
@@ -182,7 +190,7 @@ pub fn announce_in(
         None => return Ok(()),
     };
     let message = termination_message(ending, node, exit_code, lang);
-    io_with_deadline(patience, move || std::fs::write(path, message))
+    io_with_deadline(timeout, move || std::fs::write(path, message))
 }
 
 #[cfg(test)]
@@ -202,6 +210,8 @@ mod tests {
             node: None,
             text: Text::same("长\u{1}".repeat(5000)),
             hint: Text::same("short"),
+            why: None,
+            consequence: false,
         };
         let line = termination_message(&ending, Some(1), 7, Lang::Zh);
         assert!(line.len() <= TERMINATION_LIMIT, "{}", line.len());

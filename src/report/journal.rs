@@ -1,9 +1,9 @@
-//! The program's own journal, `agent.jsonl`: one JSON document a line.
+//! The program's own journal, `agent.jsonl`: one JSON document per line.
 //!
-//! It begins before there is a folder: what the phases before the launch say waits in a
-//! bounded channel until the run has one. Then a thread of its own opens and writes the file, so
-//! a log folder on a file system that hangs costs lines, never time. What is lost, to a full
-//! queue or a full disk, is counted and said in a line of its own; no line is torn.
+//! It begins before the run has a folder: early lines wait in a bounded channel. Then a thread
+//! of its own opens and writes the file, so a hanging file system costs lines, never time. Lines
+//! lost to a full queue or a full disk are counted and reported in a line of their own; no line
+//! is written in part.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,13 +22,13 @@ use tracing_subscriber::layer::SubscriberExt;
 /// Lines that may wait for the file.
 const QUEUE: usize = 1024;
 
-/// The way of the lines to their file, once there is one.
+/// The queue of lines and, once the run has a folder, the thread that writes them.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     lines: Lines,
     /// Lines that wait for a file; None once there is one.
     waiting: Mutex<Option<Receiver<Option<Vec<u8>>>>>,
-    /// Says that all is written; None before there is a file.
+    /// Signals that all is written; None before there is a file.
     done: Mutex<Option<Receiver<()>>>,
 }
 
@@ -40,7 +40,7 @@ struct Lines {
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A full queue drops the line: a journal must not hold its writer up.
+        // A full queue drops the line, since the journal must not block its caller.
         if self.queue.try_send(Some(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -61,10 +61,10 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Journal {
-    /// Keeps all that `tracing` hears from now on.
-    pub fn begin() -> Journal {
+    /// Records all `tracing` events from now on.
+    pub(crate) fn begin() -> Journal {
         let journal = Journal::new();
-        // Libraries speak only of what is wrong.
+        // Of libraries only warnings and errors.
         let own = Targets::new()
             .with_target(env!("CARGO_PKG_NAME"), Level::DEBUG)
             .with_default(Level::WARN);
@@ -86,12 +86,12 @@ impl Journal {
         Journal { lines: lines_in, waiting: Mutex::new(Some(lines)), done: Mutex::new(None) }
     }
 
-    /// Writes what was kept, and all that follows, to the file that `open` opens for appending.
-    /// All attempts of a run share one file: a second call changes nothing.
+    /// Writes the waiting lines, and all that follow, to the file that `open` opens for
+    /// appending. All attempts of a run share one file, so a second call changes nothing.
     ///
     /// # Errors
-    /// That there is no thread.
-    pub fn write_to(
+    /// When no thread can be started.
+    pub(crate) fn write_to(
         &self,
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
     ) -> io::Result<()> {
@@ -109,20 +109,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps an event whose fields are nested, which those of `tracing` cannot be.
-    pub fn keeper(&self) -> impl Fn(serde_json::Value) + Send + 'static + use<> {
+    /// Records an event with nested fields, which `tracing` does not support.
+    pub(crate) fn keeper(&self) -> impl Fn(serde_json::Value) + Send + 'static + use<> {
         let lines = self.lines.clone();
         move |fields| {
             let _ = lines.clone().write_all(&line("INFO", &fields));
         }
     }
 
-    /// Waits until everything is written, at most `patience`.
-    pub fn close(&self, patience: Duration) {
+    /// Waits until everything is written, at most `timeout`.
+    pub(crate) fn close(&self, timeout: Duration) {
         if let Some(done) = take(&self.done)
             && self.lines.queue.try_send(None).is_ok()
         {
-            let _ = done.recv_timeout(patience);
+            let _ = done.recv_timeout(timeout);
         }
     }
 }
@@ -168,8 +168,8 @@ fn line(level: &str, fields: &serde_json::Value) -> Vec<u8> {
 fn append(mut file: &File, line: &[u8]) -> io::Result<()> {
     let before = file.metadata()?.len();
     file.write_all(line).inspect_err(|_| {
-        // Half a line would spoil the next one as well. Giving room back works on a
-        // full disk, and nobody else writes here.
+        // A partial line would corrupt the next one as well. Truncating works on a full disk,
+        // and no other process writes here.
         let _ = file.set_len(before);
     })
 }
@@ -233,13 +233,13 @@ mod tests {
         assert!(lines[0]["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')));
     }
 
-    /// A file that may not grow beyond some size stands for the disk that is full in
-    /// the middle of a line, and has room again later.
+    /// A size limit on the file simulates a disk that is full in the middle of a line and has
+    /// space again later.
     #[test]
     fn a_full_disk_tears_no_line_and_the_loss_is_counted() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         if std::env::var_os("JOURNAL_CHILD").is_none() {
-            // In a process of its own: the limit is of the whole process.
+            // In a process of its own, since the limit applies to the whole process.
             let name = "report::journal::tests::a_full_disk_tears_no_line_and_the_loss_is_counted";
             let status = std::process::Command::new(std::env::current_exe().expect("our path"))
                 .args(["--exact", name])

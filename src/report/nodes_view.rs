@@ -1,4 +1,4 @@
-//! What the nodes of a job found together, as people and programs read it.
+//! Shows the nodes of a job and the measured links between them, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use crate::lang::Lang;
 use crate::muster::{Link, LinkReport, Measured, Speed};
 use crate::text;
 
-/// More nodes than this make no readable matrix.
+/// With more nodes than this no matrix is printed.
 const WIDEST: u32 = 16;
 
-/// The nodes, and the links between them as two matrices: row sends, column receives.
-pub fn text(found: &LinkReport, lang: Lang) -> String {
+/// The nodes, and the links between them as two matrices: the row sends, the column receives.
+pub(crate) fn text(found: &LinkReport, lang: Lang) -> String {
     let mut out = String::new();
     let nodes = found.nnodes;
     let _ = writeln!(out, "{}", text!("{nodes} nodes", "{nodes} 个节点").get(lang));
@@ -58,7 +58,7 @@ fn matrix(out: &mut String, found: &LinkReport, title: &str, shown: impl Fn(&Spe
 }
 
 /// Members of the report: `nodes` and `links`.
-pub fn json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
+pub(crate) fn json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
     let node = |visited: &crate::muster::NodeResult| {
         let failed = visited.endpoint.failed.as_ref();
         json!({

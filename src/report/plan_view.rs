@@ -1,7 +1,7 @@
-//! A plan as people and programs read it: text, JSON (DESIGN §3.1), shell.
+//! Shows a plan as text, as JSON and as shell commands.
 //!
-//! Takes a [`Plan`] or a [`Refusal`]; gives strings and JSON values. Writes
-//! nothing itself. Secrets are masked in every form.
+//! Takes a [`Plan`] or a [`Refusal`]; gives strings and JSON values. Writes nothing itself. All
+//! forms mask secrets.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -66,7 +66,7 @@ pub(super) fn place(plan: &Plan) -> Text {
     )
 }
 
-/// `2 × 8 = 16`; of tasks those of this node, since another one may have another number.
+/// `2 × 8 = 16`; for tasks only those of this node, since other nodes may have another number.
 pub(super) fn ranks(plan: &Plan) -> Text {
     let (nodes, each, world) = (plan.membership.nnodes, plan.nproc_per_node, plan.world_size);
     match plan.membership.task {
@@ -75,8 +75,8 @@ pub(super) fn ranks(plan: &Plan) -> Text {
     }
 }
 
-/// The plan for people: every value with its reason. `width` is the terminal's, where there is
-/// one; for other readers no line is broken.
+/// The plan for people: every value with its reason. `width` is that of the terminal; without
+/// one no line is wrapped.
 pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
     let say = |en: &'static str, zh: &'static str| match lang {
         Lang::En => en,
@@ -84,7 +84,7 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
     };
     let mut out = format!("{}\n", sentence(plan).get(lang));
     let m = &plan.membership;
-    section(&mut out, say("membership", "成员"));
+    section(&mut out, say("membership", "成员信息"));
     let port = if m.master_port_free {
         say("a free port", "空闲端口").to_owned()
     } else {
@@ -94,9 +94,9 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
         &mut out,
         vec![
             vec![say("platform", "平台").into(), m.platform.clone()],
-            vec![say("node", "节点").into(), format!("{} / {}", m.node_rank, m.nnodes)],
+            vec![say("node", "节点编号").into(), format!("{} / {}", m.node_rank, m.nnodes)],
             vec![say("master", "Master").into(), format!("{}:{port}", m.master_addr)],
-            vec![say("ranks", "进程").into(), ranks(plan).get(lang).to_owned()],
+            vec![say("ranks", "进程数").into(), ranks(plan).get(lang).to_owned()],
         ],
     );
     section(&mut out, say("decisions", "决策"));
@@ -161,13 +161,13 @@ pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
     out
 }
 
-/// A longer name does not widen the column of names.
+/// Longer names do not widen the column of names.
 const WIDEST_NAME: usize = 24;
 
-/// A longer value has its reason on a line of its own.
+/// The reason of a longer value is on a line of its own.
 const WIDEST_VALUE: usize = 10;
 
-/// `  name  value  [source] reason`, the reason below the value where the value is long.
+/// ` name value [source] reason`; the reason is below a long value.
 fn explained(
     out: &mut String,
     (name, wide): (&str, usize),
@@ -186,7 +186,7 @@ fn explained(
     }
 }
 
-/// A prompt is not the command: a word for people ends after this many characters.
+/// Longer arguments, such as prompts, are cut in the text form.
 const LONGEST_WORD: usize = 200;
 
 fn shortened(word: String) -> String {
@@ -196,7 +196,7 @@ fn shortened(word: String) -> String {
     }
 }
 
-/// The plan as DESIGN §3.1 fixes it; `shim` is our own executable.
+/// The plan as JSON. `shim` is the path of this executable.
 pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
     let words = |argv: &[OsString]| -> Vec<String> {
         mask_args(argv).iter().map(|word| word.to_string_lossy().into_owned()).collect()
@@ -254,7 +254,7 @@ pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
     outlook_json(None, Some(refusal), lang, Path::new(""))
 }
 
-/// The plan as far as there is one; where `run` would refuse it, `refused` says why.
+/// The plan as far as it could be made. `refused` has the reason if `run` would refuse it.
 pub fn outlook_json(
     plan: Option<&Plan>,
     refusal: Option<&Refusal>,
@@ -273,7 +273,7 @@ pub fn outlook_json(
     document
 }
 
-/// What a refusal says, as a value.
+/// A refusal as a JSON value.
 pub(super) fn refused(refusal: &Refusal, lang: Lang) -> Value {
     json!({
         "id": refusal.id,
@@ -282,9 +282,9 @@ pub(super) fn refused(refusal: &Refusal, lang: Lang) -> Value {
     })
 }
 
-/// Lines that `sh` can run: what to take away, what to export, the command.
+/// Lines for `sh`: variables to unset, variables to export, the command.
 ///
-/// Masked values are named in a comment, since such a line has to be completed.
+/// Masked values are named in a comment, since the user has to fill them in.
 pub fn shell(plan: &Plan) -> String {
     let mut out = String::new();
     let (plain, masked) = (argv(plan), mask_args(&argv(plan)));
@@ -309,12 +309,12 @@ pub fn shell(plan: &Plan) -> String {
     out
 }
 
-/// A word for a POSIX shell. Bytes that are no UTF-8 are written by printf, since
-/// the text around them must stay text.
+/// A word quoted for a POSIX shell. Bytes that are not UTF-8 are written by printf, so that the
+/// output stays UTF-8.
 fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,+@%".contains(byte);
-    // A leading `=` or `~` means something to some shells; `=` first is rare enough to quote.
+    // A leading `=` or `~` is special in some shells.
     if !bytes.is_empty() && bytes.iter().all(is_plain) && !bytes.starts_with(b"=") {
         return word.to_string_lossy().into_owned();
     }
@@ -477,9 +477,9 @@ mod tests {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Some(80));
-            // The command is one line, to be copied.
+            // The command is one line, so that it can be copied.
             for line in text.lines().filter(|line| !line.contains(" -m torch")) {
-                // A word that fills a line is not torn apart.
+                // A word longer than a line is not split.
                 let is_whole = line.trim_start().contains(' ');
                 assert!(columns(line) <= 80 || !is_whole, "{}: {line}", columns(line));
             }

@@ -1,15 +1,15 @@
-//! What `clean` shows: processes of earlier runs, and what each mode does to them.
+//! The output of `clean`: stale processes, and what each mode does to them.
 
 use serde_json::{Value, json};
 
-use crate::clear::{Found, Held, shown_age};
+use crate::clear::{HeldResource, StaleProcess, shown_age};
 use crate::columns;
 use crate::lang::{Lang, Text};
 use crate::settings::StaleMode;
 use crate::text;
 
-/// A line for each process: what each mode does to it, who it is, and why.
-pub fn table(found: &[Found], lang: Lang) -> String {
+/// A line for each process: what each mode does to it, its identity, and the reason.
+pub(crate) fn table(found: &[StaleProcess], lang: Lang) -> String {
     if found.is_empty() {
         return format!("{}\n", text!("nothing found", "未发现残留进程").get(lang));
     }
@@ -24,7 +24,7 @@ pub fn table(found: &[Found], lang: Lang) -> String {
     ];
     let mut rows: Vec<Vec<String>> =
         vec![header.iter().map(|text| text.get(lang).to_owned()).collect()];
-    let fate = |one: &Found, mode| {
+    let fate = |one: &StaleProcess, mode| {
         if one.is_ended_by(mode) {
             text!("end", "终止").get(lang).to_owned()
         } else {
@@ -49,7 +49,7 @@ pub fn table(found: &[Found], lang: Lang) -> String {
     lines
 }
 
-/// Enough to know a command by.
+/// A command, shortened for the table.
 fn short(command: &str) -> String {
     const MOST: usize = 43;
     match command.char_indices().nth(MOST) {
@@ -58,8 +58,8 @@ fn short(command: &str) -> String {
     }
 }
 
-/// `clean --format json`; `ended`: pids that are gone since.
-pub fn json(found: &[Found], ended: &[i32], lang: Lang) -> Value {
+/// `clean --format json`. `ended` are the pids that have ended.
+pub(crate) fn json(found: &[StaleProcess], ended: &[i32], lang: Lang) -> Value {
     let processes: Vec<Value> = found
         .iter()
         .map(|one| {
@@ -67,8 +67,8 @@ pub fn json(found: &[Found], ended: &[i32], lang: Lang) -> Value {
                 .holds
                 .iter()
                 .map(|held| match held {
-                    Held::Gpu(minor) => format!("/dev/nvidia{minor}"),
-                    Held::Port(port) => format!("port {port}"),
+                    HeldResource::Gpu(minor) => format!("/dev/nvidia{minor}"),
+                    HeldResource::Port(port) => format!("port {port}"),
                 })
                 .collect();
             json!({

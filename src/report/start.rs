@@ -1,5 +1,4 @@
-//! The start-up block: the handful of values that a person checks first, each
-//! with the place that it came from.
+//! The start-up block: the few values that a user checks first, each with its source.
 
 use std::fmt::Write;
 
@@ -13,8 +12,8 @@ use super::closing;
 use super::plan_view;
 use crate::columns::table;
 
-/// The block, ending in a newline; warnings follow it.
-pub fn block(plan: &Plan, settings: &Settings) -> String {
+/// The block, ending in a newline, followed by the warnings.
+pub(crate) fn block(plan: &Plan, settings: &Settings) -> String {
     let lang = settings.lang;
     let mut out = String::new();
     let title = match &settings.profile {
@@ -23,7 +22,7 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
     };
     let _ = writeln!(out, "── {title}");
     table(&mut out, rows(plan, settings));
-    // Whoever names a check wants to hear of it.
+    // A check for which the user set a severity is always shown.
     let is_remark = |warning: &&Warning| {
         warning.id.is_advice() && !settings.severities.contains_key(&warning.id)
     };
@@ -38,20 +37,19 @@ pub fn block(plan: &Plan, settings: &Settings) -> String {
         let (count, ids) = (remarks.len(), ids.join(", "));
         let line = text!(
             "{count} remarks ({ids}): ranklaunch check explains them",
-            "{count} 条提示（{ids}）：详见 ranklaunch check"
+            "另有 {count} 条提示（{ids}），详见 ranklaunch check"
         );
         out.push_str(&closing::line(&line, lang));
     }
     out
 }
 
-/// One line in place of the block, for a task beside which another one shows what the tasks of
-/// the node have in common.
-pub fn line(plan: &Plan, settings: &Settings) -> String {
+/// One line in place of the block, for a task on a node where another task shows the block.
+pub(crate) fn line(plan: &Plan, settings: &Settings) -> String {
     closing::line(&plan_view::place(plan), settings.lang)
 }
 
-/// `[source]` of a decision, without the word that says nothing.
+/// `[source]` of a decision; empty for the default.
 fn source(plan: &Plan, what: &str) -> String {
     plan.decision(what).map(|decision| format!("[{}]", decision.source)).unwrap_or_default()
 }
@@ -64,8 +62,8 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
     let mut row = |label: Text, value: String, what: &str| {
         rows.push(vec![label.get(lang).to_owned(), value, source(plan, what)]);
     };
-    row(text!("nodes", "节点总数"), member.nnodes.to_string(), "nnodes");
-    row(text!("this node", "当前节点"), member.node_rank.to_string(), "node_rank");
+    row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
+    row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
     let port = if member.master_port_free {
         text!("a free port", "空闲端口").get(lang).to_owned()
     } else {
@@ -79,13 +77,13 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
     };
     row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
     row(
-        text!("processes", "总进程数"),
+        text!("processes", "进程数"),
         plan_view::ranks(plan).get(lang).to_owned(),
         "nproc_per_node",
     );
     if let Some(task) = &member.task {
-        row(text!("this rank", "当前 rank"), task.rank.to_string(), "rank");
-        row(text!("local rank", "本地 rank"), task.local.to_string(), "local_rank");
+        row(text!("this rank", "本 rank 编号"), task.rank.to_string(), "rank");
+        row(text!("local rank", "本地编号"), task.local.to_string(), "local_rank");
     }
     if let Some(interface) = &plan.network.socket_ifname {
         row(text!("interface", "网络接口"), interface.clone(), "socket_ifname");
@@ -132,7 +130,7 @@ mod tests {
         assert!(block.contains("2 × 8 = 16"), "{block}");
         assert!(!block.contains("remark"), "{block}");
 
-        // Advice is one line, what can change the result stands in full.
+        // Advice takes one line; warnings that can change the result are printed in full.
         let mut noisy = plan.clone();
         for id in [Id::Nofile, Id::ClockSync, Id::ShmSize] {
             let text = Text::same(format!("about {id}"));
@@ -151,6 +149,6 @@ mod tests {
 
         settings.lang = Lang::Zh;
         let block = super::block(&plan, &settings);
-        assert!(block.contains("总进程数"), "{block}");
+        assert!(block.contains("  进程数"), "{block}");
     }
 }

@@ -1,8 +1,8 @@
-//! `plan --assume gpus=8,name=H100,memory=80GiB`: a node that is not at hand.
+//! `plan --assume gpus=8,name=H100,memory=80GiB`: an assumed node.
 //!
-//! Takes the words of the option; gives what is assumed, and takes the checks of this machine
-//! out of the way, which say nothing about that node. Only `plan` takes it: what is not seen
-//! cannot be run on.
+//! Takes the values of the option; gives the assumed GPUs, and turns off the checks of this
+//! machine, which say nothing about that node. Only `plan` accepts it, since an assumed node
+//! cannot run anything.
 
 use std::ffi::{OsStr, OsString};
 
@@ -15,11 +15,11 @@ use crate::verdict::{Id, Refusal, Severity};
 /// More GPUs than a node has.
 const MOST: u32 = 1024;
 
-/// Checks that are about the job and not about the machine.
+/// Checks of the job rather than of the machine, which remain on.
 const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
 
 impl Assumed {
-    /// The last word about a fact wins. None: nothing is assumed.
+    /// The last value of a fact wins. None: nothing is assumed.
     pub(crate) fn read(words: &[OsString]) -> Result<Option<Assumed>, Refusal> {
         let (mut gpus, mut name, mut memory) = (None, None, None);
         for word in words {
@@ -48,8 +48,8 @@ impl Assumed {
         }
     }
 
-    /// Settings for a plan of that node: this machine's own checks are silent unless a flag
-    /// or a variable asks for them.
+    /// Settings for a plan of that node: the checks of this machine are off unless a flag or a
+    /// variable sets them.
     pub(crate) fn apply(self, settings: &mut Settings) {
         let ids = Id::checks().chain([Id::PythonInterpreter]);
         for id in ids.filter(|id| !KEPT.contains(id)) {

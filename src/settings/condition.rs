@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-/// A size that a layout has once it is solved.
+/// A size of a solved layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum PlannedSize {
     WorldSize,
     Nnodes,
     NprocPerNode,
@@ -28,18 +28,18 @@ enum Comparison {
 /// `world_size > 1`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    size: Size,
+    size: PlannedSize,
     comparison: Comparison,
     number: u32,
 }
 
-/// The names, of the placeholders as well.
-pub(super) const SIZES: [(&str, Size); 5] = [
-    ("world_size", Size::WorldSize),
-    ("nnodes", Size::Nnodes),
-    ("nproc_per_node", Size::NprocPerNode),
-    ("ulysses_size", Size::UlyssesSize),
-    ("ring_size", Size::RingSize),
+/// The names, which are also those of the placeholders.
+pub(super) const SIZES: [(&str, PlannedSize); 5] = [
+    ("world_size", PlannedSize::WorldSize),
+    ("nnodes", PlannedSize::Nnodes),
+    ("nproc_per_node", PlannedSize::NprocPerNode),
+    ("ulysses_size", PlannedSize::UlyssesSize),
+    ("ring_size", PlannedSize::RingSize),
 ];
 
 /// The longer signs first, since they begin with the shorter ones.
@@ -54,7 +54,7 @@ const COMPARISONS: [(&str, Comparison); 7] = [
 ];
 
 impl Condition {
-    /// None where the text is no condition.
+    /// None if the text is no condition.
     pub(super) fn read(text: &str) -> Option<Condition> {
         let text = text.trim();
         let at = text.find(['<', '>', '=', '!'])?;
@@ -67,11 +67,11 @@ impl Condition {
         Some(Condition { size, comparison: *comparison, number })
     }
 
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> PlannedSize {
         self.size
     }
 
-    /// Whether it holds where its size is `value`.
+    /// Whether it holds for the size `value`.
     pub fn holds(&self, value: u32) -> bool {
         match self.comparison {
             Comparison::Less => value < self.number,
@@ -84,13 +84,13 @@ impl Condition {
     }
 }
 
-impl Size {
+impl PlannedSize {
     pub fn name(self) -> &'static str {
         SIZES.iter().find(|(_, size)| *size == self).map_or("", |(name, _)| name)
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for PlannedSize {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_condition_is_a_size_a_comparison_and_a_number() {
-        // text, as it is shown, and whether it holds for 1, 2, 3
+        // Text, as it is shown, and whether it holds for 1, 2, 3.
         let table = [
             ("world_size > 1", "world_size > 1", [false, true, true]),
             ("nnodes=2", "nnodes = 2", [false, true, false]),

@@ -1,20 +1,20 @@
-//! Configuration files that a command line names for the engine.
+//! Finds configuration files in the arguments of the engine.
 //!
 //! Takes the engine's own arguments and the program's; gives the files with the argument that
-//! names each. Looks at nothing.
+//! names each. Does not access the files.
 
 use std::ffi::OsString;
 
-/// Options of `accelerate launch` that name a file which must be there.
+/// Options of `accelerate launch` that name a file that must exist.
 const OF_ENGINE: &[&str] = &["--config_file", "--deepspeed_config_file"];
 
-/// What DeepSpeed adds to a script's own arguments (`deepspeed.add_config_arguments`).
+/// Arguments that DeepSpeed adds to a script (`deepspeed.add_config_arguments`).
 const OF_PROGRAM: &[&str] = &["--deepspeed_config"];
 
 /// (argument, file), in the order of the command line. Placeholders stay as they are.
-pub fn config_files(engine: &[String], program: &[OsString]) -> Vec<(String, String)> {
+pub(crate) fn config_files(engine: &[String], program: &[OsString]) -> Vec<(String, String)> {
     let engine: Vec<&str> = engine.iter().map(String::as_str).collect();
-    // A name that is no text is nothing that could be looked for here.
+    // A name that is not UTF-8 is skipped.
     let program: Vec<&str> = program.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let mut files = named(&engine, OF_ENGINE);
     files.extend(named(&program, OF_PROGRAM));

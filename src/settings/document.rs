@@ -15,7 +15,7 @@ use crate::verdict::{Id, Refusal};
 /// Where the text came from, for lines and messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Document<'a> {
-    /// As it is shown before `:line`.
+    /// The name that is shown before `:line`.
     pub(super) file: &'a str,
     pub(super) text: &'a str,
 }
@@ -71,7 +71,8 @@ impl<'a> Document<'a> {
         entries
     }
 
-    /// A key that does not exist here. `inside` is `[job]`; `known` what exists.
+    /// The refusal of an unknown key. `inside` is the section, such as `[job]`; `known` are the
+    /// valid keys.
     pub(super) fn unknown_key(self, entry: Entry<'_>, inside: &str, known: &[String]) -> Refusal {
         let near = nearest(entry.key, known.iter().map(String::as_str));
         self.refuse_key(entry, inside, suggest(near, &known.join(", ")))
@@ -86,7 +87,7 @@ impl<'a> Document<'a> {
         usage(Id::SettingsProfile, text, hint)
     }
 
-    /// Something at a line that must be otherwise.
+    /// A refusal that names a line.
     pub(super) fn refuse(self, line: usize, problem: Text, hint: Text) -> Refusal {
         let file = self.file;
         let text = Text::new(
@@ -96,7 +97,7 @@ impl<'a> Document<'a> {
         usage(Id::SettingsProfile, text, hint)
     }
 
-    /// A value of the wrong TOML type.
+    /// The refusal of a value of the wrong TOML type.
     pub(super) fn wrong_type(self, entry: Entry<'_>, wanted: Text) -> Refusal {
         let (key, found) = (entry.key.escape_debug(), shown(entry.value));
         let (en, zh) = (&wanted.en, spaced(&wanted.zh));
@@ -113,7 +114,7 @@ impl<'a> Document<'a> {
     pub(super) fn table(self, entry: Entry<'a>) -> Result<&'a DeTable<'a>, Refusal> {
         entry.value.as_table().ok_or_else(|| {
             let key = entry.key;
-            self.wrong_type(entry, text!("a table: [{key}]", "表: [{key}]"))
+            self.wrong_type(entry, text!("a table: [{key}]", "表：[{key}]"))
         })
     }
 
@@ -121,8 +122,8 @@ impl<'a> Document<'a> {
         entry.value.as_array().ok_or_else(|| self.wrong_type(entry, text!("a list", "列表")))
     }
 
-    /// Text that can be an argument or a path: it may be empty, but holds no NUL, since no process
-    /// can be given one.
+    /// Text for an argument or a path: may be empty, but has no NUL, which arguments cannot
+    /// contain.
     pub(super) fn text_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
         match entry.value.as_str() {
             Some(text) if !text.contains('\0') => Ok(text.to_owned()),
@@ -173,7 +174,7 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// Text, or a whole number as text: for values that are texts in the end.
+    /// Text, or a whole number as text.
     pub(super) fn text_or_number_of(self, entry: Entry<'_>) -> Result<String, Refusal> {
         match integer(entry.value) {
             Some(number) => Ok(number.to_string()),

@@ -1,4 +1,4 @@
-//! The two settings that are lists of pairs: variables for the ranks and severities of checks.
+//! The settings with several entries: `--env`, `--severity`, `--retry-on` and `--no-retry-on`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -15,12 +15,19 @@ pub(super) fn severity_of(text: &str) -> Option<Severity> {
     }
 }
 
-/// Whether a process can be given a variable of this name.
+/// Whether a variable can have this name.
 pub(super) fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
 }
 
-/// Takes one entry of `--env` or `--severity`. None: not allowed.
+/// An id without blanks. Whether it exists is known where the catalogue of failures is.
+fn id(entry: &OsStr) -> Option<String> {
+    let id = entry.to_str()?.trim();
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    (!id.is_empty() && id.chars().all(is_letter)).then(|| id.to_owned())
+}
+
+/// Takes one entry. None: not allowed.
 pub(super) fn put(settings: &mut Settings, row: &str, entry: &OsStr, source: Source) -> Option<()> {
     match row {
         "env" => {
@@ -39,11 +46,19 @@ pub(super) fn put(settings: &mut Settings, row: &str, entry: &OsStr, source: Sou
             settings.severities.insert(id, severity);
             Some(())
         }
+        "retry-on" => {
+            settings.retry_on.push(Sourced::new(id(entry)?, source));
+            Some(())
+        }
+        "no-retry-on" => {
+            settings.no_retry_on.push(Sourced::new(id(entry)?, source));
+            Some(())
+        }
         _ => None,
     }
 }
 
-/// A variable has one value: the later, stronger one.
+/// A variable has one value; the later, stronger entry replaces the earlier one.
 pub(super) fn put_variable(settings: &mut Settings, setting: EnvSetting) {
     settings.env.retain(|other| other.name != setting.name);
     settings.env.push(setting);

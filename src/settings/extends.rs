@@ -1,13 +1,14 @@
-//! A profile and the one that it extends, as one.
+//! Merges a profile with the profiles that it extends.
 //!
-//! Takes what was asked for; gives the whole [`Profile`], in which the upper one's values count
-//! before the lower one's. Single values, variables, severities and exit codes go one by one;
-//! lists and tables (`engine_args`, `conda_roots`, `[[select]]`, `[layout.heads]`) as a whole.
-//! `args` and `args_if` without a program of their own are appended, as words after `--` are.
+//! Takes the requested name; gives the merged [`Profile`], in which the values of the extending
+//! profile win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` are
+//! merged one by one; lists and tables (`engine_args`, `conda_roots`, `[[select]]`,
+//! `[layout.heads]`) as a whole. `args` and `args_if` of a profile without a program are appended,
+//! as arguments after `--` are.
 
 use std::path::Path;
 
-use super::places::{self, Found};
+use super::places::{self, FoundProfile};
 use super::profile::Profile;
 use super::refuse::usage;
 use super::{Sourced, table};
@@ -15,17 +16,17 @@ use crate::host::Host;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// More profiles on top of each other than anybody can oversee.
+/// Most profiles that extend each other.
 const DEEPEST: usize = 8;
 
-/// A whole profile, and its name for the start-up block.
+/// A merged profile, and its name for the start-up block.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) name: String,
     pub(super) profile: Profile,
 }
 
-/// The profile that was asked for, or the one that is used where none is; None: there is none.
+/// The requested profile, or the default one; None if there is none.
 pub(super) fn load(
     asked: Option<&Sourced<String>>,
     host: &Host,
@@ -37,7 +38,7 @@ pub(super) fn load(
     Ok(Some(Whole { name, profile }))
 }
 
-fn whole(found: &Found, above: &mut Vec<String>, host: &Host) -> Result<Profile, Refusal> {
+fn whole(found: &FoundProfile, above: &mut Vec<String>, host: &Host) -> Result<Profile, Refusal> {
     let mut profile = Profile::read(&found.file, &found.text)?;
     resolve(&mut profile, found.folder.as_deref());
     let Some(asked) = profile.extends.clone() else { return Ok(profile) };
@@ -48,7 +49,7 @@ fn whole(found: &Found, above: &mut Vec<String>, host: &Host) -> Result<Profile,
             Id::SettingsProfile,
             text!(
                 "{source}: more than {DEEPEST} profiles extend each other",
-                "{source}: 超过 {DEEPEST} 个配置文件层层扩展"
+                "{source}：超过 {DEEPEST} 个配置文件层层扩展"
             ),
             text!("write the values into one of them", "请把这些值合并到其中一个配置文件"),
         ));
@@ -58,7 +59,7 @@ fn whole(found: &Found, above: &mut Vec<String>, host: &Host) -> Result<Profile,
     Ok(profile.over(base))
 }
 
-/// A working directory counts from the folder of the profile that names it.
+/// Makes a relative working directory absolute by the folder of its profile.
 fn resolve(profile: &mut Profile, folder: Option<&Path>) {
     let named = table::row("chdir").and_then(|row| profile.values.get_mut(row.name));
     if let (Some(named), Some(folder)) = (named, folder) {
@@ -67,12 +68,13 @@ fn resolve(profile: &mut Profile, folder: Option<&Path>) {
 }
 
 impl Profile {
-    /// This profile's values, and those of `base` where it is silent.
+    /// This profile's values, and those of `base` where it has none.
     fn over(self, base: Profile) -> Profile {
-        // Every field by name: one that is new must be thought of here.
+        // Every field by name, so that a new one does not compile without a decision here.
         let Profile {
             extends,
             values,
+            lists,
             program,
             args,
             args_if,
@@ -83,6 +85,7 @@ impl Profile {
             env,
             severities,
             exit_codes,
+            diagnose,
         } = self;
         let mut whole = Profile { extends, ..base };
         if heads_table.is_some() {
@@ -92,6 +95,15 @@ impl Profile {
             whole.heads_table = None;
         }
         whole.values.extend(values);
+        // An id moves from one list to the other.
+        let named =
+            |id: &Sourced<String>| lists.values().flatten().any(|own| own.value == id.value);
+        for list in whole.lists.values_mut() {
+            list.retain(|id| !named(id));
+        }
+        for (name, own) in lists {
+            whole.lists.entry(name).or_default().extend(own);
+        }
         match program {
             Some(program) => {
                 whole.program = Some(program);
@@ -112,17 +124,21 @@ impl Profile {
         whole.env.extend(env);
         whole.severities.extend(severities);
         whole.exit_codes.extend(exit_codes);
+        whole.diagnose.retain(|old| diagnose.iter().all(|new| new.value.id != old.value.id));
+        whole.diagnose.extend(diagnose);
         whole
     }
 
-    /// Whether it says nothing at all.
+    /// Whether it has no value at all.
     pub(super) fn is_empty(&self) -> bool {
         self.extends.is_none()
             && self.values.is_empty()
+            && self.lists.is_empty()
             && self.program.is_none()
             && self.env.is_empty()
             && self.selects.is_empty()
             && self.severities.is_empty()
             && self.exit_codes.is_empty()
+            && self.diagnose.is_empty()
     }
 }

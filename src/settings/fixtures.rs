@@ -1,4 +1,4 @@
-//! Settings of a user who decided nothing, for tests of the rooms that take them.
+//! Default settings for the tests of other rooms.
 
 use std::collections::BTreeMap;
 

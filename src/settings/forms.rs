@@ -1,22 +1,22 @@
-//! Where each setting is given and what it takes, in words for people who ask about its id.
+//! Describes how each setting is given and which values it allows, for `explain`.
 
 use super::table::{TABLE, Toml};
 use crate::lang::Text;
 use crate::verdict::Id;
 
-/// Where a setting is given and what it takes, for people.
+/// How a setting is given and which values it allows.
 #[derive(Debug)]
 pub struct Form {
-    /// Of the refusal of another value: `settings.nnodes`.
+    /// The id of the refusal of an invalid value, such as `settings.nnodes`.
     pub id: Id,
-    /// The strongest way to give it, by which it is called: `--nnodes`.
+    /// The strongest way to give it, which is its name: `--nnodes`.
     pub name: String,
     pub allowed: Text,
     /// `--nnodes 2`
     pub flag: Option<String>,
     /// `RANKLAUNCH_NNODES=2`
     pub variable: Option<String>,
-    /// `[job] nnodes = 2`, as it stands in a profile.
+    /// `[job] nnodes = 2`, in a profile.
     pub key: Option<String>,
 }
 
@@ -27,6 +27,7 @@ pub fn forms() -> impl Iterator<Item = Form> {
         let value = match row.toml {
             Toml::Number | Toml::Boolean => example.to_owned(),
             Toml::Text | Toml::TextOrNumber => format!("\"{example}\""),
+            Toml::List => format!("[\"{example}\"]"),
         };
         let is_switch = row.toml == Toml::Boolean;
         let flag = if is_switch { format!("--{name}") } else { format!("--{name} {example}") };

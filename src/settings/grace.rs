@@ -1,31 +1,31 @@
-//! How long the ranks have to end where nobody says so: the pod's grace period, less a margin.
+//! The default grace period: that of the pod, less a margin.
 //!
-//! Takes the variable in which a platform tells a container of that period.
+//! Takes the variable in which a platform gives a container that period.
 
 use std::time::Duration;
 
 use super::refuse::quoted;
 use super::types::{Source, Sourced};
 use super::value::duration;
-use super::variables::Variables;
+use super::variables::OwnVariables;
 use crate::text;
 use crate::verdict::{Id, Warning};
 
-pub const VARIABLE: &str = "TerminationGracePeriodSeconds";
-/// `terminationGracePeriodSeconds` of a pod that does not say.
-pub const OF_A_POD: Duration = Duration::from_secs(30);
+pub(crate) const VARIABLE: &str = "TerminationGracePeriodSeconds";
+/// Kubernetes' default of `terminationGracePeriodSeconds`.
+pub(crate) const OF_A_POD: Duration = Duration::from_secs(30);
 
-/// What of a pod's grace period is ours.
-pub fn of_period(period: Duration) -> Duration {
+/// The part of a pod's grace period that we use.
+pub(crate) fn of_period(period: Duration) -> Duration {
     period.saturating_sub(Duration::from_secs(2).min(period / 2))
 }
 
-/// The pod's grace period where the container is told of it, else Kubernetes' default, less a margin.
+/// The pod's grace period if the container has its variable, else Kubernetes' default, less a margin.
 ///
-/// The kubelet counts from its TERM, runs a preStop hook within the same time and
-/// then kills everything, us included. The last KILL must therefore come before
-/// the period ends, with time left to write the verdict.
-pub(super) fn of_pod(variables: &Variables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
+/// The kubelet counts from its TERM, runs a preStop hook within the same time and then kills
+/// everything, including us. So our last KILL must come before the period ends, with time left
+/// to write the verdict.
+pub(super) fn of_pod(variables: &OwnVariables, warnings: &mut Vec<Warning>) -> Sourced<Duration> {
     let Some(raw) = variables.get(VARIABLE) else {
         return Sourced::default_value(of_period(OF_A_POD));
     };

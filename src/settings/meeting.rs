@@ -1,12 +1,13 @@
-//! Where a node meets the others, as far as it can be known when its settings are refused.
+//! Reads where the nodes meet, for a node whose settings are refused and that has to notify the
+//! others.
 
 use super::table::{Take, row};
-use super::variables::Variables;
+use super::variables::OwnVariables;
 use super::{EMBEDDED, Settings, Sourced, checked, defaults, extends, strongest};
 use crate::cli;
 use crate::host::Host;
 
-/// The settings that say which node this is and where node 0 listens.
+/// The settings for the node rank and the address of node 0.
 const ROWS: &[&str] = &[
     "host-root",
     "lang",
@@ -21,14 +22,14 @@ const ROWS: &[&str] = &[
     "muster-port",
 ];
 
-/// The defaults with what the flags, the variables and a readable profile say of the
-/// meeting. None: one of those is itself wrong, so nothing may be guessed from the rest.
-pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
-    let variables = Variables::read(host, &mut Vec::new());
+/// The defaults with these settings from flags, variables and a readable profile. None if one of
+/// them is itself wrong, since the rest could mislead.
+pub(crate) fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
+    let variables = OwnVariables::read(host, &mut Vec::new());
     let mut settings = defaults(host);
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose().ok()?;
-    // One that cannot be read says nothing; the platform mostly says it all.
+    // An unreadable profile is skipped; usually the platform gives these values.
     let profile =
         extends::load(asked.as_ref(), host, EMBEDDED).ok().flatten().map(|whole| whole.profile);
     for row in ROWS.iter().copied().filter_map(row) {

@@ -1,27 +1,27 @@
-//! What the user asked for: profile file, environment and flags in one checked type.
+//! Reads the user's settings: profile, environment and flags in one checked type.
 //!
-//! Takes the parsed command line, the environment and the profile; gives
-//! [`Settings`], in which every value knows its [`Source`]. Order of strength:
-//! flag, `RANKLAUNCH_*`, profile; what is left open here the platform, the node
-//! or a default fills in later. Reads the profile file and nothing else, but for
-//! looking whether the program is an executable.
+//! Takes the parsed command line, the environment and the profile; gives [`Settings`], in which
+//! every value has its [`Source`]. Order of strength: flag, `RANKLAUNCH_*`, profile; the
+//! platform, the node or a default fills the rest later. Reads only the profile, and tests
+//! whether the program is an executable. The settings are rows of [`table`].
 
 mod assumed;
 mod condition;
 mod config_files;
+mod diagnose;
 mod document;
 mod entries;
 mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod forms;
-pub mod grace;
+pub(crate) mod grace;
 mod meeting;
 mod places;
 mod profile;
 mod program;
 mod refuse;
-mod sizes;
+mod size_tables;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -34,40 +34,42 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use crate::cli;
+use crate::diagnose::Row;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-pub use condition::{Condition, Size};
-pub use config_files::config_files;
-pub use forms::{Form, forms};
-pub use meeting::read_meeting;
-pub use places::{EMBEDDED, Known, known, text_of};
+pub(crate) use condition::PlannedSize;
+pub(crate) use config_files::config_files;
+pub use forms::forms;
+pub(crate) use meeting::read_meeting;
+pub use places::EMBEDDED;
+pub(crate) use places::{KnownProfile, known, text_of};
 use profile::Profile;
 use refuse::quoted;
-pub use sizes::Placeholder;
-pub use table::choices;
-use table::{Row, TABLE, Take, row};
+pub(crate) use size_tables::Placeholder;
+pub(crate) use table::choices;
+use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
 pub use crate::engine::Engine;
 pub(crate) use value::duration;
-use variables::Variables;
+use variables::OwnVariables;
 
 /// Flags, variables and profile as one checked type.
 pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
     read_with(options, host, EMBEDDED)
 }
 
-/// The same with other profiles, by name, than those inside the executable.
-pub fn read_with(
+/// The same with other embedded profiles.
+pub(crate) fn read_with(
     options: &cli::Options,
     host: &Host,
     embedded: &[(&str, &str)],
 ) -> Result<Settings, Refusal> {
     let mut warnings = Vec::new();
-    let variables = Variables::read(host, &mut warnings);
+    let variables = OwnVariables::read(host, &mut warnings);
     let mut settings = defaults(host);
 
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
@@ -95,7 +97,7 @@ pub fn read_with(
             }
             Take::Entries(separators) => {
                 if let Some(profile) = &profile {
-                    entries_of_profile(&mut settings, row, profile);
+                    entries_of_profile(&mut settings, row, profile)?;
                 }
                 for Sourced { value, source } in entries(row, separators, options, &variables) {
                     entries::put(&mut settings, row.name, &value, source.clone())
@@ -119,7 +121,7 @@ pub fn read_with(
         return Err(refuse::not_allowed(row, name.value.as_ref(), &name.source));
     }
     settings.program = program::program(
-        program::Given {
+        program::ProgramInputs {
             words: &options.program,
             module,
             profile: profile.as_ref(),
@@ -139,6 +141,7 @@ pub fn read_with(
         settings.engine_args = profile.engine_args.unwrap_or_default();
         settings.conda_roots = profile.conda_roots.unwrap_or_default();
         settings.exit_codes = profile.exit_codes;
+        settings.diagnose = profile.diagnose;
     }
     if settings.grace.source == Source::Default {
         settings.grace = grace::of_pod(&variables, &mut warnings);
@@ -147,8 +150,8 @@ pub fn read_with(
     Ok(settings)
 }
 
-/// The language in which a refusal of [`read`], or of the command line, is to be told.
-pub fn language(options: &cli::Options, host: &Host) -> Lang {
+/// The language for a refusal by [`read`] or of the command line.
+pub(crate) fn language(options: &cli::Options, host: &Host) -> Lang {
     match options.lang.as_ref().and_then(|lang| lang.to_str()) {
         Some("en") => Lang::En,
         Some("zh") => Lang::Zh,
@@ -156,15 +159,27 @@ pub fn language(options: &cli::Options, host: &Host) -> Lang {
     }
 }
 
-/// `--deadline` or its variable, before anything is read; None also where it is no duration.
-pub fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
+/// `--deadline` or its variable, before anything else is read; None also if it is no duration.
+pub(crate) fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
     let flag = options.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
     let text = flag.or_else(|| host.variable("RANKLAUNCH_DEADLINE"))?;
     duration(&text).filter(|time| !time.is_zero())
 }
 
-/// What `ranklaunch wait` is to wait for, and how long.
-pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
+/// The rows of `[[diagnose]]` of the named profile; none if none is named.
+pub(crate) fn read_diagnose(
+    options: &cli::Options,
+    host: &Host,
+) -> Result<Vec<Sourced<Row>>, Refusal> {
+    let variables = OwnVariables::read(host, &mut Vec::new());
+    let asked = row("profile").and_then(|row| strongest(row, options, &variables));
+    let Some((row, raw)) = asked else { return Ok(Vec::new()) };
+    let whole = extends::load(Some(&checked(row, raw)?), host, EMBEDDED)?;
+    Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
+}
+
+/// What `ranklaunch wait` waits for, and how long.
+pub(crate) fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     let options = cli::Options {
         wait_timeout: wait.timeout.clone(),
         lang: wait.lang.clone(),
@@ -188,16 +203,16 @@ pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
 }
 
-/// What `ranklaunch init` is told.
+/// The settings of `ranklaunch init`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InitSettings {
+pub(crate) struct InitSettings {
     pub lang: Lang,
-    /// For what the command leaves behind.
+    /// Grace period for leftovers of the command.
     pub grace: Duration,
 }
 
-/// What `ranklaunch init` may know: its flags and their variables, no profile.
-pub fn read_init(init: &cli::Init, host: &Host) -> Result<InitSettings, Refusal> {
+/// The settings of `ranklaunch init`: its flags and their variables, no profile.
+pub(crate) fn read_init(init: &cli::Init, host: &Host) -> Result<InitSettings, Refusal> {
     let options = cli::Options {
         grace: init.grace.clone(),
         lang: init.lang.clone(),
@@ -211,9 +226,9 @@ pub fn read_init(init: &cli::Init, host: &Host) -> Result<InitSettings, Refusal>
     Ok(InitSettings { lang: settings.lang, grace })
 }
 
-/// The defaults with these rows read, each under the name of its flag.
+/// The defaults with only these settings read, given as (row name, flag name).
 fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
-    let variables = Variables::read(host, &mut Vec::new());
+    let variables = OwnVariables::read(host, &mut Vec::new());
     let mut settings = defaults(host);
     for (name, flag) in names {
         let Some((row, raw)) = row(name).and_then(|row| strongest(row, options, &variables)) else {
@@ -231,7 +246,7 @@ fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Se
     Ok(settings)
 }
 
-/// The options that were typed more than once, with what counts.
+/// The options that were given more than once, with the value that counts.
 fn repeated(options: &cli::Options) -> Vec<Repeated> {
     let of = |(name, times): &(String, usize)| {
         let value = row(name).and_then(|row| row.flag)?(options).last().map(|v| quoted(v))?;
@@ -240,12 +255,12 @@ fn repeated(options: &cli::Options) -> Vec<Repeated> {
     options.repeated.iter().filter_map(of).collect()
 }
 
-/// The flag, else the variable, still unread.
+/// The flag, else the variable, unparsed.
 fn strongest(
-    row: &'static Row,
+    row: &'static SettingRow,
     options: &cli::Options,
-    variables: &Variables,
-) -> Option<(&'static Row, Sourced<OsString>)> {
+    variables: &OwnVariables,
+) -> Option<(&'static SettingRow, Sourced<OsString>)> {
     let typed = row.flag.and_then(|flag| flag(options).last().map(|value| (*value).to_owned()));
     let raw = match typed {
         Some(value) => Sourced::new(value, Source::Flag(format!("--{}", row.name))),
@@ -257,11 +272,12 @@ fn strongest(
     Some((row, raw))
 }
 
-/// The value as text. Settings are names, numbers and paths that appear in messages and JSON.
-fn checked(row: &Row, raw: Sourced<OsString>) -> Result<Sourced<String>, Refusal> {
+/// The value as text, since settings are names, numbers and paths that appear in messages and
+/// JSON.
+fn checked(row: &SettingRow, raw: Sourced<OsString>) -> Result<Sourced<String>, Refusal> {
     let Sourced { value, source } = raw;
     match value.into_string() {
-        // A variable that was filled from a file often ends in a newline.
+        // A variable that was read from a file often ends in a newline.
         Ok(text) if matches!(source, Source::Environment(_)) => {
             Ok(Sourced::new(text.trim().to_owned(), source))
         }
@@ -270,12 +286,12 @@ fn checked(row: &Row, raw: Sourced<OsString>) -> Result<Sourced<String>, Refusal
     }
 }
 
-/// All entries of a repeated setting, the weakest first.
+/// All entries of a repeatable setting, weakest first.
 fn entries(
-    row: &Row,
+    row: &SettingRow,
     separators: &[char],
     options: &cli::Options,
-    variables: &Variables,
+    variables: &OwnVariables,
 ) -> Vec<Sourced<OsString>> {
     let of_variable = row.variable().and_then(|name| {
         let value = variables.get(&name)?;
@@ -296,15 +312,25 @@ fn entries(
         .collect()
 }
 
-fn entries_of_profile(settings: &mut Settings, row: &Row, profile: &Profile) {
+fn entries_of_profile(
+    settings: &mut Settings,
+    row: &SettingRow,
+    profile: &Profile,
+) -> Result<(), Refusal> {
+    for Sourced { value, source } in profile.lists.get(row.name).into_iter().flatten() {
+        entries::put(settings, row.name, value.as_ref(), source.clone())
+            .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), source))?;
+    }
     match row.name {
         "env" => {
             for setting in &profile.env {
                 entries::put_variable(settings, setting.clone());
             }
         }
-        _ => settings.severities.extend(profile.severities.clone()),
+        "severity" => settings.severities.extend(profile.severities.clone()),
+        _ => {}
     }
+    Ok(())
 }
 
 fn defaults(host: &Host) -> Settings {
@@ -341,7 +367,7 @@ fn defaults(host: &Host) -> Settings {
         program: None,
         env: Vec::new(),
         log_dir: None,
-        console: Sourced::default_value(Console::All),
+        console: Sourced::default_value(ConsoleMode::All),
         console_prefix: Sourced::default_value(ConsolePrefix::Rank),
         log_cap_rank: Sourced::default_value(256 << 20),
         log_cap_node: Sourced::default_value(4 << 30),
@@ -351,10 +377,13 @@ fn defaults(host: &Host) -> Settings {
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
         grace: Sourced::default_value(grace::of_period(grace::OF_A_POD)),
         max_restarts: Sourced::default_value(0),
+        retry_on: Vec::new(),
+        no_retry_on: Vec::new(),
         probe: Sourced::default_value(ProbeMode::Auto),
         rdma: Sourced::default_value(Rdma::Auto),
         severities: BTreeMap::new(),
         exit_codes: BTreeMap::new(),
+        diagnose: Vec::new(),
         interactive: false,
         termination_log: None,
         host_root: None,

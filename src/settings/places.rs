@@ -1,4 +1,4 @@
-//! Where a profile is found: a file, a name in the usual folders, or the executable itself.
+//! Finds profiles: a file, a name in the usual folders, or one embedded in the executable.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,38 @@ use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// The profiles inside the executable, by name.
+/// The embedded profiles, by name.
 pub const EMBEDDED: &[(&str, &str)] = &[
     ("wan22", include_str!("../../config/wan22.toml")),
     ("taehv", include_str!("../../config/taehv.toml")),
     ("zimdb", include_str!("../../config/zimdb.toml")),
 ];
 
-/// The file that is used where no profile is named.
+/// The default profile if none is named.
 const UNNAMED: &str = "ranklaunch.toml";
 
-/// More than any profile needs; a log or a checkpoint named by mistake is not read to its end.
+/// Larger than any profile, so that a log or a checkpoint given by mistake is not read
+/// completely.
 const LARGEST: u64 = 1 << 20;
 
-/// A profile's text and what to call it.
+/// A profile's text and its name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Name or path, as the start-up block says it.
+pub(super) struct FoundProfile {
+    /// Name or path for the start-up block.
     pub(super) name: String,
-    /// What stands before the line number.
+    /// The text before the line number.
     pub(super) file: String,
     pub(super) text: String,
-    /// Where the file lies, absolute; None inside the executable.
+    /// The folder of the file, absolute; None for an embedded profile.
     pub(super) folder: Option<PathBuf>,
 }
 
-/// The profile that was asked for; without one, the first `ranklaunch.toml` of the usual folders.
+/// The requested profile; without one, the first `ranklaunch.toml` in the usual folders.
 pub(super) fn find(
     asked: Option<&Sourced<String>>,
     host: &Host,
     embedded: &[(&str, &str)],
-) -> Result<Option<Found>, Refusal> {
+) -> Result<Option<FoundProfile>, Refusal> {
     let Some(asked) = asked else {
         for path in folders(host).into_iter().map(|folder| folder.join(UNNAMED)) {
             if let Some(found) = open(host, &path)? {
@@ -69,15 +70,15 @@ pub(super) fn find(
     }
 }
 
-/// The profile that another one extends: a path counts from that one's folder; a name is looked
-/// for there, in the usual folders and inside the executable, but never among the files `above`,
-/// so that a wan22.toml may extend the embedded wan22.
+/// The profile that another one extends. A path is relative to that one's folder; a name is
+/// searched there, in the usual folders and among the embedded profiles, but never among the
+/// files `above`, so that a wan22.toml may extend the embedded wan22.
 pub(super) fn find_base(
     asked: &Sourced<String>,
     folder: Option<&Path>,
     above: &[String],
     host: &Host,
-) -> Result<Found, Refusal> {
+) -> Result<FoundProfile, Refusal> {
     let name = asked.value.as_str();
     let is_path = name.contains('/') || name.ends_with(".toml");
     let looked: Vec<PathBuf> = if is_path {
@@ -99,7 +100,7 @@ pub(super) fn find_base(
                     Id::SettingsProfile,
                     text!(
                         "{source}: extends is {name}, which extends this profile itself",
-                        "{source}: extends 的值为 {name}，而它又扩展了本配置文件"
+                        "{source}：extends 的值为 {name}，而它又扩展了本配置文件"
                     ),
                     text!("remove one of the two extends", "请去掉其中一个 extends"),
                 ));
@@ -109,8 +110,8 @@ pub(super) fn find_base(
     of_list(name, EMBEDDED).ok_or_else(|| not_found(asked, &looked))
 }
 
-impl Found {
-    /// What tells this profile from all others.
+impl FoundProfile {
+    /// Identifies this profile.
     pub(super) fn identity(&self) -> String {
         match &self.folder {
             None => self.file.clone(),
@@ -122,10 +123,10 @@ impl Found {
     }
 }
 
-fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<Found> {
+fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<FoundProfile> {
     let stem = name.strip_suffix(".toml").unwrap_or(name);
     let (name, text) = embedded.iter().find(|(known, _)| *known == stem)?;
-    Some(Found {
+    Some(FoundProfile {
         name: (*name).to_owned(),
         file: format!("{name}.toml"),
         text: (*text).to_owned(),
@@ -133,33 +134,33 @@ fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<Found> {
     })
 }
 
-/// A profile's text with its name: that of a file, of a name, or of the usual places.
+/// A profile's text with its name: from a file, by a name, or from the usual places.
 ///
 /// # Errors
-/// When there is none, or it cannot be read.
-pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
+/// If there is none, or it cannot be read.
+pub(crate) fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
     let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
     let found = find(Some(&asked), host, EMBEDDED)?.ok_or_else(|| not_found(&asked, &[]))?;
     Ok((found.name, found.text))
 }
 
-/// A profile that can be named, and where it is.
+/// A profile that `--profile` accepts by name, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
-    /// What `--profile` takes.
+pub(crate) struct KnownProfile {
+    /// The name for `--profile`.
     pub name: String,
-    /// None: inside the executable.
+    /// None: embedded.
     pub path: Option<PathBuf>,
     /// The first line of its comment.
     pub summary: String,
-    /// Used where no profile is named.
+    /// Used if no profile is named.
     pub is_default: bool,
 }
 
-/// Every profile that is found by its name, the first of a name only: files of the usual
-/// folders, then the embedded ones.
-pub fn known(host: &Host) -> Vec<Known> {
-    let mut all: Vec<Known> = Vec::new();
+/// Every profile that can be named: files in the usual folders, then the embedded ones. Only the
+/// first of a name.
+pub(crate) fn known(host: &Host) -> Vec<KnownProfile> {
+    let mut all: Vec<KnownProfile> = Vec::new();
     for folder in folders(host) {
         let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
             .into_iter()
@@ -169,7 +170,7 @@ pub fn known(host: &Host) -> Vec<Known> {
             .filter(|path| path.extension().is_some_and(|suffix| suffix == "toml"))
             .collect();
         names.sort();
-        // A working directory holds other TOML files too, such as pyproject.toml.
+        // A working directory may have other TOML files, such as pyproject.toml.
         let is_ours = |path: &Path, text: &str| {
             path.file_name().is_some_and(|name| name == UNNAMED)
                 || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
@@ -183,13 +184,13 @@ pub fn known(host: &Host) -> Vec<Known> {
             }
             let is_default = path.file_name().is_some_and(|name| name == UNNAMED);
             let (name, summary) = (stem.to_owned(), summary(&found.text));
-            all.push(Known { name, path: Some(path), summary, is_default });
+            all.push(KnownProfile { name, path: Some(path), summary, is_default });
         }
     }
     for (name, text) in EMBEDDED {
         if all.iter().all(|one| one.name != *name) {
             let (name, summary) = ((*name).to_owned(), summary(text));
-            all.push(Known { name, path: None, summary, is_default: false });
+            all.push(KnownProfile { name, path: None, summary, is_default: false });
         }
     }
     all
@@ -200,7 +201,8 @@ fn summary(text: &str) -> String {
     first.strip_prefix('#').unwrap_or_default().trim().to_owned()
 }
 
-/// Beside the executable, the working directory, /etc/ranklaunch. A replayed node has the last only.
+/// The folder of the executable, the working directory, /etc/ranklaunch. A replayed node has only
+/// the last.
 fn folders(host: &Host) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if host.is_live() {
@@ -234,21 +236,21 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
         Id::SettingsProfile,
         text!(
             "{source} is {name}, but there is no such profile; embedded: {known}; searched: {looked}",
-            "{source} 的值为 {name}，但没有这个配置文件；内置: {known}；查找过: {looked}"
+            "{source} 的值为 {name}，但没有这个配置文件；内置的有：{known}；查找过：{looked}"
         ),
         hint,
     )
 }
 
 /// None: there is no such file.
-fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
+fn open(host: &Host, path: &Path) -> Result<Option<FoundProfile>, Refusal> {
     let shown = path.display().to_string();
     let shown = shown.strip_prefix("./").unwrap_or(&shown).to_owned();
     let unusable = |problem: Text| {
         let (en, zh) = (problem.en, problem.zh);
         usage(
             Id::SettingsProfile,
-            text!("{shown}: {en}", "{shown}: {zh}"),
+            text!("{shown}: {en}", "{shown}：{zh}"),
             text!("name another profile with --profile", "请用 --profile 指定其他配置文件"),
         )
     };
@@ -273,10 +275,11 @@ fn open(host: &Host, path: &Path) -> Result<Option<Found>, Refusal> {
         unusable(text!("line {line} is not UTF-8", "第 {line} 行不是 UTF-8"))
     })?;
     let folder = std::path::absolute(path).ok().and_then(|path| Some(path.parent()?.to_owned()));
-    Ok(Some(Found { name: shown.clone(), file: shown, text, folder }))
+    Ok(Some(FoundProfile { name: shown.clone(), file: shown, text, folder }))
 }
 
-/// Nothing of this name: also where a folder on the way is a file, or the name is a folder's.
+/// Whether the error means that there is no such file; also if a parent is a file, or the name
+/// is a folder.
 fn is_absent(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory | IsADirectory)

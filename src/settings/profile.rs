@@ -1,7 +1,7 @@
-//! A profile's sections: TOML text in, checked values out, each with its line.
+//! Parses the sections of a profile: TOML text in, checked values out, each with its line.
 //!
-//! Scalars become text again, so that a profile, a variable and a flag go through
-//! the one parser of their row; lists and tables are checked here.
+//! Scalars are converted back to text, so that profile, variable and flag share the parser of
+//! their row; lists and tables are checked here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,33 +9,37 @@ use std::path::PathBuf;
 
 use toml::de::DeTable;
 
+use super::diagnose;
 use super::document::{Document, Entry};
 use super::entries::{is_variable_name, severity_of};
-use super::sizes::{args_if, heads_table, select, unshared};
-use super::table::{Row, TABLE, Toml};
+use super::size_tables::{args_if, heads_table, select, unshared};
+use super::table::{SettingRow, TABLE, Toml};
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
+use crate::diagnose::Row;
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Verdict};
 
-/// The key at the top that names the profile below this one.
+/// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
 
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] =
-    &["job", "layout", "select", "env", "launch", "logs", "severity", "exit"];
+    &["job", "layout", "select", "env", "launch", "logs", "severity", "exit", "diagnose"];
 
-/// Keys of `[job]` that are no rows of the table: `script`, `module` and `command` name the
-/// program, and the others are lists.
+/// Keys of `[job]` that are not in the table of settings: `script`, `module` and `command` name
+/// the program, the others are lists.
 pub(super) const JOB_KEYS: &[&str] =
     &["script", "module", "command", "args", "args_if", "engine_args", "conda_roots"];
 
-/// What a profile says.
+/// The values of a profile.
 #[derive(Debug, Default)]
 pub(super) struct Profile {
-    /// The profile whose values count where this one is silent.
+    /// The profile whose values apply where this one has none.
     pub(super) extends: Option<Sourced<String>>,
     /// Scalars of the table, by row name.
     pub(super) values: BTreeMap<&'static str, Sourced<String>>,
+    /// Lists of the table, by row name.
+    pub(super) lists: BTreeMap<&'static str, Vec<Sourced<String>>>,
     pub(super) program: Option<Sourced<ProfileProgram>>,
     pub(super) args: Vec<OsString>,
     pub(super) args_if: Vec<ArgumentsIf>,
@@ -46,6 +50,7 @@ pub(super) struct Profile {
     pub(super) env: Vec<EnvSetting>,
     pub(super) severities: BTreeMap<Id, Sourced<Severity>>,
     pub(super) exit_codes: BTreeMap<i32, i32>,
+    pub(super) diagnose: Vec<Sourced<Row>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +82,7 @@ impl Profile {
                 "env" => profile.env(document, document.table(section)?)?,
                 "severity" => profile.severity(document, document.table(section)?, "")?,
                 "exit" => profile.exit(document, document.table(section)?)?,
+                "diagnose" => profile.diagnose(document, section)?,
                 key => {
                     let known: Vec<String> = std::iter::once(EXTENDS.to_owned())
                         .chain(SECTIONS.iter().map(|name| format!("[{name}]")))
@@ -192,7 +198,7 @@ impl Profile {
                 return Err(document.refuse_key(entry, &inside, hint));
             }
             let known: Vec<String> = rows_of(table)
-                .map(Row::key)
+                .map(SettingRow::key)
                 .chain(more_keys.iter().map(|key| (*key).to_owned()))
                 .collect();
             return Err(document.unknown_key(entry, &inside, &known));
@@ -201,6 +207,13 @@ impl Profile {
             Toml::Text => document.text_of(entry)?,
             Toml::Number => document.number_of(entry)?.to_string(),
             Toml::TextOrNumber => document.text_or_number_of(entry)?,
+            Toml::List => {
+                let source = document.source(entry.line);
+                let entries = document.texts_of(entry)?.into_iter();
+                let entries = entries.map(|value| Sourced::new(value, source.clone()));
+                self.lists.entry(row.name).or_default().extend(entries);
+                return Ok(());
+            }
             Toml::Boolean => entry
                 .value
                 .as_bool()
@@ -227,7 +240,7 @@ impl Profile {
                     text!("keep one row for each size", "每种规模只保留一项"),
                 ));
             }
-            // Else the placeholder would reach the script as it is written, at one size only.
+            // Otherwise the placeholder would reach the script unreplaced, at one size only.
             if let Some(first) = self.selects.first()
                 && let Some(name) = unshared(&first.values, &row.values)
             {
@@ -246,6 +259,25 @@ impl Profile {
         Ok(())
     }
 
+    fn diagnose(&mut self, document: Document<'_>, section: Entry<'_>) -> Result<(), Refusal> {
+        for item in document.array(section)? {
+            let line = document.line(item.span().start);
+            let item = Entry { line, value: item.get_ref(), ..section };
+            let row = diagnose::row(document, item)?;
+            let id = &row.value.id;
+            if let Some(other) = self.diagnose.iter().find(|one| one.value.id == *id) {
+                let other = &other.source;
+                return Err(document.refuse(
+                    line,
+                    text!("`{id}` is already set at {other}", "`{id}` 已在 {other} 给出"),
+                    text!("keep one row for each id", "每个 id 只保留一项"),
+                ));
+            }
+            self.diagnose.push(row);
+        }
+        Ok(())
+    }
+
     fn env(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
         for entry in document.entries(table) {
             if !is_variable_name(entry.key) {
@@ -259,7 +291,7 @@ impl Profile {
         Ok(())
     }
 
-    /// `"shm.size" = "fail"` and, as TOML reads it without the quotes, `shm = { size = "fail" }`.
+    /// `"shm.size" = "fail"`, or without quotes, as TOML parses it, `shm = { size = "fail" }`.
     fn severity(
         &mut self,
         document: Document<'_>,
@@ -305,7 +337,7 @@ impl Profile {
     }
 }
 
-pub(super) fn rows_of(table: &str) -> impl Iterator<Item = &'static Row> {
+pub(super) fn rows_of(table: &str) -> impl Iterator<Item = &'static SettingRow> {
     TABLE.iter().filter(move |row| row.table == Some(table))
 }
 

@@ -1,7 +1,8 @@
-//! What every rank runs: from the words after `--`, a module's name or the profile.
+//! Determines the program of the ranks: from the arguments after `--`, a module name or the
+//! profile.
 //!
-//! Takes words; gives a [`Program`]. Looks at the file system only to tell a
-//! command from a script, through [`Host`].
+//! Takes words; gives a [`Program`]. Reads the file system only to tell a command from a script,
+//! through [`Host`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,18 +13,18 @@ use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::host::Host;
-use crate::launchers::{self, Scope, Target, is_python};
+use crate::launchers::{self, PrefixScope, ProgramPosition, is_python};
 use crate::mask;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// What is said about words that stand after `--`.
+/// The source shown for arguments after `--`.
 const COMMAND_LINE: &str = "command line";
 
-/// Everything from which the program is chosen.
+/// The inputs that may name the program.
 #[derive(Debug)]
-pub(super) struct Given<'a> {
-    /// After `--`.
+pub(super) struct ProgramInputs<'a> {
+    /// The arguments after `--`.
     pub(super) words: &'a [OsString],
     /// `--module` or RANKLAUNCH_MODULE.
     pub(super) module: Option<Sourced<String>>,
@@ -31,8 +32,11 @@ pub(super) struct Given<'a> {
     pub(super) engine: Engine,
 }
 
-/// The program, if anything names one.
-pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Program>>, Refusal> {
+/// The program, if one is named.
+pub(super) fn program(
+    given: ProgramInputs<'_>,
+    host: &Host,
+) -> Result<Option<Sourced<Program>>, Refusal> {
     let typed = Source::Flag(COMMAND_LINE.to_owned());
     let chosen = match (given.words.split_first(), given.module) {
         (_, Some(Sourced { value: name, source: source @ Source::Flag(_) })) => {
@@ -47,7 +51,7 @@ pub(super) fn program(given: Given<'_>, host: &Host) -> Result<Option<Sourced<Pr
                 ),
                 text!(
                     "name it: -- SCRIPT ARGS…; an unset variable in its place is the usual cause",
-                    "请给出脚本: -- SCRIPT ARGS…；常见原因是此处引用的变量未设置"
+                    "请给出脚本：-- SCRIPT ARGS…；常见原因是此处引用的变量未设置"
                 ),
             ));
         }
@@ -88,8 +92,8 @@ fn module_after(args: &[OsString]) -> Result<Program, Refusal> {
     Ok(Program::Module { name: name.to_owned(), args: args.to_vec() })
 }
 
-/// Words that begin with a flag name no program: they go to the one that is named elsewhere, after
-/// its own arguments, where argparse lets the later one win.
+/// Words that begin with a flag name no program. They are appended to the arguments of the program
+/// that is named elsewhere; in argparse the later one wins.
 fn more_arguments(
     words: &[OsString],
     module: Option<Sourced<String>>,
@@ -109,7 +113,7 @@ fn more_arguments(
             ),
             text!(
                 "name it: -- SCRIPT ARGS…, -m MODULE, or a profile with [job] script",
-                "请给出脚本: -- SCRIPT ARGS…、-m MODULE，或在配置文件的 [job] 中写 script"
+                "请给出脚本：-- SCRIPT ARGS…、-m MODULE，或在配置文件的 [job] 中写 script"
             ),
         ));
     };
@@ -134,7 +138,7 @@ fn of_profile(profile: &Profile) -> Option<Sourced<Program>> {
     Some(Sourced::new(program, source.clone()))
 }
 
-/// The profile's conditional arguments, where the program is the profile's.
+/// The profile's conditional arguments, if the program is the profile's.
 pub(super) fn conditional(
     program: Option<&Sourced<Program>>,
     profile: Option<&Profile>,
@@ -147,7 +151,7 @@ pub(super) fn conditional(
     }
     let named = match (&program.value, profile.program.as_ref().map(|named| &named.value)) {
         (_, Some(ProfileProgram::Command(words))) => words.len(),
-        // The command engine has made a command of a script.
+        // Engine `command` has converted a script to a command.
         (Program::Command { .. }, _) => 1,
         _ => 0,
     };
@@ -155,7 +159,7 @@ pub(super) fn conditional(
     ConditionalArguments { rows: profile.args_if.clone(), at }
 }
 
-/// The command engine runs a program as it stands: a script by its first line, a module not at all.
+/// Engine `command` runs a program directly: a script by its first line. It cannot run a module.
 fn for_engine(program: Sourced<Program>, engine: Engine) -> Result<Sourced<Program>, Refusal> {
     let Sourced { value, source } = program;
     let value = match value {
@@ -181,7 +185,7 @@ fn for_engine(program: Sourced<Program>, engine: Engine) -> Result<Sourced<Progr
     Ok(Sourced::new(value, source))
 }
 
-/// Whether a word is a command rather than a file for python: an interpreter by its name, or an
+/// Whether a word is a command rather than a Python file: the name of an interpreter, or an
 /// executable file that is not a .py.
 fn is_command(word: &OsStr, host: &Host) -> bool {
     if word.as_bytes().ends_with(b".py") {
@@ -206,11 +210,11 @@ fn is_executable(word: &OsStr, host: &Host) -> bool {
     })
 }
 
-/// What cannot be a rank: a launcher, which would be started once for every rank, and a shell
-/// script that only python would read.
+/// Refuses programs that cannot be a rank: a launcher, which would be started once per rank, and
+/// a shell script that would be run by python.
 ///
 /// # Errors
-/// When the program is one of them, unless the engine runs it as it stands.
+/// If the program is one of them, unless the engine runs it directly.
 pub(super) fn refuse_unfit(
     program: &Sourced<Program>,
     engine: Engine,
@@ -228,14 +232,14 @@ pub(super) fn refuse_unfit(
     }
 }
 
-/// A launcher in the place of the script.
+/// A launcher in place of the script.
 struct Nested {
-    /// As a person would type it.
+    /// Its name as a user types it.
     name: String,
-    /// All of it, as the engine `command` can start it.
+    /// The whole command line, as engine `command` can start it.
     line: Vec<OsString>,
-    /// The script that it would start, and the script's arguments, behind what each rank needs
-    /// before it (`env X=1`).
+    /// The script that it would start with its arguments, after prefixes that each rank needs
+    /// (`env X=1`).
     program: Vec<OsString>,
 }
 
@@ -258,23 +262,24 @@ fn launcher_of(program: &Program) -> Option<Nested> {
     let own = bytes.get(at..).unwrap_or_default();
     let words = |from: usize| line.get(at + from..).unwrap_or_default().iter().cloned();
     let program: Vec<OsString> = match launcher.target(own) {
-        // What mpirun and srun start stands behind flags that nobody can count.
+        // The program of mpirun and srun comes after flags that are in no table.
         _ if !launcher.is_read() => Vec::new(),
-        Some(Target::Script(from)) => words(from).collect(),
-        Some(Target::Module(from)) => {
+        Some(ProgramPosition::Script(from)) => words(from).collect(),
+        Some(ProgramPosition::Module(from)) => {
             std::iter::once(OsString::from("-m")).chain(words(from)).collect()
         }
         None => Vec::new(),
     };
     let before = launchers::prefixes(&bytes);
-    let of = |is_wanted: fn(Scope) -> bool| {
+    let of = |is_wanted: fn(PrefixScope) -> bool| {
         let wanted = before.iter().filter(move |(scope, _)| is_wanted(*scope));
         runnable(wanted.flat_map(|(_, at)| line.get(at.clone()).unwrap_or_default()).cloned())
     };
-    let (kept, rank) = (of(|scope| scope != Scope::Shell), of(|scope| scope == Scope::Rank));
+    let (kept, rank) =
+        (of(|scope| scope != PrefixScope::Shell), of(|scope| scope == PrefixScope::Rank));
     let program = match (rank.is_empty(), program.first()) {
         (true, _) | (_, None) => program,
-        // Behind another word nobody takes it for a script.
+        // After another word it is not taken for a script.
         (false, Some(first)) => {
             let is_script = first == "-m" || first.as_bytes().ends_with(b".py");
             let python = is_script.then(|| OsString::from("python"));
@@ -286,7 +291,7 @@ fn launcher_of(program: &Program) -> Option<Nested> {
     Some(Nested { name, line, program })
 }
 
-/// Words before a command, where an assignment needs a program that makes it.
+/// Words before a command; an assignment needs `env`.
 fn runnable(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let words: Vec<OsString> = words.collect();
     let makes = words.first().filter(|word| launchers::is_assignment(word.as_bytes()));
@@ -299,13 +304,13 @@ fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {
     let hint = if nested.program.is_empty() {
         text!(
             "give the script itself: -- SCRIPT ARGS…; or keep the launcher: --engine command -- {kept}",
-            "请直接给出脚本: -- SCRIPT ARGS…；或保留该启动器: --engine command -- {kept}"
+            "请直接给出脚本：-- SCRIPT ARGS…；或保留该启动器：--engine command -- {kept}"
         )
     } else {
         let bare = shown(&nested.program);
         text!(
             "give the script itself: -- {bare}; or keep the launcher: --engine command -- {kept}",
-            "请直接给出脚本: -- {bare}；或保留该启动器: --engine command -- {kept}"
+            "请直接给出脚本：-- {bare}；或保留该启动器：--engine command -- {kept}"
         )
     };
     usage(
@@ -318,7 +323,7 @@ fn launcher_as_script(nested: &Nested, source: &Source) -> Refusal {
     )
 }
 
-/// A few words of a command line, to be pasted.
+/// A command line, shortened for a hint.
 fn shown(words: &[OsString]) -> String {
     const WORDS: usize = 8;
     let masked = mask::mask_args(words);
@@ -333,7 +338,7 @@ fn shown(words: &[OsString]) -> String {
     line.join(" ")
 }
 
-/// `-- tr.sh` without the x bit would be `python tr.sh`, which is a SyntaxError in every rank.
+/// `-- tr.sh` without the x bit would run `python tr.sh`, a SyntaxError in every rank.
 fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(), Refusal> {
     let Some(shell) = shell_of(path, host) else { return Ok(()) };
     let name = quoted(path);
@@ -351,7 +356,7 @@ fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(
     ))
 }
 
-/// The shell for which a file is written: by its suffix, or by its first line.
+/// The shell of a script, by its suffix or its first line.
 fn shell_of(path: &OsStr, host: &Host) -> Option<&'static str> {
     const SHELLS: [&str; 5] = ["bash", "sh", "zsh", "dash", "ksh"];
     let path = Path::new(path);
@@ -359,7 +364,7 @@ fn shell_of(path: &OsStr, host: &Host) -> Option<&'static str> {
     let of = |name: &[u8]| SHELLS.into_iter().find(|shell| shell.as_bytes() == name);
     match suffix {
         Some(b"sh") => return Some("bash"),
-        // Of other files with a suffix, and of a.py above all, the user knows the language.
+        // A file with another suffix, such as .py, is no shell script.
         Some(suffix) => return of(suffix),
         None => {}
     }

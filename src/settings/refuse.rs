@@ -1,9 +1,9 @@
-//! The words of refusals and warnings about settings, so that all speak alike.
+//! The texts of refusals and warnings about settings.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::table::Row;
+use super::table::SettingRow;
 use super::{Source, Sourced};
 use crate::lang::Text;
 use crate::mask;
@@ -11,7 +11,7 @@ use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict, Warning};
 
-/// A value as it may be quoted: escaped, masked by its setting's entries, not endless.
+/// A value for a message: escaped, with secrets masked, and shortened.
 pub(super) fn quoted(value: &OsStr) -> String {
     const SHOWN: usize = 200;
     let escaped = match value.to_str() {
@@ -29,17 +29,18 @@ pub(super) fn quoted(value: &OsStr) -> String {
     format!("`{shown}`")
 }
 
-/// What is said at a source: `--nnodes`, `RANKLAUNCH_NNODES`, `nnodes (wan22.toml:12)`.
-fn place(row: &Row, source: &Source) -> String {
+/// The name of a setting at its source: `--nnodes`, `RANKLAUNCH_NNODES`, `nnodes
+/// (wan22.toml:12)`.
+fn place(row: &SettingRow, source: &Source) -> String {
     match source {
         Source::Profile { .. } => format!("{source}: {}", row.key()),
         _ => source.to_string(),
     }
 }
 
-/// A value that the setting does not take.
-pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal {
-    // `--env "HF_TOKEN abc"` lacks its `=`, but the secret is there.
+/// The refusal of a value that the setting does not allow.
+pub(super) fn not_allowed(row: &SettingRow, value: &OsStr, source: &Source) -> Refusal {
+    // `--env "HF_TOKEN abc"` has no `=`, but contains the secret.
     let shown = if row.name == "env" { first_word(value) } else { value };
     let (place, value) = (place(row, source), quoted(shown));
     let allowed = row.allowed.text();
@@ -50,7 +51,7 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
     let (name, example) = (row.name, row.example);
     let flag = format!("--{name} {example}");
     let hint = known_mistake(row, shown).unwrap_or_else(|| match source {
-        // A Service called ranklaunch-master makes the kubelet set RANKLAUNCH_MASTER_PORT.
+        // For a Service called ranklaunch-master the kubelet sets RANKLAUNCH_MASTER_PORT.
         Source::Environment(variable) if value.starts_with("`tcp://") => text!(
             "this is the link of a Kubernetes Service; set enableServiceLinks: false in the pod or rename the Service, or use {flag}, which overrides {variable}",
             "这是 Kubernetes Service 的链接变量；请在 Pod 中设置 enableServiceLinks: false 或给 Service 改名，也可以用 {flag} 覆盖 {variable}"
@@ -74,8 +75,8 @@ pub(super) fn not_allowed(row: &Row, value: &OsStr, source: &Source) -> Refusal 
     Refusal::with(Verdict::Usage, row.id(), text, hint)
 }
 
-/// What is meant where others give such a value, or where an id is mistyped.
-fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
+/// The hint for values of other launchers and for mistyped ids.
+fn known_mistake(row: &SettingRow, value: &OsStr) -> Option<Text> {
     let value = value.to_str()?;
     match row.name {
         "severity" => {
@@ -101,13 +102,13 @@ fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
                 ),
                 None => text!(
                     "--severity takes the id of one of the checks: {known}",
-                    "--severity 可用的检查项: {known}"
+                    "--severity 可用的检查项：{known}"
                 ),
             })
         }
         "nnodes" if value.contains(':') => Some(text!(
             "only the platform can give a range, for an elastic job (PET_NNODES of a PyTorchJob); otherwise give one number: --nnodes 2",
-            "节点数范围只能由平台为弹性任务给出（PyTorchJob 的 PET_NNODES）；其他情况请只给一个数: --nnodes 2"
+            "节点数范围只能由平台为弹性任务给出（PyTorchJob 的 PET_NNODES）；其他情况请只给一个数：--nnodes 2"
         )),
         "nproc-per-node" if matches!(value, "gpu" | "cpu") => Some(text!(
             "write --nproc-per-node auto --device {value}: as many as the node and the layout allow",
@@ -117,7 +118,7 @@ fn known_mistake(row: &Row, value: &OsStr) -> Option<Text> {
     }
 }
 
-/// A rank that every node reads from the same file.
+/// The warning of a node rank in a profile, which every node would read.
 pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
     let Sourced { value, source } = rank;
     Warning::new(
@@ -139,21 +140,21 @@ fn first_word(value: &OsStr) -> &OsStr {
     bytes.get(..end).map_or(value, OsStr::from_bytes)
 }
 
-/// Latin words stand apart from Chinese ones by a space, Chinese ones by none.
+/// Puts a space between Chinese text and Latin words at the ends.
 pub(super) fn spaced(zh: &str) -> String {
     if zh.starts_with(|c: char| c.is_ascii()) { format!(" {zh}") } else { zh.to_owned() }
 }
 
-/// A usage refusal with its own words.
+/// A usage refusal with its own text.
 pub(super) fn usage(id: Id, text: Text, hint: Text) -> Refusal {
     Refusal::with(Verdict::Usage, id, text, hint)
 }
 
-/// `did you mean …?` where a known name is near, else the list of known names.
+/// `did you mean …?` if a known name is similar, else the list of known names.
 pub(super) fn suggest(nearest: Option<&str>, known: &str) -> Text {
     match nearest {
         Some(name) => text!("did you mean {name}?", "是否想写 {name}？"),
-        None => text!("allowed here: {known}", "此处可用: {known}"),
+        None => text!("allowed here: {known}", "此处可用：{known}"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The table of settings: each row is one setting with its flag, its place in a
-//! profile, what it may be, and how its text becomes a value.
+//! The table of settings: each row has the flag, the place in a profile, the allowed values, and
+//! the parser.
 //!
 //! A new setting is a field in `cli::Options`, a field in `Settings` with its default in
 //! `settings::defaults`, a row here, a line in config/reference.toml and in both READMEs.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::value::{boolean, duration, host, port, positive, size, whole, words};
 use super::{
-    Bind, Console, ConsolePrefix, Device, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
+    Bind, ConsoleMode, ConsolePrefix, Device, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
     Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::cli::Options;
@@ -18,14 +18,14 @@ use crate::engine::NAMES as ENGINES;
 use crate::lang::{Lang, Text};
 use crate::verdict::Id;
 
-/// One setting. `name` is the flag's and, with `_` for `-`, the profile key's;
-/// in upper case behind RANKLAUNCH_ it is the variable's.
+/// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
+/// after RANKLAUNCH_ the variable.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct SettingRow {
     pub(super) name: &'static str,
-    /// What was typed; None: profiles only.
+    /// The values of the flag; None: only in profiles.
     pub(super) flag: Option<fn(&Options) -> Vec<&OsStr>>,
-    /// Table of the profile; None: not from a profile.
+    /// Table of the profile; None: not in a profile.
     pub(super) table: Option<&'static str>,
     /// The TOML type that a profile must use.
     pub(super) toml: Toml,
@@ -41,9 +41,11 @@ pub(super) enum Toml {
     Number,
     TextOrNumber,
     Boolean,
+    /// A list of texts.
+    List,
 }
 
-/// What a value may be, in words for a refusal: "… must be {allowed}".
+/// The allowed values, in words for a refusal: "… must be {allowed}".
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Allowed {
     OneOf(fn() -> Vec<&'static str>),
@@ -64,22 +66,22 @@ impl Allowed {
     }
 }
 
-/// Puts a value into the settings. None: the text is not allowed.
+/// Parses a value into the settings. None: the text is not allowed.
 type Put = fn(&mut Settings, &str, Source) -> Option<()>;
 
-/// How a setting's text is taken.
+/// How a setting's text is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Take {
-    /// One value; the strongest source alone is read.
+    /// One value, from the strongest source only.
     One(Put),
-    /// Entries that add up, the stronger source winning entry by entry. A variable
-    /// holds several, separated by any of these characters.
+    /// Entries of all sources; for equal names the stronger source wins. A variable may hold
+    /// several, separated by any of these characters.
     Entries(&'static [char]),
-    /// Read elsewhere, before the others (the profile) or with the program (the module).
+    /// Read elsewhere: the profile before the others, the module with the program.
     Apart,
 }
 
-/// The raw texts that a field of `Options` holds.
+/// The raw texts of a field of `Options`.
 trait Typed {
     fn typed(&self) -> Vec<&OsStr>;
 }
@@ -102,7 +104,7 @@ impl Typed for bool {
     }
 }
 
-/// The value that stands at the name's place.
+/// The value of a name in a table.
 fn named<T: Copy>(text: &str, table: &[(&str, T)]) -> Option<T> {
     table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
 }
@@ -115,7 +117,7 @@ fn path(text: &str) -> Option<PathBuf> {
     words(text).map(PathBuf::from)
 }
 
-/// A time in which something can happen.
+/// A duration greater than zero.
 fn some_time(text: &str) -> Option<Duration> {
     duration(text).filter(|time| !time.is_zero())
 }
@@ -150,14 +152,18 @@ const SEVERITY: Allowed = Allowed::Words(
     "ID=fail, ID=warn or ID=off with the id of a check",
     "ID=fail、ID=warn 或 ID=off，ID 为检查项",
 );
+const CAUSE: Allowed = Allowed::Words(
+    "the id of a cause, such as cuda_oom or rank.exit",
+    "原因的 ID，例如 cuda_oom 或 rank.exit",
+);
 const NPROC: Allowed =
     Allowed::Words("auto or a whole number, 1 or more", "auto 或不小于 1 的整数");
 const BOOLEAN: Allowed = Allowed::OneOf(|| vec!["true", "false"]);
 const ARGUMENT: Allowed =
     Allowed::Words("an argument of the script, such as --task", "脚本的参数名，例如 --task");
 
-/// How a row's text becomes its value: `set` a field that has a default, `some` for one that has
-/// none, `plain` for one without a source.
+/// The parser of a row: `set` for a field with a default, `some` for one without, `plain` for
+/// one without a source.
 macro_rules! take {
     (set $($place:ident).+ = $parse:expr) => {
         Take::One(|s, text, source| {
@@ -185,10 +191,10 @@ macro_rules! take {
 }
 
 /// `row!(name, flag, profile table, TOML type, allowed, example, take)`; the flag is a field of
-/// Options, and `-` says that there is no flag or no place in a profile.
+/// Options, and `-` means no flag or not in a profile.
 macro_rules! row {
     ($name:literal, $flag:tt, $table:tt, $toml:ident, $allowed:expr, $example:literal, $($take:tt)+) => {
-        Row {
+        SettingRow {
             name: $name,
             flag: row!(@flag $flag),
             table: row!(@table $table),
@@ -204,7 +210,7 @@ macro_rules! row {
     (@table $table:literal) => { Some($table) };
 }
 
-/// A row for a setting that is one of a few names.
+/// A row for a setting with a few allowed names.
 macro_rules! choice {
     ($name:literal, $flag:ident, $table:literal, $example:literal, $($place:ident).+ = $names:ident) => {
         row!($name, $flag, $table, Text, Allowed::OneOf(|| names($names)), $example,
@@ -252,11 +258,11 @@ const PROBE: &[(&str, ProbeMode)] = &[
     ("off", ProbeMode::Off),
 ];
 
-const CONSOLE: &[(&str, Console)] = &[
-    ("all", Console::All),
-    ("rank0", Console::Rank0),
-    ("errors", Console::Errors),
-    ("none", Console::None),
+const CONSOLE: &[(&str, ConsoleMode)] = &[
+    ("all", ConsoleMode::All),
+    ("rank0", ConsoleMode::Rank0),
+    ("errors", ConsoleMode::Errors),
+    ("none", ConsoleMode::None),
 ];
 
 const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
@@ -264,7 +270,7 @@ const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
 const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 
 #[rustfmt::skip]
-pub(super) static TABLE: &[Row] = &[
+pub(super) static TABLE: &[SettingRow] = &[
     row!("profile", profile, -, Text, PROFILE, "wan22", apart),
     row!("module", module, "job", Text, MODULE, "package.train", apart),
     row!("chdir", chdir, "job", Text, FOLDER, "/workspace/job", some chdir = path),
@@ -302,6 +308,8 @@ pub(super) static TABLE: &[Row] = &[
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
+    row!("retry-on", retry_on, "launch", List, CAUSE, "cuda_oom", entries &[',', '\n']),
+    row!("no-retry-on", no_retry_on, "launch", List, CAUSE, "nccl_ib_completion", entries &[',', '\n']),
 
     row!("log-dir", log_dir, "logs", Text, FOLDER, "/workspace/logs", some log_dir = path),
     row!("log-cap-rank", log_cap_rank, "logs", TextOrNumber, SIZE, "256MiB", set log_cap_rank = size),
@@ -313,8 +321,8 @@ pub(super) static TABLE: &[Row] = &[
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
 
-/// The options that take one of a few values: (name, values).
-pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
+/// The options with a few allowed values: (name, values).
+pub(crate) fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
     TABLE
         .iter()
         .filter(|row| row.toml != Toml::Boolean)
@@ -325,15 +333,15 @@ pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
         .collect()
 }
 
-impl Row {
-    /// `RANKLAUNCH_NPROC_PER_NODE`; None for what only a profile gives.
+impl SettingRow {
+    /// `RANKLAUNCH_NPROC_PER_NODE`; None for a setting that only a profile has.
     pub(super) fn variable(&self) -> Option<String> {
         self.flag?;
         Some(format!("RANKLAUNCH_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// The key in the profile's table. In `[layout]` the layout is called the rule, and the
-    /// folder in which a job works is no command.
+    /// The key in the profile's table. Two differ from the flag: `rule` for --layout and
+    /// `workdir` for --chdir.
     pub(super) fn key(&self) -> String {
         match self.name {
             "layout" => "rule".to_owned(),
@@ -348,6 +356,6 @@ impl Row {
     }
 }
 
-pub(super) fn row(name: &str) -> Option<&'static Row> {
+pub(super) fn row(name: &str) -> Option<&'static SettingRow> {
     TABLE.iter().find(|row| row.name == name)
 }

@@ -1,4 +1,4 @@
-//! The types of [`Settings`]: text became a checked value at the edge.
+//! The types of [`Settings`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,11 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
+use crate::diagnose::Row;
 use crate::engine::Engine;
 use crate::lang::Lang;
 use crate::verdict::{Id, Severity, Warning};
 
-/// Where a value came from, in words that a person can act on.
+/// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// `--nnodes`
@@ -25,7 +26,7 @@ pub enum Source {
         file: String,
         line: usize,
     },
-    /// What the nodes of the job agreed on.
+    /// The agreement of the nodes.
     Agreement,
     Default,
 }
@@ -58,16 +59,15 @@ impl<T> Sourced<T> {
     }
 }
 
-/// Everything that the user decided, or a default where a default needs no facts.
+/// All settings: the user's values, and defaults that need no facts.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub lang: Lang,
     /// Name or path of the profile in use, for the start-up block.
     pub profile: Option<String>,
-    /// Options that were typed more than once.
+    /// Options that were given more than once.
     pub repeated: Vec<Repeated>,
-    /// The folder in which the job works, as the user or the profile names it; absolute where it
-    /// is a profile's.
+    /// The working folder of the job; absolute if it comes from a profile.
     pub chdir: Option<Sourced<PathBuf>>,
 
     pub nnodes: Option<Sourced<u32>>,
@@ -75,7 +75,7 @@ pub struct Settings {
     pub master_addr: Option<Sourced<String>>,
     pub master_port: Option<Sourced<u16>>,
     pub world_size_counts: Sourced<WorldSizeCounts>,
-    /// Start although a launcher of ranks runs above us: as a job of its own.
+    /// Start as a separate job although a launcher of ranks is our ancestor.
     pub nested: bool,
 
     pub nproc_per_node: Sourced<Nproc>,
@@ -84,9 +84,9 @@ pub struct Settings {
 
     pub layout: LayoutSettings,
     pub selects: Vec<Select>,
-    /// A node that is not at hand, of which `plan` speaks.
+    /// The node that `plan` assumes.
     pub assumed: Option<Assumed>,
-    /// The profile's conditional arguments; none where the command line names a program.
+    /// The profile's conditional arguments; none if the command line names a program.
     pub args_if: ConditionalArguments,
 
     pub engine: Sourced<Engine>,
@@ -98,11 +98,11 @@ pub struct Settings {
     /// Folders that may hold `envs/<name>`, in order, before the usual places.
     pub conda_roots: Vec<PathBuf>,
     pub program: Option<Sourced<Program>>,
-    /// Variables for the ranks. `--env` overrides what the container has; a profile's only fill gaps.
+    /// Variables for the ranks. `--env` overrides the container's; a profile's only fill gaps.
     pub env: Vec<EnvSetting>,
 
     pub log_dir: Option<Sourced<PathBuf>>,
-    pub console: Sourced<Console>,
+    pub console: Sourced<ConsoleMode>,
     pub console_prefix: Sourced<ConsolePrefix>,
     /// Bytes kept per rank (stdout and stderr together) on disk.
     pub log_cap_rank: Sourced<u64>,
@@ -113,37 +113,43 @@ pub struct Settings {
     pub muster: Sourced<MusterMode>,
     pub muster_port: Option<Sourced<u16>>,
     pub wait_timeout: Sourced<Duration>,
-    /// The whole stop budget, TERM to the last KILL. By default a margin below the pod's
-    /// TerminationGracePeriodSeconds, or below 30 s where the container is not told of it.
+    /// The whole stop budget, from TERM to the last KILL. By default a margin below the pod's
+    /// terminationGracePeriodSeconds, or below 30 s if the container does not know it.
     pub grace: Sourced<Duration>,
     pub max_restarts: Sourced<u32>,
+    /// Ids of causes after which an attempt follows whatever they are, weakest source first.
+    pub retry_on: Vec<Sourced<String>>,
+    /// Ids of causes after which none follows.
+    pub no_retry_on: Vec<Sourced<String>>,
     pub probe: Sourced<ProbeMode>,
     pub rdma: Sourced<Rdma>,
     /// By check id (`shm.size`).
     pub severities: BTreeMap<Id, Sourced<Severity>>,
     /// Verdict code → code to exit with.
     pub exit_codes: BTreeMap<i32, i32>,
+    /// Further rows of the catalogue of failures.
+    pub(crate) diagnose: Vec<Sourced<Row>>,
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
     pub host_root: Option<PathBuf>,
-    /// The most that one source of facts may take; None: as long as a launch allows.
+    /// Time limit for each source of facts; None: the limits of a launch.
     pub deadline: Option<Sourced<Duration>>,
     pub bind: Sourced<Bind>,
-    /// Things noticed while reading the settings.
+    /// Warnings from reading the settings.
     pub warnings: Vec<Warning>,
 }
 
-/// An option that was typed more than once: the last one counts.
+/// An option that was given more than once; the last value counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repeated {
     /// `--wait-timeout`
     pub option: String,
     pub times: usize,
-    /// The last one.
+    /// The last value.
     pub value: String,
 }
 
-/// What a bare WORLD_SIZE counts.
+/// What WORLD_SIZE without other evidence counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorldSizeCounts {
@@ -187,9 +193,9 @@ pub struct LayoutSettings {
     pub heads: Option<Sourced<u32>>,
     /// The profile's table: the value of a script argument (`--task`) names the heads.
     pub heads_table: Option<HeadsTable>,
-    /// Script argument that carries ulysses_size (`--ulysses_size`); a literal there is a constraint.
+    /// Script argument with ulysses_size (`--ulysses_size`); a literal there is a constraint.
     pub ulysses_argument: Option<String>,
-    /// Script argument that carries ring_size.
+    /// Script argument with ring_size.
     pub ring_argument: Option<String>,
     /// Script argument that names the checkpoint folder, whose config.json may give the heads.
     pub checkpoint_argument: Option<String>,
@@ -201,28 +207,28 @@ pub struct HeadsTable {
     pub argument: String,
     /// Value of the argument → heads.
     pub heads: BTreeMap<String, u32>,
-    /// The value that the script takes when the argument is absent.
+    /// The script's default for the argument.
     pub default: Option<String>,
     pub source: Source,
 }
 
-/// One row of `[[select]]`: with this many GPUs in all, these placeholders have these values.
+/// One row of `[[select]]`: the values of placeholders for this total number of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Select {
-    /// None: as many as no other row says (`"*"`).
+    /// None: all numbers without another row (`"*"`).
     pub total_gpus: Option<u32>,
     pub values: BTreeMap<String, String>,
     pub source: Source,
 }
 
 impl Select {
-    /// The number as a profile writes it.
+    /// The number as written in a profile.
     pub fn gpus(&self) -> String {
         self.total_gpus.map_or_else(|| "\"*\"".to_owned(), |number| number.to_string())
     }
 }
 
-/// One `[[job.args_if]]`: these arguments while the condition holds.
+/// One `[[job.args_if]]`: arguments that are added if the condition holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentsIf {
     pub when: Condition,
@@ -230,11 +236,11 @@ pub struct ArgumentsIf {
     pub source: Source,
 }
 
-/// All of them, and where they go.
+/// All conditional arguments, and their position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConditionalArguments {
     pub rows: Vec<ArgumentsIf>,
-    /// How many of [`Program::args`] stand before them: the profile's own.
+    /// How many of [`Program::args`] come before them: the profile's own.
     pub at: usize,
 }
 
@@ -245,19 +251,19 @@ pub enum Rendezvous {
     C10d,
 }
 
-/// What every rank runs. Arguments are bytes: prompts, JSON and file names pass unchanged.
+/// The program of the ranks. Arguments are bytes: prompts, JSON and file names are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// `python -u PATH ARGS…`
     Script { path: OsString, args: Vec<OsString> },
     /// `python -u -m NAME ARGS…`
     Module { name: String, args: Vec<OsString> },
-    /// Anything else, as it stands.
+    /// Any other command, unchanged.
     Command { argv: Vec<OsString> },
 }
 
 impl Program {
-    /// The arguments in which placeholders and layout literals are looked for.
+    /// The arguments that may contain placeholders and layout literals.
     pub fn args(&self) -> &[OsString] {
         match self {
             Program::Script { args, .. } | Program::Module { args, .. } => args,
@@ -275,7 +281,7 @@ pub struct EnvSetting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Console {
+pub enum ConsoleMode {
     All,
     Rank0,
     /// Standard error of all ranks, standard output of none.
@@ -293,9 +299,9 @@ pub enum ConsolePrefix {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StaleMode {
-    /// Ends what is proven to be left over.
+    /// Ends proven leftovers.
     Kill,
-    /// Ends whatever runs the job's script, once the nodes have agreed.
+    /// Ends everything that runs the job's script, after the nodes have agreed.
     Force,
     Report,
     Off,
@@ -325,9 +331,9 @@ pub enum ProbeMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bind {
-    /// All that the container has, as under plain torchrun.
+    /// All CPUs of the container, as under plain torchrun.
     None,
-    /// Those of its GPU's NUMA node.
+    /// The CPUs of its GPU's NUMA node.
     Numa,
 }
 
@@ -341,14 +347,14 @@ pub enum Rdma {
 
 /// What `ranklaunch wait` waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaitFor {
+pub(crate) struct WaitFor {
     pub lang: Lang,
     pub host: String,
     pub port: u16,
     pub timeout: Duration,
 }
 
-/// The GPUs of a node that is not at hand, all of one kind.
+/// The GPUs of an assumed node, all of one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assumed {
     /// 1 to 1024.

@@ -1,4 +1,4 @@
-//! Parsers from one setting's text to its checked type. None: not allowed.
+//! Parsers of single settings. None: the text is not allowed.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -27,16 +27,16 @@ pub(super) fn port(text: &str) -> Option<u16> {
     whole(text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
 }
 
-/// Text that is not empty and holds no control characters.
+/// Text that is not empty and has no control characters.
 pub(super) fn words(text: &str) -> Option<String> {
     (!text.trim().is_empty() && !text.contains(char::is_control)).then(|| text.to_owned())
 }
 
-/// A host name or an address, without a port. IPv6 may stand in brackets.
+/// A host name or an address, without a port. IPv6 may be in brackets.
 pub(super) fn host(text: &str) -> Option<String> {
     let address = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if address.contains(':') {
-        // fe80::1%eth0: the zone is not part of what the address parser knows.
+        // fe80::1%eth0: the address parser does not know zones.
         let bare = address.split('%').next().unwrap_or(address);
         return bare.parse::<Ipv6Addr>().is_ok().then(|| address.to_owned());
     }
@@ -50,8 +50,8 @@ pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
     Some((host(name)?, port(number?)?))
 }
 
-/// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that
-/// every deadline can be computed from it.
+/// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that deadlines
+/// cannot overflow.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     const YEAR: u64 = 366 * 24 * 3600;
     let seconds = match whole(text) {
@@ -94,7 +94,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// `1h30m` → (1, "h"), (30, "m"). None unless numbers and units alternate and at least one pair is there.
+/// `1h30m` → (1, "h"), (30, "m"). None unless numbers and units alternate, with at least one pair.
 fn parts(text: &str) -> Option<Vec<(u64, &str)>> {
     let mut pairs = Vec::new();
     let mut rest = text;

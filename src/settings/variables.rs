@@ -1,15 +1,15 @@
-//! The environment's settings: empty ones count as unset, unknown ones are named.
+//! The `RANKLAUNCH_*` variables: empty ones count as unset, unknown ones get a warning.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use super::refuse::{empty_variable, unknown_variable};
-use super::table::{Row, TABLE};
+use super::table::{SettingRow, TABLE};
 use crate::host::Host;
 use crate::nearest::nearest;
 use crate::verdict::Warning;
 
-/// Variables that we set for our own processes, or that other rooms read.
+/// Variables that are no settings: those of our own processes, and those that other rooms read.
 const OUR_OWN: &[&str] = &[
     "RANKLAUNCH_SECRET",
     "RANKLAUNCH_SECRET_FILE",
@@ -23,11 +23,11 @@ const OUR_OWN: &[&str] = &[
 
 /// The variables that are set and not empty.
 #[derive(Debug)]
-pub(super) struct Variables(BTreeMap<OsString, OsString>);
+pub(super) struct OwnVariables(BTreeMap<OsString, OsString>);
 
-impl Variables {
-    pub(super) fn read(host: &Host, warnings: &mut Vec<Warning>) -> Variables {
-        let known: Vec<String> = TABLE.iter().filter_map(Row::variable).collect();
+impl OwnVariables {
+    pub(super) fn read(host: &Host, warnings: &mut Vec<Warning>) -> OwnVariables {
+        let known: Vec<String> = TABLE.iter().filter_map(SettingRow::variable).collect();
         let mut set = host.environment().clone();
         set.retain(|name, value| {
             let shown = name.to_string_lossy();
@@ -49,7 +49,7 @@ impl Variables {
             }
             !value.is_empty()
         });
-        Variables(set)
+        OwnVariables(set)
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
@@ -57,8 +57,8 @@ impl Variables {
     }
 }
 
-/// The kubelet describes a Service called `ranklaunch…` in variables such as
-/// RANKLAUNCH_SERVICE_HOST and RANKLAUNCH_PORT_29500_TCP_ADDR.
+/// For a Service called `ranklaunch…` the kubelet sets variables such as RANKLAUNCH_SERVICE_HOST
+/// and RANKLAUNCH_PORT_29500_TCP_ADDR.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

@@ -1,10 +1,8 @@
-//! What a rank's process gets between fork and exec: its CPUs, and its place in
-//! the order in which the kernel kills when memory runs out.
+//! Sets the CPU affinity and the OOM score of a rank between fork and exec.
 //!
-//! Takes the plan's CPU lists through one variable for all ranks of a node, since
-//! engines give every rank the same environment; the shim picks by local rank and
-//! removes it. Neither step may keep a rank from starting: a failure is a line in
-//! its standard error.
+//! One variable carries the plan's CPU lists for all ranks of a node, since engines give every
+//! rank the same environment. The shim picks its list by local rank and removes the variable. A
+//! failure of either step is a line in the rank's standard error and never prevents its start.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,17 +14,17 @@ use crate::cpus::CpuList;
 use crate::lang::Lang;
 use crate::text;
 
-/// `0-31;0-31;;32-63`: CPU lists by local rank, an empty one binds nothing.
+/// `0-31;0-31;;32-63`: CPU lists by local rank; an empty one binds nothing.
 pub(super) const CPUS: &str = "RANKLAUNCH_CPUS";
 
-/// How much sooner than us a rank is killed, in thousandths of the memory that
-/// the kernel weighs by (the cgroup's limit, or the machine's memory).
+/// How much a rank's oom_score_adj is above ours, in thousandths of the memory that the kernel
+/// counts against (the cgroup's limit, or the machine's memory).
 ///
-/// Guard, agent and shims must outlive the rank, or nobody can say what happened.
-/// One hundredth outweighs them, and torchrun too from 64 GB on; more would change
-/// how the pod stands against its neighbours, which the kubelet has settled
-/// (-997 guaranteed, 2 to 999 burstable, 1000 best effort). At 1000 nothing can be
-/// added, and size decides, which is the rank's as soon as it has imported torch.
+/// Guard, agent and shims must outlive the rank in order to report what happened. One hundredth
+/// of the memory exceeds their size, and that of torchrun from 64 GB on. More would change the
+/// rank of the pod among its neighbours, which the kubelet has set (-997 guaranteed, 2 to 999
+/// burstable, 1000 best effort). At 1000 nothing can be added, and the size decides: that of a
+/// rank is the largest as soon as it has imported torch.
 const SOONER: i32 = 10;
 
 const OOM_SCORE: &std::ffi::CStr = c"/proc/self/oom_score_adj";
@@ -44,15 +42,15 @@ fn decode(value: &str, local_rank: u32) -> Option<CpuList> {
     Some(CpuList::read(list)).filter(|cpus| !cpus.is_empty())
 }
 
-/// Everything is made before the fork: the child may only make system calls.
+/// Everything is prepared before the fork, since the child may only make system calls.
 pub(super) struct Placement {
-    /// With what to say when they cannot be had.
+    /// With the message if they are refused.
     cpus: Option<(CpuSet, String)>,
     oom_score: Option<String>,
 }
 
 impl Placement {
-    /// That of the rank which this shim starts.
+    /// The placement of the rank that this shim starts.
     pub(super) fn of(local_rank: u32) -> Placement {
         let asked = std::env::var(CPUS).ok().and_then(|value| decode(&value, local_rank));
         let ours = std::fs::read_to_string("/proc/self/oom_score_adj");
@@ -68,11 +66,11 @@ impl Placement {
         if let Some((cpus, refusal)) = &self.cpus
             && rustix::thread::sched_setaffinity(None, cpus).is_err()
         {
-            // Standard error is the rank's by now.
+            // Standard error is already that of the rank.
             let _ = rustix::io::write(io::stderr(), refusal.as_bytes());
         }
-        // Raising one's own score needs no privilege; where /proc is read-only the
-        // rank starts all the same.
+        // Raising one's own score needs no privilege. If /proc is read-only the rank starts
+        // anyway.
         if let Some(score) = &self.oom_score
             && let Ok(file) = rustix::fs::open(OOM_SCORE, OFlags::WRONLY, Mode::empty())
         {
@@ -81,7 +79,7 @@ impl Placement {
     }
 }
 
-/// Of a process that has read no settings.
+/// The language of a process that has read no settings.
 pub(super) fn language() -> Lang {
     Lang::from_environment(|name| std::env::var(name).ok())
 }
@@ -89,7 +87,7 @@ pub(super) fn language() -> Lang {
 fn refusal(cpus: &CpuList) -> String {
     let text = text!(
         "ranklaunch: this rank cannot be bound to CPUs {cpus}: it runs on all that the container has\n  hint: --bind none does not try\n",
-        "ranklaunch：无法将该 rank 绑定到 CPU {cpus}：将使用容器的全部 CPU\n  提示：--bind none 不进行绑定\n"
+        "ranklaunch: 无法将该 rank 绑定到 CPU {cpus}，将使用容器的全部 CPU\n  提示：--bind none 不进行绑定\n"
     );
     text.get(language()).to_owned()
 }

@@ -1,34 +1,34 @@
-//! One budget for the end of a job: which step is over when.
+//! The time budget for the end of a job: when each step must be over.
 //!
-//! Takes the grace (`--grace`), which a platform enforces with SIGKILL of everything;
-//! gives the time by which each step at the end is over, counted from the signal or the
-//! failure that began it. Every room that ends, names, writes or says something at the
-//! end takes its deadline from here, so that their sum stays within the grace whatever
-//! hangs. A table; measures no time itself.
+//! Takes the grace period (`--grace`), which a platform enforces by SIGKILL of everything. Gives
+//! the deadline of each step, counted from the signal or the failure that began the end. Every
+//! room takes its deadlines at the end from here, so that their sum stays within the grace
+//! period whatever hangs. A table; measures no time itself.
 
 use std::time::{Duration, Instant};
 
-/// The steps at the end, in their order. A step that is through sooner leaves its time
-/// to those after it; one that is late costs its own part only.
+/// The steps at the end, in order. A step that ends early leaves its time to the later ones; one
+/// that hangs uses only its own part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EndStep {
+pub(crate) enum EndStep {
     /// The engine may end its ranks by itself; then each process gets SIGTERM from us.
     Engine,
     /// The ranks may end by themselves; then SIGKILL begins.
     Ranks,
-    /// SIGKILL works; what is still there is named and given up.
+    /// SIGKILL takes effect; processes that survive are named and given up.
     Kill,
-    /// Closing block and termination message are written: before anything that may be slow.
+    /// Closing block and termination message are written, before anything that may be slow.
     LastWords,
-    /// What the ranks wrote goes to the log files, as long as the disk takes it.
+    /// The output of the ranks is written to the log files, as long as the disk makes progress.
     Logs,
     /// run.json, the journal and the console are written out.
     Record,
-    /// The agent is gone; one that is not hangs, and the guard ends it and speaks for it.
+    /// The agent has ended. If it has not, it hangs, and the guard kills it and reports in its
+    /// place.
     Agent,
 }
 
-/// Shares of the time between the first SIGKILL and the end of the grace, in hundredths.
+/// Shares of the time between the first SIGKILL and the end of the grace period, in percent.
 const AFTER_KILL: [(EndStep, u32); 5] = [
     (EndStep::Kill, 50),
     (EndStep::LastWords, 62),
@@ -36,32 +36,32 @@ const AFTER_KILL: [(EndStep, u32); 5] = [
     (EndStep::Record, 88),
     (EndStep::Agent, 94),
 ];
-/// What follows the first SIGKILL gets a tenth of the grace…
+/// The steps after the first SIGKILL get a tenth of the grace period…
 const TAIL_PART: u32 = 10;
-/// …but no less than this, since a loaded machine needs it to reap and to write…
+/// …but no less than this, which a loaded machine needs to reap and to write…
 const TAIL_LEAST: Duration = Duration::from_secs(1);
-/// …and no more: a disk that takes nothing for so long is not waited for…
+/// …and no more, since a disk without progress for so long is given up…
 const TAIL_MOST: Duration = Duration::from_secs(15);
-/// …nor more than this part of a short grace, in hundredths: the rest is the ranks'.
+/// …nor more than this percentage of a short grace period, whose rest belongs to the ranks.
 const TAIL_SHARE: u32 = 35;
 
-/// What SIGKILL is given to work where the ranks can spare it: a driver may take seconds to
-/// give the memory of a GPU back.
+/// Time for SIGKILL to take effect, if the grace period is long enough: a driver may need
+/// seconds to free the memory of a GPU.
 pub(super) const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The whole of `--grace`, divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndBudget {
+pub(crate) struct EndBudget {
     grace: Duration,
 }
 
 impl EndBudget {
-    pub fn of(grace: Duration) -> EndBudget {
+    pub(crate) fn of(grace: Duration) -> EndBudget {
         EndBudget { grace }
     }
 
-    /// How long after the beginning of the end `step` is over at the latest.
-    pub fn until(self, step: EndStep) -> Duration {
+    /// The latest time at which `step` is over, counted from the beginning of the end.
+    pub(crate) fn until(self, step: EndStep) -> Duration {
         let tail = (self.grace / TAIL_PART).clamp(TAIL_LEAST, TAIL_MOST);
         let tail = tail.min(self.grace * TAIL_SHARE / 100);
         let ranks = self.grace - tail;
@@ -75,39 +75,28 @@ impl EndBudget {
         }
     }
 
-    /// When SIGKILL begins at an end that nobody outside has asked for and will cut short:
-    /// sooner than at a stop, so that what it may take is within the grace as well. No more
-    /// than half of what the ranks have after the engine's share goes to it.
-    pub fn own_kill(self) -> Duration {
+    /// When SIGKILL begins at an end that was not requested from outside: sooner than at a stop,
+    /// so that the time for SIGKILL is within the grace period as well. It takes at most half of
+    /// the ranks' time after the engine's share.
+    pub(crate) fn own_kill(self) -> Duration {
         let ranks = self.until(EndStep::Ranks);
         let soonest = (self.until(EndStep::Engine) + ranks) / 2;
         self.until(EndStep::Kill).saturating_sub(UNKILLABLE).clamp(soonest, ranks)
     }
 
-    /// What SIGKILL is given to work on leftovers, before they count as unkillable.
-    pub fn after_kill(self) -> Duration {
+    /// Time for SIGKILL to take effect on leftovers, before they count as unkillable.
+    pub(crate) fn after_kill(self) -> Duration {
         self.until(EndStep::Kill).min(UNKILLABLE)
     }
 
-    /// What is left of the time until `step` is over, where the end began at `since`.
-    pub fn left(self, step: EndStep, since: Instant) -> Duration {
+    /// Time left until `step` must be over, if the end began at `since`.
+    pub(crate) fn left(self, step: EndStep, since: Instant) -> Duration {
         self.until(step).saturating_sub(since.elapsed())
     }
 
-    /// From one step's end to another's; for work that begins when `from` is over, or
-    /// where nothing was stopped and there is no beginning to count from.
-    pub fn between(self, from: EndStep, to: EndStep) -> Duration {
-        self.until(to).saturating_sub(self.until(from))
-    }
-
-    /// What an engine with a timeout of its own may take: it is through before its step is.
-    pub fn engine_timeout(self) -> Duration {
+    /// The timeout to give to an engine that has one of its own, shorter than its step.
+    pub(crate) fn engine_timeout(self) -> Duration {
         self.until(EndStep::Engine) * 5 / 6
-    }
-
-    /// What the guard has for its own last words, once it gave up the agent.
-    pub fn guard(self) -> Duration {
-        self.grace.saturating_sub(self.until(EndStep::Agent))
     }
 }
 
@@ -139,10 +128,14 @@ mod tests {
             if grace >= 2000 {
                 let first = EndBudget::of(Duration::from_millis(grace));
                 for pair in STEPS.windows(2).skip(1) {
-                    let room = first.between(pair[0], pair[1]);
+                    let room = first.until(pair[1]).saturating_sub(first.until(pair[0]));
                     assert!(room >= Duration::from_millis(40), "{grace}: {pair:?} {room:?}");
                 }
-                assert!(first.guard() >= Duration::from_millis(40), "{grace}");
+                assert!(
+                    first.grace.saturating_sub(first.until(EndStep::Agent))
+                        >= Duration::from_millis(40),
+                    "{grace}"
+                );
                 assert!(first.engine_timeout() < first.until(EndStep::Engine));
             }
         }

@@ -1,4 +1,4 @@
-//! Starting: the engine, or the ranks themselves.
+//! Starts the engine, or the ranks if there is no engine.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,69 +15,70 @@ use crate::cpus::CpuList;
 use crate::rank::RankId;
 use crate::sys::{self, Begun, Dispositions};
 
-/// A standard input that ends at once, also in a root without /dev/null.
+/// An empty standard input, even in a root without /dev/null.
 fn nothing() -> io::Result<OwnedFd> {
     match std::fs::File::open("/dev/null") {
         Ok(null) => Ok(null.into()),
-        // Of a pipe whose other end is closed.
+        // A pipe whose other end is closed.
         Err(_) => io::pipe().map(|(end, _)| end.into()),
     }
 }
 
 /// What to start, as fixed by the plan.
 #[derive(Debug)]
-pub struct Launch {
+pub(crate) struct Launch {
     pub start: Start,
-    /// The ranks of this node, whoever starts them.
+    /// The ranks of this node, whether ranklaunch or an engine starts them.
     pub planned: Planned,
     /// The whole environment, ours and the container's.
     pub env: BTreeMap<OsString, OsString>,
-    /// Signal state that the program was started with; children get it.
+    /// The signal state with which this program was started; children inherit it.
     pub dispositions: Dispositions,
     /// The stop budget, from the first TERM to the last KILL.
     pub grace: Duration,
-    /// How long a program may take to be executed: its mount may be dead.
+    /// Time limit for execve, since the program may be on a dead mount.
     pub exec_timeout: Duration,
-    /// The only rank keeps our stdin, stdout and stderr; nothing of it is captured.
+    /// The single rank inherits stdin, stdout and stderr; its output is not captured.
     pub interactive: bool,
     /// Names the job in [`JOB_MARK`]; no colon.
     pub job: String,
-    /// The CPUs of each local rank, None where a rank is left alone; empty: nothing is bound.
+    /// The CPUs of each local rank, None for a rank that is not bound. Empty if no rank is
+    /// bound.
     pub bindings: Vec<Option<CpuList>>,
 }
 
 #[derive(Debug)]
-pub enum Start {
+pub(crate) enum Start {
     /// An engine that starts the ranks, with the shim in its command line.
     Engine { argv: Vec<OsString> },
-    /// Each rank by ourselves, in a session of its own.
+    /// No engine: each rank is our own child, in a session of its own.
     Ranks { shim: PathBuf, argv: Vec<OsString>, ranks: Vec<RankStart> },
 }
 
 #[derive(Debug, Clone)]
-pub struct RankStart {
+pub(crate) struct RankStart {
     pub id: RankId,
-    /// Variables of this rank alone.
+    /// Variables of this rank only.
     pub env: BTreeMap<OsString, OsString>,
 }
 
-/// The processes that were begun, and the pipes of everything that is not a rank.
-pub(super) struct Started {
+/// The processes that were started, and the pipes of those that are not ranks.
+pub(super) struct StartedEngine {
     /// Our children: the engine, or one shim per rank with its rank.
     pub(super) children: Vec<(i32, Option<RankId>)>,
-    /// What becomes of them: the program of each, and what [`sys::Begun`] reports.
+    /// The program of each, and the descriptor on which [`sys::Begun`] reports its execve.
     pub(super) reports: Vec<(PathBuf, OwnedFd)>,
     pub(super) out: OwnedFd,
     pub(super) err: OwnedFd,
 }
 
-/// Begins everything, and waits for none of it. After an error those before it are there,
-/// for the caller to end.
+/// Starts everything and waits for nothing. After an error the caller has to end the processes
+/// that were started before it.
 pub(super) fn start(
     launch: &Launch,
     socket: &str,
     token: &str,
-) -> Result<Started, (PathBuf, io::Error)> {
+) -> Result<StartedEngine, (PathBuf, io::Error)> {
     let nowhere = |error| (PathBuf::new(), error);
     let (out, out_write) = io::pipe().map_err(nowhere)?;
     let (err, err_write) = io::pipe().map_err(nowhere)?;
@@ -87,8 +88,8 @@ pub(super) fn start(
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");
     }
-    // A session of its own would cut a rank off from the terminal; an engine makes
-    // sessions itself, and has no business at the terminal.
+    // A session of its own would detach a rank from the terminal. An engine creates sessions
+    // itself and needs no terminal.
     let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
     let mark = format!("{}:{me}:{started_at}", launch.job);
 
@@ -135,5 +136,5 @@ pub(super) fn start(
             }
         }
     }
-    Ok(Started { children, reports, out: out.into(), err: err.into() })
+    Ok(StartedEngine { children, reports, out: out.into(), err: err.into() })
 }

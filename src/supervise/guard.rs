@@ -1,8 +1,8 @@
-//! The guard: the one process that must outlive everything else of ours.
+//! The guard: the process that must outlive all others of ours.
 //!
-//! PID 1 of a container or a subreaper. It counts signals and tells the agent,
-//! holds the agent to its stop budget, and when the agent is gone ends what the
-//! agent left. It decides nothing about the job.
+//! It is PID 1 of a container or a subreaper. It takes signals and forwards them to the agent,
+//! enforces the agent's stop budget, and after the agent's end kills what is left. It gives the
+//! exit code of the program, and decides nothing about the job.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,24 +15,23 @@ use super::isolate;
 use super::link::{self, AgentLink, AgentReport, GuardCommand};
 use super::message::JOB_MARK;
 use super::outcome::End;
-use super::reaper::{ChildWatch, Event, Mark, Reaper};
+use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
 use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
 
-/// Until the agent has said its own, the stop budget that the guard allows it.
+/// The stop budget before the agent has announced its own.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
-/// How long an agent that has said its verdict may take to be gone.
+/// Time limit for the agent to end after it has sent its verdict.
 const LEAVE: Duration = Duration::from_secs(1);
-/// What SIGKILL is given to work after the budget of a stop is used up.
+/// Time for SIGKILL to take effect after the budget of a stop is used up.
 const LEAST_WAIT: Duration = Duration::from_millis(100);
-/// How long the agent may take for the KILL that a second interrupt demands.
+/// Time limit for the agent to kill the ranks after a second interrupt.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The named signals that mean something to a launch. Those after SIGWINCH have no
-/// meaning of their own: by default they would end the guard, and the ranks with it at
-/// once, so they are stops like TERM.
+/// The signals that the guard handles. Those after SIGWINCH have no special meaning here. By
+/// default they would kill the guard and all ranks at once, so they are stops like TERM.
 const WATCHED: [Signal; 13] = [
     Signal::TERM,
     Signal::INT,
@@ -49,38 +48,39 @@ const WATCHED: [Signal; 13] = [
     Signal::POWER,
 ];
 
-/// An agent that was lost before it had said how the job ended.
+/// An agent that was lost before it had reported how the job ended.
 #[derive(Debug)]
-pub struct Lost {
+pub(crate) struct LostAgent {
     pub how: HowLost,
-    /// What it has left with [`AgentLink::leave_will`].
-    pub will: Option<Vec<u8>>,
+    /// What it sent with [`AgentLink::send_report_settings`].
+    pub report_settings: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HowLost {
+pub(crate) enum HowLost {
     /// This signal ended it.
     Killed { signal: i32, stopped_by: Option<i32> },
     /// It did not end within the budget of a stop by this signal.
     Hung { stopped_by: i32 },
 }
 
-/// Forks the agent and guards it; gives the exit code of the whole program.
+/// Forks the agent and guards it. Gives the exit code of the program.
 ///
-/// `agent` runs in the child with its end of the link and the signal state that
-/// the program was started with. `lost` speaks in place of an agent that was lost before
-/// it did, and gives the exit code. Call before any thread exists.
-pub fn guarded(
+/// `agent` runs in the child with its end of the link and the signal state with which the
+/// program was started. `lost` reports in place of an agent that was lost before its own report,
+/// and gives the exit code. Call before any thread exists.
+pub(crate) fn guarded(
     agent: impl FnOnce(&AgentLink, Dispositions) -> i32,
-    lost: impl Fn(&Lost) -> i32,
+    lost: impl Fn(&LostAgent) -> i32,
 ) -> io::Result<i32> {
-    // The agent ends the job when its guard is gone.
+    // The agent ends the job if it loses its guard.
     if let Some(code) = isolate_from_foreign_children(Signal::KILL)? {
         return Ok(code);
     }
     let watch = ChildWatch::begin(SignalSet::and_real_time(&WATCHED))?;
-    // `ulimit -f` would end the agent with its first long log file. Ignored, the write
-    // fails with EFBIG, as on a full disk; the ranks get it back as it was.
+    // With `ulimit -f` SIGXFSZ would kill the agent at its first long log file. If it is
+    // ignored, the write fails with EFBIG, as on a full disk. The ranks get the original
+    // disposition.
     sys::ignore(&[Signal::XFSZ]);
     let terminal = Terminal::of(io::stdin().as_fd(), sys::own_group());
     let (ours, theirs) = link::pair()?;
@@ -90,14 +90,15 @@ pub fn guarded(
             drop(ours);
             let inherited = watch.inherited;
             drop(watch);
-            // Own group: a Ctrl-C at the terminal reaches the guard alone, which counts it.
+            // A group of its own, so that Ctrl-C at the terminal reaches only the guard, which
+            // counts it.
             let _ = sys::new_group();
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
             sys::unblock_in_this_thread(Signal::CHILD);
             let link = AgentLink::new(theirs);
             let code = agent(&link, inherited);
-            // A thread of ours that is stuck in a dead mount keeps this process from
-            // ending. Neither the guard nor a reader of our output has to wait for it.
+            // A thread that is stuck in a dead mount keeps this process alive. Neither the guard
+            // nor a reader of our output may wait for that.
             isolate::detach_stdio();
             let left = tree::living_below();
             if !left.is_empty() {
@@ -110,7 +111,7 @@ pub fn guarded(
     };
     drop(theirs);
     // The agent marks its processes with its own pid.
-    let mark = Mark { variable: JOB_MARK, part: format!(":{child}:") };
+    let mark = ProcessMark { variable: JOB_MARK, part: format!(":{child}:") };
     let mut guard = Guard {
         reaper: watch.keep(child, mark),
         link: ours,
@@ -121,15 +122,15 @@ pub fn guarded(
         said: None,
         verdict: None,
         interactive: false,
-        will: None,
+        report_settings: None,
     };
     let over = guard.watch();
     Ok(guard.after_agent(over, lost))
 }
 
 /// How the watch over the agent ended.
-enum Over {
-    /// By itself, or it said its verdict and cannot end.
+enum AgentEnd {
+    /// It ended by itself, or it sent its verdict and cannot end.
     Code(i32),
     Lost(HowLost),
 }
@@ -137,57 +138,57 @@ enum Over {
 struct Guard {
     reaper: Reaper,
     link: OwnedFd,
-    /// Ours, where there is one.
+    /// Our terminal, if there is one.
     terminal: Option<Terminal>,
     grace: Duration,
     /// First stop signal and when it came.
     stop: Option<(i32, Instant)>,
-    /// After a second interrupt even an agent that hangs must be through by then.
+    /// After a second interrupt, the time by which the agent must have ended.
     kill_by: Option<Instant>,
-    /// The exit code, once the agent has told people all that matters.
+    /// The exit code, once the closing block and the termination message are written.
     said: Option<i32>,
-    /// What the agent said at its end, and until when it may be gone.
+    /// The agent's verdict, and the time by which it must have ended.
     verdict: Option<(i32, Instant)>,
     /// A rank has the terminal.
     interactive: bool,
-    will: Option<Vec<u8>>,
+    report_settings: Option<Vec<u8>>,
 }
 
 impl Guard {
-    fn watch(&mut self) -> Over {
+    fn watch(&mut self) -> AgentEnd {
         loop {
             let budget = EndBudget::of(self.grace);
             let whole = self.stop.map(|(_, since)| since + budget.until(EndStep::Agent));
             let leave = self.verdict.map(|(_, by)| by);
             let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
             match self.reaper.next(deadline, Some(self.link.as_fd())) {
-                Event::Ended(End::Code(code)) => {
-                    // The agent's last words are in the socket, unless they were read.
+                ChildEvent::Ended(End::Code(code)) => {
+                    // The agent's last packets may still be in the socket.
                     self.read_agent();
-                    return Over::Code(code);
+                    return AgentEnd::Code(code);
                 }
-                Event::Ended(End::Signal(signal)) => {
+                ChildEvent::Ended(End::Signal(signal)) => {
                     self.read_agent();
                     let stopped_by = self.stop.map(|(signal, _)| signal);
-                    return Over::Lost(HowLost::Killed { signal, stopped_by });
+                    return AgentEnd::Lost(HowLost::Killed { signal, stopped_by });
                 }
-                // It has done everything, and something that no signal ends keeps it.
-                Event::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
+                // It has done everything, and a thread that no signal ends keeps it alive.
+                ChildEvent::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
                     self.reaper.give_up_child();
-                    return Over::Code(self.verdict.map_or(0, |(code, _)| code));
+                    return AgentEnd::Code(self.verdict.map_or(0, |(code, _)| code));
                 }
-                // The agent had its whole budget and more: it hangs, and is swept
-                // with all it has started.
-                Event::Deadline => {
+                // The agent exceeded its whole budget: it hangs, and is killed with everything
+                // that it started.
+                ChildEvent::Deadline => {
                     let stopped_by = self.stop.map_or(Signal::INT.as_raw(), |(signal, _)| signal);
-                    return Over::Lost(HowLost::Hung { stopped_by });
+                    return AgentEnd::Lost(HowLost::Hung { stopped_by });
                 }
-                Event::Signal(taken) => self.signalled(taken.number),
-                // An end of file stays readable: the agent's SIGCHLD follows it
-                // within the kernel's exit path.
-                Event::Readable => self.read_agent(),
-                // Whoever stopped the agent will continue it.
-                Event::Stopped(_) => {}
+                ChildEvent::Signal(taken) => self.signalled(taken.number),
+                // At end of file the socket stays readable; the agent's SIGCHLD follows within
+                // the kernel's exit path.
+                ChildEvent::Readable => self.read_agent(),
+                // A stopped agent is left to be continued by the same source.
+                ChildEvent::Stopped(_) => {}
             }
         }
     }
@@ -198,9 +199,11 @@ impl Guard {
             match AgentReport::decode(packet.get(..length).unwrap_or_default()) {
                 Some(AgentReport::Grace(grace)) => self.grace = grace,
                 Some(AgentReport::Interactive) => self.interactive = true,
-                Some(AgentReport::Said(code)) => self.said = Some(code),
+                Some(AgentReport::Reported(code)) => self.said = Some(code),
                 Some(AgentReport::Left(pids)) => self.reaper.leave_behind(&pids),
-                Some(AgentReport::Will(will)) => self.will = Some(will),
+                Some(AgentReport::ReportSettings(report_settings)) => {
+                    self.report_settings = Some(report_settings)
+                }
                 Some(AgentReport::Verdict(code)) => {
                     self.verdict = Some((code, Instant::now() + LEAVE));
                 }
@@ -212,8 +215,8 @@ impl Guard {
     fn signalled(&mut self, number: i32) {
         match Signal::from_named_raw(number) {
             Some(Signal::USR1 | Signal::USR2) => self.tell(GuardCommand::Pass(number)),
-            // As under plain python these are the rank's own. The agent knows
-            // whether there is a rank to take them.
+            // These belong to the rank, as under plain python. The agent knows whether a rank
+            // runs.
             Some(Signal::INT | Signal::WINCH | Signal::CONT) if self.interactive => {
                 self.tell(GuardCommand::Pass(number));
             }
@@ -222,7 +225,7 @@ impl Guard {
                 self.kill_by.get_or_insert(Instant::now() + KILL_TIMEOUT);
                 self.tell(GuardCommand::KillNow);
             }
-            // Real-time: a program's own, whatever it means by it.
+            // Real-time signals: their meaning is the program's own.
             None => self.tell(GuardCommand::Pass(number)),
             Some(_) => self.stop_by(number),
         }
@@ -241,32 +244,32 @@ impl Guard {
         let _ = send(&self.link, &link::encode(word), flags);
     }
 
-    fn after_agent(mut self, over: Over, lost: impl Fn(&Lost) -> i32) -> i32 {
-        // An agent that ended by itself has swept; one that was killed has not,
-        // and nobody is left who could grant its ranks a grace or take their logs.
+    fn after_agent(mut self, over: AgentEnd, lost: impl Fn(&LostAgent) -> i32) -> i32 {
+        // An agent that ended by itself has swept. After one that was killed nothing could
+        // capture the output of its ranks, so they get no grace period.
         let last_wait = self.stop.map_or(UNKILLABLE, |(_, since)| {
             UNKILLABLE.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
         });
-        let (said, will) = (self.said, self.will.take());
-        let speak = |how| said.unwrap_or_else(|| lost(&Lost { how, will }));
+        let (said, report_settings) = (self.said, self.report_settings.take());
+        let speak = |how| said.unwrap_or_else(|| lost(&LostAgent { how, report_settings }));
         let code = match over {
-            // The time is used up: what people read comes before what may take long.
-            Over::Lost(how @ HowLost::Hung { .. }) => {
+            // The time is used up, so the report comes before the sweep, which may take long.
+            AgentEnd::Lost(how @ HowLost::Hung { .. }) => {
                 let code = speak(how);
                 self.reaper.sweep(Duration::ZERO, last_wait);
                 code
             }
-            Over::Lost(how) => {
+            AgentEnd::Lost(how) => {
                 self.reaper.sweep(Duration::ZERO, last_wait);
                 speak(how)
             }
-            Over::Code(code) => {
+            AgentEnd::Code(code) => {
                 self.reaper.sweep(Duration::ZERO, last_wait);
                 code
             }
         };
         if let (Some(terminal), true) = (&self.terminal, self.interactive) {
-            // Its shim has done this, unless it was killed.
+            // Needed only if the shim was killed.
             terminal.take_back_from_the_dead();
         }
         code

@@ -1,10 +1,9 @@
-//! `ranklaunch init`: the guard's keeping, around any command.
+//! `ranklaunch init`: the guard's supervision for any command.
 //!
-//! Takes a command line and a grace; gives the command's exit code, as a shell
-//! would show it. Passes every signal on, reaps what is orphaned, keeps a shell's
-//! job control whole, and after the command ends what it left behind: TERM, the
-//! grace, KILL. Changes nothing that the command could see of its signals,
-//! descriptors and working directory. Never signals a process that does not
+//! Takes a command line and a grace period; gives the command's exit code, as a shell would show
+//! it. Forwards every signal, reaps orphans, preserves a shell's job control, and after the
+//! command ends what it left behind: TERM, the grace period, KILL. The command's signal state,
+//! descriptors and working directory are unchanged. Never signals a process that does not
 //! descend from the command.
 
 use std::ffi::OsString;
@@ -15,42 +14,42 @@ use std::time::Duration;
 
 use super::budget::UNKILLABLE;
 use super::outcome::End;
-use super::reaper::{ChildWatch, Event, Mark, Reaper};
+use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
 use crate::sys::{self, Signal, SignalSet, Taken, own_pid};
 
-/// Marks the command and what descends from it: `<our pid>:<our start ticks>`. Set
-/// only where orphans of others come to us too.
+/// Marks the command and its descendants: `<our pid>:<our start ticks>`. Set only if we also
+/// adopt orphans of others.
 const INIT_MARK: &str = "RANKLAUNCH_INIT";
 
-/// Where the command stands towards the terminal.
-enum Place {
+/// Process group of the command, in relation to the terminal.
+enum TerminalGroup {
     /// A group of its own; no terminal is involved.
     Apart,
-    /// A group of its own, which is lent our terminal.
+    /// A group of its own, to which our terminal is lent.
     Foreground(Terminal),
-    /// In our group, with others: a pipeline or a script at a terminal. The
-    /// terminal reaches all of them by itself.
+    /// In our group, with others: a pipeline or a script at a terminal. The terminal signals all
+    /// of them itself.
     Together,
 }
 
-/// Runs `command` to its end and past it; gives its code, or why it could not be
+/// Runs `command` and ends what it leaves behind. Gives its exit code, or why it could not be
 /// executed. Call before any thread exists.
-pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
+pub(crate) fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     if let Some(code) = isolate_from_foreign_children(Signal::TERM)? {
         return Ok(code);
     }
     let watch = ChildWatch::begin(SignalSet::all_but(&NOT_FORWARDED))?;
     let place = match Terminal::of(io::stdin().as_fd(), sys::own_group()) {
-        None => Place::Apart,
-        Some(_) if shares_group() => Place::Together,
-        Some(terminal) => Place::Foreground(terminal),
+        None => TerminalGroup::Apart,
+        Some(_) if shares_group() => TerminalGroup::Together,
+        Some(terminal) => TerminalGroup::Foreground(terminal),
     };
     let start = tree::process(own_pid()).map_or(0, |process| process.start_ticks);
-    let mark = Mark { variable: INIT_MARK, part: format!("{}:{start}", own_pid()) };
+    let mark = ProcessMark { variable: INIT_MARK, part: format!("{}:{start}", own_pid()) };
 
     let mut command = Command::new(program);
     command.args(args);
@@ -58,21 +57,21 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
         command.env(mark.variable, &mark.part);
     }
     match &place {
-        Place::Apart => {
+        TerminalGroup::Apart => {
             sys::in_child(&mut command, sys::new_group);
         }
-        Place::Foreground(terminal) => {
+        TerminalGroup::Foreground(terminal) => {
             sys::in_child(&mut command, terminal.lend_in_child()?);
         }
-        Place::Together => {}
+        TerminalGroup::Together => {}
     }
     let inherited = watch.inherited;
     sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
     let child = match command.spawn() {
         Ok(child) => i32::try_from(child.id()).map_err(io::Error::other)?,
         Err(error) => {
-            if let Place::Foreground(terminal) = &place {
-                // It had the terminal already when it could not be executed.
+            if let TerminalGroup::Foreground(terminal) = &place {
+                // It already had the terminal when execve failed.
                 terminal.take_back_from_the_dead();
             }
             return Err(error);
@@ -82,16 +81,17 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     Ok(init.watch(grace))
 }
 
-/// What cannot be caught, what only wakes us, and what a terminal says to the background.
+/// Signals that cannot be caught, that only wake us, or that a terminal sends to background
+/// processes.
 const NOT_FORWARDED: [Signal; 5] =
     [Signal::KILL, Signal::STOP, Signal::CHILD, Signal::TTIN, Signal::TTOU];
 
 struct Init {
     reaper: Reaper,
-    place: Place,
-    /// The command's, unless it is [`Place::Together`] with us.
+    place: TerminalGroup,
+    /// The group of the command, unless it is [`TerminalGroup::Together`] with us.
     group: i32,
-    /// A stop was sent to us and passed on: whoever sent it will end it.
+    /// A stop was sent to us and forwarded; its sender will continue us.
     told_to_stop: bool,
 }
 
@@ -99,36 +99,36 @@ impl Init {
     fn watch(mut self, grace: Duration) -> i32 {
         let end = loop {
             match self.reaper.next(None, None) {
-                Event::Ended(end) => break end,
-                Event::Stopped(signal) => self.stopped(signal),
-                Event::Signal(taken) => self.signalled(taken),
-                Event::Deadline | Event::Readable => {}
+                ChildEvent::Ended(end) => break end,
+                ChildEvent::Stopped(signal) => self.stopped(signal),
+                ChildEvent::Signal(taken) => self.signalled(taken),
+                ChildEvent::Deadline | ChildEvent::Readable => {}
             }
         };
-        if let Place::Foreground(terminal) = &self.place {
+        if let TerminalGroup::Foreground(terminal) = &self.place {
             terminal.take_back(self.group);
             if matches!(end, End::Signal(_)) {
                 terminal.restore_modes();
             }
         }
         self.reaper.sweep(grace, UNKILLABLE);
-        if let Place::Foreground(terminal) = &self.place {
-            // A shell that was killed leaves it to one of its jobs.
+        if let TerminalGroup::Foreground(terminal) = &self.place {
+            // A shell that was killed may have left the terminal to one of its jobs.
             terminal.take_back_from_the_dead();
         }
         end.shell_code()
     }
 
     fn signalled(&mut self, taken: Taken) {
-        // What the terminal sends to our group, the command has had already.
-        if matches!(self.place, Place::Together) && taken.by_kernel {
+        // The command already has the signals that the terminal sends to our group.
+        if matches!(self.place, TerminalGroup::Together) && taken.by_kernel {
             return;
         }
         if taken.is(Signal::INT) && self.reaper.interrupted_again() {
             return sys::send(self.reaper.child(), Signal::KILL.as_raw());
         }
         match &self.place {
-            Place::Foreground(terminal) if taken.is(Signal::CONT) => {
+            TerminalGroup::Foreground(terminal) if taken.is(Signal::CONT) => {
                 self.told_to_stop = false;
                 terminal.go_on(self.group);
             }
@@ -139,16 +139,19 @@ impl Init {
         }
     }
 
-    /// A shell waits for us, not for the command: so we stop too, and all of our
-    /// group with us. The SIGCONT that ends this is passed on like any other.
+    /// A shell waits for us, not for the command, so our whole group stops too. The SIGCONT that
+    /// ends this is forwarded like any other signal.
     fn stopped(&mut self, signal: i32) {
         let then = match &self.place {
-            Place::Apart => Then::Nothing,
-            Place::Foreground(terminal) => terminal.stopped(self.group, signal, self.told_to_stop),
-            Place::Together => Then::StopOwner,
+            TerminalGroup::Apart => Then::Nothing,
+            TerminalGroup::Foreground(terminal) => {
+                terminal.stopped(self.group, signal, self.told_to_stop)
+            }
+            TerminalGroup::Together => Then::StopOwner,
         };
         if then == Then::StopOwner {
-            // Blocked, since it is one to pass on: pending until it is taken here.
+            // SIGCONT is blocked like all forwarded signals, so it stays pending until it is
+            // taken here.
             let _ = sys::signal_group(sys::own_group(), Some(Signal::TSTP));
             sys::stop_by(Signal::TSTP);
         }

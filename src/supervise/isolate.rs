@@ -1,10 +1,9 @@
-//! A process of its own for work that may get stuck in the kernel.
+//! Runs work that may get stuck in the kernel in a process of its own.
 //!
-//! No signal ends a thread that waits in a dead mount or a driver (state D), and a
-//! process with such a thread does not end either: its parent would wait for it as
-//! long as the mount is dead. So the work is done in a child that says its verdict
-//! when it has one, and whoever started us gets that verdict whatever becomes of
-//! the child. Takes the work; gives its exit code.
+//! No signal ends a thread that waits in a dead mount or a driver (state D), and a process with
+//! such a thread does not end either; its parent would wait as long as the mount is dead. So the
+//! work is done in a child that sends its exit code as soon as it is known. Takes the work;
+//! gives its exit code, even if the child never ends.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -17,13 +16,13 @@ use crate::signal;
 use crate::sys::{self, Fork, Pid, Signal};
 use crate::verdict::Verdict;
 
-/// How long a child that has said its verdict may take to be gone.
+/// Time limit for the child to end after it has sent its exit code.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// The exit code of `work`, as soon as it is known. Call before any thread exists.
 ///
-/// The child dies with this process. Where no process can be made, the work is done here.
-pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
+/// The child dies with this process. If no process can be created, the work is done here.
+pub(crate) fn isolate(work: impl FnOnce() -> i32) -> i32 {
     let Ok((mut verdict, mut said)) = io::pipe() else { return work() };
     let parent = rustix::process::getpid();
     match sys::fork_single_threaded() {
@@ -32,7 +31,7 @@ pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
             drop(verdict);
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             if rustix::process::getppid() != Some(parent) {
-                // It died before the signal was asked for.
+                // The parent died before the death signal was set.
                 sys::exit_now(End::Signal(9).shell_code());
             }
             let code = work();
@@ -48,7 +47,7 @@ pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
                     let _ = ended(child, Some(Instant::now() + LEAVE));
                     i32::from_le_bytes(bytes)
                 }
-                // It died without one.
+                // It died without an exit code.
                 Err(_) => match ended(child, None).and_then(End::from_wait) {
                     Some(End::Signal(signal)) => {
                         sys::die_by(signal);
@@ -62,12 +61,12 @@ pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Lets the standard streams go: a process that cannot end would hold a pipe open,
-/// and its reader would wait for it. The console's writers have copies of their own,
-/// and how soon these threads end is not known.
-pub fn detach_stdio() {
+/// Closes the standard streams: a process that cannot end would keep a pipe open, and its reader
+/// would wait. The console's writer threads have copies of their own, which close when these
+/// threads end.
+pub(crate) fn detach_stdio() {
     let _ = io::stdout().flush();
-    // A pipe that ends nowhere, since a bare root has no /dev/null.
+    // A pipe in place of /dev/null, which a bare root does not have.
     let Ok((nothing, nowhere)) = io::pipe() else { return };
     sys::replace_copies(&[io::stdout().as_fd(), io::stderr().as_fd()], nowhere.as_fd());
     let _ = rustix::stdio::dup2_stdin(nothing.as_fd());
@@ -75,10 +74,10 @@ pub fn detach_stdio() {
     let _ = rustix::stdio::dup2_stderr(nowhere.as_fd());
 }
 
-/// How the child ended; None when it has not by the deadline.
+/// How the child ended; None if it has not by the deadline.
 fn ended(child: i32, deadline: Option<Instant>) -> Option<WaitStatus> {
     let pid = Pid::from_raw(child);
-    // The child is not reaped yet: its pid is its own.
+    // The child is not reaped yet, so its pid is not reused.
     let handle = pid.and_then(|pid| signal::handle(pid).ok().flatten());
     let mut options = WaitOptions::empty();
     options.set(WaitOptions::NOHANG, deadline.is_some());

@@ -1,6 +1,5 @@
-//! The socket between guard and agent; its end of file is how each learns of
-//! the other's death. (Parent-death signals are bound to threads and lost on
-//! re-parenting, so they cannot serve.)
+//! The socket between guard and agent. Each learns of the other's death by its end of file.
+//! (Parent-death signals are bound to threads and lost on re-parenting, so they cannot serve.)
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,27 +14,27 @@ use crate::sys::Signal;
 
 /// Guard → agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardCommand {
-    /// The first signal that asks us to stop.
+pub(crate) enum GuardCommand {
+    /// The first stop signal.
     Stop(i32),
     /// Stop at once: a second Ctrl-C.
     KillNow,
-    /// For every rank: USR1, USR2, and what belongs to a rank that has the terminal.
+    /// A signal for every rank: USR1, USR2, and those of the terminal if a rank has it.
     Pass(i32),
-    /// The guard is gone.
+    /// The guard is lost.
     Gone,
 }
 
-/// What ends a phase in which no rank runs: a stop from outside, or the loss of the guard.
+/// Why a phase without ranks is cancelled: a stop from outside, or the loss of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub(crate) enum Halt {
     Signal(i32),
     GuardGone,
 }
 
 impl GuardCommand {
-    /// None: no rank is there to take what it passes on.
-    pub fn halt(self) -> Option<Halt> {
+    /// None for a command that concerns ranks only.
+    pub(crate) fn halt(self) -> Option<Halt> {
         match self {
             GuardCommand::Stop(signal) => Some(Halt::Signal(signal)),
             GuardCommand::KillNow => Some(Halt::Signal(Signal::KILL.as_raw())),
@@ -50,20 +49,20 @@ impl GuardCommand {
 pub(super) enum AgentReport {
     /// The whole stop budget.
     Grace(Duration),
-    /// A rank has the terminal from now on, and what is typed there is its own.
+    /// A rank has the terminal from now on, and its Ctrl-C belongs to that rank.
     Interactive,
-    /// Closing block and termination message are written; this is the exit code,
-    /// whatever becomes of the agent from now on.
-    Said(i32),
-    /// All is done and said; this is the exit code.
+    /// Closing block and termination message are written, so this exit code is final even if the
+    /// agent is lost.
+    Reported(i32),
+    /// Everything is done; this is the exit code.
     Verdict(i32),
-    /// These outlived SIGKILL, and who has to know it was told.
+    /// These processes outlived SIGKILL, and this was reported.
     Left(Vec<i32>),
-    /// What whoever speaks for a lost agent needs; nothing that the guard understands.
-    Will(Vec<u8>),
+    /// What a report for a lost agent needs; opaque to the guard.
+    ReportSettings(Vec<u8>),
 }
 
-/// The longest word of the agent, in bytes.
+/// The longest packet of the agent, in bytes.
 pub(super) const LONGEST: usize = 16 << 10;
 
 impl AgentReport {
@@ -74,14 +73,14 @@ impl AgentReport {
                 word(b'g', &u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes())
             }
             AgentReport::Interactive => word(b'i', &[]),
-            AgentReport::Said(code) => word(b's', &code.to_le_bytes()),
+            AgentReport::Reported(code) => word(b's', &code.to_le_bytes()),
             AgentReport::Verdict(code) => word(b'v', &code.to_le_bytes()),
             AgentReport::Left(pids) => {
                 let bytes: Vec<u8> =
                     pids.iter().take(LONGEST / 8).flat_map(|pid| pid.to_le_bytes()).collect();
                 word(b'l', &bytes)
             }
-            AgentReport::Will(will) => word(b'w', will),
+            AgentReport::ReportSettings(report_settings) => word(b'w', report_settings),
         }
     }
 
@@ -93,12 +92,12 @@ impl AgentReport {
                 AgentReport::Grace(Duration::from_millis(u64::from_le_bytes(rest.try_into().ok()?)))
             }
             b'i' => AgentReport::Interactive,
-            b's' => AgentReport::Said(number()?),
+            b's' => AgentReport::Reported(number()?),
             b'v' => AgentReport::Verdict(number()?),
             b'l' => AgentReport::Left(
                 rest.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect(),
             ),
-            b'w' => AgentReport::Will(rest.to_vec()),
+            b'w' => AgentReport::ReportSettings(rest.to_vec()),
             _ => return None,
         })
     }
@@ -131,7 +130,7 @@ fn decode(packet: &[u8]) -> Option<GuardCommand> {
 
 /// The agent's end.
 #[derive(Debug)]
-pub struct AgentLink {
+pub(crate) struct AgentLink {
     fd: OwnedFd,
 }
 
@@ -141,62 +140,62 @@ impl AgentLink {
     }
 
     /// Tells the guard the whole stop budget, after which it no longer waits for us.
-    pub fn announce_grace(&self, grace: Duration) {
+    pub(crate) fn announce_grace(&self, grace: Duration) {
         self.say(AgentReport::Grace(grace));
     }
 
-    /// Tells the guard that a rank gets the terminal: Ctrl-C is no stop any more.
-    pub fn announce_interactive(&self) {
+    /// Tells the guard that a rank gets the terminal, so that Ctrl-C is no longer a stop.
+    pub(crate) fn announce_interactive(&self) {
         self.say(AgentReport::Interactive);
     }
 
-    /// Tells the guard the exit code: from now on it waits for us only a moment.
-    pub fn announce_verdict(&self, code: i32) {
+    /// Tells the guard the exit code. From now on it waits for us only a moment.
+    pub(crate) fn announce_verdict(&self, code: i32) {
         self.say(AgentReport::Verdict(code));
     }
 
-    /// Tells the guard that closing block and termination message are written, with the
-    /// exit code: should this process hang or be killed from now on, that code stands and
-    /// nothing more is said.
-    pub fn announce_said(&self, code: i32) {
-        self.say(AgentReport::Said(code));
+    /// Tells the guard that closing block and termination message are written, with the exit
+    /// code. If this process hangs or is killed from now on, that code is final and nothing more
+    /// is printed.
+    pub(crate) fn announce_reported(&self, code: i32) {
+        self.say(AgentReport::Reported(code));
     }
 
-    /// Leaves with the guard what whoever speaks for us needs, should we be killed.
-    /// At most 16 KiB; a longer one is not left.
-    pub fn leave_will(&self, will: &[u8]) {
-        if will.len() < LONGEST {
-            self.say(AgentReport::Will(will.to_vec()));
+    /// Sends the guard what a report for this agent needs, if it is killed. At most 16 KiB; a
+    /// longer one is not sent.
+    pub(crate) fn send_report_settings(&self, report_settings: &[u8]) {
+        if report_settings.len() < LONGEST {
+            self.say(AgentReport::ReportSettings(report_settings.to_vec()));
         }
     }
 
-    /// Tells the guard of processes that nobody can end: it does not wait for them.
+    /// Tells the guard of processes that outlived SIGKILL, so that it does not wait for them.
     pub(super) fn announce_left(&self, pids: Vec<i32>) {
         self.say(AgentReport::Left(pids));
     }
 
     fn say(&self, word: AgentReport) {
-        // A guard that is gone is noticed by the end of file.
+        // The loss of the guard is noticed by the end of file.
         let _ = send(&self.fd, &word.encode(), SendFlags::NOSIGNAL);
     }
 
-    /// Turns the socket into a stream of words. Call within the runtime.
-    pub fn listen(&self) -> io::Result<GuardCommands> {
+    /// Turns the socket into a stream of commands. Call within the runtime.
+    pub(crate) fn listen(&self) -> io::Result<GuardCommands> {
         let fd = self.fd.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(GuardCommands { fd: crate::sys::watch(fd)? })
     }
 }
 
-/// Receives the guard's words.
+/// Receives the guard's commands.
 #[derive(Debug)]
-pub struct GuardCommands {
+pub(crate) struct GuardCommands {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl GuardCommands {
-    /// The next word; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
-    pub async fn next(&self) -> GuardCommand {
+    /// The next command; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
+    pub(crate) async fn next(&self) -> GuardCommand {
         let mut packet = [0u8; 16];
         loop {
             let Ok(mut ready) = self.fd.readable().await else { return GuardCommand::Gone };
@@ -245,11 +244,11 @@ mod tests {
         for word in [
             AgentReport::Grace(Duration::from_millis(2500)),
             AgentReport::Interactive,
-            AgentReport::Said(92),
+            AgentReport::Reported(92),
             AgentReport::Verdict(143),
             AgentReport::Left(vec![7, 1 << 20]),
             AgentReport::Left(vec![]),
-            AgentReport::Will(b"{}".to_vec()),
+            AgentReport::ReportSettings(b"{}".to_vec()),
         ] {
             assert_eq!(AgentReport::decode(&word.encode()), Some(word));
         }

@@ -1,37 +1,35 @@
-//! Starts the engine, keeps every process of the job in hand, ends all of them.
+//! Starts the engine or the ranks, supervises every process of the job, and ends all of them.
 //!
-//! Owns the guard (the process that outlives everything), its use without a job
-//! (init), the rank shim, the process tree, the terminal, termination and its
-//! [`EndBudget`]. Takes a [`Launch`] (command lines, environments,
-//! stop budget) and a place to hand pipes to; gives an [`Outcome`]: how each rank
-//! and the engine ended, and what could not be ended. Decides nothing about the
-//! job: what runs was fixed by the plan, what it meant is said by the report.
+//! Owns the guard, its use without a job (`init`), the rank shim, the process tree, the
+//! terminal, termination and its [`EndBudget`]. Takes a [`Launch`] (command lines, environments,
+//! stop budget) and a receiver of pipes. Gives an [`Outcome`]: how each rank and the engine
+//! ended, and which processes could not be ended. Decides nothing about the job: the plan fixed
+//! what runs, and [`crate::report`] turns the outcome into a verdict.
 
 mod bind;
-pub mod budget;
+pub(crate) mod budget;
 mod engine;
-pub mod guard;
-pub mod init;
-pub mod isolate;
+pub(crate) mod guard;
+pub(crate) mod init;
+pub(crate) mod isolate;
 mod link;
 mod message;
 mod outcome;
 mod reaper;
 mod relay;
 mod run;
-pub mod shim;
+pub(crate) mod shim;
 mod socket;
 mod sweep;
 mod terminal;
 mod tree;
 
-pub use budget::{EndBudget, EndStep};
-pub use engine::{Launch, RankStart, Start};
-pub use link::{AgentLink, GuardCommands, Halt};
-pub use message::JOB_MARK;
-pub use outcome::{
-    End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, StopReason, Stream, Survivor, Unit,
+pub(crate) use budget::{EndBudget, EndStep};
+pub(crate) use engine::{Launch, RankStart, Start};
+pub(crate) use link::{AgentLink, GuardCommands, Halt};
+pub(crate) use outcome::{
+    End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason, Stream,
     exec_code,
 };
-pub use run::{Streams, run};
-pub use terminal::at_terminal;
+pub(crate) use run::{Streams, run};
+pub(crate) use terminal::at_terminal;

@@ -1,4 +1,4 @@
-//! How things ended: the data that supervision gives to the report.
+//! How processes ended: the data that supervision gives to the report.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -13,7 +13,7 @@ use crate::rank::{GlobalRank, LocalRank, RankId};
 /// How one process ended, as wait(2) tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum End {
+pub(crate) enum End {
     /// exit(n), 0–255.
     Code(i32),
     /// Killed by signal n.
@@ -21,87 +21,86 @@ pub enum End {
 }
 
 impl End {
-    pub fn success(self) -> bool {
+    pub(crate) fn success(self) -> bool {
         self == End::Code(0)
     }
 
     /// The code that a shell shows: n, or 128 + signal.
-    pub const fn shell_code(self) -> i32 {
+    pub(crate) const fn shell_code(self) -> i32 {
         match self {
             End::Code(code) => code,
             End::Signal(signal) => 128 + signal,
         }
     }
 
-    /// Of a child of std; None for a stop or continue.
-    pub fn of(status: ExitStatus) -> Option<End> {
+    /// From the status of a child of std; None for a stop or continue.
+    pub(crate) fn of(status: ExitStatus) -> Option<End> {
         status.code().map(End::Code).or_else(|| status.signal().map(End::Signal))
     }
 
     /// From a raw wait status; None for a stop or continue.
-    pub fn from_wait(status: rustix::process::WaitStatus) -> Option<End> {
+    pub(crate) fn from_wait(status: rustix::process::WaitStatus) -> Option<End> {
         status.exit_status().map(End::Code).or_else(|| status.terminating_signal().map(End::Signal))
     }
 }
 
-/// What a shell says of a program that it cannot execute: 127 when there is none
-/// of this name, else 126.
-pub fn exec_code(error: &std::io::Error) -> i32 {
+/// A shell's exit code for a program that it cannot execute: 127 if it does not exist, else 126.
+pub(crate) fn exec_code(error: &std::io::Error) -> i32 {
     if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
 /// One rank of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankEnd {
+pub(crate) struct RankEnd {
     pub id: RankId,
     /// Pid of the user's process; None when it never started.
     pub pid: Option<i32>,
-    /// None: its shim vanished without a report and the rank was ended by us.
+    /// None: its shim was lost without a report, and we ended the rank.
     pub end: Option<End>,
     /// When it ended, by this node's clock.
     pub at: SystemTime,
 }
 
 impl RankEnd {
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         !self.end.is_some_and(End::success)
     }
 }
 
 /// Why the job was ended before its ranks ended by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopReason {
-    /// The guard was told to stop by this signal.
+pub(crate) enum StopReason {
+    /// The guard received this stop signal.
     Signal(i32),
     /// This rank failed, so the others were stopped.
     RankFailed(GlobalRank),
     /// The engine ended while ranks of it were alive.
     EngineGone(End),
-    /// The guard is gone.
+    /// The guard is lost.
     GuardGone,
     /// A rank of another node failed, or the node was lost.
     OtherNode,
 }
 
-/// A process that outlived SIGKILL: it sleeps in the kernel, or is not ours to signal.
+/// A process that outlived SIGKILL: it sleeps in the kernel, or we may not signal it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Survivor {
+pub(crate) struct Survivor {
     pub pid: i32,
-    /// As it may be printed.
+    /// Escaped for printing.
     pub comm: String,
-    /// kill(2) is refused: another user's, and we have no CAP_KILL.
+    /// kill(2) is refused: it belongs to another user, and we have no CAP_KILL.
     pub forbidden: bool,
     pub state: char,
     /// Kernel function it sleeps in, when readable.
     pub wait_channel: Option<String>,
 }
 
-/// What one shim stands for.
+/// What one shim runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Unit {
+pub enum RankUnit {
     #[default]
     Rank,
-    /// The user's own launcher, once per node: its number is that of the node.
+    /// The user's own launcher, once per node; its number is the node rank.
     Command,
 }
 
@@ -110,7 +109,7 @@ pub enum Unit {
 pub enum Owner {
     Engine,
     Rank(GlobalRank),
-    /// The one process of engine `command` on the node with this rank.
+    /// The process of engine `command` on the node with this rank.
     Command(u32),
 }
 
@@ -126,7 +125,7 @@ impl fmt::Display for Owner {
 
 /// Standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stream {
+pub(crate) enum Stream {
     Out,
     Err,
 }
@@ -134,13 +133,13 @@ pub enum Stream {
 /// Which ranks the engine was asked to start on this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Planned {
-    pub what: Unit,
+    pub what: RankUnit,
     /// The first of them.
     pub first: GlobalRank,
     /// How many.
     pub local: u32,
-    /// The size of the world; None where it is not fixed (an elastic job) or the
-    /// program starts ranks of its own.
+    /// The world size; None if it is not fixed (an elastic job) or the program starts ranks of
+    /// its own.
     pub world: Option<u32>,
 }
 
@@ -153,29 +152,29 @@ impl Planned {
     /// Whose output the shim with this number carries.
     pub fn owner(&self, number: GlobalRank) -> Owner {
         match self.what {
-            Unit::Rank => Owner::Rank(number),
-            Unit::Command => Owner::Command(number.0),
+            RankUnit::Rank => Owner::Rank(number),
+            RankUnit::Command => Owner::Command(number.0),
         }
     }
 
-    /// Whether a rank with this WORLD_SIZE is in another world; without one torch's
-    /// frameworks take it to be alone.
+    /// Whether a rank with this WORLD_SIZE is in another world. Without the variable torch's
+    /// frameworks assume a single process.
     pub(super) fn is_other(&self, world_size: Option<u32>) -> bool {
         self.world.is_some_and(|world| world_size.unwrap_or(1) != world)
     }
 }
 
-/// A rank in another world than the planned one.
+/// A rank whose world size is not the planned one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OtherWorld {
+pub(crate) struct OtherWorld {
     pub rank: GlobalRank,
     /// Its WORLD_SIZE; None: it has none.
     pub world_size: Option<u32>,
 }
 
-/// Something worth a line while it happens.
+/// An event to report while the job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub(crate) enum Notice {
     EngineStarted {
         pid: i32,
     },
@@ -183,16 +182,16 @@ pub enum Notice {
         rank: RankId,
         pid: i32,
     },
-    /// A program is not executed yet after so long: its mount does not answer.
+    /// A program is not executed yet after this time: its mount does not answer.
     NotExecuted {
         /// None: the engine, or a process of ours.
         rank: Option<RankId>,
         program: String,
         after: Duration,
-        /// When it is given up; None: when the job is stopped.
+        /// Time after which it is given up; None: only when the job is stopped.
         given_up: Option<Duration>,
     },
-    /// A rank began in another world than the planned one.
+    /// A rank started with another world size than the planned one.
     OtherWorld(OtherWorld),
     RankEnded {
         rank: RankId,
@@ -204,19 +203,19 @@ pub enum Notice {
     Stopping {
         reason: StopReason,
     },
-    /// Grace is over: SIGKILL for what is left.
+    /// The grace period is over: SIGKILL for what is left.
     Killing,
-    /// Processes that a rank, or else the engine or any rank, left behind are being ended.
+    /// Leftovers of a rank, the engine or any rank are being ended.
     Leftovers {
-        /// Whose; None where that is not known any more.
+        /// The rank that left them; None if unknown.
         rank: Option<RankId>,
-        /// `sleep (31)`, as they may be printed; at most [`Notice::NAMED`].
+        /// Such as `sleep (31)`, escaped for printing; at most [`Notice::NAMED`].
         names: Vec<String>,
         count: usize,
-        /// What they are given to end by themselves, in milliseconds.
+        /// Time until they are killed, in milliseconds.
         grace_ms: u64,
     },
-    /// The streams of this rank could not be taken: what it writes is lost.
+    /// The streams of this rank could not be received, so its output is lost.
     Unread {
         rank: RankId,
     },
@@ -224,28 +223,27 @@ pub enum Notice {
 
 impl Notice {
     /// How many leftovers are named.
-    pub const NAMED: usize = 5;
+    pub(crate) const NAMED: usize = 5;
 }
 
 /// How the whole launch ended on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// In the order of the global rank.
     pub ranks: Vec<RankEnd>,
-    /// The first rank that failed by itself, not because we stopped it.
+    /// The first rank that failed by itself, not because of a stop.
     pub first_failure: Option<GlobalRank>,
-    /// What the engine was asked for.
+    /// The ranks that the engine was asked to start.
     pub planned: Planned,
     /// The first rank that saw another world size than the planned one.
     pub other_world: Option<OtherWorld>,
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
-    /// When the stop began: what an [`EndBudget`](super::EndBudget) counts from. None
-    /// where the ranks ended by themselves.
+    /// When the stop began, from which an [`EndBudget`](super::EndBudget) counts. None if the
+    /// ranks ended by themselves.
     pub stopped_at: Option<Instant>,
-    /// A stop was asked for from outside or the guard is gone, whatever came
-    /// first: no attempt may follow.
+    /// A stop was requested from outside or the guard is lost, so no attempt may follow.
     pub told: bool,
     /// The rank's program could not be executed: program and errno.
     pub not_executed: Option<(String, i32)>,

@@ -1,10 +1,9 @@
-//! What guard and init have in common: one child, everything below it, and the
-//! signals of a process that must outlive both.
+//! The common part of guard and `init`: supervises one child and its descendants, and takes the
+//! signals.
 //!
-//! Takes the signals to be told of and the child; gives one event after the
-//! other, and at the end a sweep after which nothing of the job is left. One
-//! thread, no runtime. Decides nothing about what a signal means, and never
-//! signals a process that merely came in from outside.
+//! Takes the signals to watch and the child; gives one event after the other, and at the end a
+//! sweep after which nothing of the job is left. One thread, no runtime. Does not decide what a
+//! signal means, and never signals an adopted process that does not belong to the job.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -14,46 +13,45 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 
 use super::outcome::{End, Survivor};
-use super::sweep::{Newcomers, Step, Sweep};
+use super::sweep::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
 use crate::verdict::Verdict;
 
-/// Two interrupts closer than this are one key press seen twice.
+/// Two interrupts closer than this count as one key press.
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 
-/// Everything that has to be in place before the child is made.
+/// What has to be set up before the child is forked.
 pub(super) struct ChildWatch {
-    /// As the program was started; the child gets it back.
+    /// The signal state with which the program was started; the child gets it back.
     pub(super) inherited: Dispositions,
     signals: SignalQueue,
     foreign_pids: HashSet<i32>,
 }
 
 impl ChildWatch {
-    /// Becomes a subreaper and from now on takes `wanted` (and SIGCHLD) through a
-    /// descriptor. What was ignored when we were started (nohup) stays ignored.
+    /// Becomes a subreaper and from now on takes `wanted` (and SIGCHLD) through a descriptor.
+    /// Signals that were ignored at our start (nohup) stay ignored.
     pub(super) fn begin(wanted: SignalSet) -> io::Result<ChildWatch> {
         let inherited = Dispositions::inherited();
-        // Children that an exec'ing shell left us are not the job's.
+        // Children that a shell left us by exec do not belong to the job.
         let foreign_pids = children_of_self();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        // We write to terminals, and hand them over, from the background.
+        // We write to terminals, and change their foreground, from the background.
         sys::ignore(&[Signal::TTIN, Signal::TTOU]);
         let signals = SignalQueue::begin(wanted.without(&inherited.ignored))?;
         Ok(ChildWatch { inherited, signals, foreign_pids })
     }
 
-    /// True when orphans of others come to us as well: PID 1 adopts what is
-    /// started in the container, and earlier children may leave orphans too. The
-    /// job's processes then need a mark.
+    /// True if we adopt orphans of others as well: PID 1 adopts everything in the container, and
+    /// earlier children may leave orphans. Then the processes of the job need a mark.
     pub(super) fn adopts_outsiders(&self) -> bool {
         own_pid() == 1 || !self.foreign_pids.is_empty()
     }
 
-    pub(super) fn keep(self, child: i32, mark: Mark) -> Reaper {
+    pub(super) fn keep(self, child: i32, mark: ProcessMark) -> Reaper {
         Reaper {
             child,
             end: None,
@@ -68,14 +66,15 @@ impl ChildWatch {
     }
 }
 
-/// What the environment of the job's processes holds: this variable, with this in its value.
+/// Marks the processes of the job: their environment has this variable with this part in its
+/// value.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct ProcessMark {
     pub(super) variable: &'static str,
     pub(super) part: String,
 }
 
-impl Mark {
+impl ProcessMark {
     fn is_on(&self, pid: i32) -> bool {
         std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
             environ.split(|&byte| byte == 0).any(|entry| {
@@ -88,8 +87,8 @@ impl Mark {
     }
 }
 
-/// What can happen while the child is kept.
-pub(super) enum Event {
+/// An event while the child is supervised.
+pub(super) enum ChildEvent {
     /// The child ended.
     Ended(End),
     /// The child was stopped by this signal.
@@ -105,12 +104,12 @@ pub(super) struct Reaper {
     child: i32,
     end: Option<End>,
     stopped: Option<i32>,
-    /// Children that were there before the child.
+    /// Children that existed before the child.
     foreign_pids: HashSet<i32>,
     adopts_outsiders: bool,
-    /// The child has done its work and cannot end; nobody waits for it.
+    /// The child has done its work and cannot end, so it is not waited for.
     given_up: bool,
-    mark: Mark,
+    mark: ProcessMark,
     signals: SignalQueue,
     interrupted: Option<Instant>,
 }
@@ -120,38 +119,38 @@ impl Reaper {
         self.child
     }
 
-    /// The child itself is no longer waited for: it has done its work, and a thread of
-    /// it is where no signal reaches. What it started is swept as ever.
+    /// Stops waiting for the child: it has done its work, and one of its threads is stuck in the
+    /// kernel. Processes that it started are swept as usual.
     pub(super) fn give_up_child(&mut self) {
         self.given_up = true;
     }
 
-    /// Sleeps until something happens. Reaps all the while; after the child's
-    /// end every call gives that end.
+    /// Waits for the next event, and reaps meanwhile. After the child's end every call gives
+    /// that end.
     pub(super) fn next(
         &mut self,
         deadline: Option<Instant>,
         other: Option<BorrowedFd<'_>>,
-    ) -> Event {
+    ) -> ChildEvent {
         loop {
             if !self.reap() && self.end.is_none() {
-                // Somebody else took its status (a library, a debugger): it is gone.
+                // A library or a debugger took its status; it has ended.
                 self.end = Some(End::Code(Verdict::Internal.code()));
             }
             if let Some(end) = self.end {
-                return Event::Ended(end);
+                return ChildEvent::Ended(end);
             }
             if let Some(signal) = self.stopped.take() {
-                return Event::Stopped(signal);
+                return ChildEvent::Stopped(signal);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Event::Deadline;
+                return ChildEvent::Deadline;
             }
             match self.signals.take() {
-                // Read after the last reaping, so it may tell of a newer end.
+                // Arrived after the last reaping, so it may be for a newer end.
                 Some(taken) if taken.is(Signal::CHILD) => {}
-                Some(taken) => return Event::Signal(taken),
-                _ if self.sleep(deadline, other) => return Event::Readable,
+                Some(taken) => return ChildEvent::Signal(taken),
+                _ if self.sleep(deadline, other) => return ChildEvent::Readable,
                 _ => {}
             }
         }
@@ -164,7 +163,7 @@ impl Reaper {
         now - first >= SECOND_INTERRUPT
     }
 
-    /// These are not waited for: they outlived SIGKILL, and the child has said so.
+    /// Stops waiting for these: they outlived SIGKILL, and the child has reported that.
     pub(super) fn leave_behind(&mut self, pids: &[i32]) {
         self.foreign_pids.extend(pids);
     }
@@ -178,8 +177,7 @@ impl Reaper {
         waits.get(1).is_some_and(|wait| !wait.revents().is_empty())
     }
 
-    /// Reaps whatever is to be reaped; only the child's status matters. False
-    /// when no child is left at all.
+    /// Reaps all zombies; only the child's status is kept. False if no child is left at all.
     fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -201,52 +199,52 @@ impl Reaper {
         }
     }
 
-    /// Ends what is left of the job: TERM once for each process and the grace,
-    /// then KILL until a scan finds nothing, for `last_wait` at most. A second
-    /// interrupt ends the grace.
+    /// Ends what is left of the job: TERM once for each process, the grace period, then KILL
+    /// until a scan finds nothing, for at most `last_wait`. A second interrupt ends the grace
+    /// period.
     pub(super) fn sweep(&mut self, grace: Duration, last_wait: Duration) {
         let asked = Newcomers::Asked;
         let mut sweep = Sweep::begin(Instant::now(), asked, Duration::ZERO, grace, last_wait);
         while self.reap() {
             let all = tree::snapshot();
             let left = self.of_the_job(&all);
-            // Without /proc only wait(2) knows our children: all of them are the job's, since
-            // their parents were. PID 1 cannot tell them from others'.
+            // Without /proc only wait(2) knows our children. All of them belong to the job,
+            // since their parents did; PID 1 cannot tell them from others.
             let unseen = if tree::has_proc() || self.adopts_outsiders {
                 Vec::new()
             } else {
-                // Children that were there before the child have older pids.
+                // Children that existed before the child have older pids.
                 tree::children_without_proc(self.child)
             };
-            // A scan is not atomic: a process may fork and go while it runs. Where
-            // every child is the job's, only the kernel's "no child" is the end;
-            // PID 1 takes everything with it when it ends.
+            // A scan is not atomic: a process may fork and exit during it. If every child
+            // belongs to the job, only the kernel's ECHILD proves the end. PID 1 takes all
+            // processes with it anyway.
             let others = self.adopts_outsiders || self.given_up || !self.foreign_pids.is_empty();
             if others && left.is_empty() && unseen.is_empty() {
                 return;
             }
             let (step, wake) = sweep.step(Instant::now());
             match step {
-                Step::Wait => {}
-                Step::Term => {
+                SweepStep::Wait => {}
+                SweepStep::Term => {
                     for process in left {
                         if sweep.is_new((process.pid, process.start_ticks)) {
                             tree::signal(process, Signal::TERM);
-                            // One that a shell had stopped cannot end before it goes on.
+                            // A process that a shell stopped cannot end before it continues.
                             tree::signal(process, Signal::CONT);
                         }
                     }
                     let new = unseen.into_iter().filter(|pid| sweep.is_new((*pid, 0)));
                     new.for_each(|pid| sys::send(pid, Signal::TERM.as_raw()));
                 }
-                Step::Kill => {
+                SweepStep::Kill => {
                     tree::signal_all(&left, Signal::KILL);
                     unseen.into_iter().for_each(|pid| sys::send(pid, Signal::KILL.as_raw()));
                     if !self.adopts_outsiders {
                         tree::kill_children(&self.foreign_pids);
                     }
                 }
-                Step::GiveUp => return tree::survivors(left).iter().for_each(say_last),
+                SweepStep::GiveUp => return tree::survivors(left).iter().for_each(say_last),
             }
             self.sleep(Some(wake), None);
             while let Some(taken) = self.signals.take() {
@@ -257,8 +255,8 @@ impl Reaper {
         }
     }
 
-    /// What descends from the child. Where others' orphans come to us too, that
-    /// is who carries the job's mark, with its descendants.
+    /// The descendants of the child. If we adopt orphans of others too: the processes with the
+    /// job's mark, and their descendants.
     fn of_the_job<'a>(&self, all: &'a BTreeMap<i32, Process>) -> Vec<&'a Process> {
         let mut job = Vec::new();
         for child in all.values().filter(|process| process.ppid == own_pid()) {
@@ -281,7 +279,7 @@ impl Reaper {
     }
 }
 
-/// Nobody else is left who could say it.
+/// Printed by the guard, as the agent has ended.
 fn say_last(survivor: &Survivor) {
     use std::io::Write;
     let _ = writeln!(
@@ -295,9 +293,8 @@ fn say_last(survivor: &Survivor) {
     );
 }
 
-/// Usually none. The kernel's own list, where it is built with one
-/// (CONFIG_PROC_CHILDREN), spares every launch a scan of /proc. It is of this
-/// thread, and no other exists yet.
+/// Our children, usually none. The kernel's list (CONFIG_PROC_CHILDREN) saves a scan of /proc.
+/// It covers only this thread, but no other exists yet.
 pub(super) fn children_of_self() -> HashSet<i32> {
     if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
         return list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();

@@ -1,11 +1,10 @@
-//! A process between others' children and the job.
+//! Separates children that we inherited from a shell from those of the job.
 //!
-//! A shell that starts something in the background and then becomes us (`x & exec
-//! ranklaunch …`) leaves us its children, whose orphans come to us as the job's do. A
-//! leftover with a cleared environment could not be told from them. So the work goes on
-//! in a child that has none: every orphan below it is the job's. This process stays,
-//! passes signals on, reaps, and ends as that child ends. PID 1 needs none of it: the
-//! kernel ends all that it leaves.
+//! A shell that starts a background process and then execs us (`x & exec ranklaunch …`) leaves
+//! us its children. We adopt their orphans as well as those of the job, and could not tell a
+//! leftover with a cleared environment from them. So the work is done in a child without other
+//! children: every orphan below it belongs to the job. This process forwards signals, reaps, and
+//! ends as that child ends. PID 1 does not need this, since the kernel ends everything with it.
 
 use std::io;
 
@@ -18,11 +17,11 @@ use crate::sys::{
 };
 use crate::verdict::Verdict;
 
-/// Goes on in a child where this process has children of others; gives the exit code in
-/// the parent, once that child has ended, and None where the work is to be done.
+/// Forks if this process has foreign children. Gives the exit code in the parent, after the
+/// child has ended, and None in the process that has to do the work.
 ///
-/// `orphaned` is what the child gets should this process be killed. Call before any
-/// thread exists and before anything of the signal state was changed.
+/// The child gets the signal `orphaned` if this process is killed. Call before any thread exists
+/// and before the signal state is changed.
 pub(super) fn isolate_from_foreign_children(orphaned: Signal) -> io::Result<Option<i32>> {
     if own_pid() == 1 || children_of_self().is_empty() {
         return Ok(None);
@@ -62,7 +61,7 @@ fn relay(child: i32) -> io::Result<i32> {
     }
 }
 
-/// The child is in our process group: what the terminal sends, it has had already.
+/// The child is in our process group, so it already has the signals of the terminal.
 fn pass_on(taken: Taken, child: i32) {
     if taken.is(Signal::CHILD) || taken.by_kernel {
         return;
@@ -70,7 +69,7 @@ fn pass_on(taken: Taken, child: i32) {
     if taken.sender != child {
         sys::send(child, taken.number);
     } else if taken.is(Signal::TSTP) {
-        // Its command was stopped, and a shell waits for us to stop as well.
+        // Its command was stopped, and a shell expects us to stop as well.
         sys::send(own_pid(), Signal::STOP.as_raw());
     }
 }

@@ -1,14 +1,14 @@
-//! The rank shim: stands between the engine and the user's process.
+//! The rank shim: the process between the engine and the user's program.
 //!
-//! The engine starts it in place of the script. It makes the pipes, hands their
-//! read ends and its identity to the agent, starts the program, and stays, since
-//! nobody else can know how a rank ended: an engine is its parent and reports
-//! only that something failed. It ends what the rank leaves behind and then ends
-//! as the rank did: same code, or same signal. A rank that people talk to gets
-//! the launcher's own streams instead of pipes, and its terminal with them.
+//! The engine starts it in place of the script. It creates the pipes, sends their read ends and
+//! its identity to the agent, starts the program and waits for it. It reports the exact end of
+//! the rank, which the agent cannot learn otherwise: the engine is the parent of a rank and
+//! reports only that something failed. It ends what the rank leaves behind and then ends as the
+//! rank did: same code, or same signal. An interactive rank gets the launcher's own streams and
+//! terminal instead of pipes.
 //!
-//! One thread, no runtime. It ignores every catchable signal, because engines
-//! signal the whole group while the rank may be writing a checkpoint.
+//! One thread, no runtime. Ignores every catchable signal, because engines signal the whole
+//! group while the rank may be writing a checkpoint.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ use super::bind::{self, Placement};
 use super::budget::EndBudget;
 use super::message::{AGENT_SOCKET, FromRank, RANK_SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
-use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Step, Sweep};
+use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
 use crate::lang::{Text, cause};
@@ -36,16 +36,15 @@ use crate::sys::{
 use crate::text;
 use crate::verdict::Verdict;
 
-/// Characters of a program's path that fit into a packet in any case.
+/// Characters of a program's path that always fit into a packet.
 const NAMED: usize = 1000;
 
-/// Runs the program named by `argv` as a rank; never returns to the caller's work.
+/// Runs the program named by `argv` as a rank. Gives the exit code.
 ///
-/// Without an agent (no socket in the environment, or nobody listening) it
-/// simply becomes the program.
-pub fn rank(argv: Vec<OsString>) -> i32 {
+/// Without an agent (no socket in the environment, or no listener) it execs the program.
+pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
     let argv = match argv.split_first() {
-        // argparse may have eaten the separator.
+        // argparse may have removed the separator.
         Some((first, rest)) if first == "--" => rest.to_vec(),
         _ => argv,
     };
@@ -79,7 +78,7 @@ fn not_executed(program: &OsStr, error: &io::Error) -> Text {
     text!("cannot execute {program}: {en}", "无法执行 {program}：{zh}")
 }
 
-/// On standard error, which is all that a rank without its program has.
+/// Prints to standard error, the only stream of a rank without its program.
 fn complain(text: &Text) {
     let words = text.get(bind::language());
     let _ = io::stderr().lock().write_all(format!("ranklaunch rank: {words}\n").as_bytes());
@@ -88,7 +87,7 @@ fn complain(text: &Text) {
 struct Agent {
     socket: OwnedFd,
     token: String,
-    /// For what the rank leaves behind.
+    /// Grace period for leftovers of the rank.
     grace: Duration,
     /// The rank keeps the launcher's streams.
     interactive: bool,
@@ -111,8 +110,8 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// From the slot that the agent gave, else from the engine's variables. An engine
-/// that starts a single process may set none of them.
+/// The rank from the slot that the agent gave, else from the engine's variables. An engine that
+/// starts a single process may set none.
 fn slot() -> (Option<GlobalRank>, LocalRank) {
     std::env::var(RANK_SLOT)
         .ok()
@@ -134,16 +133,16 @@ fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Len
     let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(streams) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    // An engine that gave the rank a session has cut it off from job control: it
-    // reads the terminal all the same, and the guard passes a Ctrl-C on.
+    // An engine that gave the rank a session has removed it from job control. It can read the
+    // terminal anyway, and the guard forwards Ctrl-C.
     let terminal = Terminal::of(stdin.as_fd(), owner);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     Ok(terminal.map(|terminal| Lent { terminal, owner }))
 }
 
 impl Lent {
-    /// The launcher's group stops as well: its shell waits for that. It is told
-    /// by SIGCONT when the rank may go on.
+    /// Stops the launcher's group as well, since its shell waits for that. SIGCONT to the group
+    /// continues the rank.
     fn stopped(&self, rank: i32, signal: i32) {
         if self.terminal.stopped(rank, signal, false) == Then::StopOwner {
             let _ = sys::signal_group(self.owner, Some(Signal::TSTP));
@@ -156,18 +155,18 @@ struct Shim {
     signals: SignalQueue,
     /// The user's process.
     child: i32,
-    /// The user's process was reaped: its pid may be another's.
+    /// The user's process was reaped, so its pid may be reused.
     reaped: bool,
     grace: Duration,
-    /// Nothing is below us any more.
+    /// We have no descendant any more.
     childless: bool,
-    /// The rank's for now, in the launcher's session only.
+    /// The terminal while it is lent to the rank; only in the launcher's session.
     terminal: Option<Lent>,
 }
 
 struct Lent {
     terminal: Terminal,
-    /// The launcher's group, which a shell above it waits for.
+    /// The launcher's group, for which a shell waits.
     owner: i32,
 }
 
@@ -203,7 +202,8 @@ impl Shim {
             sys::restore_in_child(&inherited)
         });
         let spawned = command.spawn();
-        // The command holds the write ends: without this the agent never sees their end of file.
+        // The command holds the write ends; with these open the agent would never see the end of
+        // file.
         drop(command);
         match spawned {
             Ok(child) => {
@@ -233,18 +233,18 @@ impl Shim {
         }
     }
 
-    /// Waits for the rank, reports, ends its leftovers, ends the same way.
+    /// Waits for the rank, reports its end, ends its leftovers. Gives the code to end with.
     fn stay(&mut self) -> i32 {
         let end = loop {
             if let Some(end) = self.reap() {
                 break end;
             }
             if self.childless {
-                // Somebody else took its status: it is gone, nobody knows how.
+                // Its status was taken elsewhere, so how it ended is unknown.
                 break End::Code(Verdict::Internal.code());
             }
             if self.agent.is_none() {
-                // Once may not be enough: the rank may be forking.
+                // Repeated, since the rank may be forking.
                 signal_descendants(Signal::KILL);
                 tree::kill_children(&HashSet::new());
             }
@@ -266,7 +266,7 @@ impl Shim {
         end.shell_code()
     }
 
-    /// Reaps all that ended; the end of the rank itself when it is among them.
+    /// Reaps all zombies. Gives the end of the rank if it is among them.
     fn reap(&mut self) -> Option<End> {
         let mut found = None;
         loop {
@@ -290,7 +290,7 @@ impl Shim {
         }
     }
 
-    /// Sleeps until a child ended, the agent spoke, or the time is over.
+    /// Waits until a child ends, the agent sends a packet, or the time is over.
     fn wait(&mut self, timeout: Option<Duration>) {
         let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
         waits.extend(self.agent.as_ref().map(|agent| PollFd::new(agent, PollFlags::IN)));
@@ -312,21 +312,21 @@ impl Shim {
                 {
                     return lent.terminal.go_on(self.child);
                 }
-                // It is our child and keeps its pid until we reap it: nothing has to be
-                // looked up, and under hidepid it may not be shown to us at all.
+                // Our child keeps its pid until we reap it, so no look-up is needed; with
+                // hidepid it may not even be visible to us.
                 if !self.reaped {
                     sys::send(self.child, number);
                 }
             }
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
-            // The agent is gone, and with it whoever would read our pipes: the
-            // guard ends the job, and so do we, should the guard be gone too.
+            // The agent is lost, and with it the reader of our pipes. The guard ends the job; we
+            // do so too, in case the guard is lost as well.
             Ok(None) | Err(_) => self.agent = None,
         }
     }
 
-    /// After success uploads and the like may still run: they get TERM and the
-    /// grace. After a failure nothing of the rank is worth waiting for.
+    /// After a success, leftovers such as uploads get TERM and the grace period. After a failure
+    /// they are killed.
     fn end_leftovers(&mut self, end: End) {
         let grace = if end.success() { self.grace } else { Duration::ZERO };
         let last_wait = EndBudget::of(self.grace).after_kill();
@@ -334,7 +334,7 @@ impl Shim {
         let mut told = false;
         loop {
             self.reap();
-            // Every orphan below us becomes our child, so without one nothing is left.
+            // Every orphan below us becomes our child, so without a child nothing is left.
             if self.childless {
                 return;
             }
@@ -343,26 +343,26 @@ impl Shim {
                 sweep.kill_now(now, last_wait);
             }
             let (step, wake) = sweep.step(now);
-            if step != Step::Wait && end.success() && !told {
+            if step != SweepStep::Wait && end.success() && !told {
                 told = true;
                 self.tell_of_leftovers();
             }
             match step {
-                Step::Wait => {}
-                Step::Term => signal_descendants(Signal::TERM),
-                Step::Kill => {
+                SweepStep::Wait => {}
+                SweepStep::Term => signal_descendants(Signal::TERM),
+                SweepStep::Kill => {
                     signal_descendants(Signal::KILL);
                     tree::kill_children(&HashSet::new());
                 }
-                // What outlives SIGKILL sleeps in the kernel; the agent will name it.
-                Step::GiveUp => return,
+                // A process that outlives SIGKILL sleeps in the kernel; the agent will name it.
+                SweepStep::GiveUp => return,
             }
             self.wait(Some(wake.saturating_duration_since(now)));
         }
     }
 
-    /// What a rank that ended well leaves is ended all the same: that is said, since it
-    /// may be the work itself (`train.py & exit 0`).
+    /// Leftovers of a successful rank are ended too. That is reported, since they may be the
+    /// work itself (`train.py & exit 0`).
     fn tell_of_leftovers(&self) {
         let all = tree::snapshot();
         let left = tree::descendants(&all, own_pid());

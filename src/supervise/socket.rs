@@ -1,10 +1,10 @@
-//! Packets with descriptors between shims and agent, over an abstract Unix socket.
+//! The sockets between shims and agent: packets with descriptors over an abstract Unix socket.
 //!
-//! Abstract, because a name in the file system needs a writable place, and a
-//! root may have none. Anybody in the network namespace could connect to it, which on
-//! the host's network is every container of the node: so each end checks that the other
-//! has its own user id, the agent that the other is in its PID namespace, and the
-//! supervisor that its first packet holds the token that only our children were given.
+//! Abstract, because a name in the file system needs a writable folder, which a root may not
+//! have. Every process in the network namespace can connect; with the host's network that is
+//! every container of the node. So each end checks the user id of the other, the agent checks
+//! that the peer is in its PID namespace, and the supervisor checks that the first packet has
+//! the token that only our children got.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,16 +23,16 @@ use crate::{random, sys};
 
 /// Longest packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
-/// Most descriptors of one packet: a rank's three standard streams, and one to spare.
+/// Most descriptors of one packet: a rank's three standard streams, and one spare.
 const MOST: usize = 4;
-/// How a connection is taken.
+/// Flags of an accepted connection.
 const TAKEN: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 fn packet_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// The pid of a peer that is one of ours.
+/// The pid of a peer with our user id.
 fn same_user(fd: &impl AsFd) -> io::Result<i32> {
     let peer = sys::peer(fd)?;
     if peer.uid == rustix::process::geteuid().as_raw() {
@@ -42,14 +42,13 @@ fn same_user(fd: &impl AsFd) -> io::Result<i32> {
     }
 }
 
-/// The pid of a shim that connected; one of another PID namespace has none here.
+/// The pid of a shim that connected; a process of another PID namespace has none here.
 fn own_process(fd: &impl AsFd) -> io::Result<i32> {
     let pid = same_user(fd)?;
     if pid > 0 { Ok(pid) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// How long no connection is taken after one could not be: descriptors are used up, and
-/// who waits in the queue is held up by nothing yet.
+/// Pause after accept(2) failed for want of descriptors. Connections in the queue can wait.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connects to the agent's socket. Blocking; for the shim.
@@ -60,7 +59,7 @@ pub(super) fn dial(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sends one packet, with descriptors. Blocking where the socket is.
+/// Sends one packet, with descriptors. Blocks if the socket is blocking.
 pub(super) fn send(
     fd: impl AsFd,
     message: &impl Serialize,
@@ -97,52 +96,52 @@ pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(
 
 /// The agent's listening socket.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ShimListener {
     fd: AsyncFd<OwnedFd>,
     name: String,
     token: String,
 }
 
-impl Listener {
-    /// Listens under a name that nobody can guess. Call within the runtime.
-    pub(super) fn bind() -> io::Result<Listener> {
+impl ShimListener {
+    /// Listens under an unpredictable name. Call within the runtime.
+    pub(super) fn bind() -> io::Result<ShimListener> {
         let name = format!("ranklaunch-{}", random::hex::<12>()?);
         let fd = packet_socket()?;
         bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         listen(&fd, 1024)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Listener { fd: sys::watch(fd)?, name, token: random::hex::<12>()? })
+        Ok(ShimListener { fd: sys::watch(fd)?, name, token: random::hex::<12>()? })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What a shim of ours says first.
+    /// The token that a shim of ours sends first.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
-    /// A shim that waits in the queue already.
-    pub(super) fn accept_waiting(&self) -> Option<Connection> {
+    /// A connection that is already in the queue.
+    pub(super) fn accept_waiting(&self) -> Option<ShimSocket> {
         let fd = accept_with(&self.fd, TAKEN).ok()?;
         let peer = own_process(&fd).ok()?;
-        Some(Connection { fd: sys::watch(fd).ok()?, peer })
+        Some(ShimSocket { fd: sys::watch(fd).ok()?, peer })
     }
 
-    /// The next shim. Cancel-safe.
-    pub(super) async fn accept(&self) -> io::Result<Connection> {
+    /// The next connection. Cancel-safe.
+    pub(super) async fn accept(&self) -> io::Result<ShimSocket> {
         loop {
             let mut ready = self.fd.readable().await?;
             match ready.try_io(|fd| Ok(accept_with(fd, TAKEN)?)) {
                 Ok(Ok(fd)) => {
-                    // A stranger's connection is dropped.
+                    // Connections of other users or PID namespaces are dropped.
                     if let Ok(peer) = own_process(&fd) {
-                        return Ok(Connection { fd: sys::watch(fd)?, peer });
+                        return Ok(ShimSocket { fd: sys::watch(fd)?, peer });
                     }
                 }
                 Ok(Err(error)) => {
-                    // The listener stays readable: without a pause this would spin.
+                    // The listener stays readable; without a pause this would spin.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     return Err(error);
                 }
@@ -152,15 +151,15 @@ impl Listener {
     }
 }
 
-/// One shim's connection, as the agent sees it.
+/// The agent's end of a shim's connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ShimSocket {
     fd: AsyncFd<OwnedFd>,
     peer: i32,
 }
 
-impl Connection {
-    /// The shim's pid, as it was when it connected.
+impl ShimSocket {
+    /// The shim's pid at the time of the connection.
     pub(super) fn peer(&self) -> i32 {
         self.peer
     }
@@ -183,7 +182,7 @@ impl Connection {
         sys::is_readable(&self.fd)
     }
 
-    /// A packet is small and the peer reads: a full buffer means a peer that is stopped.
+    /// Sends a packet. Packets are small, so a full buffer means that the peer is stopped.
     pub(super) fn send(&self, message: &impl Serialize, pass: &[BorrowedFd<'_>]) -> io::Result<()> {
         send(self.fd.get_ref(), message, pass)
     }

@@ -1,46 +1,47 @@
-//! The course of ending processes: a moment to end by themselves, TERM, time, KILL, time, give up.
+//! The steps of ending processes: a moment to end by themselves, TERM, a wait, KILL, a wait, give
+//! up.
 //!
-//! Takes the time; gives what is due ([`Step`]) and when to look again. Signals nothing and looks
-//! at no process: whose processes they are, how a signal gets to them and what is said of them is
-//! the caller's, and how long each part takes comes from its [`EndBudget`](super::EndBudget).
+//! Takes the time; gives the step that is due ([`SweepStep`]) and when to ask again. Sends no signal
+//! and reads no process: the caller knows the processes, signals them and reports them. The waits
+//! come from its [`EndBudget`](super::EndBudget).
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// What ends by itself so soon after its parent was about to (multiprocessing's resource
-/// tracker): it is no leftover.
+/// A process that ends this soon after its parent (multiprocessing's resource tracker) is no
+/// leftover.
 pub(super) const SETTLE: Duration = Duration::from_millis(200);
 /// Pause between two scans while something is being killed.
 pub(super) const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two scans while each process gets TERM as it appears.
 const TERM_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is to be done to the processes that are there now.
+/// What to do with the processes that exist now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum SweepStep {
     Wait,
     /// TERM to each that [`Sweep::is_new`].
     Term,
     /// KILL to all.
     Kill,
-    /// Name them, and leave them.
+    /// Name them, and stop waiting.
     GiveUp,
 }
 
-/// Who gets TERM.
+/// Which processes get TERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
     /// A process that appears after TERM gets its own.
     Asked,
-    /// TERM goes out once: what a process starts in order to end well (an upload) has the time
-    /// until KILL.
+    /// TERM is sent once. A process that is started during the shutdown, such as an upload, has
+    /// the time until KILL.
     Spared,
 }
 
 #[derive(Debug)]
 pub(super) struct Sweep {
     newcomers: Newcomers,
-    /// None once TERM was due and newcomers are spared.
+    /// None after TERM was due, if newcomers are spared.
     term: Option<Instant>,
     kill: Instant,
     give_up: Instant,
@@ -48,8 +49,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// TERM after `settle`, KILL after `grace`, both from `now` on, and `last_wait` for KILL to
-    /// work. A grace that ends before TERM is due leaves TERM out.
+    /// TERM after `settle`, KILL after `grace`, both counted from `now`, and `last_wait` for
+    /// KILL to take effect. A grace period that ends before TERM is due leaves TERM out.
     pub(super) fn begin(
         now: Instant,
         newcomers: Newcomers,
@@ -62,25 +63,25 @@ impl Sweep {
         Sweep { newcomers, term, kill, give_up, asked: HashSet::new() }
     }
 
-    /// What is due now, and when the next step is at the latest.
-    pub(super) fn step(&mut self, now: Instant) -> (Step, Instant) {
+    /// The step that is due, and the latest time of the next one.
+    pub(super) fn step(&mut self, now: Instant) -> (SweepStep, Instant) {
         if now >= self.give_up {
-            return (Step::GiveUp, now);
+            return (SweepStep::GiveUp, now);
         }
         if now >= self.kill {
-            return (Step::Kill, now + KILL_PAUSE);
+            return (SweepStep::Kill, now + KILL_PAUSE);
         }
         let step = match self.term {
-            Some(term) if now >= term => Step::Term,
-            _ => Step::Wait,
+            Some(term) if now >= term => SweepStep::Term,
+            _ => SweepStep::Wait,
         };
-        if step == Step::Term && self.newcomers == Newcomers::Spared {
+        if step == SweepStep::Term && self.newcomers == Newcomers::Spared {
             self.term = None;
         }
         (step, self.wake(now))
     }
 
-    /// When [`step`](Self::step) has something new to say at the latest.
+    /// When to call [`step`](Self::step) next.
     pub(super) fn wake(&self, now: Instant) -> Instant {
         if now >= self.kill {
             return now + KILL_PAUSE;
@@ -98,17 +99,17 @@ impl Sweep {
         self.asked.insert(process)
     }
 
-    /// Whether TERM has gone out, to whoever was there.
+    /// Whether TERM was sent.
     pub(super) fn has_asked(&self) -> bool {
         self.term.is_none()
     }
 
-    /// TERM is due now, unless it has gone out.
+    /// Makes TERM due now, unless it was sent.
     pub(super) fn term_now(&mut self, now: Instant) {
         self.term = self.term.map(|term| term.min(now));
     }
 
-    /// KILL is due now, and works `last_wait` at most.
+    /// Makes KILL due now, with `last_wait` to take effect.
     pub(super) fn kill_now(&mut self, now: Instant, last_wait: Duration) {
         self.term = None;
         self.kill = self.kill.min(now);
@@ -124,8 +125,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// What is due at each time, and when it looks again; all in milliseconds.
-    fn course(mut sweep: Sweep, begun: Instant, rows: &[(u64, Step, u64)]) {
+    /// The step at each time, and when to ask again, in milliseconds.
+    fn course(mut sweep: Sweep, begun: Instant, rows: &[(u64, SweepStep, u64)]) {
         for (at, step, wake) in rows {
             let now = begun + ms(*at);
             assert_eq!(sweep.step(now), (*step, begun + ms(*wake)), "at {at} ms");
@@ -140,14 +141,14 @@ mod tests {
             asked,
             now,
             &[
-                (0, Step::Wait, 200),
-                (199, Step::Wait, 200),
-                (200, Step::Term, 300),
-                (300, Step::Term, 400),
-                (950, Step::Term, 1000),
-                (1000, Step::Kill, 1010),
-                (1499, Step::Kill, 1509),
-                (1500, Step::GiveUp, 1500),
+                (0, SweepStep::Wait, 200),
+                (199, SweepStep::Wait, 200),
+                (200, SweepStep::Term, 300),
+                (300, SweepStep::Term, 400),
+                (950, SweepStep::Term, 1000),
+                (1000, SweepStep::Kill, 1010),
+                (1499, SweepStep::Kill, 1509),
+                (1500, SweepStep::GiveUp, 1500),
             ],
         );
         let spared = Sweep::begin(now, Newcomers::Spared, ms(0), ms(1000), ms(500));
@@ -155,17 +156,21 @@ mod tests {
             spared,
             now,
             &[
-                (0, Step::Term, 1000),
-                (1, Step::Wait, 1000),
-                (999, Step::Wait, 1000),
-                (1000, Step::Kill, 1010),
-                (2000, Step::GiveUp, 2000),
+                (0, SweepStep::Term, 1000),
+                (1, SweepStep::Wait, 1000),
+                (999, SweepStep::Wait, 1000),
+                (1000, SweepStep::Kill, 1010),
+                (2000, SweepStep::GiveUp, 2000),
             ],
         );
-        // A grace below the settling, or none: no TERM.
+        // A grace period shorter than the settling time, or none: no TERM.
         for grace in [0, 150] {
             let sweep = Sweep::begin(now, Newcomers::Asked, SETTLE, ms(grace), ms(50));
-            course(sweep, now, &[(grace, Step::Kill, grace + 10), (200, Step::GiveUp, 200)]);
+            course(
+                sweep,
+                now,
+                &[(grace, SweepStep::Kill, grace + 10), (200, SweepStep::GiveUp, 200)],
+            );
         }
     }
 
@@ -187,20 +192,24 @@ mod tests {
         course(
             killed,
             now,
-            &[(99, Step::Wait, 100), (100, Step::Kill, 110), (400, Step::GiveUp, 400)],
+            &[
+                (99, SweepStep::Wait, 100),
+                (100, SweepStep::Kill, 110),
+                (400, SweepStep::GiveUp, 400),
+            ],
         );
         let mut late = begin();
         late.kill_now(now + ms(5900), ms(9000));
-        course(late, now, &[(1000, Step::Kill, 1010), (6000, Step::GiveUp, 6000)]);
+        course(late, now, &[(1000, SweepStep::Kill, 1010), (6000, SweepStep::GiveUp, 6000)]);
 
         let mut sooner = begin();
         assert!(!sooner.has_asked());
         sooner.term_now(now + ms(100));
         sooner.term_now(now + ms(300));
         assert_eq!(sooner.wake(now), now + ms(100));
-        assert_eq!(sooner.step(now + ms(100)), (Step::Term, now + ms(1000)));
+        assert_eq!(sooner.step(now + ms(100)), (SweepStep::Term, now + ms(1000)));
         assert!(sooner.has_asked());
         sooner.term_now(now + ms(200));
-        assert_eq!(sooner.step(now + ms(200)).0, Step::Wait, "it has gone out");
+        assert_eq!(sooner.step(now + ms(200)).0, SweepStep::Wait, "it has gone out");
     }
 }

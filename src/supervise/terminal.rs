@@ -1,12 +1,10 @@
-//! The foreground of a terminal: lent to one process group below us, and taken back.
+//! Lends the foreground of a terminal to a process group below us, and takes it back.
 //!
-//! Only the foreground group may read the terminal and is sent its Ctrl-C and
-//! Ctrl-Z, so a command that people talk to must be that group. Whoever lends
-//! stands between it and a shell, and keeps the shell's job control whole: when
-//! the command stops, the terminal goes back and the lender's own group stops,
-//! which is what the shell waits for; when the shell continues that group, the
-//! terminal goes to the command again. Callers ignore SIGTTOU, since all of this
-//! happens from the background.
+//! Only the foreground group may read the terminal and gets its Ctrl-C and Ctrl-Z, so an
+//! interactive command must be that group. The lender preserves the job control of the shell
+//! above it. When the command stops, the lender takes the terminal back and stops its own group,
+//! for which the shell waits. When the shell continues that group, the command gets the terminal
+//! again. Callers ignore SIGTTOU, since all of this happens from the background.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,22 +21,22 @@ use crate::sys::{
 /// A terminal that our session controls.
 pub(super) struct Terminal {
     fd: OwnedFd,
-    /// The group whose foreground it is to lend: the job that a shell started.
+    /// The group that lends its foreground: the job that a shell started.
     owner: i32,
-    /// As it was when we were started.
+    /// The modes at our start.
     modes: Option<Termios>,
 }
 
-/// What the lender has to do after the borrower stopped.
+/// What the lender has to do after the borrower has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// Stop the owner's group: its shell waits for that.
+    /// Stop the owner's group, since its shell waits for that.
     StopOwner,
     Nothing,
 }
 
 impl Terminal {
-    /// The terminal behind `fd`, if it is the one that controls our session.
+    /// The terminal behind `fd`, if it controls our session.
     pub(super) fn of(fd: BorrowedFd<'_>, owner: i32) -> Option<Terminal> {
         foreground(fd)?;
         let fd = fd.try_clone_to_owned().ok()?;
@@ -46,29 +44,29 @@ impl Terminal {
         Some(Terminal { fd, owner, modes })
     }
 
-    /// For a child between fork and exec: makes it a group of its own, and the
-    /// terminal's foreground if that was the owner's. Only system calls.
+    /// For a child between fork and exec: puts it into a group of its own, and makes that the
+    /// foreground if the owner's group was. Only system calls.
     pub(super) fn lend_in_child(&self) -> io::Result<impl FnMut() -> io::Result<()> + use<>> {
         let fd = self.fd.try_clone()?;
         let owner = self.owner;
         Ok(move || {
             new_group()?;
             if foreground(&fd) == Some(owner) {
-                // One that hung up meanwhile is the program's to notice.
+                // The program will notice a terminal that has hung up.
                 set_foreground(&fd, own_pid());
             }
             Ok(())
         })
     }
 
-    /// The borrower's leader was stopped by `signal`; `told` when that was sent to
-    /// us and passed on, so that somebody will also end it.
+    /// Handles that the borrower's leader was stopped by `signal`. `told`: the signal was sent
+    /// to us and forwarded, so its sender will also continue us.
     pub(super) fn stopped(&self, borrower: i32, signal: i32, told: bool) -> Then {
         let asked = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
-        // Before the look at the foreground, since it takes its time.
+        // Before reading the foreground, since this takes a while.
         let can_be_continued = can_be_continued(self.owner);
         if asked && self.is_owners() {
-            // It was moved to the foreground since (`fg`) and wants to use it.
+            // It was moved to the foreground meanwhile (`fg`) and wants to use it.
             self.go_on(borrower);
             return Then::Nothing;
         }
@@ -77,13 +75,13 @@ impl Terminal {
             return Then::StopOwner;
         }
         if signal == Signal::TSTP.as_raw() && !told {
-            // No shell is there that could ever continue it (PID 1 of a container).
+            // There is no shell that could continue it (PID 1 of a container).
             self.go_on(borrower);
         }
         Then::Nothing
     }
 
-    /// Continues the borrower, in the foreground if the owner is there now.
+    /// Continues the borrower, in the foreground if the owner's group is the foreground.
     pub(super) fn go_on(&self, borrower: i32) {
         if self.is_owners() {
             set_foreground(&self.fd, borrower);
@@ -95,15 +93,15 @@ impl Terminal {
         foreground(&self.fd) == Some(self.owner)
     }
 
-    /// After the borrower's end or stop. A foreground that a shell has given to
-    /// somebody else meanwhile stays.
+    /// After the borrower's end or stop. A foreground that a shell has given to another group
+    /// meanwhile stays.
     pub(super) fn take_back(&self, borrower: i32) {
         if foreground(&self.fd) == Some(borrower) {
             set_foreground(&self.fd, self.owner);
         }
     }
 
-    /// As [`take_back`](Self::take_back), from a group that has no process left.
+    /// As [`take_back`](Self::take_back), from a group without any process.
     pub(super) fn take_back_from_the_dead(&self) {
         if let Some(group) = foreground(&self.fd)
             && signal_group(group, None) == Err(Errno::SRCH)
@@ -113,8 +111,8 @@ impl Terminal {
         }
     }
 
-    /// After a borrower that was killed, perhaps with echo off; what one that
-    /// ended by itself has set (`stty`) was meant.
+    /// After a borrower that was killed, perhaps with echo off. Modes set by one that ended by
+    /// itself (`stty`) are kept.
     pub(super) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
             let _ = tcsetattr(&self.fd, SetArg::TCSADRAIN, modes);
@@ -122,8 +120,8 @@ impl Terminal {
     }
 }
 
-/// Whether a shell stands above `group`: in its session, in another group. What
-/// POSIX calls an orphaned group has none, and a stop would be for ever.
+/// Whether a shell is above `group`, that is, a parent in the same session and another group. A
+/// POSIX orphaned group has none and would stay stopped for ever.
 fn can_be_continued(group: i32) -> bool {
     let Some(session) = own_session() else { return false };
     tree::snapshot().values().any(|process| {
@@ -134,8 +132,7 @@ fn can_be_continued(group: i32) -> bool {
     })
 }
 
-/// Whether `group` has other members than this process: the rest of a pipeline,
-/// or the script that started us.
+/// Whether our group has other members: the rest of a pipeline, or the script that started us.
 pub(super) fn shares_group() -> bool {
     let (me, group) = (own_pid(), own_group());
     tree::snapshot()
@@ -143,9 +140,9 @@ pub(super) fn shares_group() -> bool {
         .any(|process| process.pid != me && group_of(process.pid) == Some(group))
 }
 
-/// Whether a person at a terminal started this job in its foreground and sees its
-/// output there. For the agent, whose parent's group that is.
-pub fn at_terminal() -> bool {
+/// Whether the job runs in the foreground of a terminal and prints to it. For the agent; the
+/// foreground group is that of its parent.
+pub(crate) fn at_terminal() -> bool {
     use std::io::IsTerminal;
     let group = guards_group();
     io::stdout().is_terminal() && group.is_some() && foreground(io::stdin()) == group

@@ -1,9 +1,9 @@
-//! The process tree: who descends from us, and ending them for good.
+//! The process tree below us: scans, signals to all descendants, survivors.
 //!
-//! One pass over /proc gives a snapshot. A signal goes out after the start time was
-//! read again, through a pidfd where there is one, so a pid that was reused is not hit. Since every
-//! orphan of a subreaper's tree comes back to the subreaper, "signal all
-//! descendants until none is left" converges.
+//! One pass over /proc gives a snapshot. Before a signal is sent, the start time is read again, and
+//! the signal goes through a pidfd if there is one, so a reused pid is not hit. Every orphan of a
+//! subreaper's tree returns to the subreaper, so "signal all descendants until none is left"
+//! converges.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) use crate::procfs::Process;
 use crate::signal;
 use crate::sys::{self, Pid, Signal};
 
-/// Never a replayed one: only real processes can be ended.
+/// Always the real one, since only real processes can be ended.
 const PROC: &str = "/proc";
 
 /// The process now; None when there is none with this pid.
@@ -32,7 +32,7 @@ pub(super) fn is_running(pid: i32) -> bool {
     process(pid).is_some_and(|process| !process.is_dead())
 }
 
-/// All processes that can be seen, by pid.
+/// All visible processes, by pid.
 pub(super) fn snapshot() -> BTreeMap<i32, Process> {
     procfs::scan(Path::new(PROC))
 }
@@ -44,7 +44,7 @@ pub(super) fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Proce
     found
 }
 
-/// The living descendants of `root` but for `others` and what is below them.
+/// The living descendants of `root`, without `others` and their descendants.
 pub(super) fn job<'a>(
     all: &'a BTreeMap<i32, Process>,
     root: i32,
@@ -60,8 +60,8 @@ pub(super) fn job<'a>(
     found
 }
 
-/// Sends `signal` to exactly this process; false when it is gone already. Nearly all of
-/// them are our own, whose pid is kept until we reap them.
+/// Sends `signal` to exactly this process; false if it has ended. Nearly all are our own
+/// children, which keep their pid until we reap them.
 pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     let Some(pid) = Pid::from_raw(process.pid) else { return false };
     let Ok(handle) = signal::handle(pid) else { return false };
@@ -76,16 +76,15 @@ pub(super) fn signal_all(processes: &[&Process], to_send: Signal) {
     }
 }
 
-/// How many processes one call of [`kill_children`] may meet.
+/// Most processes for one call of [`kill_children`].
 const GENERATIONS: usize = 5_000;
 
-/// SIGKILL to our own children, and at once to those that appear in their place.
+/// Sends SIGKILL to our own children, and at once to those that replace them.
 ///
-/// A process that forks and exits, over and over, has gone before a pass over
-/// /proc is through: only killing each link as soon as it is ours catches the
-/// chain. No pidfd is needed: a child keeps its pid until it is reaped, and only
-/// the calling thread reaps. Without CONFIG_PROC_CHILDREN this does nothing, and
-/// the scans have to do. `others` are left alone.
+/// A chain of processes that fork and exit is faster than a pass over /proc. Only killing each
+/// one as soon as it is our child ends the chain. No pidfd is needed: a child keeps its pid
+/// until it is reaped, and only the calling thread reaps. Without CONFIG_PROC_CHILDREN this does
+/// nothing, and only the scans remain. `others` are left alone.
 pub(super) fn kill_children(others: &HashSet<i32>) {
     let mut met = others.clone();
     while met.len() < others.len() + GENERATIONS {
@@ -101,15 +100,15 @@ pub(super) fn kill_children(others: &HashSet<i32>) {
     }
 }
 
-/// Whether we have a child, zombies included. The kernel's lists by thread would not do:
-/// while a thread ends its children are in none.
+/// Whether we have a child, zombies included. The kernel's lists per thread are not enough:
+/// while a thread exits, its children are in none.
 pub(super) fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     waitid(WaitId::All, options).is_ok()
 }
 
-/// What lives below us; at the end of a launch that is what could not be ended. Usually
-/// there is no child, which spares a scan.
+/// Our living descendants; at the end of a launch those that could not be ended. Without a
+/// child, the usual case, no scan is needed.
 pub(super) fn living_below() -> Vec<i32> {
     if !has_children() {
         return Vec::new();
@@ -126,12 +125,12 @@ pub(super) fn has_proc() -> bool {
 /// PID_MAX_LIMIT of 64-bit kernels (linux/threads.h).
 const LAST_PID: i32 = 1 << 22;
 
-/// Those of our children whose pids the kernel has given out since `first`, for a root
-/// without /proc: wait(2) alone knows there whose child a pid is. WNOWAIT takes nothing
-/// away. Call while one thread exists only.
+/// Our children with pids that the kernel assigned since `first`, for a root without /proc.
+/// There only wait(2) knows whether a pid is our child; WNOWAIT does not reap it. Call while
+/// only one thread exists.
 ///
-/// The kernel counts upwards and begins anew at the end; a process that is made here and
-/// ends at once says how far it has come.
+/// The kernel assigns pids upwards and wraps around. A process that is forked here and exits at
+/// once shows the current position.
 pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
     let is_child = |pid: &i32| {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -152,8 +151,8 @@ pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
     }
 }
 
-/// The pids of our own children, zombies included; of all threads, since any may
-/// have forked or adopted them.
+/// The pids of our children, zombies included, of all threads, since any may have forked or
+/// adopted them.
 pub(super) fn children() -> Vec<i32> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     tasks
@@ -165,7 +164,7 @@ pub(super) fn children() -> Vec<i32> {
         .collect()
 }
 
-/// The processes that are still there, described for people.
+/// The remaining processes, described for people.
 pub(super) fn survivors<'a>(left: impl IntoIterator<Item = &'a Process>) -> Vec<Survivor> {
     left.into_iter()
         .map(|process| Survivor {
@@ -181,13 +180,13 @@ pub(super) fn survivors<'a>(left: impl IntoIterator<Item = &'a Process>) -> Vec<
         .collect()
 }
 
-/// `sleep (31)`, for people; at most `most`.
+/// Such as `sleep (31)`; at most `most`.
 pub(super) fn names(processes: &[&Process], most: usize) -> Vec<String> {
     let name = |process: &&Process| format!("{} ({})", printable(&process.comm), process.pid);
     processes.iter().take(most).map(name).collect()
 }
 
-/// A process names itself (PR_SET_NAME), with any bytes: none of them may act on a terminal.
+/// Escapes a process name, which the process can set to any bytes (PR_SET_NAME).
 pub(super) fn printable(comm: &[u8]) -> String {
     String::from_utf8_lossy(comm).escape_debug().to_string()
 }

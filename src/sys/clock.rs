@@ -1,13 +1,13 @@
-//! What the kernel thinks of its clock.
+//! The kernel's clock state.
 
 use std::io;
 
 use nix::libc;
 
-/// Whether nobody keeps the clock, and its greatest error in microseconds.
+/// Whether the clock is unsynchronised, and its largest error in microseconds.
 ///
-/// adjtimex(2) with no mode set only reads, which needs no capability.
-pub fn clock_state() -> io::Result<(bool, u64)> {
+/// adjtimex(2) without a mode only reads, which needs no capability.
+pub(crate) fn clock_state() -> io::Result<(bool, u64)> {
     // SAFETY: an all-zero timex is a valid value; modes 0 asks for nothing to be set.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: `state` is valid for writes and lives across the call.

@@ -1,8 +1,8 @@
-//! Executing an open file instead of a path.
+//! Executes an open file instead of a path.
 //!
-//! execveat with an empty path is the only way to run a memfd in a root that
-//! has no /proc; std can only execute names. The call runs in std's pre-exec
-//! hook, so pipes, reaping and the report of a failed exec stay std's own.
+//! execveat with an empty path is the only way to run a memfd in a root without /proc; std can
+//! only execute paths. The call runs in std's pre-exec hook, so std still handles pipes, reaping
+//! and the report of a failed exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -55,14 +55,14 @@ unsafe impl Send for CArray {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for CArray {}
 
-/// Makes `command` execute the file behind `program` with `arguments` (the
-/// first is argv\[0\]) and exactly `environment`. What the command says about
-/// its own program, arguments and environment is then unused.
+/// Makes `command` execute the file behind `program` with `arguments` (the first is argv\[0\])
+/// and exactly `environment`. The command's own program, arguments and environment are then
+/// unused.
 ///
 /// # Errors
 ///
 /// A NUL byte in an argument or variable.
-pub fn execute_descriptor(
+pub(crate) fn execute_descriptor(
     command: &mut Command,
     program: OwnedFd,
     arguments: &[&OsStr],

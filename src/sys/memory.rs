@@ -1,11 +1,11 @@
-//! Freed memory goes back to the kernel.
+//! Returns freed memory to the kernel.
 
-/// Returns what is free in the allocator to the kernel.
+/// Returns the allocator's free memory to the kernel.
 ///
-/// glibc keeps freed buffers in the arena of the thread that had them, for good:
-/// after one burst of output 16 reader threads held 85 MB (measured). It wants
-/// calling after such a burst only; it takes milliseconds.
-pub fn release_free_memory() {
+/// glibc keeps freed buffers in the arena of the thread that had them: after one burst of output
+/// 16 reader threads kept 85 MB (measured). Call it only after such a burst, since it takes
+/// milliseconds.
+pub(crate) fn release_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number, locks each arena itself and is
     // thread-safe (glibc manual, malloc_trim(3)); no allocation in use moves.

@@ -1,25 +1,25 @@
-//! System calls: the only module with `unsafe`, and the names of kernel things for all others.
+//! System calls: the only module with `unsafe`, and the types of kernel objects for all others.
 //!
-//! One rule says which library makes a call:
-//! - rustix: descriptors, processes, pidfd, poll, sockets with their options and ancillary data,
-//!   terminals' foreground size, resource limits. It is the rule, and needs no reason.
-//! - nix: only what rustix cannot do. Signal sets, dispositions and signalfd ([`signals`],
-//!   [`signal_queue`]), fork ([`process`], [`start`](mod@start)), process groups and sessions ([`session`]) and
-//!   the peer of a socket ([`socket`]), whose numbers are 0 when they belong to another PID namespace
-//!   and then are no [`Pid`], interfaces (`observe/network.rs`), terminal modes
-//!   (`supervise/terminal.rs`). libc through nix, here only.
+//! Which library makes a call:
+//! - rustix, by default: descriptors, processes, pidfd, poll, sockets with their options and
+//!   ancillary data, the size of a terminal, resource limits.
+//! - nix, only for what rustix cannot do: signal sets, dispositions and signalfd ([`signals`],
+//!   [`signal_queue`]); fork ([`process`], [`start`](mod@start)); process groups and sessions ([`session`]) and
+//!   the peer of a socket ([`socket`]), whose numbers are 0 in another PID namespace and then are no [`Pid`];
+//!   interfaces (`observe/network.rs`); terminal modes (`supervise/terminal.rs`). libc only through nix, and
+//!   only here.
 //!
 //! So there is one [`Pid`], one [`Signal`] and one [`poll`](fn@poll), and all rooms take them from here. In
-//! data (packets, reports, maps) a pid is an `i32`, a signal its number: real-time signals have no
-//! name. `tests/dependencies.rs` holds the rule.
+//! data (packets, reports, maps) a pid is an `i32` and a signal a number, since real-time signals have no
+//! name. `tests/documents/dependencies.rs` checks the rule.
 //!
-//! Each function is small, says which call it makes and why a wrapper is not enough; the rest of
+//! Each function is small and documents its call and why a wrapper is not enough; the rest of
 //! the crate denies `unsafe`.
 
 mod clock;
 mod environment;
-pub mod execute;
-pub mod memory;
+pub(crate) mod execute;
+pub(crate) mod memory;
 mod numa;
 mod poll;
 mod process;
@@ -30,24 +30,27 @@ mod socket;
 mod start;
 mod streams;
 
-pub use rustix::process::{Pid, Signal};
+pub(crate) use rustix::process::Pid;
+pub use rustix::process::Signal;
 
-pub use clock::clock_state;
-pub use environment::take_variable;
-pub use numa::numa_calls;
-pub use poll::{PollFd, PollFlags, is_readable, poll};
-pub use process::{
-    Fork, exit_now, fork_single_threaded, hostname, in_child, is_single_threaded, own_pid, watch,
+pub(crate) use clock::clock_state;
+pub(crate) use environment::take_variable;
+pub(crate) use numa::numa_calls;
+pub(crate) use poll::{PollFd, PollFlags, is_readable, poll};
+pub use process::in_child;
+pub(crate) use process::{
+    Fork, exit_now, fork_single_threaded, hostname, is_single_threaded, own_pid, watch,
 };
-pub use session::{
+pub(crate) use session::{
     foreground, group_of, new_group, new_session, own_group, own_session, session_of,
     set_foreground, signal_group,
 };
-pub use signal_queue::{SignalQueue, SignalSet, Taken};
-pub use signals::{
-    Dispositions, die_by, ignore, ignore_all, restore_in_child, send, signal_name, stop_by,
-    unblock_in_this_thread,
+pub use signal_queue::SignalSet;
+pub(crate) use signal_queue::{SignalQueue, Taken};
+pub use signals::{Dispositions, restore_in_child, send};
+pub(crate) use signals::{
+    die_by, ignore, ignore_all, signal_name, stop_by, unblock_in_this_thread,
 };
-pub use socket::{Peer, cap_retransmission, peer};
-pub use start::{Begun, start};
-pub use streams::replace_copies;
+pub(crate) use socket::{cap_retransmission, peer};
+pub(crate) use start::{Begun, start};
+pub(crate) use streams::replace_copies;

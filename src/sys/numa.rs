@@ -1,16 +1,16 @@
-//! Whether this process may say where its memory lies.
+//! Tests whether NUMA calls are permitted.
 
 use std::io;
 
 use nix::libc;
 
-/// Asks for this thread's memory policy and, where it is the default one, sets it
-/// again: what NCCL and libnuma begin with. Both are refused by Docker's seccomp
-/// profile unless the container has CAP_SYS_NICE.
+/// Reads this thread's memory policy and, if it is the default one, sets it again, as NCCL and
+/// libnuma do first. Docker's seccomp profile refuses both unless the container has
+/// CAP_SYS_NICE.
 ///
 /// # Errors
-/// EPERM where they are forbidden, ENOSYS where the kernel has no NUMA.
-pub fn numa_calls() -> io::Result<()> {
+/// EPERM if they are forbidden, ENOSYS if the kernel has no NUMA.
+pub(crate) fn numa_calls() -> io::Result<()> {
     let mut mode: libc::c_int = 0;
     let nothing = std::ptr::null_mut::<libc::c_ulong>();
     // SAFETY: get_mempolicy(2) writes one int to `mode`, which lives across the call;

@@ -1,4 +1,4 @@
-//! fork, and what runs between fork and exec.
+//! fork, and hooks between fork and exec.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,22 +9,21 @@ use rustix::process::getpid;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
-pub enum Fork {
+pub(crate) enum Fork {
     Parent { child: i32 },
     Child,
 }
 
-/// False when /proc says that this process has more than one thread.
-pub fn is_single_threaded() -> bool {
+/// False if /proc shows more than one thread of this process.
+pub(crate) fn is_single_threaded() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) <= 1
 }
 
-/// fork(2) of a process that has one thread only.
+/// fork(2) of a process with a single thread.
 ///
-/// The guard and the rank shim fork before any thread exists, so the child may
-/// go on with ordinary code (allocation, locks). Refused with `EBUSY` when
-/// /proc says that there are more threads.
-pub fn fork_single_threaded() -> io::Result<Fork> {
+/// The guard and the rank shim fork before any thread exists, so the child may run ordinary code
+/// (allocation, locks). Fails with `EBUSY` if /proc shows more threads.
+pub(crate) fn fork_single_threaded() -> io::Result<Fork> {
     if !is_single_threaded() {
         return Err(io::Error::from(io::ErrorKind::ResourceBusy));
     }
@@ -50,23 +49,23 @@ pub fn in_child(
 }
 
 /// `_exit(2)`: ends this process without running destructors or flushing stdio.
-pub fn exit_now(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions; nothing of this process is needed after it.
     unsafe { nix::libc::_exit(code) }
 }
 
-/// Our pid, as it stands in data.
-pub fn own_pid() -> i32 {
+/// Our pid as a number.
+pub(crate) fn own_pid() -> i32 {
     getpid().as_raw_pid()
 }
 
-/// uname(2): the host's name, or the container's.
-pub fn hostname() -> String {
+/// The name of the host or container (uname(2)).
+pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Puts a descriptor under tokio's watch.
-pub fn watch(
+/// Registers a descriptor with tokio.
+pub(crate) fn watch(
     fd: std::os::fd::OwnedFd,
 ) -> io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
     // SAFETY: register() asks that the number stays the same and open until the

@@ -1,4 +1,4 @@
-//! Signals taken from a descriptor instead of a handler.
+//! Signals read from a descriptor instead of a handler.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::Signal;
 
-/// Some signals.
+/// A set of signals.
 #[derive(Debug, Clone, Copy)]
 pub struct SignalSet(pub(super) SigSet);
 
@@ -20,7 +20,7 @@ impl SignalSet {
         SignalSet(set)
     }
 
-    /// Every signal, the real-time ones included, but these.
+    /// Every signal except these, including the real-time ones.
     pub fn all_but(signals: &[Signal]) -> SignalSet {
         let mut set = SigSet::all();
         named(signals).for_each(|signal| set.remove(signal));
@@ -48,34 +48,34 @@ pub(super) fn named(signals: &[Signal]) -> impl Iterator<Item = Named> {
 
 /// A signal that was sent to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub(crate) struct Taken {
     pub number: i32,
     /// The pid of the process that sent it.
     pub sender: i32,
-    /// The kernel sent it: a terminal to its foreground group, among others.
+    /// Sent by the kernel, such as by a terminal to its foreground group.
     pub by_kernel: bool,
 }
 
 impl Taken {
-    pub fn is(self, signal: Signal) -> bool {
+    pub(crate) fn is(self, signal: Signal) -> bool {
         self.number == signal.as_raw()
     }
 }
 
-/// Where the signals of a set arrive from now on; readable when there is one.
+/// The queue of a set's signals; readable when there is one.
 #[derive(Debug)]
-pub struct SignalQueue(SignalFd);
+pub(crate) struct SignalQueue(SignalFd);
 
 impl SignalQueue {
     /// Blocks `set` and SIGCHLD in this thread and takes them through a descriptor (signalfd(2)).
-    pub fn begin(SignalSet(mut set): SignalSet) -> io::Result<SignalQueue> {
+    pub(crate) fn begin(SignalSet(mut set): SignalSet) -> io::Result<SignalQueue> {
         set.add(Named::SIGCHLD);
         set.thread_block()?;
         Ok(SignalQueue(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// The next one; None when there is none now.
-    pub fn take(&self) -> Option<Taken> {
+    /// The next signal; None if there is none.
+    pub(crate) fn take(&self) -> Option<Taken> {
         let info = self.0.read_signal().ok()??;
         Some(Taken {
             number: i32::try_from(info.ssi_signo).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Signal dispositions and masks, which std keeps out of reach.
+//! Signal dispositions and masks, which std does not provide.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use super::Signal;
 use super::signal_queue::{SignalSet, named};
 
-/// The mask and the ignored signals that this process was started with, to be
-/// given to every child unchanged (nohup's ignored HUP stays ignored).
+/// The mask and the ignored signals at the start of this process, which every child gets
+/// unchanged (nohup's ignored HUP stays ignored).
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
     pub mask: SignalSet,
@@ -23,7 +23,7 @@ pub struct Dispositions {
 }
 
 impl Dispositions {
-    /// Reads both.
+    /// Reads the mask and the ignored signals.
     pub fn inherited() -> Dispositions {
         let mut ignored = ignored_signals();
         if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
@@ -45,9 +45,9 @@ impl Dispositions {
 /// Whether SIGPIPE was ignored before Rust's own start-up, which always ignores it.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Whether SIGCHLD was: exec keeps that, and many a parent does it to be spared
-/// zombies. The kernel then throws exit statuses away, and wait(2) never tells of an
-/// end. So every role of ours has the default, and its children get back what was.
+/// Whether SIGCHLD was ignored: exec keeps that, and some parents ignore it to avoid zombies.
+/// The kernel then discards exit statuses, and wait(2) never reports an end. So every role uses
+/// the default, and its children get the original disposition.
 static CHILD_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn look_before_main() {
@@ -67,7 +67,7 @@ extern "C" fn look_before_main() {
 #[used]
 static LOOK_BEFORE_MAIN: extern "C" fn() = look_before_main;
 
-/// The catchable signals whose disposition is "ignore", SIGPIPE left out.
+/// The catchable signals whose disposition is "ignore", except SIGPIPE.
 fn ignored_signals() -> SigSet {
     let mut ignored = SigSet::empty();
     for signal in Named::iterator() {
@@ -96,7 +96,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
 }
 
 /// Ignores these signals.
-pub fn ignore(signals: &[Signal]) {
+pub(crate) fn ignore(signals: &[Signal]) {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     for signal in named(signals) {
         // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
@@ -104,27 +104,27 @@ pub fn ignore(signals: &[Signal]) {
     }
 }
 
-/// kill(2) with any number: real-time signals have no name in nix and rustix.
-/// `pid` must be a child that is not reaped yet, so that it is nobody else's.
+/// kill(2) with any number, since real-time signals have no name in nix and rustix. `pid` must
+/// be a child that is not reaped yet, so that it is not reused.
 pub fn send(pid: i32, signal: i32) {
     // SAFETY: a plain system call on two numbers.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Takes the default action of `signal` now, if it is pending and blocked in
-/// this thread; returns when the process was continued.
-pub fn stop_by(signal: Signal) {
+/// Performs the default action of `signal` now, if it is pending and blocked in this thread;
+/// returns after the process was continued.
+pub(crate) fn stop_by(signal: Signal) {
     let SignalSet(set) = SignalSet::of(&[signal]);
     let _ = set.thread_unblock();
     let _ = set.thread_block();
 }
 
-/// Ignores every signal that can be ignored but SIGCHLD, whose ignoring would
-/// make the kernel throw exit statuses away.
-pub fn ignore_all() {
+/// Ignores every signal that can be ignored except SIGCHLD, since the kernel would then discard
+/// exit statuses.
+pub(crate) fn ignore_all() {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     for signal in Named::iterator() {
-        // The synchronous ones stay fatal: a fault that is ignored would loop.
+        // The synchronous ones stay fatal, since an ignored fault would loop.
         if matches!(
             signal,
             Named::SIGKILL
@@ -147,8 +147,8 @@ pub fn ignore_all() {
     }
 }
 
-/// Gives a child between fork and exec the mask and dispositions `as_before`.
-/// Only system calls: fit for [`super::in_child`].
+/// Gives a child between fork and exec the mask and dispositions `as_before`. Only system calls,
+/// so usable in [`super::in_child`].
 pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -171,14 +171,14 @@ pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
 }
 
 /// Lets this thread receive `signal` again.
-pub fn unblock_in_this_thread(signal: Signal) {
+pub(crate) fn unblock_in_this_thread(signal: Signal) {
     let SignalSet(set) = SignalSet::of(&[signal]);
     let _ = set.thread_unblock();
 }
 
-/// Ends this process by `signal` as the child that it stands for ended, without
-/// a core file of our own; returns only if the signal does not kill.
-pub fn die_by(signal: i32) {
+/// Ends this process by `signal`, as its child ended, without a core file of our own. Returns
+/// only if the signal does not kill.
+pub(crate) fn die_by(signal: i32) {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     // SAFETY: plain system calls with valid pointers; the default action of
     // `signal` is wanted. Raw numbers, since real-time signals have no name in nix.
@@ -192,7 +192,8 @@ pub fn die_by(signal: i32) {
     }
 }
 
-/// `SIGTERM`; None for real-time signals, which have no name.
-pub fn signal_name(signal: i32) -> Option<&'static str> {
-    Named::try_from(signal).ok().map(Named::as_str)
+/// `SIGTERM`; `signal 40` for a real-time signal, which has no name.
+pub(crate) fn signal_name(signal: i32) -> String {
+    let named = Named::try_from(signal).map(Named::as_str);
+    named.map_or_else(|_| format!("signal {signal}"), str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! Options of sockets that rustix does not have.
+//! Socket options that rustix does not have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// Who is at the other end of a Unix socket.
+/// The peer of a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     pub uid: u32,
     /// 0: a process of another PID namespace.
     pub pid: i32,
 }
 
-/// `SO_PEERCRED`. rustix has it with a pid that cannot be 0.
-pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+/// `SO_PEERCRED`. In rustix the pid cannot be 0.
+pub(crate) fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let peer = getsockopt(&socket, PeerCredentials)?;
     Ok(Peer { uid: peer.uid(), pid: peer.pid() })
 }
@@ -24,12 +24,12 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
 /// `TCP_RTO_MAX_MS` of include/uapi/linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// The longest pause between two transmissions of what was not acknowledged; the
-/// kernel takes 1 s to 120 s and otherwise doubles it up to 120 s.
+/// Sets the longest pause between two retransmissions. The kernel accepts 1 s to 120 s; by
+/// default it doubles the pause up to 120 s.
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 6.15.
-pub fn cap_retransmission(socket: impl AsFd, longest: Duration) -> io::Result<()> {
+pub(crate) fn cap_retransmission(socket: impl AsFd, longest: Duration) -> io::Result<()> {
     let millis = libc::c_int::try_from(longest.as_millis()).unwrap_or(libc::c_int::MAX);
     let length = libc::socklen_t::try_from(size_of_val(&millis)).unwrap_or_default();
     // SAFETY: the descriptor is borrowed and so stays open, and the kernel reads

@@ -1,9 +1,8 @@
-//! Starting a program without waiting until it is executed.
+//! Starts a program without waiting for its execve.
 //!
-//! std's spawn returns once exec has succeeded or failed. A program on a mount whose server
-//! is gone is never read, so neither comes, and the caller's thread hangs with it. Here
-//! the answer is a descriptor that becomes readable, and the child that waits for the mount
-//! holds nothing of its parent's: no pipe, socket or console has to wait for it.
+//! std's spawn returns after exec has succeeded or failed. On a mount without its server neither
+//! happens, and the caller's thread hangs. Here a descriptor becomes readable instead, and the
+//! child that waits for the mount has no open pipe, socket or console of its parent.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -17,25 +16,25 @@ use nix::unistd::ForkResult;
 use super::execute::CArray;
 use super::streams::open_descriptors;
 
-/// A process that is, or will become, the program.
+/// A process that is or will become the program.
 #[derive(Debug)]
-pub struct Begun {
+pub(crate) struct Begun {
     pub pid: i32,
-    /// Ends without a byte once the program was executed, or when the process was killed
-    /// before; else holds the number of the error.
+    /// End of file without a byte after execve, or if the process was killed before; otherwise
+    /// the errno.
     pub report: OwnedFd,
 }
 
-/// What execvp(3) looks through where the environment has no PATH.
+/// The search path of execvp(3) without PATH.
 const PATH: &str = "/bin:/usr/bin";
 
 /// Forks a process that becomes `argv` with exactly this environment and these streams.
 ///
-/// `prepare` runs in it before; the contract of [`in_child`](super::in_child) holds.
+/// `prepare` runs in it before execve, under the contract of [`in_child`](super::in_child).
 ///
 /// # Errors
-/// A NUL byte, no argument at all, or what fork(2) and pipe(2) say.
-pub fn start(
+/// A NUL byte, no argument, or an error of fork(2) or pipe(2).
+pub(crate) fn start(
     argv: &[OsString],
     environment: &BTreeMap<OsString, OsString>,
     streams: [OwnedFd; 3],
@@ -45,7 +44,7 @@ pub fn start(
     let places = places(program, environment.get(OsStr::new("PATH")))?;
     let environment = CArray::of_environment(environment)?;
     let arguments = CArray::of(argv.iter().map(|word| word.as_bytes()))?;
-    // For a file without a first line that names its interpreter, as execvp(3) has it.
+    // For a file without a `#!` line, as in execvp(3).
     let shell = argv.iter().skip(1).map(|word| word.as_bytes());
     let shells: Vec<CArray> = places
         .iter()
@@ -82,7 +81,7 @@ pub fn start(
     }
 }
 
-/// Where execvp(3) would look for `program`, in its order.
+/// The paths at which execvp(3) would search `program`, in order.
 fn places(program: &OsStr, path: Option<&OsString>) -> io::Result<Vec<CString>> {
     let name = program.as_bytes();
     if name.contains(&b'/') || name.is_empty() {
@@ -109,7 +108,7 @@ fn become_streams(streams: &[OwnedFd; 3]) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes what exec would close, now.
+/// Closes now what exec would close.
 fn close_ours(open: &[RawFd], but: RawFd) {
     for fd in open.iter().filter(|fd| **fd > libc::STDERR_FILENO && **fd != but) {
         // SAFETY: plain system calls; nothing of this process uses the number any more.
@@ -122,7 +121,7 @@ fn close_ours(open: &[RawFd], but: RawFd) {
     }
 }
 
-/// Returns only where none of `places` could be executed.
+/// Returns only if none of `places` could be executed.
 fn execute(
     places: &[CString],
     shells: &[CArray],
@@ -162,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What the program wrote, or the error with which it was not executed.
+    /// The program's output, or the error of its execve.
     fn ran(
         words: &[&str],
         path: &str,
@@ -195,7 +194,7 @@ mod tests {
             [("plain", "echo plain $1", 0o755), ("locked", "echo no", 0o644), ("file", "", 0o755)]
         {
             let file = folder.path().join(name);
-            // By another process: a descriptor open for writing forbids execution.
+            // Written by another process, since a descriptor open for writing forbids execution.
             let write = format!("printf '%s' '{text}' > '{}'", file.display());
             std::process::Command::new("sh").args(["-c", &write]).status().expect("a shell");
             let mode = std::fs::Permissions::from_mode(mode);
@@ -205,7 +204,7 @@ mod tests {
         let path = format!("/nowhere:{}:{}:/bin:/usr/bin", at("file"), folder.path().display());
         let ran = |words: &[&str]| ran(words, &path, || Ok(()));
         assert_eq!(ran(&["sh", "-c", "echo $PATH"]), Ok(format!("{path}\n")));
-        // No first line: the shell reads it.
+        // Without a `#!` line the shell runs it.
         assert_eq!(ran(&["plain", "x"]), Ok("plain x\n".to_owned()));
         assert_eq!(ran(&["locked"]), Err(Some(libc::EACCES)));
         assert_eq!(ran(&["no-such-program"]), Err(Some(libc::ENOENT)));

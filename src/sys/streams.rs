@@ -1,19 +1,19 @@
-//! Standard streams that are missing at the start, and copies of them at the end.
+//! Fills missing standard streams at the start, and replaces copies of them at the end.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::libc;
 
-/// Below it copies are looked for where /proc does not list what is open.
+/// Copies are searched below this number if /proc does not list the open descriptors.
 const WITHOUT_PROC: RawFd = 1024;
 
-/// Opens something in the place of each standard stream that is closed. Runs before
-/// main and before Rust's own start-up, which does the same with /dev/null alone and
-/// aborts the program in a root that has none.
+/// Opens a replacement for each closed standard stream. Runs before main and before Rust's own
+/// start-up, which does the same only with /dev/null and aborts the program in a root without
+/// it.
 ///
-/// Without /dev/null standard input is a pipe that ends at once. The others are the root
-/// folder, which every root has: a write to it fails with EBADF, which std takes for a
-/// closed stream. System calls only.
+/// Without /dev/null standard input is an empty pipe. The others are the root folder, which
+/// always exists: a write to it fails with EBADF, which std treats as a closed stream. Only
+/// system calls.
 pub(super) fn fill_missing() {
     for stream in [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         // SAFETY: system calls on plain numbers, literals and a local array. open and pipe
@@ -35,7 +35,7 @@ pub(super) fn fill_missing() {
     }
 }
 
-/// The numbers of the descriptors that are open; where /proc cannot say, of those that may be.
+/// The numbers of the open descriptors; without /proc those that may be open.
 pub(super) fn open_descriptors() -> Vec<RawFd> {
     std::fs::read_dir("/proc/self/fd").map_or_else(
         |_| (3..WITHOUT_PROC).collect(),
@@ -46,12 +46,11 @@ pub(super) fn open_descriptors() -> Vec<RawFd> {
     )
 }
 
-/// Puts `with` in the place of every descriptor above 2 that is a copy of one of
-/// `streams`: it leads to the same file.
+/// Replaces every descriptor above 2 that refers to the same file as one of `streams` by `with`.
 ///
-/// For the last moments of a process that may not be able to end. The numbers stay in
-/// use, so nothing that still writes to one of them meets another file.
-pub fn replace_copies(streams: &[BorrowedFd<'_>], with: BorrowedFd<'_>) {
+/// For the end of a process that may not be able to exit. The numbers stay in use, so a late
+/// write cannot reach another file.
+pub(crate) fn replace_copies(streams: &[BorrowedFd<'_>], with: BorrowedFd<'_>) {
     let identity = |fd: RawFd| {
         // SAFETY: fstat of a plain number into a local; a number that is not open is an error.
         unsafe {
@@ -76,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// The end of a pipe comes although copies of its writing end stay open.
+    /// The reader gets end of file although copies of the write end were open.
     #[test]
     fn a_reader_does_not_wait_for_copies() {
         let (read, write) = std::io::pipe().expect("a pipe");

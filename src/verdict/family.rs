@@ -1,9 +1,9 @@
-//! What ids are about.
+//! Families of ids.
 
 use crate::lang::Text;
 use crate::text;
 
-/// What ids are about; the order in which they are listed.
+/// The subject of an id; ids are listed in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     Gpu,

@@ -1,8 +1,8 @@
-//! The table of ids: every finding, with what it does to a launch.
+//! The table of ids: every finding with its use, exit code and default severity.
 //!
-//! An id is a contract: it stands in run.json, in termination messages, in profiles and in
-//! people's alerts, so one that has been released keeps its spelling. The order is that of the
-//! report of `check`; the first failure there decides the exit code.
+//! An id is a contract: run.json, termination messages, profiles and users' alerts contain it,
+//! so a released id keeps its spelling. The order is that of `check`'s report, in which the
+//! first failure decides the exit code.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,58 +13,58 @@ use super::{Family, Severity, Verdict};
 use crate::lang::Text;
 use crate::text;
 
-/// What is said under an id, and which exit code that has.
+/// Where an id is used, and with which exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// A line of `check`, by which `run` judges as well; a failure refuses.
+    /// A check, which `run` applies as well; a failure refuses.
     Checks(Verdict, Usual),
-    /// A finding that is judged as this check.
+    /// A finding that belongs to this check.
     PartOf(Id),
-    /// Nothing is started.
+    /// A refusal: nothing is started.
     Refuses(Verdict),
-    /// Said; the launch goes on.
+    /// A warning: the launch goes on.
     Warns,
     /// The cause of a job's end.
     Ends(Exit),
     /// A rule of `lint`.
     Lints,
-    /// `lint` says what it could not check, which does not count.
+    /// A part that `lint` could not check; does not affect its exit code.
     LintsUnread,
 }
 
-/// The exit code of a job that ended for a cause.
+/// The exit code of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Verdict(Verdict),
     Code(i32),
-    /// That of the rank, the engine or the command which is the cause.
+    /// The code of the rank, the engine or the command that is the cause.
     Own,
     /// 128 plus the signal.
     Signal,
-    /// As shells do: 126 for what may not be executed, 127 for what is not there.
+    /// As shells do: 126 if it may not be executed, 127 if it does not exist.
     NotExecuted,
 }
 
-/// The severity of a check where neither the user nor a profile sets one.
+/// The default severity of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usual {
     Fail,
     Warn,
-    /// Warns, and no job dies of it and no result changes: a launch counts them, `check`
-    /// explains them.
+    /// Advice: no job fails because of it and no result changes. A launch only counts these,
+    /// `check` explains them.
     Advise,
-    /// It fails where this holds, and warns elsewhere.
+    /// Fails under this condition, and warns otherwise.
     FailWhere(Where),
 }
 
-/// When a check fails that otherwise warns.
+/// Conditions under which a check fails that otherwise warns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
-    /// Beside the work of another job this one is slow; without free memory it cannot start.
+    /// A job beside another one is slow; without free memory it cannot start.
     GpusAreFull,
     /// Without locked memory no buffer can be registered.
     RdmaIsRequired,
-    /// Without a required muster nodes that differ are warned about.
+    /// Without a required muster differing nodes only give a warning.
     MusterIsRequired,
 }
 
@@ -81,7 +81,7 @@ impl Where {
 }
 
 impl Usual {
-    /// Without regard to where it fails.
+    /// The severity without the condition.
     pub const fn severity(self) -> Severity {
         match self {
             Fail => Severity::Fail,
@@ -96,7 +96,7 @@ impl Usual {
         }
     }
 
-    /// Where it fails although it warns elsewhere.
+    /// The condition under which it fails, in words.
     pub fn fails_where(self) -> Option<Text> {
         match self {
             Fail | Warn | Advise => None,
@@ -137,12 +137,12 @@ macro_rules! ids {
                 match self { $($(Id::$name => $id,)*)* }
             }
 
-            /// What it belongs to; its explanation stands in that family's file.
+            /// Its family; the explanation is in that family's file.
             pub const fn family(self) -> Family {
                 match self { $($(Id::$name => Family::$family,)*)* }
             }
 
-            /// What is said under it beside what the tables of checks and of rules say.
+            /// Its uses.
             pub const fn uses(self) -> &'static [Use] {
                 match self { $($(Id::$name => &[$($use),*],)*)* }
             }
@@ -343,6 +343,8 @@ ids! {
         SettingsBind = "settings.bind": [Refuses(Usage)],
         SettingsDeadline = "settings.deadline": [Refuses(Usage)],
         SettingsMaxRestarts = "settings.max_restarts": [Refuses(Usage)],
+        SettingsRetryOn = "settings.retry_on": [Refuses(Usage)],
+        SettingsNoRetryOn = "settings.no_retry_on": [Refuses(Usage)],
         SettingsLogDir = "settings.log_dir": [Refuses(Usage)],
         SettingsLogCapRank = "settings.log_cap_rank": [Refuses(Usage)],
         SettingsLogCapNode = "settings.log_cap_node": [Refuses(Usage)],
@@ -356,6 +358,7 @@ ids! {
         InstallWrite = "install.write": [Refuses(Usage)],
         LintUnreadable = "lint.unreadable": [Refuses(Usage)],
         ExplainUnknown = "explain.unknown": [Refuses(Usage)],
+        ExplainLog = "explain.log": [Refuses(Usage)],
     }
     End {
         Done = "done": [Ends(Code(0))],
@@ -438,7 +441,7 @@ impl Id {
         Id::checks().find(|id| id.as_str() == name)
     }
 
-    /// Verdict of a failure and usual severity, of a check.
+    /// Of a check: verdict of a failure and default severity.
     fn own_check(self) -> Option<(Verdict, Usual)> {
         self.uses().iter().find_map(|one| match one {
             Checks(verdict, usual) => Some((*verdict, *usual)),
@@ -446,7 +449,7 @@ impl Id {
         })
     }
 
-    /// The check by which it is judged: itself, or `gpu.fault` of `gpu.fault.lost`.
+    /// The check to which it belongs: itself, or `gpu.fault` for `gpu.fault.lost`.
     pub fn check(self) -> Option<Id> {
         let of = self.uses().iter().find_map(|one| match one {
             PartOf(check) => Some(*check),
@@ -455,7 +458,7 @@ impl Id {
         of.or_else(|| self.own_check().map(|_| self))
     }
 
-    /// What it does to a launch where neither the user nor a profile sets that; checks only.
+    /// The default severity; only for checks.
     pub fn usual(self) -> Option<Usual> {
         self.check()?.own_check().map(|(_, usual)| usual)
     }
@@ -465,7 +468,7 @@ impl Id {
         self.own_check().is_some_and(|(_, usual)| usual == Advise)
     }
 
-    /// The refusal of a value that the setting `name` (`node-rank`) does not take.
+    /// The refusal of an invalid value of the setting `name` (`node-rank`).
     pub fn of_setting(name: &str) -> Option<Id> {
         let name = name.replace('-', "_");
         Id::ALL.iter().copied().find(|id| id.as_str().strip_prefix("settings.") == Some(&*name))
@@ -481,7 +484,7 @@ impl Id {
         check.into_iter().chain(others)
     }
 
-    /// The first of [`Id::verdicts`]. [`Verdict::Internal`]: it refuses nothing.
+    /// The first of [`Id::verdicts`]; [`Verdict::Internal`] if it refuses nothing.
     pub fn verdict(self) -> Verdict {
         self.verdicts().next().unwrap_or(Internal)
     }
@@ -491,7 +494,7 @@ impl Id {
     }
 }
 
-/// The word is no id.
+/// The text is no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unknown;
 
@@ -516,7 +519,7 @@ impl Serialize for Id {
 }
 
 impl<'de> Deserialize<'de> for Id {
-    /// An id of another version, said by a node that runs it, is [`Id::OtherVersion`].
+    /// An unknown id from a node with another version becomes [`Id::OtherVersion`].
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
         let word = String::deserialize(deserializer)?;
         Ok(word.parse().unwrap_or(Id::OtherVersion))

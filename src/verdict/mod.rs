@@ -1,22 +1,28 @@
-//! What the program says at its end: exit codes, refusals and warnings.
+//! Exit codes ([`Verdict`]), the table of ids ([`Id`]), refusals and warnings.
 //!
-//! The codes are a public contract (README, profiles' `[exit]`, podFailurePolicy
-//! rules). All stay below 128, since operators treat 128 and above as retryable.
+//! The codes are a public contract (README, profiles' `[exit]`, podFailurePolicy rules). All are
+//! below 128, since operators treat 128 and above as retryable. Their explanations are in
+//! [`crate::findings`], the choice of a job's verdict is in `src/report/ending.rs`.
 
+mod by_cause;
 mod family;
 mod ids;
+mod why;
 
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
 use crate::text;
+pub(crate) use by_cause::code_by_cause;
 pub use family::Family;
-pub use ids::{Exit, Id, Use, Usual, Where};
+pub use ids::{Exit, Id};
+pub(crate) use ids::{Use, Usual, Where};
+pub(crate) use why::{AlsoFailed, Confidence, Owner, Retry, Victims, Why};
 
 /// `Name = code, …`, in the order of the codes.
 macro_rules! verdicts {
     ($($(#[$words:meta])* $name:ident = $code:literal,)*) => {
-        /// The launcher's own verdicts, each with its exit code.
+        /// ranklaunch's own verdicts, each with its exit code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Verdict { $($(#[$words])* $name,)* }
@@ -36,17 +42,17 @@ macro_rules! verdicts {
 verdicts! {
     /// 64: bad flag, profile or argument.
     Usage = 64,
-    /// 65: membership half-given or contradictory.
+    /// 65: membership incomplete or contradictory.
     Membership = 65,
     /// 66: no legal layout.
     Layout = 66,
     /// 67: python or torch unusable.
     Python = 67,
-    /// 68: the engine failed before any rank began.
+    /// 68: the engine failed before any rank started.
     EngineStart = 68,
     /// 70: internal error.
     Internal = 70,
-    /// 80: GPUs missing or fewer than asked for.
+    /// 80: GPUs missing or fewer than requested.
     GpuCount = 80,
     /// 81: GPU fault: lost, reset required, driver mismatch, NVML hung.
     GpuFault = 81,
@@ -54,7 +60,7 @@ verdicts! {
     GpuFabric = 82,
     /// 83: a stale process cannot be killed, or GPU memory is still held.
     Stale = 83,
-    /// 84: a limit of the container that was made a failure.
+    /// 84: a limit of the container whose check has the severity fail.
     Limit = 84,
     /// 85: the master's name does not resolve.
     MasterName = 85,
@@ -66,32 +72,35 @@ verdicts! {
     Muster = 88,
     /// 89: RDMA required and unusable.
     Rdma = 89,
+    /// 90: the job needs another node in place of this one.
+    ReplaceNode = 90,
     /// 91: no progress.
     NoProgress = 91,
     /// 92: stopped because another node failed for good.
     OtherNode = 92,
 }
 
-/// Whose end a verdict speaks of: tells a script's own code 66 from the launcher's.
+/// What ended: distinguishes a script's own exit code 66 from ranklaunch's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// All ranks ended well.
     Done,
-    /// A rank ended by itself, with the code or signal of its own.
+    /// A rank ended by itself, with its own code or signal.
     Script,
     /// Stopped from outside.
     Stopped,
-    /// torchrun, accelerate or deepspeed failed, or did not do what it was asked for.
+    /// The engine (torchrun, accelerate or deepspeed) failed, or started another job than
+    /// requested.
     Engine,
-    /// The launcher, or another node.
+    /// ranklaunch itself, or another node.
     Launcher,
 }
 
-/// A launch that will not happen, or not go on, and why.
+/// A refused launch, with the reason.
 ///
-/// `text` says what was read, where, its value and what is allowed; `hint` says
-/// the one thing to do, with the flag that overrides the check where there is one.
+/// `text` names what was read, where, its value and what is allowed; `hint` names one action,
+/// with the flag that overrides the check if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}", text.en)]
 pub struct Refusal {
@@ -102,7 +111,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// With the verdict of the table of ids.
+    /// With the verdict from the table of ids.
     pub fn new(id: Id, text: Text, hint: Text) -> Refusal {
         debug_assert!(id.verdicts().next().is_some(), "{id} refuses nothing");
         debug_assert!(id.verdicts().all(|one| one == id.verdict()), "{id} has several verdicts");
@@ -115,7 +124,7 @@ impl Refusal {
         Refusal { verdict, id, text, hint }
     }
 
-    /// A mistake of ours.
+    /// An internal error.
     pub fn internal(what: &str) -> Refusal {
         Refusal::new(
             Id::Internal,
@@ -125,7 +134,7 @@ impl Refusal {
     }
 }
 
-/// Something that does not stop a launch and that a person should know.
+/// A warning, which does not stop a launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     pub id: Id,
@@ -139,7 +148,7 @@ impl Warning {
     }
 }
 
-/// What a finding of a check does to a launch.
+/// The effect of a check's finding on a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {

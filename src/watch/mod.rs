@@ -1,8 +1,8 @@
-//! What a running job does to its node.
+//! Samples a running job and its node.
 //!
-//! Takes the ranks as they begin and end; gives samples of them and of the node. Never holds
-//! what supervises them: all of it happens in a thread of its own.
+//! Takes the starts and ends of ranks; gives samples of them and of the node. Runs in a thread
+//! of its own, so that it never blocks the supervision.
 
 mod sample;
 
-pub use sample::{Node, Pace, Sampler, Sampling};
+pub(crate) use sample::{Sampler, Sampling, SamplingPace, WatchedNode};

@@ -1,8 +1,8 @@
 //! Samples of the node and of its ranks while a job runs.
 //!
 //! Takes the pids of the ranks; gives one JSON object per sample: memory of the node and of its
-//! control group, room for logs, CPU and memory of each rank, traffic of each interface. A file
-//! system or a /proc that does not answer costs samples, never time of the job.
+//! control group, free space for logs, CPU and memory of each rank, traffic of each interface. A
+//! file system or a /proc that hangs costs samples, but never delays the job.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,33 +17,35 @@ use sysinfo::{MemoryRefreshKind, Networks, Pid, ProcessRefreshKind, ProcessesToU
 use crate::deadline::with_deadline;
 use crate::rank::GlobalRank;
 
-/// How long the file system of the logs may take to say what is free.
+/// Time limit for reading the free space of the log file system.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Interfaces with the most traffic. A node with pods may have hundreds.
+/// How many interfaces are listed, those with the most traffic; a Kubernetes node may have
+/// hundreds.
 const INTERFACES: usize = 8;
 
-/// When samples are taken.
+/// The times of the samples.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// After the first rank began: a job that dies early leaves a sample as well.
+pub(crate) struct SamplingPace {
+    /// Counted from the start of the first rank, so that a job that dies early has a sample as
+    /// well.
     pub first: Duration,
     pub every: Duration,
 }
 
-impl Pace {
-    pub const STANDARD: Pace =
-        Pace { first: Duration::from_secs(2), every: Duration::from_secs(30) };
+impl SamplingPace {
+    pub(crate) const STANDARD: SamplingPace =
+        SamplingPace { first: Duration::from_secs(2), every: Duration::from_secs(30) };
 }
 
-/// What of the node is sampled.
-pub struct Node {
-    /// Where the logs are written; None: nowhere.
+/// The sampled parts of the node.
+pub(crate) struct WatchedNode {
+    /// The log folder; None if there is none.
     pub log_folder: Option<PathBuf>,
-    /// Bytes in use and the limit of the memory control group.
+    /// Reads bytes in use and the limit of the memory control group.
     pub group_memory: Box<dyn Fn() -> Option<(u64, u64)> + Send>,
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for WatchedNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Node").field("log_folder", &self.log_folder).finish_non_exhaustive()
     }
@@ -54,16 +56,21 @@ enum Said {
     Ended(GlobalRank),
 }
 
-/// The thread that samples, as the job sees it.
+/// The handle of the sampling thread.
 #[derive(Debug)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     said: Option<Sender<Said>>,
     done: tokio::sync::oneshot::Receiver<()>,
 }
 
 impl Sampler {
-    /// Begins with the first rank. Each sample goes to `keep`. Without a thread there are none.
-    pub fn start(node: Node, pace: Pace, keep: impl Fn(Value) + Send + 'static) -> Sampler {
+    /// Starts a thread that begins with the first rank and passes each sample to `keep`. If no
+    /// thread can be started there are no samples.
+    pub(crate) fn start(
+        node: WatchedNode,
+        pace: SamplingPace,
+        keep: impl Fn(Value) + Send + 'static,
+    ) -> Sampler {
         keep_file_limit();
         let (said, hear) = channel();
         let (finished, done) = tokio::sync::oneshot::channel();
@@ -75,11 +82,11 @@ impl Sampler {
         Sampler { said: thread.spawn(run).ok().map(|_| said), done }
     }
 
-    pub fn began(&self, rank: GlobalRank, pid: i32) {
+    pub(crate) fn began(&self, rank: GlobalRank, pid: i32) {
         self.say(Said::Began(rank, pid));
     }
 
-    pub fn ended(&self, rank: GlobalRank) {
+    pub(crate) fn ended(&self, rank: GlobalRank) {
         self.say(Said::Ended(rank));
     }
 
@@ -89,25 +96,25 @@ impl Sampler {
         }
     }
 
-    /// The job is over: the last sample begins now.
-    pub fn end(self) -> Sampling {
+    /// Ends the sampling with a last sample.
+    pub(crate) fn end(self) -> Sampling {
         Sampling(self.done)
     }
 }
 
-/// The last sample, which may still be under way.
+/// The last sample, which may still be in progress.
 #[derive(Debug)]
-pub struct Sampling(tokio::sync::oneshot::Receiver<()>);
+pub(crate) struct Sampling(tokio::sync::oneshot::Receiver<()>);
 
 impl Sampling {
-    /// Waits until it is kept, at most `patience`. A thread that is stuck is left behind.
-    pub async fn finish(self, patience: Duration) {
-        let _ = tokio::time::timeout(patience, self.0).await;
+    /// Waits until it is passed on, at most `timeout`. A thread that hangs is abandoned.
+    pub(crate) async fn finish(self, timeout: Duration) {
+        let _ = tokio::time::timeout(timeout, self.0).await;
     }
 }
 
-/// sysinfo raises the limit of open files, which the ranks would inherit, and keeps files of
-/// /proc open, unless it is told otherwise, which raises the limit as well.
+/// Keeps sysinfo from raising the limit of open files, which the ranks would inherit, and from
+/// keeping files of /proc open.
 fn keep_file_limit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -117,8 +124,8 @@ fn keep_file_limit() {
     });
 }
 
-fn run(node: Node, pace: Pace, hear: &Receiver<Said>, keep: &impl Fn(Value)) {
-    // Nothing is read before there is a job.
+fn run(node: WatchedNode, pace: SamplingPace, hear: &Receiver<Said>, keep: &impl Fn(Value)) {
+    // Reads nothing before the job starts.
     let Ok(first) = hear.recv() else { return };
     let mut state = State::new(node);
     state.hear(first);
@@ -143,8 +150,8 @@ struct Rank {
 }
 
 struct State {
-    node: Node,
-    /// The file system of the logs did not answer: it is not asked again.
+    node: WatchedNode,
+    /// The file system of the logs hung, so it is not read again.
     stuck: bool,
     ranks: BTreeMap<GlobalRank, Rank>,
     system: System,
@@ -153,7 +160,7 @@ struct State {
 }
 
 impl State {
-    fn new(node: Node) -> State {
+    fn new(node: WatchedNode) -> State {
         State {
             node,
             stuck: false,
@@ -211,7 +218,7 @@ impl State {
         self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
         let mut rows = Vec::new();
         for (number, rank) in &mut self.ranks {
-            // It has just ended.
+            // The rank has just ended.
             let Some(process) = self.system.process(rank.pid) else { continue };
             let (cpu, at) = (Duration::from_millis(process.accumulated_cpu_time()), Instant::now());
             let (spent, passed) = (cpu.saturating_sub(rank.cpu), at.duration_since(rank.at));
@@ -226,7 +233,7 @@ impl State {
         rows
     }
 
-    /// Bytes a second since the last sample, of the interfaces that carried something.
+    /// Bytes per second since the last sample, of interfaces with traffic.
     fn network(&mut self) -> Vec<Value> {
         let seconds = self.networks_at.elapsed().as_secs_f64().max(0.001);
         self.networks.refresh(true);
@@ -247,8 +254,8 @@ impl State {
             .collect()
     }
 
-    /// Of the log folder's own file system: sysinfo's list of disks leaves network file systems
-    /// out and asks all others.
+    /// Free space of the log folder's own file system. sysinfo's list of disks omits network
+    /// file systems and reads all others.
     fn log_free(&mut self) -> Option<u64> {
         let folder = self.node.log_folder.clone().filter(|_| !self.stuck)?;
         let answer = with_deadline(ANSWER, move || rustix::fs::statvfs(&folder));
@@ -264,8 +271,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    fn node(group_memory: impl Fn() -> Option<(u64, u64)> + Send + 'static) -> Node {
-        Node { log_folder: Some(std::env::temp_dir()), group_memory: Box::new(group_memory) }
+    fn node(group_memory: impl Fn() -> Option<(u64, u64)> + Send + 'static) -> WatchedNode {
+        WatchedNode { log_folder: Some(std::env::temp_dir()), group_memory: Box::new(group_memory) }
     }
 
     fn own_pid() -> i32 {
@@ -284,7 +291,7 @@ mod tests {
     async fn this_process_is_sampled_as_proc_shows_it() {
         let limit = getrlimit(Resource::Nofile).current;
         let (kept, samples) = channel();
-        let pace = Pace { first: Duration::from_millis(300), every: SOON };
+        let pace = SamplingPace { first: Duration::from_millis(300), every: SOON };
         let sampler = Sampler::start(node(|| Some((1, 2))), pace, move |sample| {
             let _ = kept.send(sample);
         });
@@ -320,7 +327,8 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_rank_nothing_is_read() {
-        let sampler = Sampler::start(node(|| panic!("read")), Pace::STANDARD, |_| panic!("kept"));
+        let sampler =
+            Sampler::start(node(|| panic!("read")), SamplingPace::STANDARD, |_| panic!("kept"));
         sampler.end().finish(SOON).await;
     }
 
@@ -333,7 +341,7 @@ mod tests {
                 std::thread::park();
             }
         });
-        let sampler = Sampler::start(stuck, Pace::STANDARD, |_| {});
+        let sampler = Sampler::start(stuck, SamplingPace::STANDARD, |_| {});
         sampler.began(GlobalRank(0), own_pid());
         let sampling = sampler.end();
         began.recv_timeout(SOON).expect("it was asked");

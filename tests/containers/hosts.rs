@@ -1,19 +1,21 @@
-//! Bare Docker hosts, by hand: what the guide for two machines does with
-//! `docker run --net=host … tail -f /dev/null`, `pkill -f generate.py` and two
-//! torchrun commands, and two jobs per host. A host is a container here; what is
-//! `--net=host` and `--pid=host` on it joins its namespaces.
+//! Bare Docker hosts: replaces the steps of the guide for two machines (`docker run --net=host …
+//! tail -f /dev/null`, `pkill -f generate.py` and two torchrun commands), and runs two jobs per
+//! host. A host is a container here; containers with `--net=host` and `--pid=host` join its
+//! namespaces.
 
 use std::path::Path;
 
-use harness::docker::{self, Container, Owned, Setup, docker, tell};
+use harness::docker::{self, Owned, Setup, docker, tell};
 use harness::fake_nvml::FakeNvml;
-use harness::wait_until;
+use harness::{Running, wait_until};
+
+use crate::direct;
 
 /// Lives until it is removed, and reaps nothing, as in the guide.
 const IDLE: &[&str] = &["tail", "-f", "/dev/null"];
 
-/// Says READY. Rank 0 listens on the master port until the others have come, who wait
-/// for a file; without a rank it just stays.
+/// Prints READY. Rank 0 listens on the master port until the others have come; they wait for a
+/// file. Without a rank it only waits.
 const GENERATE: &str = r#"
 import os, runpy, sys, time
 print("READY", " ".join(sys.argv[1:]), flush=True)
@@ -59,13 +61,13 @@ impl Site {
     }
 
     /// A host, and the address that others reach it by.
-    fn host(&self) -> (Container, String) {
+    fn host(&self) -> (Running, String) {
         let setup =
             self.container().options(&["--network", &self.network.name, "--entrypoint", "tail"]);
         let host = setup.start(&IDLE[1..]);
         let address = wait_until("an address", || {
             let all = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
-            let said = docker(&["inspect", "-f", all, host.name()]);
+            let said = docker(&["inspect", "-f", all, host.container()]);
             let said = String::from_utf8_lossy(&said.stdout).trim().to_owned();
             (!said.is_empty()).then_some(said)
         });
@@ -73,12 +75,18 @@ impl Site {
     }
 }
 
-fn inside(container: &Container, script: &str) -> String {
-    tell(&["exec", container.name(), "sh", "-c", script])
+/// Node `rank` of two.
+fn node<'a>(nproc: &'a str, rank: &'a str, master: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let two = ["--nnodes", "2", "--node-rank", rank, "--master-addr", master];
+    direct(nproc, &[&two, more].concat())
 }
 
-fn read(container: &Container, file: &str) -> String {
-    let said = docker(&["exec", container.name(), "cat", file]);
+fn inside(container: &Running, script: &str) -> String {
+    docker::shell(container.container(), script)
+}
+
+fn read(container: &Running, file: &str) -> String {
+    let said = docker(&["exec", container.container(), "cat", file]);
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
@@ -93,7 +101,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
     let hosts = [site.host(), site.host()];
     let master = hosts[0].1.clone();
     for (host, _) in &hosts {
-        // What a run of yesterday left, and an editor that merely has the file open.
+        // Leftovers of an earlier run, and an editor that only has the file open.
         inside(
             host,
             "LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
@@ -109,7 +117,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
              --master-addr {master} >/tmp/log 2>&1; echo ended with $? >/tmp/code",
             docker::RANKLAUNCH
         );
-        tell(&["exec", "-d", host.name(), "sh", "-c", &line]);
+        tell(&["exec", "-d", host.container(), "sh", "-c", &line]);
     }
     for (host, _) in &hosts {
         wait_until("five ranks", || {
@@ -120,7 +128,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
         assert_eq!(inside(host, "kill -0 $(cat /tmp/editor) && echo lives"), "lives");
         let log = read(host, "/tmp/log");
         assert!(log.contains("--ulysses_size 10"), "{log}");
-        // tail reaps nobody, so it stays as a zombie.
+        // tail does not reap, so it stays as a zombie.
         let state = inside(host, "grep State: /proc/$(cat /tmp/stale)/status || echo gone");
         assert!(state.contains("gone") || state.contains('Z'), "{state}\n{log}");
     }
@@ -139,30 +147,13 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
 
 /// A job of two nodes, each a container that joins the network and the processes of
 /// its host, as `--net=host --pid=host` does.
-fn job(site: &Site, hosts: &[(Container, String); 2], port: &str) -> [Container; 2] {
+fn job(site: &Site, hosts: &[(Running, String); 2], port: &str) -> [Running; 2] {
     [0, 1].map(|rank: usize| {
-        let host = format!("container:{}", hosts[rank].0.name());
+        let host = format!("container:{}", hosts[rank].0.container());
         site.container()
             .options(&["--network", &host, "--pid", &host])
             .env("MASTER_PORT", port)
-            .start(&[
-                "run",
-                "--engine",
-                "direct",
-                "--device",
-                "cpu",
-                "--nproc-per-node",
-                "1",
-                "--nnodes",
-                "2",
-                "--node-rank",
-                &rank.to_string(),
-                "--master-addr",
-                &hosts[0].1,
-                "--",
-                "generate.py",
-                port,
-            ])
+            .start(&node("1", &rank.to_string(), &hosts[0].1, &["--", "generate.py", port]))
     })
 }
 
@@ -185,35 +176,22 @@ fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
     // A third one with the first one's port, which its rank 0 has by now.
     let listening = |port: u16| {
         let line = format!(":{port:04X} 00000000:0000 0A");
-        move |node: &Container| read(node, "/proc/net/tcp").contains(&line)
+        move |node: &Running| read(node, "/proc/net/tcp").contains(&line)
     };
     first[0].waits("its port", listening(29500));
-    let host = format!("container:{}", hosts[0].0.name());
-    let third = site.container().options(&["--network", &host, "--pid", &host]).run(&[
-        "run",
-        "--engine",
-        "direct",
-        "--device",
-        "cpu",
-        "--nproc-per-node",
+    let host = format!("container:{}", hosts[0].0.container());
+    let third = site.container().options(&["--network", &host, "--pid", &host]).run(&node(
         "1",
-        "--nnodes",
-        "2",
-        "--node-rank",
         "0",
-        "--master-addr",
         &hosts[0].1,
-        "--master-port",
-        "29500",
-        "--",
-        "generate.py",
-    ]);
-    third.code(87).says(&["29500", "(port."]);
+        &["--master-port", "29500", "--", "generate.py"],
+    ));
+    third.expect_code(87).expect_words(&["29500", "(port."]);
     for node in second.iter().chain(&first) {
-        tell(&["exec", node.name(), "touch", "/tmp/go"]);
+        tell(&["exec", node.container(), "touch", "/tmp/go"]);
     }
     for node in second.into_iter().chain(first) {
-        let over = node.wait().code(0);
+        let over = node.wait().expect_code(0);
         assert!(over.out.contains("of 2 met"), "{}", over.out);
         assert!(!over.err.contains("ended with signal"), "{}", over.err);
     }
@@ -231,28 +209,10 @@ fn two_nodes_on_the_network_of_this_machine() {
             .programs()
             .mount(&programs, "/tests")
             .options(&["--network", "host"])
-            .start(&[
-                "run",
-                "--engine",
-                "direct",
-                "--device",
-                "cpu",
-                "--nproc-per-node",
-                "2",
-                "--nnodes",
-                "2",
-                "--node-rank",
-                rank,
-                "--master-addr",
-                "127.0.0.1",
-                "--master-port",
-                &port,
-                "--",
-                "/tests/meet.py",
-            ])
+            .start(&node("2", rank, "127.0.0.1", &["--master-port", &port, "--", "/tests/meet.py"]))
     });
-    for (node, rank) in nodes.map(Container::wait).into_iter().zip([1, 3]) {
-        let node = node.code(0);
+    for (node, rank) in nodes.map(Running::wait).into_iter().zip([1, 3]) {
+        let node = node.expect_code(0);
         assert!(node.out.contains(&format!("rank {rank} of 4 met")), "{}", node.out);
     }
 }

@@ -1,5 +1,25 @@
-//! Jobs in containers of a real Docker engine.
+//! Jobs in containers of a real Docker engine. Skipped, and said, without one.
 
+mod confinement;
 mod hosts;
-mod jobs;
+mod limits;
+mod nodes;
+mod pid_1;
 mod start;
+
+use serde_json::Value;
+
+/// `run` of `nproc` ranks without torch.
+fn direct<'a>(nproc: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let run = ["run", "--engine", "direct", "--device", "cpu", "--nproc-per-node", nproc];
+    [&run, more].concat()
+}
+
+/// The same of two ranks that are shells.
+fn run(script: &str) -> Vec<&str> {
+    direct("2", &["--stale", "off", "--", "sh", "-c", script])
+}
+
+fn json(out: &str) -> Value {
+    serde_json::from_str(out).unwrap_or_else(|error| panic!("{error}: {out}"))
+}

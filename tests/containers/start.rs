@@ -1,5 +1,5 @@
-//! Ways in which an image starts ranklaunch, with the Dockerfiles of packaging
-//! really built. Skipped, and said, without Docker.
+//! Images that start ranklaunch in different ways, with the Dockerfiles of packaging really
+//! built. Skipped without Docker.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,12 +8,14 @@ use std::sync::OnceLock;
 use harness::docker::{self, Owned, Setup, tell};
 use harness::{executable, run_tool};
 
+use crate::run;
+
 fn packaging(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
     folder.join(name).display().to_string()
 }
 
-/// The executable without what a debugger wants: a fifth to send to the engine.
+/// The executable without debug information, a fifth of the size.
 fn slim() -> &'static Path {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -55,16 +57,14 @@ fn dockerfile(text: &str) -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-const QUICK: &[&str] =
-    &["--engine", "direct", "--device", "cpu", "--nproc-per-node", "2", "--stale", "off"];
-
 #[test]
 fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
     if docker::missing().is_some() {
         return;
     }
     let image = scratch();
-    let over = Setup::as_it_is(&image).options(&["--network", "none"]).run(&["--version"]).code(0);
+    let over =
+        Setup::as_it_is(&image).options(&["--network", "none"]).run(&["--version"]).expect_code(0);
     assert!(over.out.starts_with("ranklaunch ") && over.out.contains("static"), "{}", over.out);
     let files = tell(&["create", "--name", &docker::unique("unused"), &image.name]);
     let list =
@@ -86,14 +86,14 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
     for _ in 0..2 {
         let init =
             Setup::as_it_is(&image).options(&["-v", &shared]).run(&["install", "/shared/bin"]);
-        assert_eq!(init.code(0).out, "/shared/bin/ranklaunch\n");
+        assert_eq!(init.expect_code(0).out, "/shared/bin/ranklaunch\n");
     }
     let job = Setup::as_it_is(&base)
         .programs()
         .options(&["-v", &format!("{shared}:ro"), "--entrypoint", "/shared/bin/ranklaunch"])
         .options(&["--user", "1000"])
-        .run(&[QUICK, &["--", "sh", "-c", "echo rank $RANK; ls -A /shared/bin"]].concat());
-    let job = job.code(0);
+        .run(&run("echo rank $RANK; ls -A /shared/bin"));
+    let job = job.expect_code(0);
     assert!(
         job.out.contains("[r1] rank 1") && !job.out.contains("[r1] .ranklaunch"),
         "{}",
@@ -103,7 +103,7 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
     // Where it cannot write it says so, and leaves nothing half-done.
     let refused =
         Setup::as_it_is(&image).options(&["--read-only"]).run(&["install", "/shared/bin"]);
-    refused.code(64).says(&[
+    refused.expect_code(64).expect_words(&[
         "cannot copy this executable into /shared/bin",
         "Read-only",
         "(install.write)",
@@ -116,7 +116,8 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
         return;
     }
     let (scratch, base) = (scratch(), docker::host_like());
-    // What a team's image holds: its script where it works, beside what the test mounts.
+    // A team's image: its script in the working directory, in addition to the mounts of the
+    // test.
     let (_folder, file) = dockerfile(
         "ARG BASE\nFROM ${BASE}\nCOPY generate.py /work/generate.py\nCOPY profile.toml /profile.toml\nWORKDIR /work\n",
     );
@@ -141,20 +142,20 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
     ];
     let image = build("training", &packaging("Dockerfile.training"), &[], &args);
     let over = Setup::as_it_is(&image).programs().run(&[]);
-    let over = over.code(0).says(&["· /profile.toml", "[/profile.toml:3]"]);
+    let over = over.expect_code(0).expect_words(&["· /profile.toml", "[/profile.toml:3]"]);
     assert!(over.out.contains("rank 0 --sizes 1"), "{}", over.out);
     // Every option is a variable too, and words after the image's name are arguments.
     let over = Setup::as_it_is(&image)
         .programs()
         .env("RANKLAUNCH_NPROC_PER_NODE", "2")
         .run(&["--console-prefix", "none", "--", "--more", "x y"])
-        .code(0);
+        .expect_code(0);
     assert!(over.out.contains("rank 1 --sizes 2 --more x y"), "{}", over.out);
 
     // The embedded profiles need no file, and refuse what does not fit this container.
     let wan22 = Setup::as_it_is(&image).programs().env("RANKLAUNCH_PROFILE", "wan22");
     let refused = wan22.run(&["--nproc-per-node", "2", "--device", "cpu", "--engine", "direct"]);
-    refused.code(84).says(&["(shm.size)", "--shm-size"]);
+    refused.expect_code(84).expect_words(&["(shm.size)", "--shm-size"]);
 }
 
 #[test]
@@ -175,17 +176,20 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
     // The whole line up to `--` is the entry point, the job is the command.
     let whole =
         image(&format!("{options}\nENTRYPOINT [\"/ranklaunch\", \"run\", \"--\"]\nCMD [{echo}]"));
-    let over = Setup::as_it_is(&whole).programs().run(&[]).code(5);
+    let over = Setup::as_it_is(&whole).programs().run(&[]).expect_code(5);
     assert!(over.out.contains("rank 1 by cmd"), "{}", over.out);
-    let over = Setup::as_it_is(&whole).programs().run(&["sh", "-c", "echo other $RANK"]).code(0);
+    let over =
+        Setup::as_it_is(&whole).programs().run(&["sh", "-c", "echo other $RANK"]).expect_code(0);
     assert!(over.out.contains("[r1] other 1"), "{}", over.out);
 
     // The executable alone: subcommands are arguments.
     let alone = image(&format!("{options}\nENTRYPOINT [\"/ranklaunch\"]"));
-    let over =
-        Setup::as_it_is(&alone).programs().run(&["plan", "--format", "json", "--", "sh"]).code(0);
+    let over = Setup::as_it_is(&alone)
+        .programs()
+        .run(&["plan", "--format", "json", "--", "sh"])
+        .expect_code(0);
     assert!(over.out.contains("\"nproc_per_node\": 2"), "{}", over.out);
-    Setup::as_it_is(&alone).programs().run(&["init", "--", "sh", "-c", "exit 9"]).code(9);
+    Setup::as_it_is(&alone).programs().run(&["init", "--", "sh", "-c", "exit 9"]).expect_code(9);
 
     // The shell form: one command alone is executed in the shell's place, more are not.
     let shell = image(&format!(
@@ -241,7 +245,7 @@ fn the_readmes_image_and_commands_work() {
     let expected = [
         ("plan", "nproc_per_node"),
         ("run", "made /workspace/output/"),
-        // What is missing there is the other host.
+        // Only the other host is missing there.
         ("plan", "2 × 1 = 2"),
     ];
     assert_eq!(commands.len(), expected.len(), "{commands:?}");
@@ -261,7 +265,7 @@ fn the_readmes_image_and_commands_work() {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let arguments: Vec<&str> =
             std::iter::once(what).chain(arguments.split_whitespace()).collect();
-        let over = Setup::as_it_is(&image).options(&words).run(&arguments).code(0);
+        let over = Setup::as_it_is(&image).options(&words).run(&arguments).expect_code(0);
         assert!(over.out.contains(shows), "{command}: {}\n{}", over.out, over.err);
     }
 }

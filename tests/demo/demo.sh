@@ -65,7 +65,7 @@ title "1  ranklaunch plan: what node 0 would do, and why"
 sed -n '/^decisions/,/^$/p' plan.txt | sed -e 1d -e '/^$/d' | columns
 
 title "2  a rank of an earlier run was left behind; its launcher is long gone"
-# It waits for a peer that will never come.
+# It waits for a peer that never comes.
 stale=$(TORCHELASTIC_RUN_ID=demo WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 \
     sh -c '"$0" train.py </dev/null >/dev/null 2>&1 & echo $!' "$PYTHON")
 # Older than the launchers, as leftovers are, and past the fork of its shell.

@@ -1,5 +1,5 @@
-//! What `make audit` finds in the dependencies, without its tools: the licences, sources
-//! and versions that deny.toml forbids, and dependencies that no source names.
+//! Checks the dependencies as `make audit` does, without its tools: licences, sources and
+//! versions that deny.toml forbids, and unused dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn forbidden(metadata: &Value, deny: &toml::Value) -> Vec<String> {
             found.push(format!("{name}: licence {licence:?}"));
         }
         let source = &package["source"];
-        // A package of ours has none; git and a second registry are sources as well.
+        // Our own packages have no source; git and a second registry count as sources.
         if let Some(from) = source.as_str()
             && !(from.starts_with("registry+") && *registry.get_or_insert(from) == from)
         {
@@ -153,7 +153,7 @@ fn no_dependency_is_forbidden_or_unused() {
     assert_eq!(unused(&metadata), Vec::<String>::new());
 }
 
-/// Each of them, planted.
+/// The control: one violation of each kind.
 #[test]
 fn what_is_forbidden_or_unused_is_found() {
     let deny = deny();
@@ -201,7 +201,7 @@ fn what_is_forbidden_or_unused_is_found() {
     }
 }
 
-/// What rustix cannot do, and where it is called; the reasons are in the head of `src/sys/mod.rs`.
+/// Uses of nix for what rustix cannot do; the reasons are in the head of `src/sys/mod.rs`.
 const NIX: &[(&str, &[&str])] = &[
     ("src/sys/", &["nix::libc", "nix::sys::signal", "nix::sys::socket", "nix::unistd"]),
     ("src/observe/network.rs", &["nix::ifaddrs", "nix::net::if_"]),
@@ -210,7 +210,7 @@ const NIX: &[(&str, &[&str])] = &[
     ("src/logs/tests/throughput.rs", &["nix::sys::resource", "nix::sys::time"]),
 ];
 
-/// Uses in one source of what it has to take from `src/sys/` or rustix.
+/// System calls in a source that have to go through `src/sys/` or rustix.
 fn system_calls_past_sys(file: &str, source: &str) -> Vec<String> {
     let allowed = NIX.iter().filter(|(place, _)| file.starts_with(place));
     let allowed: Vec<&str> = allowed.flat_map(|(_, paths)| *paths).copied().collect();

@@ -1,6 +1,6 @@
 //! The help and the manual page as they are printed, in both languages.
 //!
-//! `make bless` writes what is printed into tests/snapshots, to be read in the diff.
+//! `make bless` writes the output into tests/snapshots, to review in the diff.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -47,10 +47,10 @@ fn all(lang: &str) -> String {
         let words = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
         let words: Vec<&str> = words.collect();
         let shown = printed(&words, &[("RANKLAUNCH_LANG", lang)]);
-        // The shared options stand in the help of the program itself.
+        // The shared options are in the help of the program itself.
         let own = match *command {
             "" => shown.as_str(),
-            _ => ["\nThe job:\n", "\n任务:\n"]
+            _ => ["\nThe job:\n", "\n任务：\n"]
                 .into_iter()
                 .find_map(|heading| Some(shown.split_once(heading)?.0))
                 .unwrap_or(&shown),
@@ -67,11 +67,11 @@ fn help_reads_as_it_was_read() {
     }
 }
 
-/// Words of English in Chinese help are names: of programs, options, values and placeholders.
+/// English words in Chinese help must be names of programs, options, values or placeholders.
 #[test]
 fn chinese_help_has_no_english_sentence() {
     for text in [all("zh"), printed(&["man", "--lang", "zh"], &[])] {
-        // Whoever built it may have noted how.
+        // The build may have added a note.
         let text = text.split(".SH 版本").next().unwrap_or_default();
         let mut examples = 0;
         for line in text.lines().filter(|line| !line.starts_with('$')) {

@@ -1,9 +1,11 @@
-//! What is written: help, READMEs, documents, findings, manifests, lint rules, dependencies.
+//! Tests of documents: help, READMEs, docs, findings, manifests, lint rules, dependencies.
 
 mod completions;
 mod dependencies;
+mod explain_logs;
 mod findings;
 mod help;
+mod json_keys;
 mod lint;
 mod manifests;
 mod readme;

@@ -1,5 +1,5 @@
-//! packaging/: every manifest is what its schema knows, is silent under `lint`, and
-//! gives the sizes that it promises under the variables of its platform.
+//! packaging/: every manifest matches its schema, has no finding of `lint`, and gives the
+//! documented sizes with the variables of its platform.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use harness::node::{Node, PYTHON};
 use harness::{executable, skipped};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
-use ranklaunch::verdict::Verdict;
+use ranklaunch::testing::verdict::Verdict;
 use serde_json::Value;
 
 fn packaging() -> PathBuf {
@@ -78,7 +78,7 @@ fn every_manifest_is_silent_under_lint() {
     }
 }
 
-/// Paths of fields that the schema does not know: the API server would drop them in silence.
+/// Paths of fields that the schema does not know; the API server would drop them silently.
 fn strangers(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
     if schema["x-kubernetes-preserve-unknown-fields"] == true {
         return;
@@ -158,7 +158,7 @@ fn custom_resources_fit_their_schemas() {
             assert_eq!(problems(&schema, &object), Vec::<String>::new(), "{name}");
             checked += 1;
 
-            // The same check finds a field that nobody knows and a value of the wrong type.
+            // The control: the same check finds an unknown field and a value of the wrong type.
             let mut broken = object.clone();
             broken["spec"]["replicaz"] = 1.into();
             assert_eq!(problems(&schema, &broken), ["spec.replicaz"], "{name}");
@@ -169,7 +169,7 @@ fn custom_resources_fit_their_schemas() {
     assert!(checked >= 9, "{checked}");
 }
 
-/// What is left of an object after it went through its type: what the type does not know is gone.
+/// An object after a round trip through its type, which drops unknown fields.
 fn through<T>(object: &Value) -> Value
 where
     T: serde::de::DeserializeOwned + serde::Serialize,
@@ -220,7 +220,7 @@ fn templates(value: &Value) -> Vec<&Value> {
     found
 }
 
-/// Each pod of every manifest has what the start-up scripts of these jobs paid for.
+/// Each pod of every manifest has the memory, grace period and secret that these jobs need.
 #[test]
 fn every_pod_has_room_time_and_the_secret() {
     for (name, text) in manifests() {
@@ -245,8 +245,8 @@ fn every_pod_has_room_time_and_the_secret() {
     }
 }
 
-/// Our own codes that a new start cannot help; a fault of a node (80 to 83) or a
-/// name, a port and nodes that are not there yet can turn out better.
+/// Our own codes for which a retry is useless. Faults of a node (80 to 83), and names, ports and
+/// nodes that may appear later, are worth a retry.
 const FOR_GOOD: [Verdict; 9] = [
     Verdict::Usage,
     Verdict::Membership,
@@ -259,7 +259,7 @@ const FOR_GOOD: [Verdict; 9] = [
     Verdict::OtherNode,
 ];
 
-/// What becomes of a job whose pods end with our codes is said wherever its kind can say it.
+/// Every kind that supports it defines what happens for our exit codes.
 #[test]
 fn every_job_says_what_our_exit_codes_mean() {
     let for_good = FOR_GOOD.map(|verdict| Value::from(verdict.code()));
@@ -274,6 +274,11 @@ fn every_job_says_what_our_exit_codes_mean() {
         // Only then does the Job controller look at the policy.
         assert_eq!(spec["template"]["spec"]["restartPolicy"], "Never", "{name}");
         assert_eq!(rules[1]["onPodConditions"][0]["type"], "DisruptionTarget", "{name}");
+        // A pod whose node is at fault is replaced, and counts as no failure.
+        assert_eq!(rules[2]["action"], "Ignore", "{name}");
+        let codes = &rules[2]["onExitCodes"];
+        assert_eq!(codes["values"][0], Verdict::ReplaceNode.code(), "{name}");
+        assert_eq!(codes["containerName"], containers[0]["name"], "{name}");
     };
     let mut seen = std::collections::BTreeSet::new();
     for (name, text) in manifests() {
@@ -301,7 +306,7 @@ fn every_job_says_what_our_exit_codes_mean() {
                         .collect();
                     assert_eq!(again, [143, 137], "{name}");
                 }
-                // Neither can tell codes apart: Ray starts it once, KubeBrain decides itself.
+                // Neither distinguishes codes: Ray starts it once, KubeBrain decides itself.
                 "ray.io/v1 RayJob" => assert_eq!(spec["backoffLimit"], 0, "{name}"),
                 _ => continue,
             }
@@ -311,7 +316,7 @@ fn every_job_says_what_our_exit_codes_mean() {
     assert_eq!(seen.len(), 5, "{seen:?}");
 }
 
-/// All pods of a job are alike, so that what is shown of one holds for the others.
+/// All pods of a job are equal, so a test of one covers the others.
 #[test]
 fn the_pods_of_one_job_are_alike() {
     for (name, text) in manifests() {

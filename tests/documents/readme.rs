@@ -1,16 +1,15 @@
-//! What the READMEs show is true: their commands run, their options and codes
-//! exist, and both languages show the same commands.
+//! The READMEs are correct: their commands run, their options and codes exist, and both
+//! languages have the same commands.
 //!
-//! A block of `sh` after `<!-- test -->` must end with 0, on a node that has
-//! eight GPUs. Each line of the `text` block after `<!-- shows -->` must stand
-//! in what the commands before it printed.
+//! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs. Each line
+//! of the `text` block after `<!-- shows -->` must be in the output of the commands before it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::verdict::Verdict;
+use ranklaunch::testing::verdict::Verdict;
 
 const ENGLISH: &str = include_str!("../../README.md");
 const CHINESE: &str = include_str!("../../README.zh-CN.md");
@@ -106,6 +105,101 @@ fn both_languages_hold_the_same_commands_and_headings() {
     assert_eq!(levels(ENGLISH), levels(CHINESE));
 }
 
+/// How the first command begins of each block that is not run here, and why.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("cargo build --release", "`make size` builds it"),
+    ("docker build -f packaging/Dockerfile ", "tests/containers/start.rs"),
+    ("docker run --rm --gpus all ", "tests/containers/start.rs"),
+    ("docker run -d --name wan22 ", "tests/containers/start.rs"),
+    ("STARTUP_SCRIPT=", "variables of a platform: the next test, and tests/plan/platforms.rs"),
+    ("nohup ranklaunch --profile wan22 ", "tests/containers/hosts.rs"),
+];
+
+/// Fenced blocks of `language`, each with what stands before it.
+fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
+    let open = format!("\n```{language}\n");
+    let begins = readme.match_indices(&open);
+    begins
+        .map(|(at, _)| {
+            let text = readme[at + open.len()..].split("\n```").next();
+            (readme[..at].trim_end(), text.expect("a first part"))
+        })
+        .collect()
+}
+
+#[test]
+fn every_block_of_commands_is_run_here_or_elsewhere() {
+    for readme in [ENGLISH, CHINESE] {
+        let blocks = blocks(readme, "sh");
+        let unmarked: Vec<&str> = (blocks.iter())
+            .filter(|(before, _)| !before.ends_with("<!-- test -->"))
+            .filter_map(|(_, text)| text.lines().find(|line| !line.starts_with('#')))
+            .collect();
+        let unknown: Vec<&&str> = (unmarked.iter())
+            .filter(|text| !ELSEWHERE.iter().any(|(begin, _)| text.starts_with(begin)))
+            .collect();
+        assert!(unknown.is_empty(), "no test runs {unknown:#?}");
+        for (begin, place) in ELSEWHERE {
+            let count = unmarked.iter().filter(|text| text.starts_with(begin)).count();
+            assert_eq!(count, 1, "{begin} ({place})");
+        }
+    }
+}
+
+/// Options have variables of their names, which is all that these blocks set.
+#[test]
+fn every_variable_in_a_block_is_that_of_an_option() {
+    let known = options_of_help();
+    for readme in [ENGLISH, CHINESE] {
+        let mut named = 0;
+        for (_, text) in blocks(readme, "sh") {
+            let words = text.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+            for name in words.filter_map(|word| word.strip_prefix("RANKLAUNCH_")) {
+                named += 1;
+                let option = format!("--{}", name.to_lowercase().replace('_', "-"));
+                assert!(known.contains(&option), "RANKLAUNCH_{name}");
+            }
+        }
+        assert!(named >= 3, "{named} variables");
+    }
+}
+
+/// The manifests of the READMEs are parts of one, in which lint finds nothing.
+#[test]
+fn every_manifest_is_sound() {
+    for readme in [ENGLISH, CHINESE] {
+        let blocks = blocks(readme, "yaml");
+        assert!(blocks.len() >= 2, "they are found");
+        for (_, text) in blocks {
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = folder.path().join("job.yaml");
+            let indented: String = text.lines().map(|line| format!("  {line}\n")).collect();
+            let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n";
+            std::fs::write(&file, format!("{head}{indented}")).expect("a manifest");
+            let mut lint = Command::new(env!("CARGO_BIN_EXE_ranklaunch"));
+            lint.args(["lint", "--node-memory", "512Gi"]).arg(&file).env_clear();
+            let output = lint.output().expect("it runs");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{text}\n{said}");
+        }
+    }
+}
+
+#[test]
+fn every_target_of_make_exists() {
+    let makefile = include_str!("../../Makefile");
+    for readme in [ENGLISH, CHINESE] {
+        let named: BTreeSet<&str> = (readme.match_indices("make "))
+            .filter(|(at, _)| readme[..*at].ends_with(['`', '\n']))
+            .filter_map(|(at, make)| readme[at + make.len()..].split([' ', '`', '\n']).next())
+            .collect();
+        assert!(named.len() > 5, "{named:?}");
+        for target in named {
+            assert!(makefile.contains(&format!("\n{target}:")), "make {target}");
+        }
+    }
+}
+
 /// packaging/startup.sh, beside the executable, as `bash FILE` starts it.
 #[test]
 fn the_startup_script_becomes_the_launcher() {
@@ -150,29 +244,36 @@ fn subcommands(help: &str) -> Vec<String> {
     lines.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
 
-#[test]
-fn every_option_is_named_and_every_named_option_exists() {
-    let help = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_ranklaunch"))
-            .args(arguments)
-            .arg("--help")
-            .env_clear()
-            .output()
-            .expect("it runs");
-        String::from_utf8(output.stdout).expect("text")
-    };
-    // Only what begins a line is defined there; the rest is mentioned.
+fn help(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_ranklaunch"))
+        .args(arguments)
+        .arg("--help")
+        .env_clear()
+        .output()
+        .expect("it runs");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The options of the program and of all its subcommands.
+fn options_of_help() -> BTreeSet<String> {
+    // An option at the start of a line is defined there; others are only mentioned.
     let defined = |text: String| -> BTreeSet<String> {
         let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
         lines.flat_map(|line| options(line.split("  ").next().unwrap_or(line))).collect()
     };
     let mut known = defined(help(&[]));
     assert!(known.len() > 30, "{known:?}");
-    let commands = subcommands(&help(&[]));
-    assert!(commands.len() > 5, "{commands:?}");
-    for command in &commands {
+    for command in &subcommands(&help(&[])) {
         known.extend(defined(help(&[command])));
     }
+    known
+}
+
+#[test]
+fn every_option_is_named_and_every_named_option_exists() {
+    let known = options_of_help();
+    let commands = subcommands(&help(&[]));
+    assert!(commands.len() > 5, "{commands:?}");
     for (readme, heading) in [(ENGLISH, "Command line"), (CHINESE, "命令行")] {
         let section = section(readme, heading);
         assert_eq!(options(section), known);

@@ -1,17 +1,17 @@
-//! What docs/ names is there: every path, every name of the source, every link; and the
+//! Everything that docs/ names exists: every path, every name of the source, every link. The
 //! glossary has the same rows in both languages.
 //!
-//! Names stand in backticks: a path from the root of the repository, `room::function`, `Type::method`
-//! or `Type::Variant`. Commands, variables and paths of a node are no such names.
+//! Names are in backticks: a path from the root of the repository, `room::function`, `Type::method`
+//! or `Type::Variant`. Commands, variables and paths of a node are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Files whose names are looked for.
+/// Folders whose files define the names.
 const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
-/// What a path of the repository begins with.
+/// First parts of a path of the repository.
 const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
-/// And where it has no folder.
+/// Ends of a path without a folder.
 const ENDS: &[&str] = &[".rs", ".toml", ".md", "Makefile"];
 const KINDS: &[&str] =
     &["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
@@ -26,7 +26,7 @@ fn files(below: &Path, found: &mut Vec<PathBuf>) {
     }
     let Ok(entries) = std::fs::read_dir(below) else { return };
     for entry in entries.flatten() {
-        // What builds and fuzzers leave is no source.
+        // Outputs of builds and fuzzers are no source.
         if entry.file_name() != "target" {
             files(&entry.path(), found);
         }
@@ -56,7 +56,7 @@ fn documents() -> BTreeMap<String, String> {
     pages.map(|file| (name(&file), std::fs::read_to_string(&file).expect("UTF-8"))).collect()
 }
 
-/// What stands in backticks outside of fenced blocks.
+/// The text in backticks outside of fenced blocks.
 fn quoted(text: &str) -> Vec<&str> {
     let outside = text.split("```").step_by(2);
     outside.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
@@ -100,7 +100,7 @@ fn defines(text: &str, name: &str) -> bool {
         let rest = line.trim_start().strip_prefix(name);
         line.starts_with(' ') && rest.is_some_and(|rest| rest.starts_with([',', ' ', '(', '{']))
     };
-    // A line that begins with a function's name calls it.
+    // A line that begins with the name of a function calls it.
     let is_type = name.starts_with(|c: char| c.is_ascii_uppercase());
     KINDS.iter().any(item) || (is_type && text.lines().any(variant))
 }
@@ -122,7 +122,7 @@ fn speaks_of_type(text: &str, name: &str) -> bool {
     defined || implemented
 }
 
-/// What of a text is not there.
+/// The names of a text that do not exist.
 fn missing(text: &str, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let mut missing = Vec::new();
     for word in quoted(text) {
@@ -152,14 +152,14 @@ fn what_the_documents_name_is_there() {
     for (page, text) in &documents {
         assert_eq!(missing(text, &sources), Vec::<String>::new(), "docs/{page}");
     }
-    // A reading that finds no names would find none missing.
+    // The parser must find names at all, or it would find none missing.
     let names = quoted(&documents["architecture.md"]);
     let paths = names.iter().filter(|word| is_path(word)).count();
     let items = names.iter().filter(|word| segments(word).is_some()).count();
     assert!(paths > 100 && items > 100, "{paths} paths, {items} names");
 }
 
-/// The control: each kind of mistake, beside the same thing written rightly.
+/// The control: each kind of mistake, with its correct form.
 #[test]
 fn what_is_not_there_is_found() {
     let sources = sources();
@@ -180,7 +180,7 @@ fn what_is_not_there_is_found() {
     assert_eq!(missing(text, &sources), wrong);
 }
 
-/// Where the links of a page lead: (file, heading), either of which may be empty.
+/// The targets of a page's links: (file, heading), either may be empty.
 fn links(text: &str) -> Vec<(&str, &str)> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.map(|target| target.split_once('#').unwrap_or((target, ""))).collect()

@@ -1,8 +1,8 @@
-//! The set-up script of `make test` and `make demo` on machines that lack
-//! something: what it installs, what it says, and what an interruption leaves.
+//! The set-up script of `make test` and `make demo` on incomplete machines: what it installs and
+//! prints, and what an interruption leaves.
 //!
-//! `python3`, `apt-get` and `id` are stand-ins here, and the folder of commands
-//! is the whole PATH, so that nothing is really installed.
+//! `python3`, `apt-get` and `id` are fakes, and their folder is the whole PATH, so nothing is
+//! really installed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

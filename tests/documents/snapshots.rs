@@ -1,4 +1,5 @@
-//! What people read of a launch, in both languages: the plan, the start block and the closing block.
+//! Snapshots of the texts of a launch, in both languages: the plan, the start block and the closing
+//! block.
 
 use harness::node::{Node, PYTHON};
 use harness::snapshot::{compare, named, timed};
@@ -22,8 +23,8 @@ fn the_plan_reads_as_it_was_read() {
     }
 }
 
-/// The blocks of a launch. Remarks depend on the machine, and the order of lines between the
-/// blocks on its pace; columns are as wide as the path of the interpreter.
+/// The blocks of a launch. Remarks depend on the machine, the order of lines between the blocks
+/// on its speed, and the width of columns on the path of the interpreter, so these are removed.
 fn blocks(lang: &str, what: &str, code: i32) -> String {
     let mut args = run_args("direct", 2);
     args.extend(["--lang", lang, "--"].map(Into::into));

@@ -1,5 +1,5 @@
-//! Files, processes and threads that are used up: a launch is refused before anything of
-//! it runs, with what it needs and what there is, or it runs and loses nothing.
+//! Exhausted files, processes and threads: a launch is refused before anything runs, with the
+//! needed and the available number, or it runs and loses nothing.
 
 use std::process::Command;
 
@@ -19,10 +19,10 @@ fn limited(limit: &str, nproc: u32, more: &[&str]) -> Ended {
     launcher.args(more).args(PROGRAM).run()
 }
 
-/// Refused with its reason, or every rank wrote all that it had to.
+/// Refused with its reason, or every rank wrote all its output.
 fn whole_or_refused(ended: &Ended, id: &str, nproc: usize, what: &str) -> bool {
     if ended.code == 84 {
-        assert!(ended.err.contains(id), "{what}\n{}", ended.err);
+        assert_eq!(ended.id(), Some(id), "{what}\n{}", ended.err);
         assert!(!ended.out.contains("line"), "{what}: refused, and yet a rank ran");
         return false;
     }
@@ -36,7 +36,7 @@ fn too_few_files_are_refused_before_the_start() {
     let mut ran = Vec::new();
     for files in [16, 40, 64, 100, 128, 256] {
         let ended = limited(&format!("ulimit -n {files}"), 16, &[]);
-        // Below all that, not even the runtime starts; that has its own words.
+        // With even less the runtime cannot start, which has its own message.
         if files == 16 && ended.code != 84 {
             assert!(ended.code != 0 && !ended.out.contains("line"), "{}", ended.err);
             continue;
@@ -92,8 +92,8 @@ fn too_few_pids_are_refused_before_the_start() {
     assert_eq!(ran.last(), Some(&true), "{ran:?}");
 }
 
-/// `ulimit -f` sends SIGXFSZ to whoever writes more: a report that is cut in silence, or a
-/// program that dies without a word.
+/// `ulimit -f` sends SIGXFSZ at a longer write: a report would be cut silently, or the program
+/// would die without a message.
 #[test]
 fn what_a_limit_on_files_cuts_off_is_said() {
     let folder = tempfile::tempdir().expect("a folder");

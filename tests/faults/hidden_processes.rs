@@ -1,11 +1,10 @@
-//! /proc with hidepid=2, which shows an ordinary user its own processes alone, and of those
-//! only the dumpable: ranks are told to end all the same, and nothing is left.
+//! /proc with hidepid=2, which shows an ordinary user only its own dumpable processes: ranks
+//! still get TERM, and nothing is left.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use harness::{Launcher, Place, Running, executable, skipped};
 use nix::sys::signal::{Signal, kill};
@@ -57,15 +56,15 @@ fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
         let Some(mut job) = hidden(true, program) else { return };
         job.says("READY", 1);
         kill(guard(&job), Signal::SIGTERM).expect("it lives");
-        let over = job.ends_within(Duration::from_secs(30)).expect_nothing_left();
+        let over = job.wait().expect_nothing_left();
         let said = over.out;
         assert!(said.contains("SAVED"), "{program:?}\n{said}{}", over.err);
         assert!(said.ends_with("code 143\nleft 0\n"), "{program:?}\n{said}{}", over.err);
     }
 }
 
-/// What a rank leaves is found although it has neither our mark nor a parent; the control
-/// is the same program without a launcher.
+/// A leftover is found although it has neither our mark nor a parent; the control is the same
+/// program without a launcher.
 #[test]
 fn a_failed_rank_leaves_nothing_that_nobody_sees() {
     for (launched, left) in [(true, 0), (false, 1)] {
@@ -74,7 +73,7 @@ fn a_failed_rank_leaves_nothing_that_nobody_sees() {
         let is_rank = |argv: &[String]| argv[0].ends_with("/misbehave") && argv[1] == "hidden";
         let rank = job.processes().into_iter().find(|seen| is_rank(&seen.argv));
         harness::kill(rank.expect("a rank").pid);
-        let over = job.ends_within(Duration::from_secs(30)).expect_nothing_left();
+        let over = job.wait().expect_nothing_left();
         let said = over.out;
         assert!(said.ends_with(&format!("code 137\nleft {left}\n")), "{said}{}", over.err);
     }

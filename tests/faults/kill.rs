@@ -1,5 +1,5 @@
-//! SIGKILL of any one process of a job: the launcher ends, and nothing is left,
-//! as a plain process, below another subreaper and as PID 1.
+//! SIGKILL of any single process of a job: the launcher ends, and nothing is left. As a plain
+//! process, below another subreaper and as PID 1.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use harness::{Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
 
-const SOON: Duration = Duration::from_secs(10);
+/// The grace of these jobs is longer.
+const SOON: Duration = harness::TIMEOUT;
+const ENDLESS: &[&str] = &["--grace", "10m"];
 
 fn escapees(place: Place, victim: Role) -> harness::Running {
-    let mut job = Launcher::at(place).direct(2, &[], &["escape"]);
+    let mut job = Launcher::at(place).direct(2, ENDLESS, &["escape"]);
     job.says("READY", 2);
     let roles = job.roles();
     let count = |role| roles.iter().filter(|(its, _)| *its == role).count();
@@ -62,7 +64,7 @@ fn nothing_survives_a_killed_rank() {
     });
 }
 
-/// The job does not mind, and goes on until it is stopped.
+/// The job is not affected, and runs until it is stopped.
 #[test]
 fn a_killed_grandchild_changes_nothing() {
     in_every_place(|place| {
@@ -78,10 +80,9 @@ fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
         for (program, code) in
             [(&["escape-and-exit", "9"][..], 9), (&["loader"], 134), (&["hold-stdout", "5"], 5)]
         {
-            // None of it waits for a grace that is longer than our patience.
-            let mut job = Launcher::at(place).direct(2, &["--grace", "10m"], program);
+            let mut job = Launcher::at(place).direct(2, ENDLESS, program);
             job.waits("a READY", |job| job.out().contains("READY") || !job.err().is_empty());
-            job.ends_within(harness::PATIENCE).expect_code(code).expect_nothing_left();
+            job.ends_within(SOON).expect_code(code).expect_nothing_left();
         }
     });
 }
@@ -109,7 +110,7 @@ fn control_a_shell_leaves_them() {
             assert!(over.report().contains("\nafter 4 "), "{}", over.report());
         }
     }
-    // A rank that crashes leaves its data loaders and whoever left its session.
+    // A rank that crashes leaves its data loaders and processes in other sessions.
     for (program, left) in [("escape-and-exit 9", 7), ("loader", 4), ("hold-stdout 5", 1)] {
         let script = format!("./misbehave {program}; exit 3");
         let job =

@@ -1,12 +1,8 @@
 //! `--max-restarts` on one node: the whole node again, in a folder of its own,
 //! with nothing left of the attempt before; and nothing else is touched.
 
-use std::time::Duration;
-
 use harness::{Ended, Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
-
-const SOON: Duration = Duration::from_secs(10);
 
 fn attempts(over: &Ended) -> Vec<String> {
     let folder = over.folder().join("ranklaunch-logs/latest/node-0");
@@ -27,7 +23,7 @@ fn it_stops_at_the_first_success() {
         &["--max-restarts", "5", "--grace", "1s"],
         &["fail-times", "times", "2"],
     );
-    let over = job.ends_within(SOON).expect_code(0).expect_nothing_left();
+    let over = job.wait().expect_code(0).expect_nothing_left();
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
 }
 
@@ -39,7 +35,7 @@ fn the_last_attempt_gives_the_code() {
             &["--max-restarts", restarts],
             &["fail-times", "times", "9"],
         );
-        let over = job.ends_within(SOON).expect_code(code).expect_nothing_left();
+        let over = job.wait().expect_code(code).expect_nothing_left();
         assert_eq!(i32::try_from(attempts(&over).len()), Ok(code - 9));
     }
 }
@@ -51,7 +47,7 @@ fn all_ranks_start_again_never_one() {
         &["--max-restarts", "1", "--grace", "1s"],
         &["fail-rank-1"],
     );
-    let over = job.ends_within(SOON).expect_code(9).expect_nothing_left();
+    let over = job.wait().expect_code(9).expect_nothing_left();
     for attempt in ["attempt-0", "attempt-1"] {
         for rank in ["rank-00000.out", "rank-00001.out"] {
             let path = over.folder().join("ranklaunch-logs/latest/node-0").join(attempt);
@@ -61,7 +57,7 @@ fn all_ranks_start_again_never_one() {
     }
 }
 
-/// Rank 1 has failed and rank 0 does not listen: TERM comes while a restart is due.
+/// Rank 1 has failed and rank 0 ignores TERM: a stop comes while a restart is due.
 #[test]
 fn term_before_the_restart_prevents_it() {
     let mut job = Launcher::at(Place::Plain).direct(
@@ -71,13 +67,13 @@ fn term_before_the_restart_prevents_it() {
     );
     job.waits("the failure", |job| job.err().contains("rank 1 ended with"));
     job.send(Role::Guard, Signal::SIGTERM);
-    let over = job.ends_within(SOON).expect_nothing_left();
+    let over = job.wait().expect_nothing_left();
     assert!([9, 143].contains(&over.code), "{} {}", over.code, over.err);
     assert_eq!(attempts(&over), ["attempt-0"]);
 }
 
-/// Somebody who came into the container (`kubectl exec`, a notebook) is nobody's
-/// leftover: neither he nor what he started and left to PID 1.
+/// A process that entered the container (`kubectl exec`, a notebook) is no leftover, nor are the
+/// processes that it started and left to PID 1.
 #[test]
 fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
     for place in PLACES.into_iter().filter(|place| place.is_init() && place.exists()) {
@@ -112,14 +108,14 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         // Guard, agent, shim, rank and the visitor's: nothing of the first attempt.
         assert_eq!(roles.len(), 4 + daemons.len(), "{roles:#?}");
         job.send(Role::Guard, Signal::SIGTERM);
-        job.ends_within(SOON).expect_code(143).expect_nothing_left();
+        job.wait().expect_code(143).expect_nothing_left();
     }
 }
 
-/// `--max-restarts 50` for what a restart cannot help: once, and why.
+/// `--max-restarts 50` with a failure that no restart can fix: one attempt, with the reason.
 #[test]
 fn what_ends_the_same_way_again_is_not_restarted() {
-    let words = "not started again: it would end the same way";
+    let words = "not started again: it would end the same way (rank.e";
     let programs: [(i32, &[&str]); 3] = [
         (2, &["sh", "-c", "exit 2"]),
         (126, &["sh", "-c", "exit 126"]),
@@ -135,7 +131,13 @@ fn what_ends_the_same_way_again_is_not_restarted() {
         let attempts = ended.node_folder(0).join("attempt-1");
         assert!(ended.err.contains(words) && !attempts.exists(), "{}", ended.err);
     }
-    // Without a wish nothing is said of restarts.
+    // A rule has the last word, up to --max-restarts.
+    let mut args = harness::run_args("direct", 1);
+    args.extend(["--max-restarts", "1", "--retry-on", "rank.exit", "--"].map(Into::into));
+    let ended = Launcher::new(args).args(["sh", "-c", "exit 2"]).run().expect_code(2);
+    assert!(ended.node_folder(0).join("attempt-1").exists(), "{}", ended.err);
+    assert!(ended.err.contains("not started again: --max-restarts is 1"), "{}", ended.err);
+    // Without --max-restarts nothing is printed about restarts.
     let mut args = harness::run_args("direct", 1);
     args.extend(["--", "sh", "-c", "exit 2"].map(Into::into));
     let ended = Launcher::new(args).run().expect_code(2);
@@ -146,7 +148,7 @@ fn what_ends_the_same_way_again_is_not_restarted() {
 fn three_quick_ends_of_one_kind_are_enough() {
     let job =
         Launcher::at(Place::Plain).direct(1, &["--max-restarts", "50"], &["escape-and-exit", "9"]);
-    let over = job.ends_within(SOON).expect_code(9).expect_nothing_left();
+    let over = job.wait().expect_code(9).expect_nothing_left();
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
     let err = over.err;
     let pauses: Vec<&str> = err.lines().filter(|line| line.contains("starting again")).collect();
@@ -157,7 +159,8 @@ fn three_quick_ends_of_one_kind_are_enough() {
             "ranklaunch: starting again in 2 s: attempt 2"
         ]
     );
-    let words = "not started again: the last 3 attempts ended the same way, each within 60 s";
+    let words =
+        "not started again: the last 3 attempts ended the same way (rank.exit), each within 60 s";
     assert!(err.contains(words), "{err}");
 }
 
@@ -171,12 +174,11 @@ fn term_during_the_pause_is_a_stop() {
     );
     job.waits("the longer pause", |job| job.err().contains("starting again in 4 s"));
     job.send(Role::Guard, Signal::SIGTERM);
-    let over = job.ends_within(SOON).expect_code(143).expect_nothing_left();
-    assert!(over.err.contains("stopped from outside by SIGTERM"), "{}", over.err);
+    let over = job.wait().expect_code(143).expect_nothing_left().expect_id("stopped.signal");
     assert_eq!(attempts(&over), ["attempt-0", "attempt-1", "attempt-2"]);
 }
 
-/// A wish that cannot be granted is refused aloud, before anything starts.
+/// Impossible restarts give a warning before anything starts.
 #[test]
 fn restarts_that_cannot_be_are_said_before_the_launch() {
     let plan = |more: &[&str]| {

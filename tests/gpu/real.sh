@@ -1,7 +1,7 @@
 #!/bin/sh
-# What ranklaunch says of this machine's NVIDIA GPUs, beside what nvidia-smi and
-# torch say, and a one-GPU NCCL job. For a machine that has some: anywhere else it
-# says that it was skipped, and what was looked at.
+# Compares ranklaunch's facts about this machine's NVIDIA GPUs with those of nvidia-smi and
+# torch, and runs a one-GPU NCCL job. On a machine without GPUs it prints that it was skipped,
+# and what was searched.
 #
 #   tests/gpu/real.sh RANKLAUNCH [FOLDER]
 #

@@ -1,12 +1,12 @@
-//! How the source is divided: no circle of imports between the files of a room, and what each
-//! room counts. `make house` prints both.
+//! The structure of the source: no circle of imports between the files of a room, and the size
+//! of each room. `make house` prints both.
 //!
-//! A room is a top module of `src/lib.rs` with all that is below it. A file needs another one of its
-//! room where it names an item that the other defines, by whatever path: through `crate`, `super`,
-//! an import, a re-export or a glob. Four things are no need: a `mod` line; a `pub use`, which only
-//! passes a name on; the path through a module; what only tests compile. So a parent that declares
-//! and re-exports its children needs none of them, and they may take its types. A parent that
-//! calls a child, which itself takes something of the parent, is a circle of two.
+//! A room is a top module of `src/lib.rs` with all its submodules. A file needs another one of its
+//! room if it names an item that the other defines, by any path: through `crate`, `super`, an
+//! import, a re-export or a glob. Four things do not count: a `mod` line; a `pub use`, which only
+//! passes a name on; the path through a module; code that only tests compile. So a parent that
+//! declares and re-exports its children needs none of them, and they may use its types. A parent
+//! that calls a child which uses an item of the parent is a circle of two.
 
 mod modules;
 
@@ -14,11 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use modules::{Crate, Edge};
-
-/// Circles that wait for their cut: the files of each, and an empty line before the next. The list can only
-/// become shorter. A circle that is not inside one of them fails the test, and so does a file that
-/// is in no circle any more.
-const CIRCLES: &str = "tests/house/circles.txt";
 
 /// The crates of the launcher by their root files.
 const ROOTS: &[&str] = &["src/lib.rs", "src/node-probe/src/main.rs"];
@@ -103,31 +98,19 @@ fn between(room: &Room, circle: &BTreeSet<String>) -> String {
 
 #[test]
 fn no_files_of_a_room_need_each_other() {
-    let circles = std::fs::read_to_string(root().join(CIRCLES)).expect("the list of circles");
-    let known: Vec<BTreeSet<String>> =
-        circles.split("\n\n").map(|files| files.lines().map(str::to_owned).collect()).collect();
-    let mut cut: BTreeSet<&String> = known.iter().flatten().collect();
-    let mut new = Vec::new();
-    for (name, room) in &rooms() {
-        for circle in room.circles() {
-            cut.retain(|file| !circle.contains(*file));
-            if !known.iter().any(|files| circle.is_subset(files)) {
-                let edges = between(room, &circle);
-                new.push(format!(
-                    "{name}: {} files need each other: {circle:?}\n{edges}",
-                    circle.len()
-                ));
-            }
-        }
-    }
-    let new = new.concat();
-    assert!(
-        new.is_empty() && cut.is_empty(),
-        "{new}in no circle any more, take them from {CIRCLES}: {cut:#?}"
-    );
+    let rooms = rooms();
+    let circles: Vec<String> = rooms
+        .iter()
+        .flat_map(|(name, room)| room.circles().into_iter().map(move |circle| (name, room, circle)))
+        .map(|(name, room, circle)| {
+            let (files, arrows) = (circle.len(), between(room, &circle));
+            format!("{name}: {files} files need each other: {circle:?}\n{arrows}")
+        })
+        .collect();
+    assert!(circles.is_empty(), "{}", circles.concat());
 }
 
-/// The control: files that need each other by every kind of path, and such as only look like it.
+/// The control: files that need each other by every kind of path, and files that only seem to.
 #[test]
 fn a_circle_is_seen_by_whatever_path() {
     let folder = std::env::temp_dir().join(format!("ranklaunch-house-{}", std::process::id()));

@@ -1,8 +1,8 @@
 //! The modules of a crate as its files declare them: what each defines, imports and names.
 //!
-//! What only tests compile is left out. Names are resolved as the compiler does it, through imports,
-//! re-exports and globs, to the file that defines the item. Two things are not seen: methods, whose
-//! receiver only the compiler knows, and names that a macro makes.
+//! Code that only tests compile is left out. Names are resolved as by the compiler, through imports,
+//! re-exports and globs, to the file that defines the item. Two things are not covered: methods,
+//! whose receiver only the compiler knows, and names that a macro generates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

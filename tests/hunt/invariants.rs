@@ -1,4 +1,4 @@
-//! What must hold of every end, whatever was done.
+//! Invariants of every end, whatever the fault was.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::round::{Node, Round};
 use crate::spec::{Fault, Kind, Spec};
 use harness::Role;
 
-/// Everything that is wrong with this end.
+/// All violations of this end.
 pub(crate) fn complaints(round: &Round) -> Vec<String> {
     let mut found = Vec::new();
     for (number, node) in (0..).zip(&round.nodes) {
@@ -30,11 +30,11 @@ pub(crate) fn complaints(round: &Round) -> Vec<String> {
     found
 }
 
-/// What a node must say of what was done.
+/// What a node must report about the fault.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     code: i32,
-    /// Any of these ids, each with words that name what was done.
+    /// Any of these ids, each with words that name the fault.
     causes: Vec<(&'static str, String)>,
     /// Any of these nodes.
     nodes: Vec<u32>,
@@ -63,13 +63,13 @@ impl Expected {
                     Role::Agent => vec![died],
                     Role::Engine => vec![say("engine.gone", "SIGKILL")],
                     // A shim that is killed takes its rank with it, and either may be seen first.
-                    Role::Shim => vec![say("shim.killed", "that watched"), killed],
+                    Role::Shim => vec![say("shim.killed", "the shim of"), killed],
                     Role::Rank | Role::Grandchild => vec![killed],
                 };
                 let rank = if matches!(role, Role::Shim | Role::Rank) { victim } else { None };
                 Expected { rank, ..hit_by(hit, 137, 143, causes) }
             }
-            // Whoever is cut off hears nothing of anybody; node 0 is the hub.
+            // A node that is cut off hears nothing from the others; node 0 is the centre.
             Fault::Cut { node: hit } => {
                 let nodes: Vec<u32> = match (hit, node) {
                     (0, 0) => (1..spec.nodes).collect(),
@@ -94,7 +94,7 @@ impl Expected {
         .of_engine(spec.engine)
     }
 
-    /// Engine `command` has no ranks; there the node says it.
+    /// Engine `command` has no ranks, so the report names the node.
     fn of_engine(mut self, engine: &str) -> Expected {
         if engine == "command" {
             self.rank = None;
@@ -110,7 +110,7 @@ impl Expected {
         match &node.message {
             Some(message) => {
                 let own = message["node"].is_null().then_some(number);
-                found.extend(self.verdict(&message["cause"], message, own));
+                found.extend(self.verdict(&message["verdict"], message, own));
             }
             None => found.push("no termination message".to_owned()),
         }
@@ -159,10 +159,10 @@ fn ranks(spec: &Spec, number: u32) -> std::ops::Range<u32> {
     number * spec.local()..(number + 1) * spec.local()
 }
 
-/// What the ranks wrote is in their files, or counted as dropped in run.json.
+/// The output of the ranks is in their files, or counted as dropped in run.json.
 fn bytes(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
     let mut found = Vec::new();
-    // A log folder that somebody deletes takes its files with it.
+    // A deleted log folder takes its files with it.
     if spec.fault.kind() == Kind::FolderDeleted || dies(spec, number) {
         return found;
     }
@@ -191,8 +191,7 @@ fn bytes(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
     found
 }
 
-/// The lines of every rank are on the console in their order; where some are missing, that
-/// is said at the gap.
+/// The lines of every rank are on the console in order; missing lines are reported at the gap.
 fn shown(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
     let Some(out) = &node.out else { return Vec::new() };
     ranks(spec, number)
@@ -265,7 +264,7 @@ fn account(counted: u64, log: &[u8], owner: &Value) -> Option<String> {
         (number("bytes"), number("dropped_file_bytes"), number("truncated_bytes"));
     let (mut kept, mut next, mut gaps) = (0u64, 0u64, 0u64);
     for line in log.split_inclusive(|byte| *byte == b'\n') {
-        // Our own words about a gap.
+        // Our own line about a gap.
         if line.starts_with(b"[ranklaunch]") {
             gaps += 1;
             continue;

@@ -1,11 +1,11 @@
-//! Random faults against random jobs, and what must hold of every end: no process is
-//! left, the exit code is right for what was done, no byte of a rank is lost
-//! uncounted, and the verdict names what was done.
+//! Random faults against random jobs, and the invariants of every end: no process is left, the
+//! exit code fits the fault, no byte of a rank is lost uncounted, and the verdict names the
+//! fault.
 //!
-//! `make hunt` runs for HUNT_SECONDS (600) with all engines, on up to four nodes;
-//! HUNT_SEED repeats a run, HUNT_ROUND one of its rounds. A short form on the engine
-//! `direct` is a test like any other. DeepSpeed is a stand-in. Nothing here is judged by
-//! how long it took, so a busy machine finds nothing that a quiet one does not.
+//! `make hunt` runs for HUNT_SECONDS (600) with all engines, on up to four nodes; HUNT_SEED
+//! repeats a run, HUNT_ROUND one of its rounds. A short form with the engine `direct` is an
+//! ordinary test. DeepSpeed is a fake. No duration is judged, so a busy machine gives no false
+//! findings.
 
 mod invariants;
 mod round;
@@ -48,7 +48,7 @@ fn hunt(seconds: u64, all: bool) {
         if only.is_some() {
             println!("round {number}: {spec:#?}");
         }
-        // One that does not end says so by a panic, and takes its processes with it.
+        // A round that does not end panics, and its processes are killed.
         let (complaints, what) = match catch_unwind(AssertUnwindSafe(|| Round::run(&spec))) {
             Ok(round) => (round.complaints(), round.what()),
             Err(_) => (vec!["no end: see the panic above".to_owned()], ""),
@@ -64,7 +64,7 @@ fn hunt(seconds: u64, all: bool) {
     let rounds: u32 = seen.values().sum();
     println!("{rounds} rounds: {seen:#?}");
     assert!(found.is_empty(), "{} of {rounds} rounds:\n{}", found.len(), found.join("\n\n"));
-    // A hunt that met nothing would be green as well.
+    // A hunt without any fault would pass as well.
     if only.is_none() {
         assert!(rounds >= 5, "only {rounds} rounds in {seconds} s");
     }
@@ -111,7 +111,7 @@ fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
     }
 }
 
-/// What a node said, judged by what was done to it: each line right, and then wrong in one way.
+/// Judges reports of a node: each line right, and then wrong in one way.
 #[test]
 fn a_verdict_that_names_something_else_is_found() {
     let four = |fault| Spec { nodes: 4, nproc: 2, fault, ..Spec::plain() };
@@ -145,7 +145,7 @@ fn a_verdict_that_names_something_else_is_found() {
         let record =
             |id: &str| json!({id: cause, "code": code, "node": node, "rank": rank, "text": text});
         let run = in_run.then(|| json!({"verdict": record("id")}));
-        let node = Node { code, message: Some(record("cause")), run, ..Node::default() };
+        let node = Node { code, message: Some(record("verdict")), run, ..Node::default() };
         Expected::of(spec, number, Some(5)).complaints(number, &node).join("\n")
     };
     for (spec, number, said) in right {
@@ -175,7 +175,7 @@ fn a_verdict_that_names_something_else_is_found() {
     assert!(mute.concat().contains("no termination message"), "{mute:?}");
 }
 
-/// Each invariant on real ends, broken on purpose: the hunt must see it.
+/// Each invariant is broken on purpose on real ends, and the hunt must find it.
 #[test]
 fn what_is_broken_on_purpose_is_found() {
     let spec = Spec { fault: Fault::None, ..Spec::plain() };

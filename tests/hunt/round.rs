@@ -1,4 +1,4 @@
-//! One job, one fault, and what was there when all its launchers had ended.
+//! One job with one fault, and the state after all its launchers have ended.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -13,9 +13,9 @@ use crate::spec::{Fault, Kind, MESSAGE, Spec};
 use harness::cluster::Cluster;
 use harness::{Ended, Launcher, Place, Role, Running, free_port, modules};
 
-/// Only what never ends is found by the clock: how long a busy machine takes is no fault.
-/// Ranks that nobody ends live longer.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// Finds only what never ends, since a busy machine may be slow. Ranks that are not ended live
+/// longer than this.
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 /// A small disk below a job's folder; gone with the round.
 struct Disk(PathBuf);
@@ -41,7 +41,7 @@ impl Drop for Disk {
 pub(crate) struct Node {
     pub(crate) code: i32,
     pub(crate) folder: PathBuf,
-    /// Its standard output, where somebody read it, and its standard error.
+    /// Its standard output, if it was read, and its standard error.
     pub(crate) out: Option<String>,
     pub(crate) console: String,
     pub(crate) run: Option<Value>,
@@ -116,7 +116,7 @@ impl Round {
             (victim, missed) = strike(spec, &mut jobs);
         }
         let overs: Vec<Ended> =
-            jobs.into_iter().map(|job| job.ends_by(PATIENCE, &format!("{spec:?}"))).collect();
+            jobs.into_iter().map(|job| job.ends_by(TIMEOUT, &format!("{spec:?}"))).collect();
         let mut round = Round {
             spec: spec.clone(),
             nodes: Vec::new(),
@@ -175,9 +175,9 @@ impl Round {
         round
     }
 
-    /// What is there of each node now.
+    /// Reads the current state of each node again.
     pub(crate) fn look_again(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let killed_guard = match self.spec.fault {
             Fault::Kill { node, role: Role::Guard } => Some(node),
             _ => None,
@@ -210,7 +210,7 @@ impl Round {
             .collect();
     }
 
-    /// Why the fault hit nothing: that must not look as if the job had survived it.
+    /// Why the fault hit nothing, so that this does not look like a job that survived it.
     pub(crate) fn what(&self) -> &'static str {
         match (self.missed, self.skipped) {
             (true, _) => " (missed: it had ended)",
@@ -258,7 +258,7 @@ fn json(file: &Path) -> Option<Value> {
 
 /// Until every rank has written its first line, or a job is over.
 fn wait_for_ranks(spec: &Spec, jobs: &mut [Running]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for (node, job) in (0..).zip(jobs) {
         for file in spec.byte_counts(node, job.folder()) {
             while !file.exists() && !job.is_over() {
@@ -269,7 +269,7 @@ fn wait_for_ranks(spec: &Spec, jobs: &mut [Running]) {
     }
 }
 
-/// The rank that was hit, where it was one, and whether nobody was there to be stopped.
+/// The rank that was hit, if any, and whether the process to stop had already ended.
 fn strike(spec: &Spec, jobs: &mut [Running]) -> (Option<u32>, bool) {
     let send = |pid: i32, signal| {
         let _ = kill(Pid::from_raw(pid), signal);

@@ -1,4 +1,4 @@
-//! A job and what is done to it, drawn by chance.
+//! A random job with a random fault.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use harness::{Role, run_args};
 /// The termination message, in a job's folder.
 pub(crate) const MESSAGE: &str = "message";
 
-/// What each fault weighs in the draw.
+/// Weights of the faults.
 const FAULTS: [Kind; 20] = {
     use Kind::*;
     [
@@ -35,7 +35,7 @@ const FAULTS: [Kind; 20] = {
         Cut,
     ]
 };
-/// What each engine weighs; every start of torch takes seconds.
+/// Weights of the engines; every start of torch takes seconds.
 const ENGINES: [&str; 12] = [
     "direct",
     "direct",
@@ -51,7 +51,7 @@ const ENGINES: [&str; 12] = [
     "accelerate",
 ];
 
-/// What is done to the job while it runs.
+/// A fault of a running job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
@@ -74,7 +74,7 @@ pub(crate) enum Fault {
     DiskFull {
         kib: u32,
     },
-    /// Nobody reads the console of node 0.
+    /// The console of node 0 is not read.
     MuteConsole,
     /// The log folder of node 0 is deleted while the job writes.
     FolderDeleted,
@@ -143,7 +143,7 @@ pub(crate) struct Spec {
     /// Lines of each rank before it ends, and the microseconds between two.
     pub(crate) lines: u32,
     pub(crate) pause: u32,
-    /// The rank that ends (None: all do) and its code; with a fatal fault nobody does.
+    /// The rank that ends (None: all do) and its code; with a fatal fault none does.
     pub(crate) ends: (Option<u32>, i32),
     pub(crate) fault: Fault,
     /// Milliseconds from the first line of all ranks to the fault.

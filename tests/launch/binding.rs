@@ -6,8 +6,8 @@ use std::process::Command;
 
 use harness::{Ended, Launcher, executable, program, run_args, wait_until};
 
-/// Two NUMA nodes of one CPU each, whatever the machine has, then the program.
-/// /sys/devices/system/node is hidden in a mount namespace of its own.
+/// Fakes two NUMA nodes of one CPU each, then runs the program. Hides /sys/devices/system/node
+/// in a mount namespace of its own.
 const TWO_NODES: &str = "mount -t tmpfs none /sys/devices/system/node && \
     cd /sys/devices/system/node && mkdir node0 node1 && \
     echo \"$1\" > node0/cpulist && echo \"$2\" > node1/cpulist && \
@@ -15,8 +15,8 @@ const TWO_NODES: &str = "mount -t tmpfs none /sys/devices/system/node && \
 
 const NAMESPACE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
 
-/// The first and the last CPU of ours, where there are two and where a mount
-/// namespace can be had; some containers allow none.
+/// Our first and our last CPU. None with a single CPU, or if a mount namespace is not allowed,
+/// as in some containers.
 fn two_cpus() -> Option<(String, String)> {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -1,5 +1,5 @@
-//! One rank with the terminal: pdb, input() and Ctrl-C as under plain python.
-//! Every session is also held with plain python, and must look the same.
+//! One rank with the terminal: pdb, input() and Ctrl-C as under plain python. Every session is
+//! also run with plain python and must look the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -98,15 +98,11 @@ fn pdb_steps_prints_and_continues() {
         print('done', sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty())\n";
     for by in ALL {
         let mut session = session(by, script);
-        session.terminal.shows("(Pdb) ");
-        session.terminal.types("n\n");
-        session.terminal.shows("(Pdb) ");
-        session.terminal.types("p x\n");
+        session.terminal.answers(&[("(Pdb) ", "n\n"), ("(Pdb) ", "p x\n")]);
         if !session.terminal.everything().contains("42") {
             session.terminal.shows("42");
         }
-        session.terminal.shows("(Pdb) ");
-        session.terminal.types("c\n");
+        session.terminal.answers(&[("(Pdb) ", "c\n")]);
         session.terminal.shows("done True True True");
         assert_eq!(session.ends().0, 0, "{by:?}");
     }
@@ -122,11 +118,9 @@ fn input_reads_lines_and_the_end_of_file() {
         \x20   print('no more'); raise SystemExit(5)\n";
     for by in ALL {
         let mut session = session(by, script);
-        session.terminal.shows("name? ");
-        session.terminal.types("ada\n");
+        session.terminal.answers(&[("name? ", "ada\n")]);
         session.terminal.shows("hello ADA");
-        session.terminal.shows("more? ");
-        session.terminal.types(CTRL_D);
+        session.terminal.answers(&[("more? ", CTRL_D)]);
         session.terminal.shows("no more");
         assert_eq!(session.ends().0, 5, "{by:?}");
     }
@@ -169,8 +163,7 @@ fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
             session.terminal.shows("(Pdb) ");
         }
         session.terminal.types("c\n");
-        session.terminal.shows("next? ");
-        session.terminal.types("\n");
+        session.terminal.answers(&[("next? ", "\n")]);
         session.terminal.shows("over");
         assert_eq!(session.ends().0, 0, "{by:?}");
     }
@@ -262,7 +255,7 @@ fn a_shell_can_stop_and_continue_it() {
         terminal.types("echo still $((40 + 2))\n");
         terminal.shows("still 42");
         terminal.types("fg\n");
-        // The prompt is not repeated by python; the line is read all the same.
+        // python does not repeat the prompt, but reads the line.
         terminal.shows("fg");
         wait_until("the script in the foreground", || {
             (terminal.foreground() != terminal.pid()).then_some(())

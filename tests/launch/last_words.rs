@@ -1,17 +1,14 @@
-//! What is said at the end, and by whom: what is left is named also where the agent cannot
-//! say it, on every node, and the engine's own words stand where the engine is the cause.
+//! The report at the end: survivors are named even if the agent is lost, and on every node; if
+//! the engine is the cause, its own lines are shown.
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
 
 use harness::{
     Ended, Launcher, Place, Role, Running, executable, free_port, program, run_args, skipped,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// A job of another user, with `rooted`: its process belongs to root and cannot be ended.
 fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
@@ -38,14 +35,14 @@ fn is_left(over: &Ended) {
     assert!(left, "nothing is left, so nothing was shown: {:#?}", over.left);
 }
 
-/// The guard ends what a killed agent leaves, and nobody else could name what stays.
+/// The guard ends the leftovers of a killed agent, and only it can name survivors.
 #[test]
 fn what_outlives_a_killed_agent_is_named_by_the_guard() {
     let Some((setup, rooted)) = beside_root() else { return };
     let mut job = setup.direct_of(&rooted, 1, &[], &["become-root"]);
     job.says("READY", 1);
     job.send(Role::Agent, Signal::SIGKILL);
-    let over = job.ends_within(SOON).expect_code(137);
+    let over = job.wait().expect_code(137);
     is_left(&over);
     let said = over.err;
     let words = "(rooted) may not be signalled by us and is in state S";
@@ -60,13 +57,13 @@ fn what_outlives_the_command_of_init_is_named() {
     let words = ["init", "--grace", "1s", "--", "sh", "-c", script];
     let mut args: Vec<OsString> = words.into_iter().map(OsString::from).collect();
     args.push(rooted.into());
-    let over = setup.program(&executable(), &args).ends_within(SOON).expect_code(7);
+    let over = setup.program(&executable(), &args).wait().expect_code(7);
     is_left(&over);
     assert!(over.err.contains("(rooted) may not be signalled by us"), "{}", over.err);
 }
 
-/// The guard has read no settings: where the message goes, and in which language, is left
-/// with it by the agent.
+/// The guard reads no settings, so the agent passes it the place and the language of the
+/// message.
 #[test]
 fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
     let setup = Launcher::at(Place::Plain);
@@ -78,15 +75,15 @@ fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
     let mut job = setup.direct(1, &options, &["wait"]);
     job.says("READY", 1);
     job.send(Role::Agent, Signal::SIGKILL);
-    let over = job.ends_within(SOON).expect_code(137).expect_nothing_left();
+    let over = job.wait().expect_code(137).expect_nothing_left();
     let message = message(&over);
     assert_eq!((&message["cause"], &message["code"]), (&json!("agent.killed"), &json!(137)));
     let text = message["text"].as_str().expect("a text");
     assert!(text.contains("被 SIGKILL 杀死") && over.err.contains(text), "{text}");
 }
 
-/// A verdict that `[exit]` has turned into another code is said, and the agent killed while
-/// it waits for a console that takes nothing.
+/// A verdict with a code remapped by `[exit]` is announced, and the agent is killed while it
+/// waits for a blocked console.
 #[test]
 fn a_remapped_code_stands_although_the_agent_is_killed() {
     for kill in [false, true] {
@@ -105,7 +102,7 @@ fn a_remapped_code_stands_although_the_agent_is_killed() {
         if kill {
             job.send(Role::Agent, Signal::SIGKILL);
         }
-        let over = job.ends_within(SOON).expect_code(9);
+        let over = job.wait().expect_code(9);
         assert_eq!(message(&over)["code"], 9, "killed: {kill}");
     }
 }
@@ -120,7 +117,7 @@ fn node(setup: Launcher, rank: u32, port: u16, words: &[&str]) -> Running {
     setup.direct_of(Path::new(words[0]), 1, &options, &words[1..])
 }
 
-/// All ranks of all nodes ended well, and a process of node 0 cannot be ended.
+/// All ranks of all nodes ended well, but a process of node 0 cannot be ended.
 #[test]
 fn what_a_node_cannot_end_is_told_to_the_others() {
     let Some((setup, rooted)) = beside_root() else { return };
@@ -129,9 +126,9 @@ fn what_a_node_cannot_end_is_told_to_the_others() {
     let script = "\"$0\" become-root & until [ -e is-root ]; do sleep 0.02; done";
     let zero = node(setup, 0, port, &["/bin/sh", "-c", script, rooted]);
     let one = node(Launcher::at(Place::Plain), 1, port, &["/bin/true"]);
-    let zero = zero.ends_within(SOON).expect_code(83);
+    let zero = zero.wait().expect_code(83);
     is_left(&zero);
-    let one = one.ends_within(SOON).expect_code(92).expect_nothing_left();
+    let one = one.wait().expect_code(92).expect_nothing_left();
     for over in [zero, one] {
         let said = &over.err;
         let words = "processes that ranklaunch may not signal are left";
@@ -153,9 +150,9 @@ fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
     zero.says("READY", 1);
     one.says("READY", 1);
     zero.send(Role::Guard, Signal::SIGTERM);
-    let zero = zero.ends_within(SOON).expect_code(83);
+    let zero = zero.wait().expect_code(83);
     is_left(&zero);
-    one.ends_within(SOON).expect_nothing_left();
+    one.wait().expect_nothing_left();
     let message = message(&zero);
     assert_eq!(message["cause"], "forbidden");
     let text = message["text"].as_str().expect("a text");
@@ -164,10 +161,10 @@ fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
         text.contains("the job ended for: stopped from outside by SIGTERM on node 0"),
         "{text}"
     );
-    assert!(zero.err.contains("exit code 83 (forbidden)"), "{}", zero.err);
+    zero.expect_id("forbidden");
 }
 
-/// What an engine says before any rank begins is the only clue to why none did.
+/// The engine's output before any rank started is the only clue to the cause.
 #[test]
 fn the_engines_last_lines_stand_where_it_is_the_cause() {
     for name in ["torchrun", "accelerate", "deepspeed"] {

@@ -1,6 +1,7 @@
-//! Launches on one node: engines, readiness, logs, the terminal and `init`.
+//! Launches on one node: engines, readiness, logs, the terminal, `init`, and the causes of failures.
 
 mod binding;
+mod causes;
 mod direct;
 mod init;
 mod interactive;

@@ -1,5 +1,5 @@
-//! `--nested`: a job inside of a rank of another one has its own ranks, its own port and one
-//! node, whatever the outer launcher's variables count.
+//! `--nested`: a job inside a rank of another one has its own ranks, its own port and one node,
+//! whatever the outer launcher's variables are.
 
 use std::process::Command;
 
@@ -67,7 +67,8 @@ fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
     ports.dedup();
     assert_eq!(ports.len(), 2, "a port for each inner job: {said:?}");
 
-    let refused = outer(false).expect_code(65);
+    // Ours is the refusal of the inner job; the outer one names the rank that it was.
+    let refused = outer(false).expect_code(65).expect_id("rank.exit");
     assert!(refused.err.contains("(nested)"), "{}", refused.err);
     assert!(refused.err.contains("ranklaunch rank -- "), "{}", refused.err);
 }

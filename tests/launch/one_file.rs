@@ -1,5 +1,5 @@
-//! One file, no dependencies: the executable asks for no loader and no library,
-//! and says what a node is in a root that holds nothing else.
+//! One file without dependencies: the executable needs no loader and no library, and works in a
+//! root that contains nothing else.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -82,7 +82,7 @@ fn an_empty_root_gets_plans_and_refusals() {
         // Names are resolved without a file of the root.
         (&["wait", "localhost:1", "--timeout", "0"], 86, "localhost:1"),
         (&["wait", "nobody.invalid:1", "--timeout", "1"], 85, "/etc/hosts"),
-        // Ranks could not be told apart or ended there: it says what is missing.
+        // Without /proc ranks could not be identified or ended, so it names what is missing.
         (&["run", "--", "a.py"], 70, "mount /proc"),
     ];
     for (args, code, words) in table {
@@ -132,7 +132,7 @@ fn the_driver_is_asked_from_a_file_from_memory_or_not_at_all() {
 
 const NVML: &str = "4 GPUs visible, as NVML says";
 
-/// Where the decision about the device stands.
+/// The index of the decision about the device.
 fn device_of(json: &Value) -> usize {
     let decisions = json["decisions"].as_array().expect("a list");
     decisions.iter().position(|one| one["what"] == "device").expect("decided")

@@ -1,15 +1,10 @@
-//! A job counts as done only when the ranks that were planned began, each in the
-//! planned world; and what began is called by its own name and numbers.
+//! A job counts as done only if the planned ranks started, each with the planned world size;
+//! every rank is reported with its own numbers.
 
 use std::ffi::OsString;
 
-use harness::{Ended, Launcher, Place, Running, free_port, program, run_args, wait_until};
+use harness::{Launcher, Place, Running, free_port, program, run_args, wait_until};
 use serde_json::{Value, json};
-
-fn run_json(ended: &Ended, node: u32) -> Value {
-    let text = std::fs::read_to_string(ended.node_folder(node).join("run.json"));
-    serde_json::from_str(&text.expect("run.json is there")).expect("it is JSON")
-}
 
 /// An engine that starts the ranks of `begin` (see the program), each of which runs `script`.
 fn engine(name: &str, nproc: u32, begin: &str, script: &str) -> Launcher {
@@ -28,20 +23,19 @@ fn a_job_with_fewer_ranks_than_planned_is_never_done() {
     for name in ["torchrun", "accelerate", "deepspeed"] {
         // The control: as planned.
         let whole = engine(name, 2, "0:0:2 1:1:2", "echo $RANK").run().expect_code(0);
-        assert!(whole.err.contains("done: all ranks ended with code 0"), "{}", whole.err);
+        assert_eq!(whole.run_json(0)["verdict"]["class"], "done", "{}", whole.err);
         assert!(!whole.err.contains("world size 2 was planned"), "{}", whole.err);
 
         let alone = engine(name, 4, "::", "echo I am alone").run().expect_nothing_left();
         assert_eq!(alone.code, 68, "{name}\n{}", alone.err);
-        let words = "only 1 of 4 ranks ever began (world size 4 was planned)";
-        assert!(alone.err.contains(words) && !alone.err.contains("done:"), "{}", alone.err);
-        let verdict = &run_json(&alone, 0)["verdict"];
+        assert!(alone.err.contains("1 of 4"), "{}", alone.err);
+        let verdict = &alone.run_json(0)["verdict"];
         assert_eq!((&verdict["id"], &verdict["class"]), (&json!("engine.ranks"), &json!("engine")));
 
         // All that were asked for, in a world of another size.
         let other = engine(name, 2, "0:0:3 1:1:3", "echo $RANK").run().expect_code(68);
-        let words = "found WORLD_SIZE=3, but world size 2 was planned after ";
-        assert!(other.err.contains(words), "{}", other.err);
+        assert!(other.err.contains("WORLD_SIZE=3"), "{}", other.err);
+        other.expect_id("engine.ranks");
     }
     let chinese = engine("torchrun", 2, "0:0:2", "true").env("LANG", "zh_CN.UTF-8");
     let chinese = chinese.run().expect_code(68);
@@ -53,10 +47,11 @@ fn another_world_is_said_as_soon_as_a_rank_begins() {
     let script = "echo READY; while [ ! -e go ]; do sleep 0.02; done";
     let mut job = engine("torchrun", 2, "0:0:8 1:1:8", script).start();
     job.says("READY", 2);
-    let words = "rank 0 found WORLD_SIZE=8, but world size 2 was planned: this is not the job";
+    let words =
+        "rank 0 found WORLD_SIZE=8, but world size 2 was planned: this is not the planned job";
     wait_until("the line", || job.err().contains("was planned: this is").then_some(()));
     assert!(job.err().contains(words) || job.err().contains(&words.replace("rank 0", "rank 1")));
-    assert_eq!(job.err().matches("this is not the job").count(), 1, "once, not per rank");
+    assert_eq!(job.err().matches("this is not the planned job").count(), 1, "once, not per rank");
     std::fs::write(job.folder().join("go"), "").expect("released");
     job.wait().expect_code(68).expect_nothing_left();
 }
@@ -64,7 +59,8 @@ fn another_world_is_said_as_soon_as_a_rank_begins() {
 #[test]
 fn a_rank_that_fails_in_another_world_keeps_its_code_and_is_told_why() {
     let ended = engine("accelerate", 2, "::", "exit 5").run().expect_code(5);
-    let hint = "hint: rank 0 found no WORLD_SIZE, so it was alone, but world size 2 was planned";
+    let hint =
+        "hint: rank 0 found no WORLD_SIZE, so it ran by itself, but world size 2 was planned";
     assert!(ended.err.contains(hint), "{}", ended.err);
 }
 
@@ -94,7 +90,7 @@ fn accelerates_own_mode_is_seen_on_all_nodes() {
         launcher.start()
     };
     let ended = [node(0), node(1)].map(Running::wait);
-    let verdicts = [0, 1].map(|node| run_json(&ended[node as usize], node)["verdict"].clone());
+    let verdicts = [0, 1].map(|node| ended[node as usize].run_json(node)["verdict"].clone());
     let (first, second) = (&verdicts[0], &verdicts[1]);
     for what in ["id", "text", "hint", "node"] {
         assert_eq!(first[what], second[what], "one cause");
@@ -124,7 +120,7 @@ fn the_second_node_has_its_own_local_ranks() {
     let ended = [node(0), node(1)].map(Running::wait);
     for (node, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0).expect_nothing_left();
-        let run = run_json(&ended, node);
+        let run = ended.run_json(node);
         let ranks: Vec<_> = run["outcome"]["ranks"]
             .as_array()
             .expect("ranks")
@@ -149,20 +145,15 @@ fn the_command_of_a_node_is_not_called_a_rank() {
         let ended = &ended[node as usize];
         assert_eq!(ended.code, code, "{}", ended.err);
         assert!(ended.out.contains(&format!("[n{node}] I launch")), "{}", ended.out);
-        let words = "── ranklaunch: the command on node 1 (";
-        let code = ") ended with code 7 after ";
-        assert!(
-            ended.err.contains(words) && ended.err.contains(code) && !ended.err.contains("rank 1"),
-            "{}",
-            ended.err
-        );
+        assert!(!ended.err.contains("rank 1"), "{}", ended.err);
         assert!(ended.err.contains("last 1 line of the command on node 1:"), "{}", ended.err);
-        let verdict = &run_json(ended, node)["verdict"];
+        let verdict = &ended.run_json(node)["verdict"];
         assert_eq!((&verdict["rank"], &verdict["id"]), (&Value::Null, &json!("rank.exit")));
+        assert_eq!(verdict["node"], 1, "{verdict}");
     }
 }
 
-/// Between the agreement and torchrun's bind a stranger can take the port.
+/// Between the agreement and torchrun's bind another process can take the port.
 #[test]
 fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
     let port = free_port();
@@ -184,13 +175,11 @@ fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
     let [zero, one] = nodes.map(Running::wait);
     drop(stranger);
     let me = std::process::id();
-    let words = format!(
-        "the engine could not listen: master port {port} is in use on this node, held by pid {me} ("
-    );
     for (ended, code) in [(zero, 87), (one, 92)] {
-        let ended = ended.expect_code(code).expect_nothing_left();
-        assert!(ended.err.contains(&words), "{}", ended.err);
-        assert!(ended.err.contains("(port.lost)"), "{}", ended.err);
+        let ended = ended.expect_code(code).expect_nothing_left().expect_id("port.lost");
+        for value in [format!(" {port} "), format!("pid {me} (")] {
+            assert!(ended.err.contains(&value), "{value}\n{}", ended.err);
+        }
     }
 }
 
@@ -206,7 +195,7 @@ fn a_lost_port_is_worth_a_restart() {
     assert!(ended.err.contains("(port.lost)") && ended.out.contains("up"), "{}", ended.err);
 }
 
-/// A shim that ends before it said a word, as where the executable was replaced meanwhile.
+/// A shim that ends before its first packet, as after the executable was replaced.
 #[test]
 fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     let port = free_port();
@@ -226,7 +215,7 @@ fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     std::fs::remove_file(&launcher).expect("removed");
     std::os::unix::fs::symlink("/bin/false", &launcher).expect("a link");
     let master = std::net::TcpListener::bind(("127.0.0.1", port)).expect("the port is ours");
-    let over = job.ends_within(harness::PATIENCE).expect_nothing_left();
+    let over = job.ends_within(harness::TIMEOUT).expect_nothing_left();
     drop(master);
     let file = over.folder().join("ranklaunch-logs/latest/node-1/run.json");
     let run: Value = serde_json::from_slice(&std::fs::read(file).expect("run.json")).expect("JSON");

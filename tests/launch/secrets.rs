@@ -1,5 +1,5 @@
-//! No secret of a command line or an environment stands in anything that is printed
-//! or kept: plans in every form, reports, captures, run folders, verdicts.
+//! No secret of a command line or an environment is in any output or file: plans in every form,
+//! reports, captures, run folders, verdicts.
 
 use std::path::Path;
 use std::process::Command;

@@ -138,7 +138,7 @@ fn other_engines_refuse_to_be_started_once_per_rank() {
     let job = Job::even();
     let launcher = job.launcher("torchrun", CYCLIC[3]).args(["--", "train.py"]);
     let ended = launcher.run().expect_code(65).expect_nothing_left();
-    assert!(ended.err.contains("(membership.tasks)"), "{}", ended.err);
+    let ended = ended.expect_id("membership.tasks");
     assert!(ended.err.contains("SLURM_STEP_TASKS_PER_NODE=2(x2)"), "{}", ended.err);
     assert!(ended.err.contains("--engine direct"), "{}", ended.err);
 }
@@ -151,8 +151,7 @@ fn a_failing_task_ends_all_with_one_cause() {
         let code = if task.0 == 1 { 7 } else { 92 };
         assert_eq!(ended.code, code, "{task:?}\n{}", ended.err);
         // Rank 1 is the first task of node 1.
-        assert!(ended.err.contains("rank 1 on node 1 ("), "{}", ended.err);
-        assert!(ended.err.contains(") exited with code 7"), "{}", ended.err);
+        assert_eq!(ended.id(), Some("rank.exit"), "{}", ended.err);
         let verdict = job.run_json(task)["verdict"].clone();
         assert_eq!((&verdict["rank"], &verdict["node"]), (&1.into(), &1.into()), "{verdict}");
     }
@@ -169,8 +168,11 @@ fn a_killed_agent_ends_all_and_is_named() {
     let ended = wait_all(tasks);
     let codes: Vec<i32> = ended.iter().map(|ended| ended.code).collect();
     assert_eq!(codes, [143, 143, 143, 137]);
-    for ended in ended.iter().take(3) {
-        assert!(ended.err.contains("the agent of task 3 ("), "{}", ended.err);
+    for (ended, task) in ended.iter().zip(CYCLIC).take(3) {
+        assert_eq!(ended.id(), Some("node.died"), "{}", ended.err);
+        assert!(ended.err.contains(" task 3 ("), "{}", ended.err);
+        // Its node.
+        assert_eq!(job.run_json(task)["verdict"]["node"], 1, "{}", ended.err);
     }
 }
 
@@ -204,8 +206,8 @@ fn all_tasks_start_again_together() {
     }
 }
 
-/// What an earlier run left is ended once, by the first task of the node, and no sibling is
-/// taken for such a thing, not by `force` either.
+/// Leftovers are ended once, by the first task of the node, and no sibling task counts as
+/// leftover, even with `force`.
 #[test]
 fn leftovers_are_ended_by_one_task_and_siblings_by_none() {
     let mut unshare = std::process::Command::new("unshare");
@@ -280,7 +282,7 @@ fn torch_adds_up_over_four_tasks() {
     }
 }
 
-/// What `plan` says of one task, with the source of each number.
+/// The plan of one task, with the source of each number.
 #[test]
 fn plan_says_which_rank_this_is_and_who_says_so() {
     let job = Job::new(UNEVEN, "3,1");

@@ -1,5 +1,5 @@
-//! `check` on several nodes: they hold one report, and it names the link or the
-//! node that is bad. Nodes with addresses of their own need root and `ip`.
+//! `check` on several nodes: all have the same report, which names the bad link or node. Nodes
+//! with addresses of their own need root and `ip`.
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ const CHECK: &[&str] = &[
     "json",
     "--device",
     "cpu",
-    // The machine's own python may have no torch, which is none of the nodes' business.
+    // The machine's own python may have no torch, which is irrelevant here.
     "--severity",
     "python.torch=warn",
 ];
@@ -184,7 +184,7 @@ fn a_node_at_the_end_of_a_long_way_is_named_and_nothing_else() {
     }
 }
 
-/// 20 Mb/s for all that a host sends; false where this kernel cannot.
+/// Limits a host to 20 Mb/s; false if this kernel cannot.
 fn throttle(cluster: &Cluster, host: u32) -> bool {
     let line = "qdisc add dev eth0 root tbf rate 20mbit burst 16kb latency 50ms";
     let mut command = Command::new("tc");
@@ -250,7 +250,7 @@ fn a_node_that_does_not_come_is_named() {
         expect(&report(&ended), "nodes.arrive", "fail", words);
         ended.expect_code(88);
     }
-    // Alone on request: nobody is waited for, and nothing is said of others.
+    // Alone on request: it waits for no other node and reports none.
     let ended = Launcher::new(words(&["--muster", "off"])).node(0, 3, port).run().expect_code(0);
     let report = report(&ended);
     assert_eq!(said(&report, "nodes.arrive"), []);
@@ -260,7 +260,8 @@ fn a_node_that_does_not_come_is_named() {
 #[test]
 fn a_node_that_dies_while_links_are_measured_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
-    // Nothing comes from node 1 to node 2, so that somebody still waits when node 2 dies.
+    // Packets from node 1 to node 2 are dropped, so that a measurement is running when node 2
+    // dies.
     let drop = "nft add table ip t && nft add chain ip t in '{ type filter hook input priority 0; }' \
         && nft add rule ip t in ip saddr 10.99.0.2 drop";
     inside(&cluster, 2, drop);
@@ -315,7 +316,7 @@ fn with_rails(count: u32, rate: u32) -> Node {
 fn nodes_with_other_rails_are_named() {
     let port = free_port();
     let nodes = [with_rails(8, 400), with_rails(7, 400), with_rails(8, 200), with_rails(8, 400)];
-    // Files of another node are met only where that is asked for.
+    // A replayed node meets others only on request.
     let more = ["--lang", "en", "--format", "json", "--device", "cpu", "--muster", "required"];
     let start =
         |(rank, node): (u32, &Node)| node.launcher("check", &more).node(rank, 4, port).start();

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::fake_nvml::FakeNvml;
-use harness::{Launcher, PATIENCE, Running, free_port, python, run_args};
+use harness::{Launcher, Running, TIMEOUT, free_port, python, run_args};
 
 fn train() -> OsString {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/demo/train.py").into()
@@ -22,7 +22,7 @@ fn ranklaunch(rank: u32, port: u16, more: &[&str], program: &[OsString]) -> Laun
     Launcher::new(args).node(rank, 2, port)
 }
 
-/// A node that somebody starts by hand, as they did before.
+/// A node that is started by hand with plain torchrun.
 fn plain_torchrun(rank: u32, port: u16) -> Child {
     let mut command = Command::new(python());
     command
@@ -36,11 +36,11 @@ fn plain_torchrun(rank: u32, port: u16) -> Child {
     command.spawn().expect("torchrun starts")
 }
 
-/// What is to be proven takes half a minute: longer than a test may wait in one place.
+/// The proof takes half a minute, longer than a single wait of a test.
 fn proven(node: &Running, words: &str) {
     let began = Instant::now();
     while !node.err().contains(words) {
-        assert!(began.elapsed() < 2 * PATIENCE, "{}", node.err());
+        assert!(began.elapsed() < 2 * TIMEOUT, "{}", node.err());
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -76,7 +76,7 @@ fn a_required_muster_does_not_start_with_a_plain_torchrun() {
     proven(&zero, "refused: ");
     let zero = zero.wait().expect_code(88).expect_nothing_left();
     assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
-    // Nobody will ever answer it.
+    // It never gets an answer.
     one.kill().expect("killed");
     one.wait().expect("it ends");
 }
@@ -96,9 +96,10 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
     };
     // 42 heads: 8 is not legal on two nodes, 7 is; node 0 alone would say 7 as well.
     let ended = [node(0, &eight), node(1, &seven)].map(Launcher::start).map(|node| node.wait());
-    for ended in ended {
+    for (rank, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0).expect_nothing_left();
-        assert!(ended.err.contains("7 processes each, 14 in all"), "{}", ended.err);
+        let plan = &ended.run_json(rank)["plan"];
+        assert_eq!((&plan["nproc_per_node"], &plan["world_size"]), (&7.into(), &14.into()));
         assert_eq!(ended.out.matches("ulysses=14 of 14").count(), 7, "{}", ended.out);
         let words = "the number of GPUs is not the same on all nodes: node 1: 7; the others: 8";
         assert!(ended.err.contains(words), "{}", ended.err);

@@ -1,4 +1,4 @@
-//! Jobs of several nodes: agreement, connections of others, and nodes that are lost.
+//! Jobs of several nodes: agreement, foreign connections, and lost nodes.
 
 mod agreement;
 mod check_nodes;

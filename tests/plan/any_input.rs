@@ -1,5 +1,5 @@
-//! Whatever stands in arguments, variables and profiles: a plan that keeps its own
-//! rules, or a refusal that says why in both languages. Never a panic.
+//! Any arguments, variables and profiles give a plan that keeps its own rules, or a refusal with
+//! a reason in both languages. Never a panic.
 //!
 //! Most rounds run inside this process, along the same parts as `ranklaunch plan`;
 //! some run the executable, whose output must be one JSON document each time.
@@ -8,19 +8,23 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use proptest::prelude::*;
-use ranklaunch::check::Level;
-use ranklaunch::cli::{self, Command};
-use ranklaunch::decide::{Stage, decide};
-use ranklaunch::host::Host;
-use ranklaunch::lang::{Lang, Text};
-use ranklaunch::observe::{self, Facts, NodeState};
-use ranklaunch::plan::{Plan, Scope};
-use ranklaunch::report::{closing, plan_view};
-use ranklaunch::settings::{self, LayoutRule, ProbeMode};
-use ranklaunch::verdict::{Refusal, Verdict};
+use ranklaunch::testing::check::CheckStatus;
+use ranklaunch::testing::cli::{self, Command};
+use ranklaunch::testing::decide::{Stage, decide};
+use ranklaunch::testing::host::Host;
+use ranklaunch::testing::lang::{Lang, Text};
+use ranklaunch::testing::launch::{Deadlines, observe_within};
+use ranklaunch::testing::observe;
+use ranklaunch::testing::plan::{Plan, Scope};
+use ranklaunch::testing::report::{closing, plan_view};
+use ranklaunch::testing::settings::{self, LayoutRule, ProbeMode};
+use ranklaunch::testing::verdict::{Refusal, Verdict};
+
+use tokio::runtime::Runtime;
 
 use harness::node::Node;
 
@@ -51,6 +55,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("rdma", &["auto", "required", "off"]),
     ("severity", &["gpu.count=warn", "python.torch=fail", "env.nccl=fail", "shm.size=off"]),
     ("grace", &["0", "28s"]),
+    ("retry-on", &["cuda_oom", "rank.exit"]),
+    ("no-retry-on", &["rank.signal", "cuda_oom"]),
     ("max-restarts", &["0", "4294967295"]),
     ("log-dir", &["/logs"]),
     ("log-cap-rank", &["1", "256MiB"]),
@@ -58,7 +64,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("lang", &["en", "zh"]),
 ];
 
-/// What platforms set, to which a round adds and from which it takes.
+/// Variables of platforms, which a round extends or reduces.
 const PLATFORMS: &[&str] = &[
     "",
     "WORLD_SIZE=2 RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
@@ -106,13 +112,14 @@ const WORDS: &[&str] = &[
 #[rustfmt::skip]
 const PROFILE_LINES: &[&str] = &[
     "[job]", "[layout]", "[layout.heads]", "[layout.heads.values]", "[[select]]", "[env]",
-    "[launch]", "[logs]", "[severity]", "[exit]", "script = \"train.py\"", "module = \"a.b\"",
+    "[launch]", "[logs]", "[severity]", "[exit]", "[[diagnose]]", "id = \"nan_loss\"",
+    "fragments = [\"boom\"]", "patterns = ['(x']", "cause = \"{x}\"", "remedy = \"y\"", "script = \"train.py\"", "module = \"a.b\"",
     "command = [\"bash\", \"x.sh\"]", "args = [\"--ulysses_size\", \"{ulysses_size}\"]",
     "args = [\"--config\", \"{config}\"]", "rule = \"ulysses-world\"", "rule = \"ulysses-ring\"",
     "heads = 40", "argument = \"--task\"", "default = \"x\"", "x = 24", "total_gpus = 8",
     "total_gpus = 16", "total_gpus = \"*\"", "A = \"{config}{node_rank}\"", "values = { config = \"a.py\" }", "ulysses_argument = \"--ulysses_size\"",
     "ring_argument = \"--ring_size\"", "nnodes = 2", "node_rank = 0", "master_addr = \"h\"",
-    "nproc_per_node = 8", "min_nproc = 4", "engine = \"accelerate\"", "65 = 137", "A = 1",
+    "nproc_per_node = 8", "retry_on = [\"cuda_oom\"]", "no_retry_on = [\"x\"]", "min_nproc = 4", "engine = \"accelerate\"", "65 = 137", "A = 1",
     "\"gpu.count\" = \"warn\"", "conda_env = \"x\"", "rdma = \"required\"", "}", "= 3", "x",
 ];
 
@@ -140,7 +147,7 @@ fn value_of(legal: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A variable of a platform, of NCCL and CUDA, or of nobody.
+/// A variable of a platform, of NCCL and CUDA, or an unknown one.
 fn variable() -> impl Strategy<Value = (OsString, OsString)> {
     let known = observe::known_variables();
     let names: Vec<&str> = known.iter().chain(MORE_VARIABLES).copied().collect();
@@ -241,6 +248,12 @@ static NODES: LazyLock<[Node; 2]> = LazyLock::new(|| {
     [full, Node::without_gpus()]
 });
 
+/// Where sources are read, side by side.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().expect("a runtime")
+});
+
 /// The way of `ranklaunch plan`, from the words to the plan.
 fn planned(
     words: &[OsString],
@@ -261,23 +274,17 @@ fn planned(
         }
     };
     let host = Host::replayed(root, environment);
-    let settings = settings::read(&options, &host)?;
-    let facts = Facts {
-        contract: observe::contract(&host, None),
-        gpus: observe::gpu::gpus(&host, ProbeMode::Off),
-        network: observe::network::network(&host, None),
-        hcas: observe::rdma::hcas(&host),
-        limits: observe::limits::limits(&host),
-        python: observe::python(&host, &settings),
-        checkpoint_heads: observe::checkpoint_heads(&host, &settings),
-        environment: observe::environment(&host),
-        hostname: "n0".to_owned(),
-        state: NodeState { hami: observe::state::hami(&host), ..NodeState::default() },
-    };
+    let mut settings = settings::read(&options, &host)?;
+    // The driver of this machine says nothing about the node.
+    settings.probe.value = ProbeMode::Off;
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    // A name server that does not answer would cost each round two seconds.
+    let deadlines = Deadlines { name: Duration::ZERO, ..Deadlines::LAUNCH };
+    let facts = RUNTIME.block_on(observe_within(&host, &settings, deadlines));
     let decided = decide(&settings, &facts, Scope::Alone);
     for found in decided.checks() {
         check_text(&[&found.text]);
-        assert!(found.severity >= Level::Info || !found.hint.en.is_empty(), "{found:?}");
+        assert!(found.severity >= CheckStatus::Info || !found.hint.en.is_empty(), "{found:?}");
     }
     decided.plan(Stage::BeforeStart)
 }
@@ -421,7 +428,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = std::process::Command::new(harness::executable());
         command.env_clear().envs(&environment).current_dir(folder.path());
-        // A name server that nobody runs costs 2 s; an address costs nothing.
+        // A missing name server costs 2 s; an address costs nothing.
         let is_name = |word: &&OsString| word.to_string_lossy().starts_with("--master-addr");
         command.env("RANKLAUNCH_MASTER_ADDR", "127.0.0.1");
         command.args(["plan", "--format", "json", "--probe", "off", "--host-root"]);
@@ -432,7 +439,7 @@ proptest! {
         prop_assert_eq!(&json["schema"], 1);
         prop_assert!(output.stderr.is_empty(), "{output:?}");
         let code = output.status.code();
-        // A plan that `run` would refuse is shown all the same.
+        // A plan that `run` would refuse is shown anyway.
         if json.get("refused").is_none() || json.get("argv").is_some() {
             prop_assert!(json["argv"].is_array() && json["membership"].is_object());
         }

@@ -1,5 +1,5 @@
-//! `check --capture DIR` and `--host-root DIR`: another machine sees the same node,
-//! and no secret of it.
+//! `check --capture DIR` and `--host-root DIR`: another machine reads the same node, without its
+//! secrets.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use harness::fake_nvml::FakeNvml;
 use harness::{Ended, Launcher, executable, skipped};
 use serde_json::Value;
 
-/// What must stand nowhere in a capture.
+/// A secret that must not occur in a capture.
 const SECRET: &str = "hunter2hunter2hunter2";
 
 /// A network of its own with odd interfaces, a route in a table apart, a name that
@@ -39,7 +39,7 @@ echo the namespace is ready >&2
 /// The report of `check` in that node, and the folder with the capture.
 fn captured(fake: &FakeNvml) -> Option<(Value, Ended)> {
     let mut command = Command::new("unshare");
-    // The secret stands in the command line of a process above, too.
+    // The secret is also in the command line of an ancestor.
     let script = format!("{NODE}\n\"$@\"; code=$?; : --token {SECRET}; exit $code");
     command.args(["--net", "--mount", "sh", "-c", &script, "sh"]).arg(executable());
     let launcher = Launcher::of(command, ["check", "--format", "json", "--lang", "en"]);

@@ -1,25 +1,16 @@
-//! `check` on the real executable: what it says, how it ends, and that nothing
-//! that hangs holds its verdict.
+//! `check` of the real executable: its output, its exit code, and that no hanging source delays
+//! it.
 
 use std::path::Path;
 use std::process::Command;
 
 use harness::fake_nvml::FakeNvml;
+use harness::report::{Checked, check_of};
 use harness::{Ended, Launcher, free_port, python, run_args};
 use serde_json::Value;
 
 fn json(ended: &Ended) -> Value {
     serde_json::from_str(&ended.out).expect("a report")
-}
-
-/// (severity, text) of a check in a report.
-#[track_caller]
-fn of(report: &Value, id: &str) -> (String, String) {
-    let checks = report["checks"].as_array().expect("checks");
-    let check = checks.iter().find(|check| check["id"] == id);
-    let check = check.unwrap_or_else(|| panic!("no {id} in {report:#}"));
-    let text = |key: &str| check[key].as_str().expect("text").to_owned();
-    (text("severity"), text("text"))
 }
 
 fn check<'a>(args: impl IntoIterator<Item = &'a str>) -> Launcher {
@@ -28,7 +19,7 @@ fn check<'a>(args: impl IntoIterator<Item = &'a str>) -> Launcher {
 
 #[test]
 fn a_report_is_a_table_a_file_and_an_exit_code() {
-    // Whatever GPUs this machine has, sick ones included, are none of this test's business.
+    // The GPUs of this machine are irrelevant here.
     let ended = check(["--report", "report.json", "--device", "cpu", "--probe", "off"])
         .env("HF_TOKEN", "hunter2")
         .env("NCCL_TIMEOUT", "1")
@@ -43,7 +34,7 @@ fn a_report_is_a_table_a_file_and_an_exit_code() {
     let report = std::fs::read_to_string(ended.folder().join("report.json")).expect("a file");
     assert!(!report.contains("hunter2"));
     let report: Value = serde_json::from_str(&report).expect("JSON");
-    assert_eq!(of(&report, "gpu.fault").0, "ok");
+    assert_eq!(check_of(&report, "gpu.fault").severity, "ok");
     assert!(report["facts"]["hostname"].is_string() && report["plan"]["argv"].is_array());
     let zh = Launcher::new(["check", "--lang", "zh", "--device", "cpu", "--probe", "off"]);
     let zh = zh.with_torch().run().expect_code(0);
@@ -55,12 +46,11 @@ fn the_first_failing_check_decides_the_code_and_run_refuses_by_it_too() {
     // Nothing fails by itself here, and the clock or the files of this machine may be in order.
     let gone = ["--severity", "python.torch=fail", "--python", "/bin/sh"];
     let ended = check(gone.into_iter().chain(["--format", "json"])).run().expect_code(67);
-    assert_eq!(of(&json(&ended), "python.torch").0, "fail");
+    assert_eq!(check_of(&json(&ended), "python.torch").severity, "fail");
     let mut args = vec!["run", "--stale", "off"];
     args.extend(gone);
     args.extend(["--", "x.py"]);
-    let ended = Launcher::new(args).run().expect_code(67);
-    assert!(ended.err.contains("python.torch"), "{}", ended.err);
+    Launcher::new(args).run().expect_code(67).expect_id("python.torch");
 }
 
 #[test]
@@ -74,7 +64,7 @@ fn a_plan_that_is_refused_is_the_verdict_when_no_check_fails() {
         .expect_code(66);
     let report = json(&ended);
     assert_eq!(report["plan"]["refused"]["id"], "layout.unsolvable");
-    assert_eq!(of(&report, "env.nccl").0, "warn");
+    assert_eq!(check_of(&report, "env.nccl").severity, "warn");
 }
 
 #[test]
@@ -83,17 +73,17 @@ fn node_0_needs_its_port_and_a_worker_tries_the_master_once() {
     let port = listener.local_addr().expect("address").port();
     let master =
         check(["--format", "json", "--device", "cpu", "--muster", "off"]).node(0, 2, port).run();
-    let (severity, text) = of(&json(&master), "port.free");
+    let Checked { severity, text, .. } = check_of(&json(&master), "port.free");
     assert_eq!(severity, "fail");
     assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
     master.expect_code(87);
     let worker =
         check(["--format", "json", "--device", "cpu", "--muster", "off"]).node(1, 2, port).run();
-    assert_eq!(of(&json(&worker), "master.reach").0, "ok");
+    assert_eq!(check_of(&json(&worker), "master.reach").severity, "ok");
     let worker = check(["--format", "json", "--device", "cpu", "--muster", "off"])
         .node(1, 2, free_port())
         .run();
-    let (severity, text) = of(&json(&worker.expect_code(0)), "master.reach");
+    let Checked { severity, text, .. } = check_of(&json(&worker.expect_code(0)), "master.reach");
     assert_eq!(severity, "warn");
     assert!(text.contains("refused"), "{text}");
 }
@@ -107,10 +97,14 @@ fn a_file_that_never_answers_costs_its_deadline_and_nothing_else() {
     let ended = launcher.env("NCCL_CONF_FILE", &pipe).env("NCCL_TIMEOUT", "1").run();
     let ended = ended.expect_code(0);
     let report = json(&ended);
-    let (severity, text) = of(&report, "storage.alive");
+    let Checked { severity, text, .. } = check_of(&report, "storage.alive");
     assert_eq!(severity, "warn");
     assert!(text.contains("NCCL's configuration files"), "{text}");
-    assert_eq!(of(&report, "env.nccl").0, "warn", "what the environment says is known");
+    assert_eq!(
+        check_of(&report, "env.nccl").severity,
+        "warn",
+        "what the environment says is known"
+    );
     ended.expect_nothing_left();
 }
 
@@ -121,7 +115,7 @@ fn a_driver_that_hangs_is_a_fault_after_the_deadline() {
         .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
         .run()
         .expect_code(81);
-    let (severity, text) = of(&json(&ended), "gpu.fault");
+    let Checked { severity, text, .. } = check_of(&json(&ended), "gpu.fault");
     assert_eq!(severity, "fail");
     assert!(text.contains("hangs"), "{text}");
     ended.expect_nothing_left();
@@ -139,7 +133,7 @@ fn gpus_faults_and_fabric_of_a_driver_are_judged() {
         let ended =
             check(["--format", "json", "--python"]).env("RANKLAUNCH_NVML_LIBRARY", fake.library());
         let ended = ended.args([python()]).run().expect_code(code);
-        let (severity, text) = of(&json(&ended), id);
+        let Checked { severity, text, .. } = check_of(&json(&ended), id);
         assert_eq!(severity == "fail", code != 0, "{id}: {text}");
         assert!(text.contains(words), "{text}");
     }
@@ -154,7 +148,7 @@ fn ranks_sum_over_gloo_when_torch_is_asked_for() {
             .node(1, 2, free_port())
             .run()
             .expect_code(0);
-    let (severity, text) = of(&json(&ended), "torch.allreduce");
+    let Checked { severity, text, .. } = check_of(&json(&ended), "torch.allreduce");
     assert_eq!(severity, "ok", "{text}");
     assert!(text.starts_with("2 ranks, gloo: "), "{text}");
     ended.expect_nothing_left();
@@ -162,7 +156,7 @@ fn ranks_sum_over_gloo_when_torch_is_asked_for() {
     let ended = check(["--torch", "--format", "json", "--device", "cpu", "--python", "/bin/sh"])
         .run()
         .expect_code(67);
-    let (severity, text) = of(&json(&ended), "torch.allreduce");
+    let Checked { severity, text, .. } = check_of(&json(&ended), "torch.allreduce");
     assert_eq!(severity, "fail", "{text}");
 }
 
@@ -172,7 +166,7 @@ fn a_capture_is_not_mixed_with_what_is_there() {
     let copy = ended.folder().join("copy");
     assert!(copy.join("check.json").exists());
     let again = check(["--capture"]).args([copy.as_os_str()]).run().expect_code(64);
-    assert!(again.err.contains("not an empty folder"), "{}", again.err);
+    again.expect_id("capture.folder");
 }
 
 #[test]

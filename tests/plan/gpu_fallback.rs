@@ -1,5 +1,5 @@
-//! GPUs where NVML cannot be asked, source after source, and the rule that a
-//! node which was given GPUs never quietly computes on CPUs.
+//! GPUs without NVML, source by source, and the rule that a node with requested GPUs never
+//! silently computes on CPUs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -39,7 +39,7 @@ const ASKED: &[(Change, &[&str], &str)] = &[
     (|node| pci(node, "0x030000\n", "0x10de\n"), &[], "/sys/bus/pci/devices/0000:18:00.0"),
 ];
 
-/// What says nothing about a GPU of this container.
+/// States that are no evidence of a GPU in this container.
 const NOT_ASKED: &[Change] = &[
     |node| node,
     |node| node.env("GPU_COUNT", "0"),

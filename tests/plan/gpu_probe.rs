@@ -1,5 +1,5 @@
-//! NVML by the embedded probe: what the driver says is told, and nothing that a
-//! driver does reaches the launcher.
+//! NVML by the embedded probe: the driver's errors are reported, and no fault of a driver
+//! affects the launcher.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::host::Host;
-use ranklaunch::observe::gpu::{FabricState, gpus_within};
-use ranklaunch::observe::{GpuFacts, GpuSource};
-use ranklaunch::probe::{self, Answer, ProbeError};
-use ranklaunch::settings::ProbeMode;
+use ranklaunch::testing::host::Host;
+use ranklaunch::testing::observe::gpu::{FabricState, gpus_within};
+use ranklaunch::testing::observe::{GpuFacts, GpuSource};
+use ranklaunch::testing::probe::{self, Answer, ProbeError};
+use ranklaunch::testing::settings::ProbeMode;
 
 /// Long enough for a busy machine; no passing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A node that has this library and the files of `root`.
 fn node(root: &Path, fake: &FakeNvml, more: &[(&str, &str)]) -> Host {
@@ -45,7 +45,7 @@ fn eight_gpus_are_described() {
     std::fs::write(folder.join("numa_node"), "1\n").expect("a file");
     for mode in [ProbeMode::Auto, ProbeMode::File, ProbeMode::Memfd] {
         let host = node(root.path(), &fake, &[("CUDA_VISIBLE_DEVICES", "7,1")]);
-        let facts = gpus_within(&host, mode, PATIENCE);
+        let facts = gpus_within(&host, mode, TIMEOUT);
         assert_eq!(facts.source, GpuSource::Nvml, "{mode:?} {:?}", facts.attempts);
         assert_eq!((facts.gpus.len(), facts.visible.len()), (8, 2));
         assert_eq!(facts.visible[0].gpu, 7);
@@ -66,7 +66,7 @@ fn eight_gpus_are_described() {
 #[test]
 fn an_old_driver_still_counts_and_measures() {
     let fake = FakeNvml::of_old_driver(&[("GPUS", "2"), ("USED", "0,10")]);
-    let facts = facts_of(&fake, &[], PATIENCE);
+    let facts = facts_of(&fake, &[], TIMEOUT);
     assert_eq!(facts.gpus.len(), 2);
     assert_eq!(facts.gpus[1].memory_used, Some((10 + 551) << 20), "its only call adds the reserve");
     assert_eq!((facts.gpus[1].mig, facts.gpus[1].fabric), (false, None));
@@ -75,7 +75,7 @@ fn an_old_driver_still_counts_and_measures() {
 
 #[test]
 fn a_library_without_its_entry_point_is_an_attempt_and_no_fault() {
-    let facts = facts_of(&FakeNvml::without_entry_point(), &[], PATIENCE);
+    let facts = facts_of(&FakeNvml::without_entry_point(), &[], TIMEOUT);
     assert_eq!(facts.source, GpuSource::None);
     assert!(facts.faults.is_empty());
     let (source, why) = facts.attempts.first().expect("an attempt");
@@ -97,7 +97,7 @@ fn each_state_of_a_sick_driver_has_its_fault() {
         ("unknown", "gpu.fault.access", 0),
         ("crash", "gpu.fault.crash", 0),
     ] {
-        let facts = facts_of(&FakeNvml::new(&[("MODE", mode), ("BAD", "3")]), asked, PATIENCE);
+        let facts = facts_of(&FakeNvml::new(&[("MODE", mode), ("BAD", "3")]), asked, TIMEOUT);
         assert_eq!(fault_ids(&facts), [id], "{mode}");
         assert_eq!(facts.gpus.len(), usable, "{mode}");
         assert!(facts.gpus.iter().all(|gpu| gpu.index != 3 || mode == "recovery"), "{mode}");
@@ -107,7 +107,7 @@ fn each_state_of_a_sick_driver_has_its_fault() {
 #[test]
 fn a_missing_driver_is_no_fault_where_nothing_speaks_of_a_gpu() {
     for mode in ["not-loaded", "access", "unknown"] {
-        let facts = facts_of(&FakeNvml::new(&[("MODE", mode)]), &[], PATIENCE);
+        let facts = facts_of(&FakeNvml::new(&[("MODE", mode)]), &[], TIMEOUT);
         assert!(facts.faults.is_empty(), "{mode}: {:?}", facts.faults);
         assert_eq!(facts.attempts.first().map(|(source, _)| *source), Some(GpuSource::Nvml));
     }
@@ -123,7 +123,7 @@ fn a_mismatch_names_both_versions() {
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\n",
     )
     .expect("a file");
-    let facts = gpus_within(&node(root.path(), &fake, &[]), ProbeMode::Auto, PATIENCE);
+    let facts = gpus_within(&node(root.path(), &fake, &[]), ProbeMode::Auto, TIMEOUT);
     let text = &facts.faults.first().expect("a fault").text.en;
     assert!(text.contains("570.86.15") && text.contains("535.54.03"), "{text}");
 }
@@ -138,7 +138,7 @@ fn a_hung_driver_costs_the_deadline_and_is_left_alone() {
     let facts =
         gpus_within(&node(root.path(), &fake, &[]), ProbeMode::Auto, Duration::from_millis(300));
     let took = before.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < PATIENCE, "{took:?}");
+    assert!(took >= Duration::from_millis(300) && took < TIMEOUT, "{took:?}");
     assert_eq!(fault_ids(&facts), ["gpu.fault.hung"]);
     assert!(facts.gpus.is_empty(), "a device of a hung driver was counted as opened");
     assert!(
@@ -151,14 +151,14 @@ fn a_hung_driver_costs_the_deadline_and_is_left_alone() {
 #[test]
 fn a_slow_driver_is_waited_for() {
     let fake = FakeNvml::new(&[("MODE", "slow"), ("SLOW_MS", "300")]);
-    assert_eq!(facts_of(&fake, &[], PATIENCE).gpus.len(), 8);
+    assert_eq!(facts_of(&fake, &[], TIMEOUT).gpus.len(), 8);
 }
 
 #[test]
 fn what_a_driver_prints_never_reaches_the_answer() {
     let fake = FakeNvml::new(&[("MODE", "noise")]);
     for mode in [ProbeMode::File, ProbeMode::Memfd] {
-        let facts = gpus_within(&node(empty().path(), &fake, &[]), mode, PATIENCE);
+        let facts = gpus_within(&node(empty().path(), &fake, &[]), mode, TIMEOUT);
         assert_eq!(facts.gpus.len(), 8, "{:?}", facts.attempts);
     }
 }
@@ -168,19 +168,19 @@ fn a_library_that_exits_is_quoted() {
     let fake = FakeNvml::new(&[("MODE", "exit")]);
     let library = fake.library().to_string_lossy().into_owned();
     let error =
-        probe::run(ProbeMode::Auto, &["nvml", "1000", &library], PATIENCE).expect_err("no answer");
+        probe::run(ProbeMode::Auto, &["nvml", "1000", &library], TIMEOUT).expect_err("no answer");
     assert_eq!(error, ProbeError::Silent { code: 3, noise: "fake nvml: giving up".to_owned() });
 }
 
 #[test]
 fn gpus_in_mig_mode_say_so() {
-    let facts = facts_of(&FakeNvml::new(&[("MODE", "mig"), ("GPUS", "1")]), &[], PATIENCE);
+    let facts = facts_of(&FakeNvml::new(&[("MODE", "mig"), ("GPUS", "1")]), &[], TIMEOUT);
     assert!(facts.gpus.iter().all(|gpu| gpu.mig));
 }
 
 #[test]
 fn a_fabric_that_is_not_ready_is_told() {
-    let facts = facts_of(&FakeNvml::new(&[("MODE", "fabric"), ("BAD", "5")]), &[], PATIENCE);
+    let facts = facts_of(&FakeNvml::new(&[("MODE", "fabric"), ("BAD", "5")]), &[], TIMEOUT);
     for gpu in &facts.gpus {
         let state = if gpu.index == 5 { FabricState::InProgress } else { FabricState::Ready };
         assert_eq!(gpu.fabric, Some(state), "GPU {}", gpu.index);
@@ -211,7 +211,7 @@ fn device_nodes_and_proc_count_where_nvml_is_missing() {
         .expect("a file");
     }
     let host = Host::replayed(root.path(), BTreeMap::new());
-    let facts = gpus_within(&host, ProbeMode::Auto, PATIENCE);
+    let facts = gpus_within(&host, ProbeMode::Auto, TIMEOUT);
     assert_eq!(facts.source, GpuSource::DeviceNodes);
     let found: Vec<_> =
         facts.gpus.iter().map(|gpu| (gpu.index, gpu.minor, gpu.uuid.as_deref())).collect();
@@ -228,7 +228,7 @@ fn evidence_of_gpus_is_named_and_images_defaults_are_not_evidence() {
     let reasons = |variables: &[(&str, &str)]| {
         let environment =
             variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        gpus_within(&Host::replayed(empty().path(), environment), ProbeMode::Off, PATIENCE)
+        gpus_within(&Host::replayed(empty().path(), environment), ProbeMode::Off, TIMEOUT)
             .requested_by
     };
     assert_eq!(reasons(&[("NVIDIA_VISIBLE_DEVICES", "all"), ("GPU_COUNT", "0")]), [""; 0]);
@@ -239,7 +239,7 @@ fn evidence_of_gpus_is_named_and_images_defaults_are_not_evidence() {
 
 #[test]
 fn names_are_resolved_by_libc() {
-    let answer = probe::run(ProbeMode::Auto, &["resolve", "localhost"], PATIENCE);
+    let answer = probe::run(ProbeMode::Auto, &["resolve", "localhost"], TIMEOUT);
     let Ok(Answer::Names(names)) = answer else { panic!("{answer:?}") };
     assert!(names.addresses.iter().any(std::net::IpAddr::is_loopback), "{names:?}");
 }
@@ -248,7 +248,7 @@ fn names_are_resolved_by_libc() {
 fn a_switched_off_probe_does_not_run() {
     for mode in [ProbeMode::Off, ProbeMode::NvidiaSmi] {
         assert_eq!(
-            probe::run(mode, &["nvml", "1000"], PATIENCE).expect_err("no answer"),
+            probe::run(mode, &["nvml", "1000"], TIMEOUT).expect_err("no answer"),
             ProbeError::SwitchedOff
         );
     }

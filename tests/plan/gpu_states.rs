@@ -1,5 +1,5 @@
-//! Every state in which a driver and its GPUs can be, as `check` and `plan` tell
-//! it: the id, what was read on which GPU, and what it does to a launch.
+//! Every state of a driver and its GPUs in `check` and `plan`: the id, the value and the GPU,
+//! and the effect on a launch.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use harness::node::Node;
 use harness::{Ended, run_args};
 use serde_json::{Value, json};
 
-/// The GPU that is meant, by every number that it has.
+/// The faulty GPU, with all its numbers.
 const THIRD: &str = "GPU 3 (nvidia-smi index; 0000:48:00.0, GPU-fa4e0003-0000-4000-8000-000000000003, /dev/nvidia3)";
 
 /// A node that was given GPUs, with a driver that plays this.
@@ -24,7 +24,7 @@ fn check(node: &Node, more: &[&str]) -> (Ended, Value) {
     (ended, report)
 }
 
-/// What the report has under an id, worst first as it stands: (severity, text, hint).
+/// The report's entries of an id, in its order, worst first: (severity, text, hint).
 fn of(report: &Value, id: &str) -> Vec<[String; 3]> {
     let checks = report["checks"].as_array().expect("checks");
     let text = |check: &Value, key: &str| check[key].as_str().unwrap_or_default().to_owned();
@@ -104,7 +104,7 @@ fn each_state_is_told_and_only_faults_stop_a_launch() {
         let chinese = |letter: char| ('\u{4e00}'..'\u{9fff}').contains(&letter);
         assert!(plan.out.chars().any(chinese), "{mode}: {}", plan.out);
         assert!(plan.out.contains("--severity") || plan.out.contains("--device"), "{}", plan.out);
-        // The same, made a warning, no longer stands in the way by itself.
+        // The same with the severity warn does not refuse.
         let allowed = node.json(&["--severity", &format!("{id}=warn"), "--", "x.py"]);
         assert!(allowed.code != *code || *id == "gpu.count", "{mode}: {:#}", allowed.json);
     }
@@ -175,7 +175,7 @@ fn an_exclusive_gpu_with_a_process_on_it_is_a_warning() {
     assert!(mode[0][1].contains("pid 77 as NVML reports it, possibly of another pid"), "{mode:?}");
 }
 
-/// Where nothing fits any more a job could only fail; beside some use it is slower.
+/// Without free memory a job would fail; with some in use it is slower.
 #[test]
 fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
     let full: &[(&str, &str)] = &[("USED", "81100")];
@@ -198,7 +198,7 @@ fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
         let ended = run(&FakeNvml::new(&settings), more).expect_code(code);
         let words = "memory is already in use on GPU";
         assert!(ended.err.contains(words), "{settings:?} {more:?}\n{}", ended.err);
-        assert_eq!(ended.err.contains("exit code 83 (gpu.busy)"), code == 83, "{}", ended.err);
+        assert_eq!(ended.id(), (code == 83).then_some("gpu.busy"), "{}", ended.err);
         let (checked, report) = check(&playing(&settings), more);
         let severity = if code == 83 { "fail" } else { "warn" };
         assert_eq!((checked.code, of(&report, "gpu.busy")[0][0].as_str()), (code, severity));
@@ -218,14 +218,14 @@ fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
         (
             "12080",
             "'13.0'",
-            "is built for CUDA 13.0, and the driver supports only 12.8",
+            "is built for CUDA 13.0, but the driver supports only 12.8",
             "install a driver for CUDA 13 (580 or newer), or a torch that is built for CUDA 12.8 or older (a cu128 wheel)",
             "请安装支持 CUDA 13 的驱动（580 或更新）",
         ),
         (
             "11040",
             "'12.4'",
-            "is built for CUDA 12.4, and the driver supports only 11.4",
+            "is built for CUDA 12.4, but the driver supports only 11.4",
             "install a driver for CUDA 12 (525 or newer), or a torch that is built for CUDA 11.4 or older (a cu114 wheel)",
             "（cu114 的 wheel）",
         ),
@@ -233,14 +233,14 @@ fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
         (
             "13000",
             "'14.1'",
-            "is built for CUDA 14.1, and the driver supports only 13.0",
+            "is built for CUDA 14.1, but the driver supports only 13.0",
             "install a driver for CUDA 14, or a torch",
             "请安装支持 CUDA 14 的驱动，",
         ),
         (
             "12080",
             "None",
-            "torch 2.9.0 is a CPU build, and GPUs are to be used",
+            "torch 2.9.0 is a CPU build, but the job uses GPUs",
             "check which environment is meant with --python PATH or --conda-env NAME",
             "请用 --python PATH 或 --conda-env NAME 确认所用环境",
         ),
@@ -327,7 +327,7 @@ fn a_fabric_is_waited_for_as_long_as_it_is_being_set_up() {
     let ended = run(&never, &["--wait-timeout", "2s"]).expect_code(82);
     assert!(ended.err.contains("at most 2 s") && ended.err.contains("802"), "{}", ended.err);
 
-    // Nobody waits where it is allowed, or where it has failed for good.
+    // No wait if the state is allowed, or if it has failed for good.
     let ended = run(&never, &["--severity", "gpu.fabric=warn"]).expect_code(0);
     assert!(!ended.err.contains("waiting for it"), "{}", ended.err);
     let failed = FakeNvml::new(&[("MODE", "fabric-failed"), ("GPUS", "1")]);
@@ -348,7 +348,7 @@ fn gpus_of_several_models_have_several_numbers() {
     assert_eq!(mode(mixed().env("CUDA_VISIBLE_DEVICES", uuid))[0], "ok");
     assert_eq!(mode(playing(&[("GPUS", "4")]))[0], "ok", "on one model all orders are one");
 
-    // A subset is named so that CUDA takes the GPUs that are meant, whatever its order.
+    // A subset is named so that CUDA uses the chosen GPUs in any device order.
     let subset = |node: Node| {
         let planned = node.json(&["--nproc-per-node", "2", "--", "x.py"]);
         ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]

@@ -1,5 +1,5 @@
-//! A dead mount never holds a verdict: each source has its deadline, the late one is
-//! named with its path, and a thread that no signal ends keeps nobody waiting.
+//! A dead mount never delays the result: each source has its deadline, a late one is named with
+//! its path, and a thread that no signal ends delays nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,8 +31,8 @@ fn piped_with(args: &[&str], program: &[&str], hung: &Path) -> (Ended, i32) {
     (ended, code)
 }
 
-/// Threads of the launch in the state that no signal ends. Their process has ended but
-/// for them, so it shows no environment any more; they do.
+/// Threads of the launch in state D. Their process has otherwise ended, so only the threads
+/// still show the environment.
 fn stuck(token: &str) -> usize {
     let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
     folders(Path::new("/proc"))
@@ -47,7 +47,7 @@ fn stuck(token: &str) -> usize {
         .count()
 }
 
-/// Once the mount is gone, so is whoever waited for it.
+/// After the mount is removed, all processes that waited for it end.
 fn nothing_left(token: &str) {
     wait_until("the stuck threads to be set free", || (stuck(token) == 0).then_some(()));
     // Their process takes a moment to end.
@@ -144,8 +144,8 @@ fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
     }
 }
 
-/// The job's program on a mount that dies between the look at it and the launch, while the
-/// node waits for its master. Ours stands for any: it is executed as each rank's shim.
+/// The job's program is on a mount that dies between the check and the launch, while the node
+/// waits for its master. Tested with our own executable, which is executed as each rank's shim.
 fn launched_from_a_mount_that_dies(deadline: &str, hung: &Path, then: impl FnOnce(Running)) {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("ranklaunch");
@@ -164,7 +164,7 @@ fn launched_from_a_mount_that_dies(deadline: &str, hung: &Path, then: impl FnOnc
     nix::mount::mount(Some(hung), folder.path(), nothing, MsFlags::MS_BIND, nothing)
         .expect("mounted");
     let _master = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a master");
-    let said = format!("{} is not executed yet after 5 s", program.display());
+    let said = format!("{} has not been executed after 5 s", program.display());
     wait_until("the word about it", || running.err().contains(&said).then_some(()));
     then(running);
     nix::mount::umount2(folder.path(), MntFlags::MNT_DETACH).expect("unmounted");
@@ -187,7 +187,7 @@ fn a_program_that_is_never_executed_is_named_and_given_up() {
     }
 }
 
-/// The agent hears it at once, and not its guard when the grace is over.
+/// The agent handles the stop at once, before the guard's deadline.
 fn stopped(running: Running) {
     running.signal(Signal::SIGTERM);
     wait_until("an answer", || running.err().contains("SIGTERM received").then_some(()));
@@ -215,7 +215,7 @@ fn a_rank_that_is_not_executed_is_named() {
             .args(["--nproc-per-node", "1", "--grace", "4s", "--lang", "en", "--"])
             .args([&program])
             .start();
-        let said = format!("rank 0: {} is not executed yet after 5 s", program.display());
+        let said = format!("rank 0: {} has not been executed after 5 s", program.display());
         wait_until("the word about it", || running.err().contains(&said).then_some(()));
         stopped(running);
     });

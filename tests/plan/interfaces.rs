@@ -1,5 +1,5 @@
-//! The interface of the route to the master, asked of the real kernel in network
-//! namespaces of their own. Needs the rights to make one, and iproute2's `ip`.
+//! The interface of the route to the master, from the real kernel in network namespaces. Needs
+//! the permission to create them, and iproute2's `ip`.
 
 use std::process::Command;
 
@@ -50,8 +50,8 @@ fn bridge(name: &str, address: &str) -> String {
     )
 }
 
-/// The plan of this rank of two in a network that `setup` builds; None where this
-/// kernel has not what the set-up asks for.
+/// The plan of this rank of two in a network that `setup` creates; None if this kernel does not
+/// support the set-up.
 fn plan(setup: &str, rank: u32, master: &str) -> Option<Value> {
     plan_of(setup, 2, rank, master)
 }

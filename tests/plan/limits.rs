@@ -1,14 +1,15 @@
-//! Limits and leftovers of real containers, as `check` sees them, and as it does not
-//! see them on a node that is in order.
+//! `check` finds limits and leftovers of real containers, and none on a healthy node.
 
 use std::process::Command;
 
+use harness::docker::{self, RANKLAUNCH, Setup};
 use harness::node::Node;
+use harness::report::{Checked, check_of};
 use harness::{Launcher, executable, skipped};
 use serde_json::Value;
 
-/// `check` behind a shell that prepares something, in a mount namespace of its own
-/// whose /dev/shm and /mnt are empty; None where that cannot be had.
+/// `check` after a preparing shell, in a mount namespace of its own whose /dev/shm and /mnt are
+/// empty; None if that is not allowed.
 fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
     let script = format!(
         "set -e\nmount -t tmpfs -o size=8m shm /dev/shm\nmount -t tmpfs -o size=1m mnt /mnt\n\
@@ -17,7 +18,7 @@ fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(executable());
     let ended = Launcher::of(command, ["check", "--format", "json", "--lang", "en"])
-        // What is tested is this node, whatever its python holds.
+        // This tests the node, not its python.
         .args(["--device", "cpu", "--severity", "python.torch=off"])
         .args(args)
         .run();
@@ -29,23 +30,13 @@ fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
     Some(serde_json::from_str(&ended.out).expect("a report"))
 }
 
-/// (severity, text) of a check in a report.
-#[track_caller]
-fn of(report: &Value, id: &str) -> (String, String) {
-    let checks = report["checks"].as_array().expect("checks");
-    let check = checks.iter().find(|check| check["id"] == id);
-    let check = check.unwrap_or_else(|| panic!("no {id} in {report:#}"));
-    let text = |key: &str| check[key].as_str().expect("text").to_owned();
-    (text("severity"), text("text"))
-}
-
 #[test]
 fn what_is_in_order_is_said_to_be() {
     let Some(report) = prepared("ulimit -s 8192", &["--log-dir", "/mnt/logs"]) else { return };
     for id in
         ["shm.leftovers", "stack.size", "disk.space", "rdma.gpudirect", "env.proxy", "cuda.compat"]
     {
-        let (severity, text) = of(&report, id);
+        let Checked { severity, text, .. } = check_of(&report, id);
         assert_eq!(severity, "ok", "{id}: {text}");
     }
     let state = &report["facts"]["state"];
@@ -57,10 +48,10 @@ fn what_is_in_order_is_said_to_be() {
 fn limits_of_the_process_are_found() {
     let setup = "ulimit -s unlimited\nulimit -v 60000000";
     let Some(report) = prepared(setup, &[]) else { return };
-    let (severity, text) = of(&report, "stack.size");
+    let Checked { severity, text, .. } = check_of(&report, "stack.size");
     assert_eq!(severity, "info", "no GPU here: {text}");
     assert!(text.contains("unlimited"), "{text}");
-    let (severity, text) = of(&report, "memory.limit");
+    let Checked { severity, text, .. } = check_of(&report, "memory.limit");
     assert_eq!(severity, "info", "{text}");
     assert!(text.contains("57.2 GiB"), "{text}");
 }
@@ -76,7 +67,7 @@ fn files_of_the_dead_are_told_from_those_of_the_living() {
     let left = report["facts"]["state"]["leftovers"].as_array().expect("a list").clone();
     let names: Vec<_> = left.iter().filter_map(|file| file["name"].as_str()).collect();
     assert_eq!(names, ["nccl-dead", "sem.dead"]);
-    let (severity, text) = of(&report, "shm.leftovers");
+    let Checked { severity, text, .. } = check_of(&report, "shm.leftovers");
     assert_eq!(severity, "warn");
     assert!(
         text.contains("2 leftover files") && text.contains("8 KiB") && text.contains("owner 0"),
@@ -87,7 +78,7 @@ fn files_of_the_dead_are_told_from_those_of_the_living() {
 #[test]
 fn a_folder_for_logs_is_written_to() {
     let Some(report) = prepared("", &["--log-dir", "/mnt/a/b"]) else { return };
-    let (severity, text) = of(&report, "disk.logs");
+    let Checked { severity, text, .. } = check_of(&report, "disk.logs");
     // 1 MiB is little, but a file could be written and is gone again.
     assert_eq!(severity, "warn");
     assert!(text.contains("are free in /mnt/a/b"), "{text}");
@@ -97,7 +88,7 @@ fn a_folder_for_logs_is_written_to() {
         ("touch /mnt/a", "Not a directory"),
     ] {
         let Some(report) = prepared(setup, &["--log-dir", "/mnt/a/b"]) else { return };
-        let (severity, text) = of(&report, "disk.logs");
+        let Checked { severity, text, .. } = check_of(&report, "disk.logs");
         assert_eq!(severity, "warn", "{setup}: {text}");
         assert!(text.contains(words), "{setup}: {text}");
     }
@@ -107,7 +98,7 @@ fn a_folder_for_logs_is_written_to() {
 fn a_folder_of_another_user_is_not_written_to() {
     let reason = "chmod 755 /mnt; set -- setpriv --reuid 65534 --clear-groups \"$@\"";
     let Some(report) = prepared(reason, &["--log-dir", "/mnt/a"]) else { return };
-    let (severity, text) = of(&report, "disk.logs");
+    let Checked { severity, text, .. } = check_of(&report, "disk.logs");
     assert_eq!(severity, "warn", "{text}");
     assert!(text.contains("Permission denied"), "{text}");
 }
@@ -155,24 +146,18 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
 /// Docker's default profile forbids the NUMA calls; the capability lifts it.
 #[test]
 fn a_seccomp_profile_that_forbids_numa_calls_is_seen() {
-    let Some(image) = harness::image() else {
-        skipped("docker does not answer here");
+    if docker::missing().is_some() {
         return;
-    };
+    }
     for (options, severity, blocked) in
         [(&[][..], "info", true), (&["--cap-add", "SYS_NICE"][..], "ok", false)]
     {
-        let mut docker = Command::new("docker");
-        docker.args(["run", "--rm", "--network", "none", "-v"]);
-        docker.arg(format!("{}:/ranklaunch:ro", executable().display()));
-        docker.args(options).args([image, "/ranklaunch", "check", "--format", "json"]);
-        let ended =
-            Launcher::of(docker, ["--lang", "en", "--device", "cpu", "--engine", "command"])
-                .args(["--severity", "disk.logs=warn", "--", "/ranklaunch"])
-                .run()
-                .expect_code(0);
+        let check = ["check", "--format", "json", "--lang", "en", "--device", "cpu"];
+        let job = ["--engine", "command", "--severity", "disk.logs=warn", "--", RANKLAUNCH];
+        let setup = Setup::of(docker::bare()).options(&["--network", "none"]).options(options);
+        let ended = setup.run(&[&check[..], &job].concat()).expect_code(0);
         let report: Value = serde_json::from_str(&ended.out).expect("a report");
-        assert_eq!(of(&report, "numa.calls").0, severity, "{options:?}");
+        assert_eq!(check_of(&report, "numa.calls").severity, severity, "{options:?}");
         assert_eq!(report["facts"]["state"]["numa_blocked"], blocked, "{options:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! What a node is, what it plans and what it refuses: `plan`, `check` and `profile` on nodes of
-//! files, with fake GPUs and in namespaces.
+//! `plan`, `check` and `profile` on replayed nodes, with fake GPUs and in namespaces.
 
 mod any_input;
 mod capture;

@@ -1,11 +1,11 @@
-//! Every dead, renamed or harmful setting of a network library, one by one: `check`
-//! finds it, and finds nothing where the value is sound.
+//! Every removed, renamed or harmful setting of a network library: `check` finds it, and finds
+//! nothing with a sound value.
 
 use harness::node::Node;
 use serde_json::Value;
 
-/// (setting, a part of what is said of it, the sound form). Without a sound form the
-/// variable is better not set at all.
+/// (setting, a part of the warning, the sound form). Without a sound form the variable should
+/// not be set.
 const TABLE: &[(&str, &str, Option<&str>)] = &[
     // What the seeds of this program hold.
     (
@@ -35,7 +35,7 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("NCCL_TEMP_DIR=/tmp", "is not a variable of NCCL", None),
     ("NCCL_NSOCKS=4", "is not a variable of NCCL", None),
     // Wrong settings.
-    ("NCCL_SOCKET_IFNAME=ib0", "link-local address alone", Some("=eth0")),
+    ("NCCL_SOCKET_IFNAME=ib0", "only a link-local address", Some("=eth0")),
     ("NCCL_SOCKET_IFNAME=ens5", "matches no running interface", Some("eth0")),
     (
         "NCCL_SOCKET_IFNAME=^docker0,eno1,lo",
@@ -72,10 +72,10 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("NCCL_CONF_FILE=/nowhere/nccl.conf", "does not exist", Some("/logs/sound.conf")),
     ("NCCL_CONF_FILE=/logs/odd.conf", "from the first column on", Some("/logs/sound.conf")),
     ("NCCL_COMM_ID=10.0.0.1:1234", "demand an interface", None),
-    ("GLOO_SOCKET_IFNAME=^lo,eth0", "knows neither", Some("eth0")),
-    ("TP_SOCKET_IFNAME==eth0", "knows neither", Some("eth0")),
+    ("GLOO_SOCKET_IFNAME=^lo,eth0", "supports neither", Some("eth0")),
+    ("TP_SOCKET_IFNAME==eth0", "supports neither", Some("eth0")),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING=0", "hanging", Some("3")),
-    // What a debugger left.
+    // Left over from debugging.
     ("CUDA_LAUNCH_BLOCKING=1", "every kernel wait", Some("0")),
     ("CUDA_INJECTION64_PATH=/opt/tool.so", "debugging tool", None),
     ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1", "writes the memory", Some("0")),

@@ -1,5 +1,5 @@
-//! What a platform says becomes one membership and one command line, and what it
-//! half says becomes a refusal: real environments through the real executable.
+//! The variables of a platform become one membership and one command line, incomplete ones a
+//! refusal: real environments with the real executable.
 
 use harness::node::{Node, PYTHON};
 
@@ -100,7 +100,7 @@ fn contracts_are_read_with_their_traps() {
     let table = [
         ("", "none 1 0 127.0.0.1:29500 8 8"),
         ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=h MASTER_PORT=29500", "generic 2 1 h:29500 8 16"),
-        // A bare count is nodes, even where it could be the GPUs of one node.
+        // A count without other evidence means nodes, even if it could be the GPUs of one node.
         ("WORLD_SIZE=8 RANK=0 MASTER_ADDR=h", "generic 8 0 h:29500 8 64"),
         // nprocPerNode = 8: WORLD_SIZE counts processes, RANK counts nodes.
         (
@@ -181,8 +181,8 @@ fn contracts_are_read_with_their_traps() {
         if have != expected {
             wrong.push(format!("{platform}\n want {expected}\n have {have}"));
         }
-        // The master's name stands in /etc/hosts, however the platform wraps it: nobody is
-        // asked for `n[03-04]`.
+        // The master's name is in /etc/hosts, in whatever form the platform gives it: no name
+        // server is asked for `n[03-04]`.
         if asked_in_vain(&planned) {
             wrong.push(format!("{platform}\n has no address: {:#}", planned.json["warnings"]));
         }

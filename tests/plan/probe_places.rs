@@ -1,9 +1,8 @@
-//! The probe runs wherever the node leaves a way, and says what is in the way
-//! where it leaves none.
+//! The probe runs if the node allows any way to execute it, and otherwise names the obstacles.
 //!
-//! Each test builds a hostile place (a namespace, a root, a preload) around this
-//! same test program, which then runs one of the `inside_…` functions in it.
-//! Where the machine does not allow such a place, the test says that it is skipped.
+//! Each test creates a hostile environment (a namespace, a root, a preload) and starts this same
+//! test program in it, which then runs one of the `inside_…` functions. If the machine does not
+//! allow that, the test is skipped.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,15 +10,15 @@ use std::time::Duration;
 
 use harness::inside::name_of;
 use harness::skipped;
-use ranklaunch::probe::{self, Answer, ProbeError};
-use ranklaunch::settings::ProbeMode;
+use ranklaunch::testing::probe::{self, Answer, ProbeError};
+use ranklaunch::testing::settings::ProbeMode;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Printed by a place once it is built: what fails after it is a failure.
 const READY: &str = "the place is ready";
 
 fn resolves(mode: ProbeMode) -> Result<(), ProbeError> {
-    match probe::run(mode, &["resolve", "127.0.0.1"], PATIENCE)? {
+    match probe::run(mode, &["resolve", "127.0.0.1"], TIMEOUT)? {
         Answer::Names(names) if !names.addresses.is_empty() => Ok(()),
         other => panic!("{other:?}"),
     }

@@ -1,5 +1,4 @@
-//! Profiles as people meet them: which there are, one to read and to adapt, and the folder in
-//! which a job works.
+//! Profiles: listing, showing and adapting them, and the working folder of a job.
 
 use std::path::Path;
 
@@ -59,7 +58,9 @@ fn a_new_profile_is_one_and_a_wrong_one_is_named_with_its_line() {
     let ended = asked(&["profile", "check", "mine.toml"], &[("mine.toml", &new)]).expect_code(0);
     assert!(ended.out.contains("program train.py, engine torchrun, layout none"), "{}", ended.out);
     let wrong = [("mine.toml", "[job]\nscirpt = 'a.py'")];
-    let ended = asked(&["profile", "check", "mine.toml"], &wrong).expect_code(64);
+    let ended = asked(&["profile", "check", "mine.toml"], &wrong)
+        .expect_code(64)
+        .expect_id("settings.profile");
     assert!(ended.err.contains("mine.toml:2:") && ended.err.contains("script"), "{}", ended.err);
     let ranked = [("mine.toml", "[job]\nscript = 'a.py'\nnode_rank = 1")];
     let ended = asked(&["profile", "check", "mine.toml"], &ranked).expect_code(0);
@@ -77,7 +78,7 @@ fn values_by_size_reach_arguments_and_variables() {
     let files = [("a.toml", profile), ("a.py", "")];
     let checked = asked(&["profile", "check", "./a.toml"], &files).expect_code(0).out;
     assert!(checked.contains("did you mean {node_rank}?"), "{checked}");
-    assert_eq!(checked.matches("is no placeholder").count(), 1, "{checked}");
+    assert_eq!(checked.matches("is not a placeholder").count(), 1, "{checked}");
     let job = ["--engine", "direct", "--device", "cpu", "--nproc-per-node", "2"];
     let program = ["--", "sh", "-c", "echo \"$OUT\" {config}"];
     let line = [&["--profile", "./a.toml"][..], &job, &program].concat();
@@ -99,7 +100,7 @@ fn what_taehv_leaves_to_its_user_is_named() {
     }
 }
 
-/// Everything that is relative counts from the folder that is named, also for the ranks.
+/// All relative paths start at the named folder, also for the ranks.
 #[test]
 fn a_job_works_in_the_folder_that_is_named() {
     let work = [
@@ -139,8 +140,9 @@ fn a_job_works_in_the_folder_that_is_named() {
         assert!(ended.folder().join("work/logs/latest").exists(), "{}", ended.err);
         assert!(!ended.folder().join("logs").exists());
     }
-    let ended = run(&["--chdir", "gone"], None, &program).expect_code(64);
-    assert!(ended.err.contains("/gone (--chdir) cannot be entered"), "{}", ended.err);
+    let ended =
+        run(&["--chdir", "gone"], None, &program).expect_code(64).expect_id("settings.chdir");
+    assert!(ended.err.contains("/gone"), "{}", ended.err);
 
     // A command line that is pasted goes there as well.
     let files = [("work/a.py", "")];
@@ -166,6 +168,6 @@ fn a_repeated_option_and_a_mistyped_placeholder_are_noted_in_the_plan() {
     let more = ["--wait-timeout", "5m", "--", "sh", "{world_sise}", "{\"a\": {world_sise}}"];
     let ended = asked(&[&args[..], &more].concat(), &[]).expect_code(0);
     assert!(ended.out.contains("given 2 times: the last one counts"), "{}", ended.out);
-    assert_eq!(ended.out.matches("is no placeholder").count(), 1, "{}", ended.out);
+    assert_eq!(ended.out.matches("is not a placeholder").count(), 1, "{}", ended.out);
     assert!(ended.out.contains("did you mean {world_size}?"), "{}", ended.out);
 }

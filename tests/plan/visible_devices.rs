@@ -1,13 +1,13 @@
-//! CUDA_VISIBLE_DEVICES is read as torch reads it: thousands of lists through the
-//! installed torch itself, which counts the GPUs of the fake driver library.
+//! CUDA_VISIBLE_DEVICES is parsed as by torch: compares thousands of lists with the installed
+//! torch, which counts the GPUs of the fake driver library.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use harness::chance::Chance;
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::observe::Gpu;
-use ranklaunch::observe::gpu::visible;
+use ranklaunch::testing::observe::Gpu;
+use ranklaunch::testing::observe::gpu::visible;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -42,8 +42,8 @@ for gpus, value in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 ";
 
-/// `count` is -1 where torch leaves a MIG list to the CUDA runtime; `broken` where
-/// it raised, and then the rest is said of the list before that element.
+/// `count` is -1 if torch leaves a MIG list to the CUDA runtime. `broken`: it raised, and the
+/// other values are for the list before that element.
 #[derive(Debug, Deserialize)]
 struct Torch {
     count: i64,

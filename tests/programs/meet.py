@@ -10,7 +10,7 @@ if rank == 0:
     server = socket.create_server(here)
     seen = set()
     while len(seen) < world - 1:
-        # Whoever only knocks says nothing, and who takes it for a store says something else.
+        # A plain connection sends nothing, and a client of a store sends something else.
         said = server.accept()[0].recv(64)
         if said.startswith(b"rank "):
             seen.add(said)

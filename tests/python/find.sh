@@ -1,9 +1,9 @@
 #!/bin/sh
 # Prints the path of a python that has the modules named as arguments.
 #
-# Looked at in this order: RANKLAUNCH_TEST_PYTHON, python3 on the PATH, the
-# virtual environment in the user's cache folder. When none has them, that
-# environment is made; it is shared by all checkouts and all runs.
+# Searches in this order: RANKLAUNCH_TEST_PYTHON, python3 in the PATH, the virtual environment
+# in the user's cache folder. If none has them, that environment is created; all checkouts and
+# runs share it.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

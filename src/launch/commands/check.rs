@@ -1,7 +1,7 @@
-//! `ranklaunch check`: facts, a few bounded attempts, and the verdict on them.
+//! `ranklaunch check`: reads the facts, tries a few things within a time limit, and judges both.
 //!
-//! Owns the order: facts, plan, attempts, judgement, report. What is judged lies
-//! in [`crate::check`], how it is shown in [`crate::report::check_view`].
+//! Owns the order: facts, plan, trials, judgement, report. The checks are in [`crate::check`],
+//! their display in [`crate::report::check_view`].
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::lang::Text;
 use crate::launch::collect::{self, Deadlines};
 use crate::launch::context::remap;
 use crate::launch::notify_peers;
-use crate::launch::open::open;
+use crate::launch::open::{Opened, open};
 use crate::launch::stale;
 use crate::muster::LinkReport;
 use crate::observe::{self, Facts};
@@ -34,19 +34,19 @@ use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// What one connection to the master may take; a lost first packet is sent again after 1 s.
+/// Time limit for one connection to the master. A lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// Everything that a report needs.
 struct Examined {
     facts: Facts,
     decided: Decided,
-    /// Where there are other nodes.
+    /// None without other nodes.
     found: Option<Box<LinkReport>>,
 }
 
 pub(crate) fn check(asked: &cli::Check) -> i32 {
-    let (host, settings) = match open(&asked.options) {
+    let Opened { host, settings, .. } = match open(&asked.options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
@@ -58,7 +58,7 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
             let failed = decided.refusal(Stage::BeforeStart);
             let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
-            let verdict = check_view::Verdict { refusal: failed.as_ref(), exit_code: code };
+            let verdict = check_view::OverallResult { refusal: failed.as_ref(), exit_code: code };
             let mut report = check_view::json(&facts, checks, plan, verdict, lang, &shim);
             if let (Some(found), Value::Object(report)) = (&found, &mut report) {
                 for (key, value) in nodes_view::json(found, lang) {
@@ -92,7 +92,8 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
     }
 }
 
-/// On a terminal that was not asked to stay plain (no-color.org).
+/// Standard output is a terminal, NO_COLOR is unset or empty (no-color.org), and TERM is not
+/// dumb.
 fn has_colour() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -140,7 +141,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     Ok(Examined { facts, decided, found })
 }
 
-/// After everything that this node can say alone: the others hear of its first failure.
+/// Runs after all checks of this node, since its first failure is sent to the other nodes.
 fn meet_others(
     host: &Arc<Host>,
     settings: &Settings,
@@ -160,8 +161,8 @@ fn meet_others(
     }
     if matches!(tried.port, Some(Err(_))) {
         tried.nodes = Some(Nodes::Alone(text!(
-            "the port on which the others would come is taken",
-            "其他节点要连接的端口已被占用"
+            "the port for the other nodes is in use",
+            "供其他节点连接的端口已被占用"
         )));
         return Ok(());
     }
@@ -176,7 +177,7 @@ fn meet_others(
     Ok(())
 }
 
-/// A capture is never mixed with what is there already.
+/// A capture is never mixed with existing files.
 fn is_new(folder: &Path) -> Result<(), Refusal> {
     let empty = match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
@@ -197,17 +198,18 @@ fn named(path: &Path) -> Text {
     Text::same(path.display().to_string())
 }
 
-/// Where a capture keeps what was tried.
+/// The file of a capture that holds what was tried.
 const TRIED: &str = "tried";
 
-/// Whether a file can be written where the logs will go; None where that hangs, which
-/// the facts say already.
+/// Whether a file can be written in the log folder. None if that hangs, which the facts already
+/// report.
 async fn written(facts: &Facts, deadlines: Deadlines) -> Option<Result<PathBuf, WriteProblem>> {
     let folder = facts.state.logs.as_ref()?.path.clone();
     with_deadline_async(deadlines.files, move || prepare::try_write(&folder)).await
 }
 
-/// What can be tried without waiting: a file in the folder for logs, the port on node 0, one connection elsewhere.
+/// What can be tried without waiting: a file in the log folder, the port on node 0, one connection to the
+/// master on other nodes.
 async fn attempts(
     host: &Host,
     plan: Option<&Plan>,
@@ -227,7 +229,7 @@ async fn attempts(
     if member.is_master() {
         tried.port = Some(prepare::check_port(host, port).map(|()| port));
     } else if with_nodes {
-        // Meeting node 0 says more than one attempt, which may come too early.
+        // A meeting with node 0 proves more than one connection, which may come too early.
     } else if let Some(master) = &facts.network.master {
         let deadline = tokio::time::Instant::now() + CONNECT.min(deadlines.files);
         for address in &master.addresses {
@@ -247,7 +249,8 @@ async fn attempts(
     tried
 }
 
-/// What run would end is not in its way, and what it would leave alone is named as run names it.
+/// Processes that `run` would end are no failure here; those that it would leave alone are named
+/// as `run` names them.
 async fn beside_stale(
     host: &Arc<Host>,
     settings: &Settings,
@@ -260,9 +263,9 @@ async fn beside_stale(
     tried.gpus_freed = stale.frees_gpus();
     if let Some(Err(_)) = tried.port {
         match stale.port(host) {
-            stale::Port::Freed(why) => tried.port_freed = Some(why),
-            stale::Port::Taken(refusal) => tried.port = Some(Err(refusal)),
-            stale::Port::Free => {}
+            stale::PortState::Freed(why) => tried.port_freed = Some(why),
+            stale::PortState::Taken(refusal) => tried.port = Some(Err(refusal)),
+            stale::PortState::Free => {}
         }
     }
 }

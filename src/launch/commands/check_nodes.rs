@@ -1,5 +1,5 @@
-//! `ranklaunch check` on the nodes of one job: they meet as for a launch, measure
-//! the links between them, and all hold the same findings.
+//! `ranklaunch check` on several nodes of one job: they hold a muster as for a launch, measure
+//! the links between them, and all report the same findings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::launch::collect;
 use crate::launch::muster_config;
 use crate::launch::summary::{interface, summary};
 use crate::muster::{
-    self, Assembly, Config, Joined, Loss, MeasureEndpoint, NodeSummary, Purpose, Target,
+    self, Assembly, Config, Joined, Loss, MeasureEndpoint, MeasureTarget, NodeSummary, Purpose,
 };
 use crate::observe::Facts;
 use crate::plan::Plan;
@@ -22,12 +22,12 @@ use crate::settings::{MusterMode, Settings, Source};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
-/// How long nodes wait for each other where nobody says how long: somebody who
-/// asks about one node of a job should not wait for half an hour.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Default time that nodes wait for each other. It is short, since a check of one node should
+/// not take the half hour of a launch.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether this node is looked at together with others. A capture is of one node, and
-/// files of another node are no node to meet, unless that is what was asked for.
+/// Whether this node meets the others. A capture covers one node, and a replayed node cannot be
+/// met, unless the user asks for it.
 pub(super) fn is_wanted(host: &Host, settings: &Settings, plan: Option<&Plan>) -> bool {
     let there = host.is_live() && !host.is_recorded();
     let there = there || settings.muster.value == MusterMode::Required;
@@ -36,7 +36,7 @@ pub(super) fn is_wanted(host: &Host, settings: &Settings, plan: Option<&Plan>) -
         && member.is_some_and(|member| muster_config::is_wanted(settings, member).unwrap_or(false))
 }
 
-/// Meets the others; `failed` is the first of this node's own checks that failed.
+/// Meets the other nodes. `failed` is the first failed check of this node.
 pub(super) async fn meet(
     host: &Arc<Host>,
     settings: &Settings,
@@ -58,11 +58,11 @@ async fn try_to_meet(
     let member = &plan.membership;
     let config =
         muster_config::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
-    let patience = match settings.wait_timeout.source {
-        Source::Default => config.wait_timeout.min(PATIENCE),
+    let timeout = match settings.wait_timeout.source {
+        Source::Default => config.wait_timeout.min(DEFAULT_TIMEOUT),
         _ => config.wait_timeout,
     };
-    let config = Config { purpose: Purpose::Check, wait_timeout: patience, ..config };
+    let config = Config { purpose: Purpose::Check, wait_timeout: timeout, ..config };
     let lang = settings.lang;
     let mut say = |line: Text| output::say(&closing::line(&line, lang));
     if config.secret.is_none() {
@@ -95,19 +95,19 @@ async fn try_to_meet(
     let session = match joined {
         Joined::Measure(session) => session,
         Joined::Alone(why) => return Ok(Nodes::Alone(why)),
-        // It proposes a plan to those who came to run alone.
+        // This node 0 came to launch, not to check.
         Joined::Offer(_) => return Err(lost(&config, Loss::Died)),
     };
     let found = session.follow(target).await.map_err(|loss| lost(&config, loss))?;
     Ok(Nodes::Found(Box::new(found)))
 }
 
-/// Listens on the interface that the ranks use, or anywhere where that is not known.
-async fn target(plan: &Plan) -> Result<(Target, SocketAddr), Refusal> {
+/// Listens on the interface that the ranks use, or on all interfaces if it is not known.
+async fn target(plan: &Plan) -> Result<(MeasureTarget, SocketAddr), Refusal> {
     let anywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let mut problem = String::new();
     for address in plan.network.local_addr.into_iter().chain(anywhere) {
-        match Target::open(address).await {
+        match MeasureTarget::open(address).await {
             Ok(target) => {
                 let port = target.port();
                 return Ok((target, SocketAddr::new(address, port)));
@@ -127,11 +127,11 @@ fn lost(config: &Config, loss: Loss) -> Refusal {
     let master = &config.master_addr;
     let text = match loss {
         Loss::Died => text!(
-            "node 0 ({master}) vanished while the nodes were examined",
-            "检查各节点时节点 0（{master}）消失"
+            "node 0 ({master}) disconnected while the nodes were examined",
+            "检查各节点时，节点 0（{master}）断开连接"
         ),
         Loss::Silent => text!(
-            "nothing was heard from node 0 ({master}) while the nodes were examined",
+            "no message came from node 0 ({master}) while the nodes were examined",
             "检查各节点时未再收到节点 0（{master}）的消息"
         ),
     };

@@ -1,4 +1,4 @@
-//! `ranklaunch clean`: only the step that ends stale processes.
+//! `ranklaunch clean`: finds and ends stale processes, as a launch does, and starts nothing.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use super::output::{block_on, print, refuse, show};
 use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::launch::collect;
-use crate::launch::open::open;
+use crate::launch::open::{Opened, open};
 use crate::launch::stale_request::request;
 use crate::plan;
 use crate::report::{closing, stale_view};
 
 pub(crate) fn clean(asked: &cli::Clean) -> i32 {
-    let (host, settings) = match open(&asked.options) {
+    let Opened { host, settings, .. } = match open(&asked.options) {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };

@@ -1,4 +1,4 @@
-//! `ranklaunch completions` and `ranklaunch man`: what shells and readers of manuals get.
+//! `ranklaunch completions` and `ranklaunch man`: the shell completions and the manual page.
 
 use super::output::{print, say};
 use crate::cli;

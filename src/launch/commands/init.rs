@@ -1,4 +1,4 @@
-//! `ranklaunch init -- COMMAND…`: the guard, around any command.
+//! `ranklaunch init -- COMMAND…`: runs any command under the guard.
 
 use super::output::{refuse, say};
 use crate::cli;
@@ -34,6 +34,8 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
                     "check the name, PATH and the execute permission",
                     "请检查名称、PATH 和执行权限"
                 ),
+                why: None,
+                consequence: false,
             };
             say(&closing::ended_early(&ending, ending.code, wanted.lang));
             ending.code

@@ -1,7 +1,7 @@
-//! `ranklaunch install`: the executable copies itself.
+//! `ranklaunch install`: copies the executable into a folder.
 //!
-//! Its image is FROM scratch and so has no `cp`, and an init container is the one
-//! way into a pod that every Kubernetes knows.
+//! Its image is built FROM scratch and so has no `cp`. An init container that copies the file
+//! works on every version of Kubernetes.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use crate::settings;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// As other programs may be: everybody runs it, its owner replaces it.
+/// As for other programs: all users may run it, only its owner may replace it.
 const MODE: u32 = 0o755;
 
 pub(crate) fn install(folder: &Path) -> i32 {
@@ -32,7 +32,7 @@ pub(crate) fn install(folder: &Path) -> i32 {
             let hint = if is_file {
                 text!(
                     "{folder} is a file; name its folder, in which the file ranklaunch is replaced: ranklaunch install {parent}",
-                    "{folder} 是文件；请指定其所在目录，其中的 ranklaunch 会被替换: ranklaunch install {parent}"
+                    "{folder} 是文件；请指定其所在目录，其中的 ranklaunch 会被替换：ranklaunch install {parent}"
                 )
             } else {
                 text!(
@@ -53,11 +53,12 @@ pub(crate) fn install(folder: &Path) -> i32 {
     }
 }
 
-/// A new file renamed over the old, since one that runs cannot be written to.
+/// Writes a new file and renames it over the old one, since a running executable cannot be
+/// written to.
 fn copy_into(folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let file = folder.join("ranklaunch");
-    // Two that install into one shared folder write two files.
+    // Two installations into one shared folder must not write to the same file.
     let mut fresh = tempfile::Builder::new().prefix(".ranklaunch-").tempfile_in(folder)?;
     io::copy(&mut File::open("/proc/self/exe")?, &mut fresh)?;
     fresh.as_file().set_permissions(PermissionsExt::from_mode(MODE))?;

@@ -1,4 +1,4 @@
-//! `ranklaunch lint MANIFEST…`: mistakes that fail at run time.
+//! `ranklaunch lint MANIFEST…`: reports mistakes in manifests that would fail at run time.
 
 use std::io::Read;
 
@@ -54,12 +54,12 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
             )),
         }
     }
-    let mut report = lint::lint(&manifests, lint::Limits { node_memory }, knowledge);
+    let mut report = lint::lint(&manifests, lint::LintLimits { node_memory }, knowledge);
     report.refused.extend(unopened);
     match asked.format {
-        cli::LintFormat::Text => show(&lint::text(&report, lang)),
-        cli::LintFormat::Json => print(format!("{:#}\n", lint::json(&report, lang))),
-        cli::LintFormat::Github => print(lint::github(&report, lang)),
+        cli::AnnotatedFormat::Text => show(&lint::text(&report, lang)),
+        cli::AnnotatedFormat::Json => print(format!("{:#}\n", lint::json(&report, lang))),
+        cli::AnnotatedFormat::Github => print(lint::github(&report, lang)),
     }
     let code = report.exit_code();
     for refusal in &report.refused {
@@ -68,7 +68,7 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
     code
 }
 
-/// One byte more than is read, so that a file too large is known as such.
+/// Reads one byte more than the limit, so that a file that is too large is recognised.
 fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
     const MOST: u64 = lint::LARGEST as u64 + 1;
     let mut bytes = Vec::new();

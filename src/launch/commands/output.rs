@@ -1,4 +1,5 @@
-//! How a command prints, says and refuses, and the runtime that it works in.
+//! Output of the subcommands: results on standard output, messages and refusals on standard
+//! error, and the runtime that they work in.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -10,11 +11,11 @@ use crate::report::{self, closing};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// Why standard output did not take everything that was printed.
+/// The first error of a write to standard output.
 static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Prints to standard output; a reader that left early is not an error. Any other is said
-/// by [`complete`].
+/// Prints to standard output. A reader that closed its end early is not an error; [`complete`]
+/// reports any other error.
 pub(crate) fn print(text: impl AsRef<[u8]>) {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
@@ -25,7 +26,8 @@ pub(crate) fn print(text: impl AsRef<[u8]>) {
     }
 }
 
-/// The exit code of a command that printed all it had to and ended with `code`.
+/// The exit code of a command that ended with `code`, after all its output was written. Reports
+/// an earlier write error.
 pub(crate) fn complete(code: i32, lang: Lang) -> i32 {
     let Some(error) = UNPRINTED.get() else { return code };
     let failure = unwritten(text!("standard output", "标准输出"), error);
@@ -33,13 +35,13 @@ pub(crate) fn complete(code: i32, lang: Lang) -> i32 {
     fail(&failure, code, lang)
 }
 
-/// Says what did not work, where nothing was refused.
+/// Reports a failure of a command that was not refused, and returns `code`.
 pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
     say(&closing::ended_early(&report::refused(failure), code, lang));
     code
 }
 
-/// What somebody was to read has not got there.
+/// Output that could not be written.
 pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     let Text { en, zh } = place;
     let hint = match error.kind() {
@@ -56,7 +58,7 @@ pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     )
 }
 
-/// Columns of the terminal on standard output, if one is there.
+/// Columns of the terminal on standard output; None if it is not a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
     let out = std::io::stdout();
     if !out.is_terminal() {
@@ -66,13 +68,14 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Says something on standard error, with what it quotes from others made fit for a
-/// terminal: names come from manifests, other nodes and other users' processes.
+/// Prints to standard error with control characters made harmless, since quoted names come from
+/// manifests, other nodes and other users' processes.
 pub(crate) fn say(text: &str) {
     let _ = std::io::stderr().lock().write_all(printable(text).as_bytes());
 }
 
-/// The same on standard output, for people. What programs read goes through [`print`](fn@print).
+/// The same on standard output, for people. Output for programs goes through
+/// [`print`](fn@print).
 pub(crate) fn show(text: &str) {
     print(printable(text).as_bytes());
 }

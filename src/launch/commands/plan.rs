@@ -1,4 +1,4 @@
-//! `ranklaunch plan`: what run would do and why.
+//! `ranklaunch plan`: prints what `run` would do, with the reason of each value.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::cli;
 use crate::decide::decide;
 use crate::launch::collect;
 use crate::launch::context::remap;
-use crate::launch::open::open;
+use crate::launch::open::{Opened, open};
 use crate::launch::outlook::{self, Outlook};
 use crate::plan::Scope;
 use crate::report::{closing, plan_view};
 use crate::settings;
 
 pub(crate) fn plan(asked: &cli::Plan) -> i32 {
-    let opened = open(&asked.options).and_then(|(host, mut settings)| {
+    let opened = open(&asked.options).and_then(|Opened { host, mut settings, .. }| {
         let lang = settings.lang;
         match settings::Assumed::read(&asked.assume) {
             Ok(Some(assumed)) => assumed.apply(&mut settings),
@@ -57,7 +57,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {
-            // What a shell reads stays what a shell can run.
+            // The output for a shell must stay valid shell code.
             if let Some(refusal) = &refusal {
                 say(&closing::would_be_refused(refusal, code, lang));
             }

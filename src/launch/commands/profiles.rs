@@ -1,4 +1,4 @@
-//! `ranklaunch profile`: the profiles that are found here, to be read, begun and checked.
+//! `ranklaunch profile`: lists, shows, creates and checks profiles.
 
 use std::ffi::OsString;
 
@@ -6,9 +6,10 @@ use super::output::{print, refuse};
 use crate::cli::{Options, ProfileAction};
 use crate::host::Host;
 use crate::lang::Lang;
+use crate::launch::causes::{RetryRules, catalogue_with};
 use crate::plan::placeholders;
 use crate::report::closing;
-use crate::settings::{self, Known, LayoutRule, Program, Settings};
+use crate::settings::{self, KnownProfile, LayoutRule, Program, Settings};
 use crate::text;
 
 /// What `profile new` prints.
@@ -26,7 +27,12 @@ pub(crate) fn profile(action: &ProfileAction) -> i32 {
         },
         ProfileAction::Check { name } => {
             let options = Options { profile: Some(name.clone()), ..Options::default() };
-            match settings::read(&options, &host) {
+            let read = settings::read(&options, &host);
+            match read.and_then(|read| {
+                catalogue_with(&read.diagnose)
+                    .and_then(|known| RetryRules::of(&read, known))
+                    .map(|_| read)
+            }) {
                 Ok(settings) => print(said(&settings)),
                 Err(refusal) => return refuse(&refusal, lang),
             }
@@ -38,7 +44,7 @@ pub(crate) fn profile(action: &ProfileAction) -> i32 {
 fn list(host: &Host, lang: Lang) {
     let known = settings::known(host);
     let wide = known.iter().map(|one| one.name.len()).max().unwrap_or(0);
-    for Known { name, path, summary, is_default } in known {
+    for KnownProfile { name, path, summary, is_default } in known {
         let place = match path {
             Some(path) => path.display().to_string(),
             None => text!("inside the executable", "内置").get(lang).to_owned(),
@@ -54,7 +60,7 @@ fn list(host: &Host, lang: Lang) {
     }
 }
 
-/// What a profile comes to, with everything that it extends.
+/// The settings of a profile, together with the profiles that it extends.
 fn said(settings: &Settings) -> String {
     let lang = settings.lang;
     let name = settings.profile.clone().unwrap_or_default();
@@ -64,7 +70,7 @@ fn said(settings: &Settings) -> String {
         Some(Program::Command { argv }) => {
             argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
         }
-        None => text!("none; it stands after --", "无，由 -- 之后给出").get(lang).to_owned(),
+        None => text!("none; it is given after --", "无，由 -- 之后给出").get(lang).to_owned(),
     };
     let engine = settings.engine.value.to_string();
     let layout = match settings.layout.rule.value {

@@ -1,4 +1,4 @@
-//! `ranklaunch wait HOST:PORT`: only the readiness step.
+//! `ranklaunch wait HOST:PORT`: waits until a port answers, as a launch does.
 
 use super::output::{block_on, refuse, say};
 use crate::cli;
@@ -45,7 +45,7 @@ pub(crate) fn wait(asked: &cli::Wait) -> i32 {
     }
 }
 
-/// What to do where the other side did not come; None: it was something else.
+/// The hint if the other side did not answer; None for any other refusal.
 fn unreached(refusal: &Refusal, port: u16) -> Option<Text> {
     match refusal.verdict {
         Verdict::MasterName => Some(text!(

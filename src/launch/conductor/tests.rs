@@ -1,4 +1,4 @@
-//! The order of the phases, and what a refusal, a stop or a failure in each of them leads to.
+//! The order of the phases, and the effect of a refusal, a stop or a failure in each of them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::verdict::{Class, Id};
 
-/// Phases that note who called them and do what a script says.
+/// Phases that record their calls and follow a script.
 #[derive(Default)]
 struct Script {
     calls: RefCell<Vec<String>>,
@@ -15,7 +15,7 @@ struct Script {
     refuses: Option<&'static str>,
     /// The phase during which a stop is asked for.
     stops: Option<&'static str>,
-    /// Other nodes take part: their attempts begin with the first phase.
+    /// The job has other nodes, so each attempt begins with the first phase.
     several: bool,
     /// Code, whether a further attempt follows, whether a stop was asked for.
     runs: RefCell<VecDeque<(i32, bool, bool)>>,
@@ -45,7 +45,7 @@ impl Script {
 fn ending(code: i32) -> Ending {
     let (class, text) = (Class::Script, Text::same(""));
     let (rank, node, id, hint) = (None, None, Id::RankExit, text.clone());
-    Ending { code, class, id, rank, node, text, hint }
+    Ending { code, class, id, rank, node, text, hint, why: None, consequence: false }
 }
 
 impl Phases for Script {
@@ -139,7 +139,11 @@ impl Phases for Script {
         self.note(format!("announce-{}-of-{node}", ending.code));
     }
 
-    fn node(&self, _: &u32) -> u32 {
+    fn close(&self, clock: Option<Clock>) {
+        self.note(if clock.is_some() { "close-by-clock" } else { "close" });
+    }
+
+    fn node(&self, (): &()) -> u32 {
         2
     }
 }
@@ -147,13 +151,13 @@ impl Phases for Script {
 #[test]
 fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
     for (refuses, calls, code) in [
-        (None, "observe plan agree clear run announce-0-of-2 finish", 0),
-        // Nodes that have not met hear of it at once.
-        (Some("plan"), "observe plan notify refused announce-66-of-?", 66),
-        // Who takes part in the muster hears of it there.
-        (Some("agree"), "observe plan agree refused announce-66-of-?", 66),
+        (None, "observe plan agree clear run announce-0-of-2 finish close-by-clock", 0),
+        // The nodes have not met yet, so they are notified at once.
+        (Some("plan"), "observe plan notify refused announce-66-of-? close", 66),
+        // The nodes of the muster learn it there.
+        (Some("agree"), "observe plan agree refused announce-66-of-? close", 66),
         // All have agreed: the refusal is the ending of the job.
-        (Some("clear"), "observe plan agree clear refused announce-66-of-? share", 66),
+        (Some("clear"), "observe plan agree clear refused announce-66-of-2 share close", 66),
     ] {
         let script = Script { refuses, ..Script::default() };
         assert_eq!(script.conduct(), (calls.to_owned(), code), "{refuses:?}");
@@ -163,9 +167,9 @@ fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
 #[test]
 fn a_stop_ends_every_phase_before_the_start() {
     for (stops, calls) in [
-        ("agree", "observe plan agree stopped announce-143-of-?"),
-        ("clear", "observe plan agree clear stopped announce-143-of-? share"),
-        ("pause", "observe plan agree clear run finish pause stopped announce-143-of-2"),
+        ("agree", "observe plan agree stopped announce-143-of-? close"),
+        ("clear", "observe plan agree clear stopped announce-143-of-2 share close"),
+        ("pause", "observe plan agree clear run finish pause stopped announce-143-of-2 close"),
     ] {
         let runs = RefCell::new([(1, true, false)].into());
         let script = Script { stops: Some(stops), runs, ..Script::default() };
@@ -180,19 +184,19 @@ fn a_further_attempt_of_one_node_runs_again_and_one_of_several_begins_anew() {
         (
             false,
             vec![(1, true, false), (0, false, false)],
-            "finish pause run announce-0-of-2 finish",
+            "finish pause run announce-0-of-2 finish close-by-clock",
             0,
         ),
         (
             true,
             vec![(1, true, false), (0, false, false)],
-            "finish pause observe plan agree clear run announce-0-of-2 finish",
+            "finish pause observe plan agree clear run announce-0-of-2 finish close-by-clock",
             0,
         ),
-        (false, vec![(1, false, false)], "announce-1-of-2 finish why-not", 1),
-        // A node that is to stop follows nobody, and needs no reason.
-        (true, vec![(143, true, true)], "announce-143-of-2 finish", 143),
-        (false, vec![(143, false, true)], "announce-143-of-2 finish", 143),
+        (false, vec![(1, false, false)], "announce-1-of-2 finish why-not close-by-clock", 1),
+        // A stopped node joins no further attempt and gives no reason for that.
+        (true, vec![(143, true, true)], "announce-143-of-2 finish close-by-clock", 143),
+        (false, vec![(143, false, true)], "announce-143-of-2 finish close-by-clock", 143),
     ] {
         let script =
             Script { several, runs: RefCell::new(runs.clone().into()), ..Script::default() };

@@ -1,10 +1,10 @@
-//! Variables that a container or a script sets.
+//! Rules about variables that a container or a script sets.
 
 use super::super::findings::Findings;
-use super::super::launchers::{Field, Launcher};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::{Container, Reference};
-use super::super::scene::{Scene, containers, places};
+use super::super::scene::{Scene, containers, launch_sites};
 use super::super::yaml::Node;
 use crate::lang::Text;
 use crate::text;
@@ -76,7 +76,7 @@ pub(super) fn nccl(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// The container asks for RDMA devices.
+/// Whether the container requests RDMA devices.
 fn asks_for_rdma(container: &Container<'_>) -> bool {
     let Some(limits) = container.node.at(&["resources", "limits"]) else { return false };
     limits.entries().any(|(name, ..)| {
@@ -122,8 +122,8 @@ pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Kubernetes replaces `$(NAME)` in a command where the container has the variable, and leaves it
-/// as it stands where not.
+/// Kubernetes replaces `$(NAME)` in a command if the container has the variable, and leaves it
+/// unchanged otherwise.
 pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let sets = scene.job.kind.sets;
     for (group, container) in containers(scene) {
@@ -140,7 +140,7 @@ pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
             let (then_en, then_zh) = if *in_script {
                 ("the shell runs it as a command", "shell 会把它当作命令执行")
             } else {
-                ("the program gets it as it stands", "程序会原样收到这段文字")
+                ("the program gets it unchanged", "程序会原样收到这段文字")
             };
             findings.error(
                 *line,
@@ -192,19 +192,19 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
             }
         }
     }
-    for place in places(scene) {
-        // localhost is right where a torchrun works alone.
-        if let Some(word) = place.launch.get(Field::MasterAddr)
+    for place in launch_sites(scene) {
+        // localhost is correct for a single torchrun.
+        if let Some(word) = place.launch.get(FlagField::MasterAddr)
             && own(&word.shown())
-            && place.launch.get(Field::Nnodes).is_some_and(|nodes| nodes.text() != "1")
+            && place.launch.get(FlagField::Nnodes).is_some_and(|nodes| nodes.text() != "1")
         {
             say(word.line, "the master's address", &word.shown());
         }
     }
 }
 
-/// A Service named NAME sets NAME_PORT=tcp://… in every pod of its namespace
-/// (kubelet, envvars.FromServices; services without a cluster address are left out).
+/// A Service named NAME sets NAME_PORT=tcp://… in every pod of its namespace (kubelet,
+/// envvars.FromServices; except Services without a cluster address).
 pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
     for (group, container) in containers(scene) {

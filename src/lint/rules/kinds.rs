@@ -1,14 +1,14 @@
-//! What the kinds ask for.
+//! Rules about the requirements of single kinds.
 
-use super::super::findings::{Findings, Importance};
-use super::super::launchers::{Field, Launcher};
+use super::super::findings::{Findings, LintSeverity};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::Group;
-use super::super::scene::{Scene, places};
+use super::super::scene::{Scene, launch_sites};
 use super::super::word::Word;
 use super::super::yaml::Node;
 use super::nodes::is_dynamic;
-use super::sizes::{Size, stated_nodes};
+use super::sizes::{StatedSize, stated_nodes};
 use crate::text;
 
 /// The JobSpec of a plain or a cron Job.
@@ -31,13 +31,13 @@ pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let pods = scene.job.nodes().unwrap_or(1);
     let starts = || scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
     let ranks = starts().flat_map(|started| &started.launches);
-    // Pods that start a script each, or nothing that is known, may be tasks of their own.
+    // Pods that each start a script, or something unknown, may be independent.
     let importance = if starts().any(|started| !started.unread.is_empty())
         || ranks.clone().any(|launch| launch.launcher != Launcher::Python)
     {
-        Importance::Error
+        LintSeverity::Error
     } else if ranks.count() > 0 {
-        Importance::Warning
+        LintSeverity::Warning
     } else {
         return;
     };
@@ -104,8 +104,8 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Whether a headless Service in the input gives the addresses of the group's pods, and nothing
-/// asks for one pod by its name, which takes a subdomain.
+/// Whether a headless Service in the input gives the addresses of the group's pods, and no pod
+/// is addressed by its name, which needs a subdomain.
 fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
     let job = scene.job;
     let labels = group.metadata.and_then(|metadata| metadata.get("labels"));
@@ -143,11 +143,11 @@ fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
         let literals = container.env.values().filter_map(|variable| variable.value.as_deref());
         words.filter_map(Node::text).chain(literals).any(asks_for_one)
     });
-    let places = places(scene);
-    // ranklaunch takes the pod's own name and subdomain where nothing is stated.
-    let derives = places.iter().any(|place| {
+    let launch_sites = launch_sites(scene);
+    // By default ranklaunch uses the pod's own name and subdomain.
+    let derives = launch_sites.iter().any(|place| {
         place.launch.launcher == Launcher::Ranklaunch
-            && place.launch.get(Field::MasterAddr).is_none()
+            && place.launch.get(FlagField::MasterAddr).is_none()
     });
     !derives && !by_name
 }
@@ -209,20 +209,20 @@ pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
         return;
     }
     let Some(pods) = job.nodes().filter(|pods| *pods > 1) else { return };
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let launch = place.launch;
-        // A rank that stands there is judged as such; `$RANK` is what is missing.
+        // A literal rank has its own rule; this one is about `$RANK`.
         let of_operator = |word: &Word| {
             let shown = word.shown();
             shown.contains('$') && (shown.contains("RANK") || shown.contains("INDEX"))
         };
-        let asks = launch.get(Field::NodeRank).is_none_or(of_operator);
+        let asks = launch.get(FlagField::NodeRank).is_none_or(of_operator);
         let alone = stated_nodes(scene, &place).known() == Some(1);
         if launch.launcher == Launcher::Python || !asks || alone || is_dynamic(scene, &place) {
             continue;
         }
         let line = match stated_nodes(scene, &place) {
-            Size::Known(_, line) => line,
+            StatedSize::Known(_, line) => line,
             _ => place.group.replicas_line,
         };
         findings.error(
@@ -295,7 +295,7 @@ pub(super) fn ray_nodes(scene: &Scene<'_, '_>, findings: &mut Findings) {
         return;
     }
     for launch in &scene.job.entrypoint.launches {
-        let Some(word) = launch.get(Field::Nnodes) else { continue };
+        let Some(word) = launch.get(FlagField::Nnodes) else { continue };
         let Some(nodes) = word.text().parse::<u64>().ok().filter(|nodes| *nodes > 1) else {
             continue;
         };

@@ -1,12 +1,12 @@
-//! What a container starts: nothing that starts ranks, what ranklaunch refuses, and what of a
-//! command cannot be read.
+//! Rules about the command of a container: no launcher, arguments that ranklaunch refuses, and
+//! parts that cannot be read.
 
 use super::super::findings::Findings;
-use super::super::launchers::{Field, Launcher};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::pods::{Container, Group};
-use super::super::scene::{Scene, containers, places};
+use super::super::scene::{Scene, containers, launch_sites};
 use super::layout::ulysses;
-use super::sizes::{Size, per_node, stated_nodes};
+use super::sizes::{StatedSize, per_node, stated_nodes};
 use crate::lang::Text;
 use crate::text;
 
@@ -15,15 +15,15 @@ pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
     if job.kind.remote {
         return;
     }
-    let places = places(scene);
-    for (index, place) in places.iter().enumerate() {
+    let launch_sites = launch_sites(scene);
+    for (index, place) in launch_sites.iter().enumerate() {
         let Some((gpus, _)) = place.container.gpus().filter(|(gpus, _)| *gpus > 1) else {
             continue;
         };
         let started = &place.container.started;
         let others = started.launches.iter().any(|launch| launch.launcher != Launcher::Python);
-        // Of several scripts the last one is the job.
-        let mut later = places.iter().skip(index + 1);
+        // Of several scripts only the last one is the job.
+        let mut later = launch_sites.iter().skip(index + 1);
         let is_last = !later.any(|other| std::ptr::eq(other.container, place.container));
         let is_unread = started.serves || !started.unread.is_empty();
         if place.launch.launcher != Launcher::Python || others || !is_last || is_unread {
@@ -92,7 +92,7 @@ pub(super) fn refused(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// An entry point of Ray is stopped by Ray, not by the kubelet.
+/// Ray stops its entry points itself, not the kubelet.
 pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
         for line in &container.started.behind_shell {
@@ -111,7 +111,7 @@ pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// What was not checked, so that silence means that something was.
+/// Lists what was not checked, so that no finding means that it was checked.
 pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let hint = || {
         text!(
@@ -155,13 +155,13 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
             );
         }
     }
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let mut sizes = vec![per_node(scene, &place), stated_nodes(scene, &place)];
         if let Some(word) = ulysses(scene, &place).filter(|word| !word.is_plain()) {
-            sizes.push(Size::Unread(word));
+            sizes.push(StatedSize::Unread(word));
         }
         for size in sizes {
-            let Size::Unread(word) = size else { continue };
+            let StatedSize::Unread(word) = size else { continue };
             let shown = word.shown();
             findings.info(
                 word.line,
@@ -172,7 +172,7 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 hint(),
             );
         }
-        if let Some(file) = place.launch.get(Field::ConfigFile) {
+        if let Some(file) = place.launch.get(FlagField::ConfigFile) {
             let shown = file.shown();
             findings.info(
                 file.line,
@@ -186,7 +186,7 @@ pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Numbers that are none, as a template has them before `envsubst` or `helm template`.
+/// Placeholders in place of numbers, in a template before `envsubst` or `helm template`.
 fn unrendered(group: &Group<'_>, findings: &mut Findings) {
     let hint = || {
         text!(
@@ -219,7 +219,7 @@ fn unrendered(group: &Group<'_>, findings: &mut Findings) {
     }
 }
 
-/// GPUs are asked for, and nothing tells who uses them.
+/// The container requests GPUs, but what uses them is unknown.
 fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
     let started = &container.started;
     let ours = container.env.keys().any(|name| name == "RANKLAUNCH_PROFILE");

@@ -1,46 +1,46 @@
-//! Sequence-parallel sizes against the number of processes and the model's heads.
+//! Rules about sequence-parallel sizes, the number of processes and the model's heads.
 //!
-//! Judged by the planner's own functions ([`crate::plan::layout`], [`crate::plan::select`]); here
-//! stand only the lines and the words of what is found.
+//! The planner's own functions judge ([`crate::plan::layout`], [`crate::plan::select`]); this
+//! file adds only lines and texts.
 
 use std::ffi::OsString;
 
 use super::super::findings::Findings;
-use super::super::launchers::{Field, Launcher};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::profiles;
-use super::super::scene::{Place, Scene, places};
+use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
-use crate::plan::layout::{Literal, Problem, is_legal, solve};
+use crate::plan::layout::{LayoutProblem, Literal, is_legal, solve};
 use crate::plan::sizes::{self, Axis};
 use crate::plan::{Notes, conditional, heads as heads_of, select as rows};
 use crate::settings::{LayoutRule, Program, Settings, Source};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// What ranklaunch is told of the layout, or else what is known of the script.
-fn settings<'b>(scene: &Scene<'_, 'b>, place: &Place<'_, 'b>) -> Option<&'b Settings> {
+/// The layout from ranklaunch's settings, or else from the known script.
+fn settings<'b>(scene: &Scene<'_, 'b>, place: &LaunchSite<'_, 'b>) -> Option<&'b Settings> {
     let own = place.launch.settings.as_deref();
     if let Some(own) = own.filter(|own| own.layout.rule.source != Source::Default) {
         return Some(own);
     }
-    let profile = place.launch.get(Field::Profile).map(Word::text);
+    let profile = place.launch.get(FlagField::Profile).map(Word::text);
     profiles::of(scene.layouts, place.launch, profile).map(|layout| &layout.settings)
 }
 
-/// The argument that states a size.
-fn stated(scene: &Scene<'_, '_>, place: &Place<'_, '_>, axis: Axis) -> Option<Word> {
+/// The argument with a size.
+fn stated(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>, axis: Axis) -> Option<Word> {
     let known = settings(scene, place);
     let names = known.map(|known| sizes::names(known, known.layout.rule.value, axis));
     let names = names.filter(|names| !names.is_empty());
     place.launch.argument(&names.unwrap_or_else(|| sizes::known_names(axis).into()), sizes::is_size)
 }
 
-pub(super) fn ulysses(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
+pub(super) fn ulysses(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Option<Word> {
     stated(scene, place, Axis::Ulysses)
 }
 
-fn ring(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<Word> {
+fn ring(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Option<Word> {
     stated(scene, place, Axis::Ring)
 }
 
@@ -48,15 +48,15 @@ fn number(word: &Word) -> Option<u32> {
     word.is_plain().then(|| word.text().parse().ok())?.filter(|size| *size > 0)
 }
 
-/// A number in the arguments; Err where it is decided at run time.
+/// A number in the arguments; Err if it is decided at run time.
 fn literal(word: Option<Word>) -> Result<Option<Literal>, ()> {
     let Some(word) = word.filter(|word| !word.text().starts_with('{')) else { return Ok(None) };
     let value = number(&word).ok_or(())?;
     Ok(Some(Literal { argument: "ulysses".to_owned(), value }))
 }
 
-/// The program's arguments as ranklaunch will pass them.
-fn arguments(place: &Place<'_, '_>) -> Vec<OsString> {
+/// The program's arguments, as ranklaunch will pass them.
+fn arguments(place: &LaunchSite<'_, '_>) -> Vec<OsString> {
     let of_settings = place.launch.settings.as_ref().and_then(|settings| settings.program.as_ref());
     match of_settings {
         Some(program) => program.value.args().to_vec(),
@@ -64,22 +64,26 @@ fn arguments(place: &Place<'_, '_>) -> Vec<OsString> {
     }
 }
 
-fn heads_in(settings: &Settings, place: &Place<'_, '_>) -> Option<u32> {
-    let stated = place.launch.get(Field::Heads).and_then(number);
+fn heads_in(settings: &Settings, place: &LaunchSite<'_, '_>) -> Option<u32> {
+    let stated = place.launch.get(FlagField::Heads).and_then(number);
     let arguments = arguments(place);
     stated.or_else(|| {
         heads_of::heads(&settings.layout, &arguments, None, None, &mut Notes::default())
     })
 }
 
-/// The planner's problem, where the manifest says all of it; for a ranklaunch only.
-fn problem(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Option<Problem> {
+/// The planner's problem, if the manifest has all of it; only for ranklaunch.
+fn problem(
+    scene: &Scene<'_, '_>,
+    place: &LaunchSite<'_, '_>,
+    known: &Settings,
+) -> Option<LayoutProblem> {
     if place.launch.launcher != Launcher::Ranklaunch {
         return None;
     }
     let nnodes = u32::try_from(nodes(scene, place).known()?).ok().filter(|nodes| *nodes > 0)?;
     let (gpus, _) = place.container.gpus()?;
-    let exact = match place.launch.get(Field::Nproc) {
+    let exact = match place.launch.get(FlagField::Nproc) {
         None => None,
         Some(word) if word.text() == "auto" => None,
         Some(word) => Some((number(word)?, "--nproc-per-node".to_owned())),
@@ -89,7 +93,7 @@ fn problem(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Op
         literal.map(|literal| Literal { argument, ..literal })
     };
     let layout = &known.layout;
-    Some(Problem {
+    Some(LayoutProblem {
         rule: layout.rule.value,
         nnodes,
         world: None,
@@ -101,8 +105,8 @@ fn problem(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Op
     })
 }
 
-/// What the planner refuses, with its line, and whether the heads are to blame.
-fn refused(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<(Refusal, usize, bool)> {
+/// The planner's refusal, with its line, and whether the heads are the reason.
+fn refused(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Option<(Refusal, usize, bool)> {
     let problem = problem(scene, place, settings(scene, place)?)?;
     let refusal = solve(&problem).err()?;
     let literal = ulysses(scene, place).or_else(|| ring(scene, place));
@@ -112,7 +116,7 @@ fn refused(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<(Refusal, usi
         }
         (Id::LayoutLiteral, Some(word), None) => (word.line, false),
         (Id::LayoutNproc, ..) => {
-            (place.launch.get(Field::Nproc).map_or(place.launch.line, |word| word.line), false)
+            (place.launch.get(FlagField::Nproc).map_or(place.launch.line, |word| word.line), false)
         }
         _ => {
             let most = scene.job.groups.iter().max_by_key(|group| group.replicas);
@@ -123,7 +127,7 @@ fn refused(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<(Refusal, usi
 }
 
 pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         if let Some((refusal, line, false)) = refused(scene, &place) {
             findings.error(line, refusal.text, refusal.hint);
         }
@@ -174,8 +178,12 @@ pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Processes of the job and what each is given, as far as the manifest says both.
-fn given(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Option<(u32, Program)> {
+/// The processes of the job and the size in their arguments, if the manifest has both.
+fn given(
+    scene: &Scene<'_, '_>,
+    place: &LaunchSite<'_, '_>,
+    known: &Settings,
+) -> Option<(u32, Program)> {
     let launch = place.launch;
     if let Some(own) = launch.settings.as_deref() {
         let problem = problem(scene, place, known)?;
@@ -186,7 +194,7 @@ fn given(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Opti
         return Some((nodes.saturating_mul(sizes.nproc), program));
     }
     let world = match launch.launcher {
-        // What the platform says of nodes, a script without launcher takes for processes.
+        // A script without launcher takes the platform's count of nodes for processes.
         Launcher::Python if place.container.env.contains_key("WORLD_SIZE") => None,
         Launcher::Python => scene.job.nodes(),
         _ => world_of(scene, place),
@@ -197,7 +205,7 @@ fn given(scene: &Scene<'_, '_>, place: &Place<'_, '_>, known: &Settings) -> Opti
 }
 
 pub(super) fn alone(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let Some(known) = settings(scene, &place) else { continue };
         let Some((world, program)) = given(scene, &place, known) else { continue };
         let Err(refusal) = sizes::check_alone(known.layout.rule.value, world, &program) else {
@@ -217,7 +225,7 @@ pub(super) fn alone(scene: &Scene<'_, '_>, findings: &mut Findings) {
 }
 
 pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         if let Some((refusal, line, true)) = refused(scene, &place) {
             findings.error(line, refusal.text, refusal.hint);
             continue;
@@ -227,7 +235,7 @@ pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if place.launch.launcher == Launcher::Ranklaunch && is_solved {
             continue;
         }
-        let stated = place.launch.get(Field::Heads).and_then(number);
+        let stated = place.launch.get(FlagField::Heads).and_then(number);
         let Some(heads) = stated.or_else(|| heads_in(known?, &place)) else { continue };
         let Some(word) = ulysses(scene, &place) else { continue };
         if let Some(ulysses) = number(&word)
@@ -246,9 +254,9 @@ pub(super) fn heads(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// `[[select]]`: a number of GPUs that the profile has no row for.
+/// `[[select]]`: a number of GPUs without a row in the profile.
 pub(super) fn select(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let Some(own) = place.launch.settings.as_deref().filter(|own| !own.selects.is_empty())
         else {
             continue;

@@ -1,21 +1,21 @@
-//! Nodes against replicas, and ranks.
+//! Rules about node counts, replicas and node ranks.
 
 use super::super::findings::Findings;
-use super::super::launchers::{Field, Launcher};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::pods::{Container, Group};
-use super::super::scene::{Place, Scene, containers, places};
+use super::super::scene::{LaunchSite, Scene, containers, launch_sites};
 use super::super::yaml::Node;
-use super::sizes::{Size, per_node, stated_nodes};
+use super::sizes::{StatedSize, per_node, stated_nodes};
 use crate::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let Some(pods) = scene.job.nodes().filter(|pods| *pods > 1) else { return };
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         if place.launch.launcher == Launcher::Python {
             continue;
         }
-        if let Size::Known(1, line) = stated_nodes(scene, &place) {
-            let by = place.launch.source(Field::Nnodes);
+        if let StatedSize::Known(1, line) = stated_nodes(scene, &place) {
+            let by = place.launch.source(FlagField::Nnodes);
             findings.error(
                 line,
                 text!(
@@ -36,12 +36,12 @@ pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
     if !scene.job.is_one_job() {
         return;
     }
-    for place in places(scene) {
-        if let Size::Known(nodes, line) = stated_nodes(scene, &place)
+    for place in launch_sites(scene) {
+        if let StatedSize::Known(nodes, line) = stated_nodes(scene, &place)
             && nodes > 1
             && nodes != pods
         {
-            let by = place.launch.source(Field::Nnodes);
+            let by = place.launch.source(FlagField::Nnodes);
             findings.error(
                 line,
                 text!(
@@ -56,8 +56,9 @@ pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn processes(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let Some(pods) = scene.job.nodes() else { return };
-    for place in places(scene) {
-        let Some(word) = place.launch.get(Field::Processes).filter(|word| word.is_plain()) else {
+    for place in launch_sites(scene) {
+        let Some(word) = place.launch.get(FlagField::Processes).filter(|word| word.is_plain())
+        else {
             continue;
         };
         let (Ok(stated), Some((gpus, _))) = (word.text().parse::<u64>(), place.container.gpus())
@@ -99,7 +100,7 @@ pub(super) fn world_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for (_, container) in containers(scene) {
         let Some((value, line)) = container.literal("WORLD_SIZE") else { continue };
         let Ok(stated) = value.parse::<u64>() else { continue };
-        let per_node = places(scene)
+        let per_node = launch_sites(scene)
             .iter()
             .find(|place| std::ptr::eq(place.container, container))
             .and_then(|place| per_node(scene, place).known())
@@ -121,17 +122,17 @@ pub(super) fn world_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Whether the nodes find their ranks among themselves: torchrun reads no node rank then
+/// Whether the rendezvous assigns the ranks, so that torchrun ignores the node rank
 /// (torch/distributed/run.py; every backend but static).
-pub(super) fn is_dynamic(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> bool {
+pub(super) fn is_dynamic(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> bool {
     let launch = place.launch;
     let takes = matches!(launch.launcher, Launcher::Torchrun | Launcher::Accelerate);
-    if let Some(backend) = launch.get(Field::Backend) {
+    if let Some(backend) = launch.get(FlagField::Backend) {
         return takes && backend.text() != "static";
     }
     let of_container =
         place.container.literal("PET_RDZV_BACKEND").map(|(value, _)| value != "static");
-    // The operator hands the policy's backend to torchrun, c10d where it names none.
+    // The operator passes the policy's backend to torchrun, by default c10d.
     let policy = scene.job.object.at(&["spec", "elasticPolicy"]);
     let of_operator = policy.map(|policy| {
         let backend = policy.get("rdzvBackend").and_then(Node::text);
@@ -140,7 +141,8 @@ pub(super) fn is_dynamic(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> bool {
     launch.launcher == Launcher::Torchrun && of_container.or(of_operator).unwrap_or(false)
 }
 
-/// The completion index counts the pods of one Job; a JobSet with replicas has several Jobs.
+/// The completion index numbers the pods of one Job, but a JobSet with replicas has several
+/// Jobs.
 fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let is_index = |container: &Container<'_>, name: &str| {
         let field = container.env.get(name).and_then(|variable| variable.field.as_deref());
@@ -160,8 +162,8 @@ fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
             ),
         );
     };
-    for place in places(scene).iter().filter(|place| place.group.copies > 1) {
-        let Some(word) = place.launch.get(Field::NodeRank) else { continue };
+    for place in launch_sites(scene).iter().filter(|place| place.group.copies > 1) {
+        let Some(word) = place.launch.get(FlagField::NodeRank) else { continue };
         let shown = word.shown();
         let names = shown.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         if !is_dynamic(scene, place) && names.into_iter().any(|n| is_index(place.container, n)) {
@@ -196,12 +198,12 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     if !scene.job.is_one_job() {
         return;
     }
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
         if is_dynamic(scene, &place) {
             continue;
         }
-        if let Some(word) = place.launch.get(Field::NodeRank)
+        if let Some(word) = place.launch.get(FlagField::NodeRank)
             && word.is_plain()
             && word.text().parse::<u64>().is_ok()
         {
@@ -210,8 +212,8 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
     for (group, container) in containers(scene) {
         let Some(pods) = group.replicas.filter(|pods| *pods > 1) else { continue };
-        let places = places(scene);
-        let mut own = places.iter().filter(|place| std::ptr::eq(place.container, container));
+        let launch_sites = launch_sites(scene);
+        let mut own = launch_sites.iter().filter(|place| std::ptr::eq(place.container, container));
         if own.any(|place| is_dynamic(scene, place)) {
             continue;
         }

@@ -1,10 +1,10 @@
-//! What a pod is given: shared memory, memory, CPU, time to end, ports.
+//! Rules about pods: shared memory, memory, CPU, grace period, ports.
 
-use super::super::findings::{Findings, Importance};
-use super::super::launchers::{Field, Launcher};
+use super::super::findings::{Findings, LintSeverity};
+use super::super::launchers::{FlagField, Launcher};
 use super::super::pods::{Container, Group, Quantity};
 use super::super::quantity;
-use super::super::scene::{Place, Scene, containers, places, trains};
+use super::super::scene::{LaunchSite, Scene, containers, launch_sites, trains};
 use super::super::workload::Workload;
 use super::super::yaml::Node;
 use crate::settings::{self, grace};
@@ -51,7 +51,7 @@ pub(super) fn gpu_memory(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// The volume mounted at /dev/shm: its definition, or the mount where there is none.
+/// The volume mounted at /dev/shm: its definition, or else the mount.
 fn shm<'a>(group: &Group<'a>, container: &Container<'a>) -> Option<(&'a Node, Option<&'a Node>)> {
     let mount = container.node.items("volumeMounts").find(|mount| {
         let path = mount.get("mountPath").and_then(Node::text).unwrap_or_default();
@@ -66,7 +66,7 @@ fn shares_host_ipc(group: &Group<'_>) -> bool {
     group.pod.get("hostIPC").is_some_and(Node::is_true)
 }
 
-/// Containers with GPUs whose pod is all in the manifest.
+/// Containers with GPUs whose complete pod is in the manifest.
 fn with_gpus<'a, 'b>(
     scene: &Scene<'a, 'b>,
 ) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>, u64)> {
@@ -84,13 +84,15 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if scene.job.kind.mounts_shm && is_first {
             continue;
         }
-        // NCCL shares memory between the ranks of one pod only; data loaders train.
+        // NCCL shares memory only between the ranks of one pod; data loaders belong to training.
         let is_known = trains(scene, container) || container.started.serves;
         let (importance, who_en, who_zh) = match (gpus, is_known) {
             (1, _) if !trains(scene, container) => continue,
-            (1, _) => (Importance::Warning, "data loaders with workers", "带 worker 的 DataLoader"),
-            (_, true) => (Importance::Error, "NCCL and data loaders", "NCCL 和 DataLoader"),
-            (_, false) => (Importance::Warning, "NCCL and data loaders", "NCCL 和 DataLoader"),
+            (1, _) => {
+                (LintSeverity::Warning, "data loaders with workers", "带 worker 的 DataLoader")
+            }
+            (_, true) => (LintSeverity::Error, "NCCL and data loaders", "NCCL 和 DataLoader"),
+            (_, false) => (LintSeverity::Warning, "NCCL and data loaders", "NCCL 和 DataLoader"),
         };
         let name = &container.name;
         findings.push(
@@ -171,7 +173,7 @@ pub(super) fn shm_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// A request, or else a limit, which Kubernetes takes for the request.
+/// The request, or else the limit, which Kubernetes uses as request.
 fn asked<'a>(container: &Container<'a>, name: &str) -> Option<Quantity<'a>> {
     container.in_resources("requests", name).or_else(|| container.in_resources("limits", name))
 }
@@ -236,11 +238,12 @@ pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// torchrun kills its ranks this long after TERM (torch.distributed.elastic, close(timeout=30)).
+/// torchrun kills its ranks so many seconds after TERM (torch.distributed.elastic,
+/// close(timeout=30)).
 const TORCHRUN: u64 = 30;
 
 pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene).into_iter().filter(|place| place.group.whole) {
+    for place in launch_sites(scene).into_iter().filter(|place| place.group.whole) {
         let period = place.group.pod.get("terminationGracePeriodSeconds");
         let Some(seconds) = period.map_or(Some(grace::OF_A_POD.as_secs()), |node| {
             node.text().and_then(|t| t.parse().ok())
@@ -259,7 +262,7 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
         }
         let line = place
             .launch
-            .get(Field::Grace)
+            .get(FlagField::Grace)
             .filter(|_| period.is_none())
             .map_or(period.map_or(place.group.pod.line(), |node| node.line), |word| word.line);
         let hook_en =
@@ -280,9 +283,10 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// ranklaunch's own: as it was told, or what it takes of the period that it knows of.
-fn ours(place: &Place<'_, '_>) -> u64 {
-    let stated = place.launch.get(Field::Grace).and_then(|word| settings::duration(word.text()));
+/// ranklaunch's own grace period: as set, or derived from the pod's.
+fn ours(place: &LaunchSite<'_, '_>) -> u64 {
+    let stated =
+        place.launch.get(FlagField::Grace).and_then(|word| settings::duration(word.text()));
     let told = || {
         let (value, _) = place.container.literal(grace::VARIABLE)?;
         settings::duration(value).map(grace::of_period)
@@ -290,7 +294,7 @@ fn ours(place: &Place<'_, '_>) -> u64 {
     stated.or_else(told).unwrap_or(grace::of_period(grace::OF_A_POD)).as_secs()
 }
 
-/// Seconds that a preStop hook sleeps, where it says so.
+/// Seconds that a preStop hook sleeps, if they are given.
 fn pre_stop(container: &Container<'_>) -> u64 {
     let hook = ["lifecycle", "preStop"];
     let Some(hook) = container.node.at(&hook) else { return 0 };
@@ -318,13 +322,13 @@ fn uses_host_network(group: &Group<'_>) -> Option<usize> {
     group.pod.get("hostNetwork").filter(|node| node.is_true()).map(|node| node.line)
 }
 
-/// The master port that a job states, and where.
+/// The master port of a job.
 fn port(job: &Workload<'_>) -> Option<String> {
     let mut ports = job.groups.iter().flat_map(|group| &group.containers).flat_map(|container| {
         let of_launch = container.started.launches.iter().filter_map(|launch| {
-            let endpoint = launch.get(Field::Endpoint).map(|word| word.shown());
+            let endpoint = launch.get(FlagField::Endpoint).map(|word| word.shown());
             let port = endpoint.and_then(|text| Some(text.rsplit_once(':')?.1.to_owned()));
-            launch.get(Field::MasterPort).map(|word| word.shown()).or(port)
+            launch.get(FlagField::MasterPort).map(|word| word.shown()).or(port)
         });
         let of_variable = ["MASTER_PORT", "RANKLAUNCH_MASTER_PORT", "PET_MASTER_PORT"]
             .into_iter()
@@ -340,37 +344,40 @@ fn port(job: &Workload<'_>) -> Option<String> {
     ports.next()
 }
 
-/// Where a job's working pods say hostNetwork.
+/// Line of hostNetwork in a job's working pods.
 fn host_line(job: &Workload<'_>) -> Option<usize> {
     job.groups.iter().filter(|group| group.works()).find_map(uses_host_network)
 }
 
-/// The port that a job on the host's network states.
+/// The master port of a job on the host's network.
 pub(in super::super) fn host_port_of(job: &Workload<'_>) -> Option<String> {
     host_line(job)?;
     port(job)
 }
 
-/// Whether a launcher opens the port that is stated, or the same one in every job. One node of
-/// ranklaunch, and of torchrun --standalone, takes a free one.
-fn opens_default_port(job: &Workload<'_>, place: &Place<'_, '_>) -> bool {
+/// Whether a launcher opens the given port, or a default that is the same in every job. A single
+/// node of ranklaunch, and torchrun --standalone, take a free port.
+fn opens_default_port(job: &Workload<'_>, place: &LaunchSite<'_, '_>) -> bool {
     let launch = place.launch;
     match launch.launcher {
         Launcher::Python => false,
-        Launcher::Ranklaunch => job.nodes() != Some(1) || launch.get(Field::MasterPort).is_some(),
-        _ => launch.get(Field::Standalone).is_none(),
+        Launcher::Ranklaunch => {
+            job.nodes() != Some(1) || launch.get(FlagField::MasterPort).is_some()
+        }
+        _ => launch.get(FlagField::Standalone).is_none(),
     }
 }
 
 pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
-    // KubeBrain allots ports to pods on the host's network (PORT_0); Ray's scripts choose their own.
+    // KubeBrain assigns ports to pods on the host's network (PORT_0); Ray's scripts choose their
+    // own.
     if job.kind.kind == "TrainingJob" || job.kind.remote {
         return;
     }
     let Some(line) = host_line(job) else { return };
-    let places = places(scene);
-    if !places.iter().any(|place| opens_default_port(job, place)) {
+    let launch_sites = launch_sites(scene);
+    if !launch_sites.iter().any(|place| opens_default_port(job, place)) {
         return;
     }
     let Some(own) = port(job) else {
@@ -387,7 +394,7 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
         );
         return;
     };
-    // `$MASTER_PORT` is whatever the platform gives.
+    // `$MASTER_PORT` is set by the platform.
     let twins = scene.host_ports.get(&own).filter(|_| own.parse::<u16>().is_ok());
     let twin = twins.into_iter().flatten().find(|twin| !std::ptr::eq(twin.object, job.object));
     if let Some(twin) = twin {

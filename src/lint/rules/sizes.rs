@@ -1,38 +1,38 @@
-//! Sizes of a launch as the manifest states them, and processes against GPUs.
+//! Sizes of a launch in the manifest, and the rule that compares processes with GPUs.
 
 use super::super::findings::Findings;
-use super::super::launchers::{Field, Launcher};
-use super::super::scene::{Place, Scene, places};
+use super::super::launchers::{FlagField, Launcher};
+use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
 use super::super::workload::Workload;
 use crate::text;
 
-/// A number that the manifest states, or does not.
+/// A number that the manifest may give.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum StatedSize {
     Known(u64, usize),
-    /// Written, and decided at run time.
+    /// Given, but decided at run time.
     Unread(Word),
-    /// A word that the launcher resolves (auto, gpu, 1:4), or nothing.
+    /// A word that the launcher resolves (auto, gpu, 1:4), or not given.
     Open,
 }
 
-impl Size {
+impl StatedSize {
     pub(super) fn known(&self) -> Option<u64> {
         match self {
-            Size::Known(number, _) => Some(*number),
+            StatedSize::Known(number, _) => Some(*number),
             _ => None,
         }
     }
 }
 
-/// A stated word, with what the platform is known to set put in.
-fn read(job: &Workload<'_>, word: &Word) -> Size {
+/// A word, with known variables of the platform replaced.
+fn read(job: &Workload<'_>, word: &Word) -> StatedSize {
     let word = word.filled(|name| platform(job, name).map(|number| number.to_string()));
     if !word.is_plain() {
-        return Size::Unread(word);
+        return StatedSize::Unread(word);
     }
-    word.text().parse().map_or(Size::Open, |number| Size::Known(number, word.line))
+    word.text().parse().map_or(StatedSize::Open, |number| StatedSize::Known(number, word.line))
 }
 
 /// Variables whose value follows from the manifest.
@@ -41,7 +41,7 @@ fn platform(job: &Workload<'_>, name: &str) -> Option<u64> {
     match (job.kind.kind, name) {
         ("PyTorchJob" | "TrainJob", "PET_NNODES") => job.nodes(),
         ("PyTorchJob" | "TrainJob", "PET_NPROC_PER_NODE") => operator(),
-        // The operator multiplies by nprocPerNode where that is a number (since 1.7).
+        // The operator multiplies by nprocPerNode if that is a number (since 1.7).
         ("PyTorchJob", "WORLD_SIZE") => Some(job.nodes()?.saturating_mul(operator().unwrap_or(1))),
         ("TrainingJob", "WORLD_SIZE" | "NODE_COUNT") => job.nodes(),
         ("Job", "WORLD_SIZE") if job.kind.gives_master => job.nodes(),
@@ -50,13 +50,15 @@ fn platform(job: &Workload<'_>, name: &str) -> Option<u64> {
 }
 
 /// Processes on each node.
-pub(super) fn per_node(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Size {
-    let (job, Place { container, launch, .. }) = (scene.job, place);
-    let gpus = || container.gpus().map_or(Size::Open, |(count, line)| Size::Known(count, line));
-    if let Some(stated) = launch.get(Field::Nproc) {
+pub(super) fn per_node(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
+    let (job, LaunchSite { container, launch, .. }) = (scene.job, place);
+    let gpus = || {
+        container.gpus().map_or(StatedSize::Open, |(count, line)| StatedSize::Known(count, line))
+    };
+    if let Some(stated) = launch.get(FlagField::Nproc) {
         return match read(job, stated) {
-            Size::Open if matches!(stated.text(), "auto" | "gpu") => {
-                if launch.launcher == Launcher::Ranklaunch { Size::Open } else { gpus() }
+            StatedSize::Open if matches!(stated.text(), "auto" | "gpu") => {
+                if launch.launcher == Launcher::Ranklaunch { StatedSize::Open } else { gpus() }
             }
             size => size,
         };
@@ -64,72 +66,83 @@ pub(super) fn per_node(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Size {
     match launch.launcher {
         Launcher::Torchrun => {
             if let Some((value, line)) = container.literal("PET_NPROC_PER_NODE") {
-                return value.parse().map_or_else(|_| gpus(), |number| Size::Known(number, line));
+                return value
+                    .parse()
+                    .map_or_else(|_| gpus(), |number| StatedSize::Known(number, line));
             }
             if let Some(node) = job.operator_nproc() {
                 let number = node.text().and_then(|text| text.parse().ok());
-                return number.map_or_else(gpus, |number| Size::Known(number, node.line));
+                return number.map_or_else(gpus, |number| StatedSize::Known(number, node.line));
             }
-            if job.kind.gives_pet { gpus() } else { Size::Known(1, launch.line) }
+            if job.kind.gives_pet { gpus() } else { StatedSize::Known(1, launch.line) }
         }
         Launcher::Deepspeed => gpus(),
-        Launcher::Accelerate => match (launch.get(Field::Processes), nodes(scene, place).known()) {
-            (Some(all), Some(nodes)) if nodes > 0 => match read(job, all) {
-                Size::Known(all, line) if all % nodes == 0 => Size::Known(all / nodes, line),
-                Size::Known(..) => Size::Open,
-                size => size,
-            },
-            _ => Size::Open,
-        },
-        Launcher::Ranklaunch | Launcher::Python => Size::Open,
+        Launcher::Accelerate => {
+            match (launch.get(FlagField::Processes), nodes(scene, place).known()) {
+                (Some(all), Some(nodes)) if nodes > 0 => match read(job, all) {
+                    StatedSize::Known(all, line) if all % nodes == 0 => {
+                        StatedSize::Known(all / nodes, line)
+                    }
+                    StatedSize::Known(..) => StatedSize::Open,
+                    size => size,
+                },
+                _ => StatedSize::Open,
+            }
+        }
+        Launcher::Ranklaunch | Launcher::Python => StatedSize::Open,
     }
 }
 
-/// Nodes that the launch itself states; Open where the platform says it.
-pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Size {
-    let (job, Place { container, launch, .. }) = (scene.job, place);
-    if let Some(standalone) = launch.get(Field::Standalone) {
-        return Size::Known(1, standalone.line);
+/// Nodes in the launch itself; Open if the platform gives them.
+pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
+    let (job, LaunchSite { container, launch, .. }) = (scene.job, place);
+    if let Some(standalone) = launch.get(FlagField::Standalone) {
+        return StatedSize::Known(1, standalone.line);
     }
-    if let Some(stated) = launch.get(Field::Nnodes) {
+    if let Some(stated) = launch.get(FlagField::Nnodes) {
         return read(job, stated);
     }
     match launch.launcher {
         Launcher::Torchrun => match container.literal("PET_NNODES") {
-            Some((value, line)) => value.parse().map_or(Size::Open, |n| Size::Known(n, line)),
-            None if job.kind.gives_pet => Size::Open,
-            None => Size::Known(1, launch.line),
+            Some((value, line)) => {
+                value.parse().map_or(StatedSize::Open, |n| StatedSize::Known(n, line))
+            }
+            None if job.kind.gives_pet => StatedSize::Open,
+            None => StatedSize::Known(1, launch.line),
         },
-        Launcher::Accelerate | Launcher::Deepspeed if launch.get(Field::ConfigFile).is_none() => {
-            Size::Known(1, launch.line)
+        Launcher::Accelerate | Launcher::Deepspeed
+            if launch.get(FlagField::ConfigFile).is_none() =>
+        {
+            StatedSize::Known(1, launch.line)
         }
-        _ => Size::Open,
+        _ => StatedSize::Open,
     }
 }
 
-/// Nodes of the launch: stated, else those of the job.
-pub(super) fn nodes(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Size {
+/// Nodes of the launch: given, else those of the job.
+pub(super) fn nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
     match stated_nodes(scene, place) {
-        Size::Open if place.launch.get(Field::Nnodes).is_none() => {
-            scene.job.nodes().map_or(Size::Open, |nodes| Size::Known(nodes, place.launch.line))
-        }
+        StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => scene
+            .job
+            .nodes()
+            .map_or(StatedSize::Open, |nodes| StatedSize::Known(nodes, place.launch.line)),
         size => size,
     }
 }
 
 /// Processes of the whole job.
-pub(super) fn world(scene: &Scene<'_, '_>, place: &Place<'_, '_>) -> Option<u64> {
+pub(super) fn world(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Option<u64> {
     per_node(scene, place).known()?.checked_mul(nodes(scene, place).known()?)
 }
 
 pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in places(scene) {
+    for place in launch_sites(scene) {
         let Some((gpus, _)) = place.container.gpus() else { continue };
-        let Size::Known(nproc, line) = per_node(scene, &place) else { continue };
+        let StatedSize::Known(nproc, line) = per_node(scene, &place) else { continue };
         if place.launch.launcher == Launcher::Accelerate {
             continue;
         }
-        let by = place.launch.source(Field::Nproc);
+        let by = place.launch.source(FlagField::Nproc);
         if nproc > gpus && place.launch.launcher == Launcher::Ranklaunch {
             findings.error(
                 line,

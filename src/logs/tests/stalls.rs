@@ -1,11 +1,13 @@
-//! Sinks that stop, hang, fill up or go: none holds a rank, each loss is said.
+//! Sinks that block, hang, fill up or disappear: none blocks a rank, and each loss is reported.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use harness::skipped;
 
 const FLOOD: usize = 50_000_000;
 
-/// Writes 50 MB of numbered lines; says when it has.
+/// Writes 50 MB of numbered lines and signals when done.
 fn flood(mut to: PipeWriter) -> (mpsc::Receiver<usize>, thread::JoinHandle<()>) {
     let (done, finished) = mpsc::channel();
     let writer = thread::spawn(move || {
@@ -57,7 +59,7 @@ fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
     assert!(file + account.dropped_file_bytes <= account.bytes + notices);
 }
 
-/// The negative control of the test above: without us the same console holds the rank.
+/// The negative control of the test above: without us the same console blocks the rank.
 #[test]
 fn a_plain_copy_to_a_stopped_console_holds_the_rank() {
     let (mut from, to) = pipe().expect("a pipe");
@@ -74,7 +76,7 @@ fn a_plain_copy_to_a_stopped_console_holds_the_rank() {
 fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rank-00000.out");
-    // To open a FIFO for writing hangs until somebody reads: a mount without its server.
+    // Opening a FIFO for writing hangs until it has a reader, like a mount without its server.
     rustix::fs::mknodat(
         rustix::fs::CWD,
         &path,
@@ -89,7 +91,7 @@ fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
     let (finished, writer) = flood(to);
     finished.recv_timeout(SOON).expect("the rank was held by the file system");
     writer.join().expect("written");
-    // What was written last is in memory, though no file has it.
+    // The last lines are in memory, although no file has them.
     later.write_all(b"line 999999999 end\n").expect("written");
     wait_until("the tail", || {
         logs.tail(Owner::Rank(GlobalRank(0)), 1)
@@ -120,7 +122,7 @@ fn fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, stream, mode, 0).expect("a fifo");
 }
 
-/// Numbered lines until told to stop; the bytes written so far.
+/// Writes numbered lines until stopped; gives the bytes written so far.
 fn endless(
     mut to: PipeWriter,
     stop: Arc<AtomicBool>,
@@ -137,8 +139,8 @@ fn endless(
     })
 }
 
-/// Each write fails after a while: a soft NFS mount whose server went. A FIFO plays it,
-/// which is full, and then loses its reader.
+/// Each write fails after a while, as on a soft NFS mount without its server. Simulated by a
+/// full FIFO that loses its reader.
 #[test]
 fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,7 +161,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
         });
         let before = so_far();
         wait_until("more than any queue holds", || so_far() > before + 12_000_000);
-        // It takes some of it, then fails again.
+        // It accepts a part, then fails again.
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).expect("it may block");
         let mut some = vec![0; 6_000_000];
         File::from(reader).read_exact(&mut some).expect("read");
@@ -185,7 +187,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
             gap += bytes.unwrap_or_default();
             continue;
         }
-        // A line that was cut where the FIFO changed its reader.
+        // A line that was cut when the FIFO changed its reader.
         let Ok(number) = line.parse::<u64>() else { continue };
         if line.len() != 11 {
             continue;
@@ -193,7 +195,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
         if let Some(last) = last
             && number != last + 1
         {
-            // Lines that were cut at either end are there in part.
+            // Lines at either end may be partial.
             let missing: u64 = (number - last - 1) * 12;
             assert!(missing.abs_diff(gap) < 24, "{missing} missing, {gap} said behind {last}");
             said += 1;
@@ -231,7 +233,8 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
     let (console, _out, err) = console();
     let said = collected(err);
     let candidate = Candidate { path: place.clone(), ..default_candidates(None, None)[0].clone() };
-    let (chosen, _) = choose_folder(&[candidate], "job-1", "node-0", 0);
+    let (chosen, _) =
+        choose_folder(&[candidate], "job-1", LauncherFolder { node_rank: 0, task: None }, 0);
     let config = LogsConfig { folder: chosen, console: ConsoleMode::None, ..config(None) };
     let logs = Logs::start(config, console.clone());
     let mut quiet = attached(&logs, Owner::Rank(GlobalRank(1)), Stream::Out);
@@ -263,8 +266,8 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
 
 #[test]
 fn a_file_as_console_that_fails_is_tried_again() {
-    use crate::logs::write::Failure;
-    let failure = |errno: i32| Failure {
+    use crate::logs::write::WriteFailure;
+    let failure = |errno: i32| WriteFailure {
         error: std::io::Error::from_raw_os_error(errno),
         lines: 0,
         bytes: 0,
@@ -280,7 +283,7 @@ fn a_file_as_console_that_fails_is_tried_again() {
     drop(from);
 }
 
-/// Our own text that fails behind the last piece is counted like any other.
+/// Our own text that fails after the last piece is counted like any other.
 #[test]
 fn what_fails_between_two_pieces_is_counted() {
     let (from, to) = pipe().expect("a pipe");
@@ -343,7 +346,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
     drop(to);
     let summary = finish(logs, SOON);
     let held = std::fs::read_to_string(folder.path().join("rank-00000.out")).expect("read");
-    // Lazily: a child that another test is just forking may still hold our files.
+    // Lazily, since a child that another test is forking may still hold our files.
     let unmounted = Command::new("umount").arg("--lazy").arg(folder.path()).status();
     assert!(held == format!("{all}after\n"), "every byte, once");
     assert_eq!(summary.problems.len(), 2);

@@ -1,6 +1,6 @@
 //! The connection to node 0 after the handshake: frames in, heartbeats out.
 //!
-//! Answers what needs no decision (pings, heartbeats) by itself and says when node 0 is lost.
+//! Answers pings and sends heartbeats by itself, and reports the loss of node 0.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use crate::muster::keepalive::{self, Heartbeat};
 use crate::muster::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
 use crate::text;
 
-/// How long the end of a connection may take.
+/// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// How a connection ended.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum ConnectionLost {
     Broken(ChannelError),
     Silent,
 }
 
-impl Lost {
+impl ConnectionLost {
     pub(crate) fn loss(&self) -> Loss {
         match self {
-            Lost::Broken(_) => Loss::Died,
-            Lost::Silent => Loss::Silent,
+            ConnectionLost::Broken(_) => Loss::Died,
+            ConnectionLost::Silent => Loss::Silent,
         }
     }
 
     pub(crate) fn text(&self) -> Text {
         match self {
-            Lost::Broken(error) => error.text(),
-            Lost::Silent => text!("it stopped responding", "不再应答"),
+            ConnectionLost::Broken(error) => error.text(),
+            ConnectionLost::Silent => text!("it stopped responding", "不再应答"),
         }
     }
 }
 
-/// What came first.
+/// Which of two came first.
 #[derive(Debug)]
 pub(crate) enum Received<T> {
     Frame(Box<FromNode0>),
@@ -52,9 +52,9 @@ pub(crate) struct Connection {
     pub(crate) heartbeat: Heartbeat,
     heard: Instant,
     longest: Duration,
-    /// As this node reported it last.
+    /// The last memory use that this node reported.
     pub(crate) reported: Option<Memory>,
-    /// Node 0's, as it reported it last.
+    /// The last memory use that node 0 reported.
     pub(crate) memory: Option<Memory>,
 }
 
@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// From now on the job runs: heartbeats come as often as the peer timeout needs them.
+    /// The job starts: from now on heartbeats are as frequent as the peer timeout requires.
     pub(crate) fn started(mut self) -> Connection {
         self.heartbeat = Heartbeat::every(self.config.heartbeat());
         self.longest = self.config.longest_silence();
@@ -83,33 +83,35 @@ impl Connection {
         self.channel.stream()
     }
 
-    /// A connection that does not take it ends by silence, or when all is read that was
-    /// received before.
+    /// Sends a frame. A failed connection is noticed by its silence, or after everything
+    /// received before was read.
     pub(crate) async fn send(&mut self, frame: &FromMember) {
         let _ = timeout(self.config.peer_timeout, self.channel.send(frame)).await;
     }
 
-    /// The next frame that is more than a sign of life.
-    pub(crate) async fn next(&mut self) -> Result<FromNode0, Lost> {
+    /// The next frame that is no ping or heartbeat.
+    pub(crate) async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
         match self.next_or(std::future::pending::<std::convert::Infallible>()).await? {
             Received::Frame(frame) => Ok(*frame),
             Received::Other(never) => match never {},
         }
     }
 
-    /// The same, or what `other` gives before; it must be cancel-safe. This is not.
+    /// The same, or the result of `other` if that completes first. `other` must be cancel-safe;
+    /// this function is not.
     pub(crate) async fn next_or<T>(
         &mut self,
         other: impl Future<Output = T>,
-    ) -> Result<Received<T>, Lost> {
+    ) -> Result<Received<T>, ConnectionLost> {
         tokio::pin!(other);
         loop {
             tokio::select! {
-                // What was sent while we did not run comes before any judgement of silence.
+                // Frames that arrived while this process did not run are read before silence is
+                // judged.
                 biased;
                 frame = self.channel.receive() => {
                     self.heard = Instant::now();
-                    match frame.map_err(Lost::Broken)? {
+                    match frame.map_err(ConnectionLost::Broken)? {
                         FromNode0::Ping => self.send(&FromMember::Pong).await,
                         FromNode0::Heartbeat { memory } => self.memory = memory.or(self.memory),
                         frame => return Ok(Received::Frame(Box::new(frame))),
@@ -121,12 +123,12 @@ impl Connection {
                     self.reported = (self.config.memory)();
                     self.send(&FromMember::Heartbeat { memory: self.reported }).await;
                 }
-                () = sleep_until(self.heard + self.longest) => return Err(Lost::Silent),
+                () = sleep_until(self.heard + self.longest) => return Err(ConnectionLost::Silent),
             }
         }
     }
 
-    /// Closes, after what was sent has left.
+    /// Closes, after the last frames were sent.
     pub(crate) async fn close(self) {
         let _ = timeout(CLOSE, self.channel.close()).await;
     }

@@ -1,4 +1,4 @@
-//! A node that refuses before it has joined: node 0 is told, and through it all others.
+//! Notifies node 0, and through it all others, that this node refuses before it has joined.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,22 +19,26 @@ use crate::verdict::Refusal;
 /// Nodes of one job start within seconds.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What became of telling node 0.
+/// Result of notifying node 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Declined {
-    /// Node 0 knows, and through it all.
+pub(crate) enum Declined {
+    /// Node 0 knows, and tells the others.
     Told,
-    /// Node 0 ends as well, for a reason of its own.
+    /// Node 0 refuses as well, for a reason of its own.
     EndsToo(Text),
-    /// Nothing listens where node 0 should be: it has ended, or comes later.
+    /// Nothing listens at node 0's address: it has ended, or starts later.
     Absent(Text),
-    /// What is there did not take the message.
+    /// The program there did not accept the message.
     Untold(Text),
 }
 
-/// Tells node 0, where it can be reached within a few seconds, that this node cannot
-/// take part.
-pub async fn decline(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) -> Declined {
+/// Tells node 0 that this node cannot take part, if node 0 can be reached within a few seconds.
+pub(crate) async fn decline(
+    host: &Host,
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+) -> Declined {
     let mut outcome = Declined::Absent(text!("no answer", "无应答"));
     let tell = async {
         let mut dialer = Dialer::new(Target {
@@ -55,14 +59,14 @@ pub async fn decline(host: &Host, config: &Config, hostname: &str, refusal: &Ref
         }
         None
     };
-    // A node 0 that is not there yet is told nothing; the nodes that dial it later learn it.
+    // A node 0 that starts later is not notified by this attempt.
     match tokio::time::timeout(LIMIT, tell).await {
         Ok(Some(end)) => end,
         _ => outcome,
     }
 }
 
-/// Err: another try may turn out better.
+/// Err: another attempt may succeed.
 async fn tell(
     config: &Config,
     hostname: &str,

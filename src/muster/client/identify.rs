@@ -1,82 +1,71 @@
-//! What holds the port of node 0 in its place: torch's store, another job, another program; and
-//! when this node acts on that.
+//! Identifies what holds the port of node 0: torch's store, another job, or another program.
+//! Decides when this node acts on that.
 //!
-//! A node leaves the muster on proof alone: a store that answers as torch's does, that carries
-//! no job's key, and that outlives everything that an attempt leaves behind. With a secret
-//! nothing that is not proven by it changes what this node does.
+//! A node leaves the muster only on proof: a store that answers as torch's does, has no job key,
+//! and outlives everything that an attempt leaves behind. With a secret, nothing that the secret
+//! does not prove changes what this node does.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::problem::{Owner, Problem, taken};
+use super::problem::{JoinProblem, StoreOwner, taken};
 use crate::lang::Text;
 use crate::muster::config::{Config, Without};
-use crate::muster::foreign::program;
-use crate::muster::foreign::store::{self, Found};
+use crate::muster::foreign::store::{self, StoreAnswer};
+use crate::muster::foreign::{ForeignAction, program};
 use crate::net::Seen;
 use crate::text;
-use crate::verdict::Refusal;
 
-/// Another job must hold the port for so long: it may be about to end.
+/// Another job must hold the port for this long, since it may be about to end.
 const OTHER_JOB: Duration = Duration::from_secs(3);
-
-/// What follows from what holds the port.
-#[derive(Debug)]
-pub(crate) enum Held {
-    /// It may go away.
-    Wait,
-    Refuse(Refusal),
-    /// This node goes on without a muster.
-    Alone(Text),
-}
 
 pub(crate) struct Holder<'a> {
     config: &'a Config,
-    seen: &'a Seen<Problem>,
-    /// Since when a store without a job's key has been there.
+    seen: &'a Seen<JoinProblem>,
+    /// Since when a store without a job key has answered.
     unmarked: Option<Instant>,
-    /// Since when another job has been there.
+    /// Since when another job has answered.
     other_job: Option<Instant>,
-    /// The other program that was there last.
+    /// The last other program that answered.
     program: Option<(SocketAddr, Text)>,
 }
 
 impl<'a> Holder<'a> {
-    pub(crate) fn new(config: &'a Config, seen: &'a Seen<Problem>) -> Holder<'a> {
+    pub(crate) fn new(config: &'a Config, seen: &'a Seen<JoinProblem>) -> Holder<'a> {
         Holder { config, seen, unmarked: None, other_job: None, program: None }
     }
 
-    /// Neither a store nor another job holds the port now.
+    /// Records that neither a store nor another job holds the port.
     pub(crate) fn clear(&mut self) {
         (self.unmarked, self.other_job) = (None, None);
     }
 
-    /// Node 0 answered: no store is there.
+    /// Records that node 0 answered, so there is no store.
     pub(crate) fn answered(&mut self) {
         self.unmarked = None;
     }
 
-    /// Node 0 let this node in: no other job is there.
+    /// Records that node 0 admitted this node, so there is no other job.
     pub(crate) fn let_in(&mut self) {
         self.other_job = None;
     }
 
-    /// Asks what is there. Some: a store, and this follows from it.
-    pub(crate) async fn ask(&mut self, peer: SocketAddr) -> Option<Held> {
+    /// Asks what holds the port. Some: a store, with what to do about it.
+    pub(crate) async fn ask(&mut self, peer: SocketAddr) -> Option<ForeignAction> {
         let seen = self.seen;
         let program = async {
             let name = program::name(peer).await?;
-            seen.note(Problem::Program(peer, name.clone()));
+            seen.note(JoinProblem::Program(peer, name.clone()));
             Some((peer, name))
         };
         let store = store::ask(peer, self.config.node);
         tokio::pin!(program, store);
-        // A store is the answer at once; any other program leaves one of the two unanswered.
+        // A store decides at once; any other program leaves one of the two questions unanswered.
         let found = tokio::select! {
             found = &mut store => {
-                if matches!(found, Found::Silent | Found::No) {
+                if matches!(found, StoreAnswer::Silent | StoreAnswer::No) {
                     self.program = program.await;
                 }
                 found
@@ -89,37 +78,39 @@ impl<'a> Holder<'a> {
         self.judge(peer, found)
     }
 
-    /// Notes the program where it has named itself, and else how it behaves.
-    pub(crate) fn note(&self, peer: SocketAddr, behaviour: Problem) {
+    /// Records the program by its own name, or else by its behaviour.
+    pub(crate) fn note(&self, peer: SocketAddr, behaviour: JoinProblem) {
         let named = self.program.as_ref().filter(|(at, _)| *at == peer);
         self.seen.note(match named {
-            Some((_, name)) => Problem::Program(peer, name.clone()),
+            Some((_, name)) => JoinProblem::Program(peer, name.clone()),
             None => behaviour,
         });
     }
 
-    /// What a store means that was found; None: there is none.
-    fn judge(&mut self, peer: SocketAddr, found: Found) -> Option<Held> {
+    /// What to do about a store; None: there is none.
+    fn judge(&mut self, peer: SocketAddr, found: StoreAnswer) -> Option<ForeignAction> {
         let config = self.config;
         let owner = match found {
-            Found::Marked(key) if config.key().is_of_other_job(&key) => Owner::Other(key),
-            Found::Marked(_) => Owner::Ours,
-            Found::Unmarked { taken: true } => Owner::Complete,
-            Found::Unmarked { taken: false } => Owner::Unknown,
-            Found::Silent | Found::No => return None,
+            StoreAnswer::Marked(key) if config.key().is_of_other_job(&key) => {
+                StoreOwner::Other(key)
+            }
+            StoreAnswer::Marked(_) => StoreOwner::Ours,
+            StoreAnswer::Unmarked { taken: true } => StoreOwner::Complete,
+            StoreAnswer::Unmarked { taken: false } => StoreOwner::Unknown,
+            StoreAnswer::Silent | StoreAnswer::No => return None,
         };
-        self.seen.note(Problem::Store(peer, owner.clone()));
-        if owner != Owner::Unknown {
+        self.seen.note(JoinProblem::Store(peer, owner.clone()));
+        if owner != StoreOwner::Unknown {
             self.unmarked = None;
         }
         let node = config.node;
         Some(match owner {
-            Owner::Unknown => self.unmarked(peer),
-            Owner::Ours => Held::Wait,
-            // With a secret an unproven word must not end the muster.
-            _ if config.secret.is_some() => Held::Wait,
-            Owner::Other(key) => self.other_job(peer, &key.text()),
-            Owner::Complete => {
+            StoreOwner::Unknown => self.unmarked(peer),
+            StoreOwner::Ours => ForeignAction::Wait,
+            // With a secret, an unproven answer must not end the muster.
+            _ if config.secret.is_some() => ForeignAction::Wait,
+            StoreOwner::Other(key) => self.other_job(peer, &key.text()),
+            StoreOwner::Complete => {
                 let by = text!(
                     "a torchrun that has a node {node} already",
                     "一个已有节点 {node} 的 torchrun"
@@ -129,24 +120,24 @@ impl<'a> Holder<'a> {
         })
     }
 
-    fn unmarked(&mut self, peer: SocketAddr) -> Held {
+    fn unmarked(&mut self, peer: SocketAddr) -> ForeignAction {
         let since = *self.unmarked.get_or_insert_with(Instant::now);
         let may_leave = self.config.without == Without::Follow && self.config.secret.is_none();
         if !may_leave || since.elapsed() < self.config.proof() {
-            return Held::Wait;
+            return ForeignAction::Wait;
         }
-        Held::Alone(text!(
+        ForeignAction::Alone(text!(
             "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
             "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
         ))
     }
 
-    /// Another job is there; a refusal once it has been there for long enough.
-    pub(crate) fn other_job(&mut self, peer: SocketAddr, by: &Text) -> Held {
+    /// Records another job. Gives a refusal after it has held the port for long enough.
+    pub(crate) fn other_job(&mut self, peer: SocketAddr, by: &Text) -> ForeignAction {
         let since = *self.other_job.get_or_insert_with(Instant::now);
         if since.elapsed() < OTHER_JOB {
-            return Held::Wait;
+            return ForeignAction::Wait;
         }
-        Held::Refuse(taken(self.config, peer, by))
+        ForeignAction::Refuse(taken(self.config, peer, by))
     }
 }

@@ -1,4 +1,5 @@
-//! Any other node before the launch: finds node 0, sends its summary, gets the plan.
+//! Joins the muster on every node but node 0: finds node 0, sends the summary, gets the
+//! agreement.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -7,15 +8,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::connection::Connection;
-use super::identify::{Held, Holder};
+use super::identify::Holder;
 use super::measure::MeasureSession;
 use super::offer::Offer;
-use super::problem::{self, Problem, incompatible};
+use super::problem::{self, JoinProblem, incompatible};
 use super::second_port;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
+use crate::muster::foreign::ForeignAction;
 use crate::muster::protocol::handshake::{self, Rejection};
 use crate::muster::protocol::{Channel, FromMember, FromNode0, NodeSummary};
 use crate::names::LastResort;
@@ -23,26 +25,26 @@ use crate::net::{DialError, Dialer, Seen, Target, jitter};
 use crate::pace::with_lines;
 use crate::verdict::{Id, Refusal, Verdict};
 
-/// After this silence a node asks whether it talks to a store.
+/// After this silence a node asks whether the peer is a store.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Between two questions on the second port, while the first is silent.
+/// Interval of attempts on the second port while the first is silent.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How joining ended.
+/// Result of joining.
 #[derive(Debug)]
 pub enum Joined {
     Offer(Box<Offer>),
     /// Node 0 has the links measured (`Purpose::Check`).
     Measure(Box<MeasureSession>),
-    /// Node 0 runs without a muster: this node goes on by itself.
+    /// Node 0 runs without a muster, so this node continues by itself.
     Alone(Text),
 }
 
 /// Joins the muster of node 0.
 ///
 /// # Errors
-/// At the deadline, with what kept it from node 0; at once when node 0 refuses, or its
-/// port belongs to another job.
+/// At the deadline, with the obstacle; at once if node 0 refuses or its port belongs to another
+/// job.
 pub async fn join(
     host: &Host,
     config: &Config,
@@ -60,28 +62,28 @@ pub async fn join(
     with_lines(config.pace, search.run(Dialer::new(target)), progress).await
 }
 
-/// Over how long the nodes of a job that are started in one instant spread their
-/// first dial: about what each costs node 0, so that its queue does not overflow.
+/// The interval over which nodes that start at the same time spread their first dial. About the
+/// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
 fn spread(config: &Config) -> Duration {
     let each = if config.secret.is_some() { 200 } else { 100 };
     Duration::from_micros(u64::from(config.nnodes) * each)
 }
 
-/// What one connection came to.
+/// Result of one connection.
 enum Step {
     Joined(Joined),
-    /// Nothing is there yet.
+    /// Nothing listens yet.
     Retry,
-    /// The port is held, and not by a node 0 that lets this node in.
-    Held(Option<Refusal>),
+    /// The port is held, but not by a node 0 that admits this node.
+    NotAdmitted(Option<Refusal>),
 }
 
-impl From<Held> for Step {
-    fn from(held: Held) -> Step {
+impl From<ForeignAction> for Step {
+    fn from(held: ForeignAction) -> Step {
         match held {
-            Held::Wait => Step::Held(None),
-            Held::Refuse(refusal) => Step::Held(Some(refusal)),
-            Held::Alone(text) => Step::Joined(Joined::Alone(text)),
+            ForeignAction::Wait => Step::NotAdmitted(None),
+            ForeignAction::Refuse(refusal) => Step::NotAdmitted(Some(refusal)),
+            ForeignAction::Alone(text) => Step::Joined(Joined::Alone(text)),
         }
     }
 }
@@ -89,7 +91,7 @@ impl From<Held> for Step {
 struct Search<'a> {
     config: &'a Config,
     summary: &'a NodeSummary,
-    seen: &'a Seen<Problem>,
+    seen: &'a Seen<JoinProblem>,
     deadline: Instant,
     holder: Holder<'a>,
 }
@@ -104,14 +106,14 @@ impl Search<'_> {
                     if !matches!(error, DialError::Name(_)) {
                         self.holder.clear();
                     }
-                    self.seen.note(Problem::Dial(error));
+                    self.seen.note(JoinProblem::Dial(error));
                     continue;
                 }
             };
             let refusal = match self.once(stream, peer).await {
                 Step::Joined(joined) => return Ok(joined),
                 Step::Retry => continue,
-                Step::Held(refusal) => refusal,
+                Step::NotAdmitted(refusal) => refusal,
             };
             let is_final = |refusal: &Refusal| refusal.verdict == Verdict::PortInUse;
             let refusal = match refusal {
@@ -141,7 +143,7 @@ impl Search<'_> {
         }
     }
 
-    /// The channel to node 0, or what was there in its place.
+    /// The channel to node 0, or what answered in its place.
     async fn shake_hands(
         &mut self,
         peer: SocketAddr,
@@ -158,19 +160,19 @@ impl Search<'_> {
             },
             Ok(dialed) => dialed,
             Err(_) => {
-                self.holder.note(peer, Problem::Silent(peer));
+                self.holder.note(peer, JoinProblem::Silent(peer));
                 if let Some(held) = self.holder.ask(peer).await {
                     return Err(held.into());
                 }
-                // A node 0 that has thousands of handshakes to do answers late, and one
-                // whose port is held by another process is on the second.
+                // A node 0 with thousands of handshakes answers late, and one whose port is held
+                // by another process listens on the second port.
                 loop {
                     let pause = (Instant::now() + PAUSE).min(self.deadline);
                     if let Ok(late) = timeout_at(pause, &mut dial).await {
                         break late;
                     }
                     if let Some(refusal) = self.on_second_port(peer).await {
-                        return Err(Step::Held(Some(refusal)));
+                        return Err(Step::NotAdmitted(Some(refusal)));
                     }
                     if Instant::now() >= self.deadline {
                         break Err(Rejection::Silent);
@@ -184,18 +186,21 @@ impl Search<'_> {
         };
         self.holder.clear();
         match rejection {
-            Rejection::Silent => self.holder.note(peer, Problem::Silent(peer)),
-            Rejection::Unknown(cause) => self.holder.note(peer, Problem::Unexpected(peer, cause)),
-            // A word that nothing proves: with a secret, and of a version, it is waited out.
-            rejection if secret.is_some() || rejection == Rejection::Version => {
-                self.seen.note(Problem::Rejected(peer, rejection));
+            Rejection::Silent => self.holder.note(peer, JoinProblem::Silent(peer)),
+            Rejection::Unknown(cause) => {
+                self.holder.note(peer, JoinProblem::Unexpected(peer, cause))
             }
-            rejection => return Err(Step::Held(Some(incompatible(peer, &rejection)))),
+            // This answer proves nothing: with a secret, or if it is about the version, wait and
+            // try again.
+            rejection if secret.is_some() || rejection == Rejection::Version => {
+                self.seen.note(JoinProblem::Rejected(peer, rejection));
+            }
+            rejection => return Err(Step::NotAdmitted(Some(incompatible(peer, &rejection)))),
         }
-        Err(Step::Held(None))
+        Err(Step::NotAdmitted(None))
     }
 
-    /// Says which node this is and waits for what node 0 makes of it.
+    /// Sends this node's identity and waits for node 0's decision.
     async fn introduce(
         &mut self,
         peer: SocketAddr,
@@ -206,13 +211,13 @@ impl Search<'_> {
         let mut connection = Connection::new(channel, self.config);
         let (asked, asked_wall) = (now(), millis(SystemTime::now()));
         connection.send(&FromMember::Hello(self.config.hello(&hostname))).await;
-        // From our clock to node 0's, once it has let us in.
+        // Offset from our clock to node 0's, once it has admitted us.
         let mut offset = None;
         let refusal = loop {
             match connection.next().await {
                 Ok(FromNode0::Welcome { at, wall }) => {
                     self.holder.let_in();
-                    self.seen.note(Problem::Gathering(peer));
+                    self.seen.note(JoinProblem::Gathering(peer));
                     let way = now().saturating_sub(asked);
                     offset = Some(behind(at, asked, way));
                     let clock_offset = behind(wall, asked_wall, way);
@@ -234,8 +239,8 @@ impl Search<'_> {
                 Err(lost) => {
                     self.holder.clear();
                     self.seen.note(match offset {
-                        Some(_) => Problem::Left(peer, lost.text()),
-                        None => Problem::Unexpected(peer, lost.text()),
+                        Some(_) => JoinProblem::Left(peer, lost.text()),
+                        None => JoinProblem::Unexpected(peer, lost.text()),
                     });
                     return Step::Retry;
                 }
@@ -244,19 +249,19 @@ impl Search<'_> {
         match refusal.id {
             // A node 0 that is about to end may hold the port.
             Id::MusterOtherJob => self.holder.other_job(peer, &refusal.text).into(),
-            // It examines the nodes, and may launch the job afterwards.
+            // Node 0 runs `check`, and may launch the job afterwards.
             Id::MusterJob => {
-                self.seen.note(Problem::Refused(refusal));
-                Step::Held(None)
+                self.seen.note(JoinProblem::Refused(refusal));
+                Step::NotAdmitted(None)
             }
-            _ => Step::Held(Some(refusal)),
+            _ => Step::NotAdmitted(Some(refusal)),
         }
     }
 }
 
-/// By how much a clock that said `theirs` is ahead of ours, which said `asked`; `way`:
-/// the journey there and back. Within that time nothing can be said of the clocks, and a
-/// slow one must not turn the order of two failures around.
+/// By how much a clock that showed `theirs` is ahead of ours, which showed `asked` when the
+/// question was sent; `way` is the round trip. An offset within the round trip counts as none,
+/// since a slow answer must not reverse the order of two failures.
 fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
     let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
     if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }

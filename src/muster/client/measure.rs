@@ -1,4 +1,4 @@
-//! Any other node while links are measured: does what node 0 asks for.
+//! Measures links on every node but node 0, as node 0 requests.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Connection, Received};
-use crate::muster::links::endpoint::{Measurement, Target, WHOLE};
+use crate::muster::links::endpoint::{MeasureTarget, Measurement, WHOLE};
 use crate::muster::links::schedule::{ALL_STEPS, STEP};
 use crate::muster::protocol::{FromMember, FromNode0, LinkReport, Loss};
 
@@ -19,11 +19,11 @@ pub struct MeasureSession {
 }
 
 impl MeasureSession {
-    /// Measures what node 0 asks for, until it reports what was found.
+    /// Measures as node 0 requests, until node 0 sends the report.
     ///
     /// # Errors
     /// When node 0 is lost.
-    pub async fn follow(self, mut target: Target) -> Result<LinkReport, Loss> {
+    pub async fn follow(self, mut target: MeasureTarget) -> Result<LinkReport, Loss> {
         let MeasureSession { mut connection, hostname, token } = self;
         let secret = connection.config.secret.clone();
         target.serve(secret.clone(), token.clone());
@@ -48,12 +48,13 @@ impl MeasureSession {
             };
             match frame {
                 FromNode0::MeasureTo { to, address } => {
-                    // Node 0 listens where we found it, if it does not know better.
+                    // Node 0 listens at the address where we reached it, unless it names another
+                    // one.
                     let ip = match node_0 {
                         Some(node_0) if address.ip().is_unspecified() => node_0.ip(),
                         _ => address.ip(),
                     };
-                    // One at a time: a node that asks for more is not our node 0.
+                    // One measurement at a time: our node 0 never requests two.
                     running.shutdown().await;
                     let hello = Measurement::hello(&connection.config, &hostname, &token);
                     let address = SocketAddr::new(ip.to_canonical(), address.port());

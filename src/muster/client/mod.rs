@@ -1,6 +1,7 @@
-//! Every node except node 0: finds node 0, tells it what this node is, and follows it.
+//! The muster on every node except node 0: finds node 0, sends this node's summary, and follows
+//! node 0's decisions.
 //!
-//! Decides only what its own node does, and leaves the muster on proof alone.
+//! Decides only for its own node, and leaves the muster only on proof.
 
 mod connection;
 pub(super) mod decline;

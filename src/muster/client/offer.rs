@@ -14,7 +14,7 @@ use crate::verdict::Refusal;
 pub struct Offer {
     pub agreement: Agreement,
     pub differences: Vec<Difference>,
-    /// Our side of the connection: the address by which node 0 sees us.
+    /// Our end of the connection.
     pub local: Option<SocketAddr>,
     pub(crate) connection: Connection,
     /// Milliseconds from our clock to node 0's.
@@ -25,13 +25,13 @@ pub struct Offer {
 #[derive(Debug)]
 pub enum Accepted {
     Session(Session),
-    /// Node 0 gathers again, or died: join again.
+    /// Node 0 gathers again or died, so this node has to join again.
     Lost,
     Alone(Text),
 }
 
 impl Offer {
-    /// This node can follow. Waits until all others can.
+    /// Accepts the offer, and waits until all other nodes have accepted.
     ///
     /// # Errors
     /// When another node cannot.
@@ -51,7 +51,7 @@ impl Offer {
         Ok(Accepted::Session(Session::start(|ends| run::run(connection, offset, ends))))
     }
 
-    /// This node cannot follow: node 0 tells the others.
+    /// Declines the offer; node 0 notifies the others.
     pub async fn decline(mut self, refusal: &Refusal) {
         self.connection.send(&FromMember::Decline(refusal.clone())).await;
         self.connection.close().await;

@@ -1,5 +1,5 @@
-//! What keeps a node from node 0: what was seen, and what of it the refusal names when the wait
-//! is over.
+//! Obstacles between a node and node 0, and the refusal that names the most telling one when the
+//! wait is over.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,105 +14,106 @@ use crate::pace::{clock, spell};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
-/// What one attempt to reach node 0 came to.
+/// Result of one attempt to reach node 0.
 #[derive(Debug, Clone)]
-pub(crate) enum Problem {
+pub(crate) enum JoinProblem {
     /// There is no connection.
     Dial(DialError),
-    /// It takes connections and does not answer.
+    /// It accepts connections but does not answer.
     Silent(SocketAddr),
-    /// It answers otherwise, or hangs up.
+    /// It gives another answer, or closes the connection.
     Unexpected(SocketAddr, Text),
-    /// It says that it is another program.
+    /// Its answer identifies another program.
     Program(SocketAddr, Text),
     /// torch's store of a running job.
-    Store(SocketAddr, Owner),
-    /// Node 0, with which no channel came about.
+    Store(SocketAddr, StoreOwner),
+    /// Node 0, but the handshake failed.
     Rejected(SocketAddr, Rejection),
-    /// Node 0 was there.
+    /// Node 0 was there and left.
     Left(SocketAddr, Text),
-    /// Node 0 does not let this node in for now.
+    /// Node 0 does not admit this node for now.
     Refused(Refusal),
-    /// Node 0 is there and waits for others.
+    /// Node 0 waits for other nodes.
     Gathering(SocketAddr),
 }
 
-/// To which job a store belongs.
+/// The job to which a store belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// To ours: an attempt of it runs, or is being ended.
+pub(crate) enum StoreOwner {
+    /// Ours: an attempt of it runs or is being ended.
     Ours,
     Other(JobKey),
-    /// No ranklaunch wrote its key.
+    /// The store has no job key.
     Unknown,
-    /// The same, and a node with our rank is in it.
+    /// The same, and it already has a node with our node rank.
     Complete,
 }
 
-impl Observation for Problem {
-    /// A node 0 that waits is no problem any more once it is gone.
-    fn replaces(&self, best: &Problem) -> bool {
-        self.rank() >= best.rank() || matches!(best, Problem::Gathering(_))
+impl Observation for JoinProblem {
+    /// Whether this problem replaces `best`. A waiting node 0 is no obstacle any more once it is
+    /// gone.
+    fn replaces(&self, best: &JoinProblem) -> bool {
+        self.rank() >= best.rank() || matches!(best, JoinProblem::Gathering(_))
     }
 }
 
-impl Problem {
-    /// The more it says of the cause, the higher.
+impl JoinProblem {
+    /// Higher for a problem that tells more about the cause.
     fn rank(&self) -> u8 {
         match self {
-            Problem::Dial(error) => error.rank(),
-            Problem::Silent(_) => DialError::HIGHEST + 1,
-            Problem::Unexpected(..) => DialError::HIGHEST + 2,
-            Problem::Program(..) => DialError::HIGHEST + 3,
-            Problem::Store(..) => DialError::HIGHEST + 4,
-            Problem::Left(..) => DialError::HIGHEST + 5,
-            Problem::Rejected(..) => DialError::HIGHEST + 6,
-            Problem::Refused(_) => DialError::HIGHEST + 7,
-            Problem::Gathering(_) => DialError::HIGHEST + 8,
+            JoinProblem::Dial(error) => error.rank(),
+            JoinProblem::Silent(_) => DialError::HIGHEST + 1,
+            JoinProblem::Unexpected(..) => DialError::HIGHEST + 2,
+            JoinProblem::Program(..) => DialError::HIGHEST + 3,
+            JoinProblem::Store(..) => DialError::HIGHEST + 4,
+            JoinProblem::Left(..) => DialError::HIGHEST + 5,
+            JoinProblem::Rejected(..) => DialError::HIGHEST + 6,
+            JoinProblem::Refused(_) => DialError::HIGHEST + 7,
+            JoinProblem::Gathering(_) => DialError::HIGHEST + 8,
         }
     }
 
     fn text(&self) -> Text {
         match self {
-            Problem::Dial(error) => error.text(),
-            Problem::Silent(peer) => text!(
+            JoinProblem::Dial(error) => error.text(),
+            JoinProblem::Silent(peer) => text!(
                 "{peer} accepts connections but does not answer: a proxy without node 0 behind it, a node 0 that hangs, or another program",
                 "{peer} 接受连接但没有任何应答：可能是后面没有节点 0 的代理、卡住的节点 0，或其他程序"
             ),
-            Problem::Unexpected(peer, Text { en, zh }) => text!(
+            JoinProblem::Unexpected(peer, Text { en, zh }) => text!(
                 "{peer} accepts connections but does not answer as node 0: {en}",
                 "{peer} 接受连接，但应答不符合节点 0：{zh}"
             ),
-            Problem::Program(peer, Text { en, zh }) => text!(
+            JoinProblem::Program(peer, Text { en, zh }) => text!(
                 "{peer} is {en}: another program holds the master port there",
                 "{peer} 是 {zh}：该 Master 端口被其他程序占用"
             ),
-            Problem::Store(peer, Owner::Ours) => text!(
+            JoinProblem::Store(peer, StoreOwner::Ours) => text!(
                 "{peer} is the store of this job's running attempt: this node joins the next one",
                 "{peer} 是本任务当前尝试的 store：本节点将加入下一次尝试"
             ),
-            Problem::Store(peer, Owner::Other(key)) => {
+            JoinProblem::Store(peer, StoreOwner::Other(key)) => {
                 let Text { en, zh } = key.text();
                 text!(
                     "{peer} is the store of another job: {en}",
                     "{peer} 是另一个任务的 store：{zh}"
                 )
             }
-            Problem::Store(peer, Owner::Unknown) => text!(
+            JoinProblem::Store(peer, StoreOwner::Unknown) => text!(
                 "{peer} is torch's store: node 0 runs torchrun without a muster, or it is of another job",
                 "{peer} 是 torch 的 store：节点 0 直接运行了 torchrun 而没有集结，或属于另一个任务"
             ),
-            Problem::Store(peer, Owner::Complete) => text!(
+            JoinProblem::Store(peer, StoreOwner::Complete) => text!(
                 "{peer} is torch's store of a job that has a node of this rank already",
                 "{peer} 是 torch 的 store，其任务中已有相同编号的节点"
             ),
-            Problem::Rejected(peer, rejection) => mismatch(*peer, rejection),
-            Problem::Refused(refusal) => refusal.text.clone(),
-            Problem::Gathering(peer) => text!(
+            JoinProblem::Rejected(peer, rejection) => mismatch(*peer, rejection),
+            JoinProblem::Refused(refusal) => refusal.text.clone(),
+            JoinProblem::Gathering(peer) => text!(
                 "node 0 ({peer}) is there and waits for other nodes",
                 "节点 0（{peer}）已就绪，正在等待其他节点"
             ),
-            Problem::Left(peer, Text { en, zh }) => text!(
+            JoinProblem::Left(peer, Text { en, zh }) => text!(
                 "node 0 ({peer}) was there and ended the connection: {en}",
                 "节点 0（{peer}）曾经在线，随后断开了连接：{zh}"
             ),
@@ -120,8 +121,8 @@ impl Problem {
     }
 }
 
-/// What is seen now, after so long.
-pub(crate) fn progress(config: &Config, seen: &Seen<Problem>, waited: Duration) -> Text {
+/// The progress line with the current problem.
+pub(crate) fn progress(config: &Config, seen: &Seen<JoinProblem>, waited: Duration) -> Text {
     let (address, port) = (&config.master_addr, config.port);
     let (waited, limit) = (clock(waited), clock(config.wait_timeout));
     let Text { en, zh } = match seen.get() {
@@ -134,10 +135,10 @@ pub(crate) fn progress(config: &Config, seen: &Seen<Problem>, waited: Duration) 
     )
 }
 
-/// The wait is over.
-pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
+/// The refusal at the deadline.
+pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
     let (address, port, waited) = (&config.master_addr, config.port, spell(config.wait_timeout));
-    let untried = || Problem::Dial(DialError::Name(Text::same(format!("{address:?}"))));
+    let untried = || JoinProblem::Dial(DialError::Name(Text::same(format!("{address:?}"))));
     let (last, best) = seen.get().unwrap_or_else(|| (untried(), untried()));
     let Text { mut en, mut zh } = best.text();
     if last.rank() != best.rank() {
@@ -150,22 +151,22 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
         "{waited} 内未能连上节点 0（{address}:{port}）：{zh}"
     );
     let (verdict, id, hint) = match best {
-        Problem::Dial(error @ DialError::Name(_)) => {
+        JoinProblem::Dial(error @ DialError::Name(_)) => {
             let text = text!(
                 "the master's name {address} has no address after {waited}: {en}",
                 "{waited} 后仍无法解析 Master 名称 {address}：{zh}"
             );
             return error.refusal(address, port, text);
         }
-        Problem::Dial(error) => return error.refusal(address, port, not_reached),
-        Problem::Rejected(peer, rejection) => {
+        JoinProblem::Dial(error) => return error.refusal(address, port, not_reached),
+        JoinProblem::Rejected(peer, rejection) => {
             return Refusal { text: Text { en, zh }, ..incompatible(peer, &rejection) };
         }
-        Problem::Refused(refusal) => return refusal,
-        Problem::Silent(_)
-        | Problem::Unexpected(..)
-        | Problem::Left(..)
-        | Problem::Gathering(_) => (
+        JoinProblem::Refused(refusal) => return refusal,
+        JoinProblem::Silent(_)
+        | JoinProblem::Unexpected(..)
+        | JoinProblem::Left(..)
+        | JoinProblem::Gathering(_) => (
             Verdict::MasterReach,
             Id::MasterReach,
             text!(
@@ -173,7 +174,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
                 "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
             ),
         ),
-        Problem::Program(..) => {
+        JoinProblem::Program(..) => {
             let second = second_port(port);
             (
                 Verdict::MasterReach,
@@ -184,7 +185,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
                 ),
             )
         }
-        Problem::Store(_, Owner::Ours) => (
+        JoinProblem::Store(_, StoreOwner::Ours) => (
             Verdict::Muster,
             Id::MusterAttempt,
             text!(
@@ -192,7 +193,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
                 "任务在没有本节点的情况下继续运行：请查看节点 0；--max-restarts 允许替换的节点加入"
             ),
         ),
-        Problem::Store(..) => (
+        JoinProblem::Store(..) => (
             Verdict::Muster,
             Id::MusterStore,
             text!(
@@ -204,7 +205,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<Problem>) -> Refusal {
     Refusal::with(verdict, id, not_reached, hint)
 }
 
-/// Node 0 is there, but cannot speak with this node: no wait would change that.
+/// The refusal if node 0 is incompatible with this node, which no wait changes.
 pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
     let (text, hint) = (mismatch(peer, rejection), remedy(rejection));
     match rejection {
@@ -213,7 +214,7 @@ pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
     }
 }
 
-/// The port of node 0 belongs to another job.
+/// The refusal if the port of node 0 belongs to another job.
 pub(crate) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
     let Text { en, zh } = by;
     let ours = config.key().text();
@@ -271,19 +272,27 @@ mod tests {
     #[test]
     fn the_verdict_keeps_what_said_the_most() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29501));
-        let refused = || Problem::Dial(DialError::Refused(peer));
-        let name = || Problem::Dial(DialError::Name(Text::same("\"m\"")));
+        let refused = || JoinProblem::Dial(DialError::Refused(peer));
+        let name = || JoinProblem::Dial(DialError::Name(Text::same("\"m\"")));
         let rows = [
             (vec![name()], 85, "has no address after 20s: no address for \"m\""),
             (vec![refused(), name()], 86, "another --master-port; at the end: no address for"),
             (
-                vec![refused(), Problem::Silent(peer), refused()],
+                vec![refused(), JoinProblem::Silent(peer), refused()],
                 86,
                 "accepts connections but does not answer",
             ),
-            (vec![Problem::Rejected(peer, Rejection::Secret), refused()], 88, "different secrets"),
-            (vec![Problem::Gathering(peer), refused()], 86, "refuses connections"),
-            (vec![Problem::Store(peer, Owner::Ours)], 88, "store of this job's running attempt"),
+            (
+                vec![JoinProblem::Rejected(peer, Rejection::Secret), refused()],
+                88,
+                "different secrets",
+            ),
+            (vec![JoinProblem::Gathering(peer), refused()], 86, "refuses connections"),
+            (
+                vec![JoinProblem::Store(peer, StoreOwner::Ours)],
+                88,
+                "store of this job's running attempt",
+            ),
         ];
         for (all, code, words) in rows {
             let seen = Seen::nothing();

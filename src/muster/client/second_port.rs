@@ -1,4 +1,4 @@
-//! Asks on the second port whether node 0 refuses there.
+//! Asks on the second port for a refusal of node 0.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::verdict::{Id, Refusal, Verdict};
 const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// The refusal of node 0, if it is there.
+/// The refusal of node 0, if it is on the second port.
 pub(crate) async fn refusal(config: &Config, hostname: &str, address: IpAddr) -> Option<Refusal> {
     let peer = SocketAddr::new(address, second_port(config.port));
     let stream = connect(peer, CONNECT).await.ok()?;
@@ -23,7 +23,7 @@ pub(crate) async fn refusal(config: &Config, hostname: &str, address: IpAddr) ->
         let mut channel = handshake::dial(stream, config.secret.as_ref()).await.ok()?;
         channel.send(&FromMember::Hello(config.hello(hostname))).await.ok()?;
         match channel.receive().await.ok()? {
-            // The node 0 of another job may gather on this port: it refuses for another reason.
+            // The node 0 of another job may gather on this port; its refusals have other ids.
             FromNode0::Refuse(refusal) if is_of_node_0(&refusal) => Some(refusal),
             _ => None,
         }

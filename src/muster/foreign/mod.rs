@@ -2,3 +2,16 @@
 
 pub(super) mod program;
 pub(super) mod store;
+
+use crate::lang::Text;
+use crate::verdict::Refusal;
+
+/// What a node does about a peer that is not a node of its muster.
+#[derive(Debug)]
+pub(crate) enum ForeignAction {
+    /// It may go away.
+    Wait,
+    Refuse(Refusal),
+    /// This node continues without a muster.
+    Alone(Text),
+}

@@ -1,8 +1,8 @@
-//! Which program holds a port on which node 0 was expected, by what it says.
+//! Names the program that holds the port of node 0, by its answer.
 //!
-//! Asks as any client of the web would, which changes nothing and which no store and no
-//! ranklaunch takes for a message of its own. The answer proves nothing of node 0, which may
-//! come later: it only names what is in the way.
+//! Sends an HTTP request, which changes nothing and which neither a store nor ranklaunch takes
+//! for a message of its own. The answer proves nothing about node 0, which may come later; it
+//! only names the obstacle.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(1);
 /// Bytes of an answer that are read: a status line and the first headers.
 const READ: usize = 1024;
-/// Letters of a server's own name that are said.
+/// Letters of a server's own name that are printed.
 const SHOWN: usize = 60;
 
-/// What holds the port; None: nothing that says what it is.
+/// The program that holds the port; None if it does not identify itself.
 pub(crate) async fn name(peer: SocketAddr) -> Option<Text> {
     let mut stream = connect(peer, CONNECT).await.ok()?;
     let mut answer = Vec::with_capacity(READ);
-    // It ends by itself, or more than the beginning is of no use.
+    // Read until the end of the answer or of the buffer.
     let asked = async {
         stream.write_all(QUESTION).await?;
         while answer.len() < READ && stream.read_buf(&mut answer).await? > 0 {}
@@ -37,7 +37,7 @@ pub(crate) async fn name(peer: SocketAddr) -> Option<Text> {
     program(&answer)
 }
 
-/// Whether it is a node that asks so: a node 0 that answers late is dialed again.
+/// Whether the connection is such a question from a node. A node asks it if node 0 answers late.
 pub(crate) async fn is_question(first: &[u8], stream: &mut impl Stream) -> bool {
     let Some(expected) = QUESTION.strip_prefix(first) else { return false };
     let mut rest = vec![0; expected.len()];
@@ -45,7 +45,7 @@ pub(crate) async fn is_question(first: &[u8], stream: &mut impl Stream) -> bool 
     matches!(read, Ok(Ok(_))) && rest == expected
 }
 
-/// By the first bytes of what it says.
+/// The program, by the first bytes of its answer.
 fn program(answer: &[u8]) -> Option<Text> {
     if answer.starts_with(b"HTTP/") {
         let server = server(answer);
@@ -54,14 +54,14 @@ fn program(answer: &[u8]) -> Option<Text> {
     if answer.starts_with(b"SSH-") {
         return Some(text!("an SSH server", "SSH 服务器"));
     }
-    // An alert: what came is no handshake.
+    // A TLS alert: our request was no handshake.
     if answer.starts_with(&[0x15, 0x03]) {
         return Some(text!("a TLS server", "TLS 服务器"));
     }
     None
 }
 
-/// ` (nginx/1.25.3)`, as its header says it.
+/// The server header, such as ` (nginx/1.25.3)`.
 fn server(answer: &[u8]) -> String {
     let answer = String::from_utf8_lossy(answer);
     let mut headers = answer.lines().skip(1).take_while(|line| !line.is_empty());

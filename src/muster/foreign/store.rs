@@ -1,10 +1,10 @@
-//! torch's TCPStore on the master port: whether one answers, and whose it is.
+//! Recognises torch's TCPStore on the master port, and the job to which it belongs.
 //!
-//! Owns the few words of torch's protocol that ranklaunch speaks, in both of its
-//! [`Dialect`]s (TCPStore.cpp, TCPStoreBackend.cpp). Node 0 of a running job writes the
-//! job's key into its own store ([`mark`]), and a node that finds a store where it looked
-//! for node 0 reads it ([`ask`]). Never touches a key of torch's own, and never speaks the
-//! dialect of torch 2.1 to a store that does not know it.
+//! Owns the few messages of torch's protocol that ranklaunch uses, in both [`Dialect`]s
+//! (TCPStore.cpp, TCPStoreBackend.cpp). Node 0 of a running job writes the job key into its own
+//! store ([`mark`]). A node that finds a store in place of node 0 reads that key ([`ask`]).
+//! Never touches a key of torch's own, and never sends the dialect of torch 2.1 to an older
+//! store.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,17 +24,19 @@ pub(crate) mod tests;
 /// byte order (validationMagicNumber), since torch 2.1.
 pub(crate) const GREETING: [u8; 5] = [0x00, 0xCE, 0xF7, 0x85, 0x3C];
 
-/// The first question: which dialect is spoken here? A store since torch 2.1 gives the number
-/// of its keys (GETNUMKEYS, 7) three times and hangs up on what is no query.
+/// The first message, which tells the dialects apart. A store since torch 2.1 answers with the
+/// number of its keys (GETNUMKEYS, 7) three times and then closes the connection at the invalid
+/// query.
 ///
-/// One of torch 2.0 takes these bytes for a SET and nine of them for its number and the
-/// length of the key. It allocates and clears a key before it reads one: of 15 TB, if a
-/// COMPARE_SET came here, which kills its process where the kernel grants that
-/// (vm.overcommit_memory=1, as the kubelet sets it). No process has room for the length
-/// that these bytes are, whose top bit is set: the store hangs up and is as it was.
+/// A store of torch 2.0 takes these bytes for a SET: nine of them are the query number and the
+/// length of the key. It allocates and clears the key before it reads it. A COMPARE_SET here
+/// would mean 15 TB, which kills the process if the kernel grants it (vm.overcommit_memory=1, as
+/// the kubelet sets it). The length in these bytes has the top bit set, so no allocation
+/// succeeds: the store closes the connection, unharmed.
 const WHICH: [u8; 2 * FIRST] = [0x00, 0xCE, 0xF7, 0x85, 0x3C, 7, 7, 7, 0xFF, 0xFF];
 
-/// How a store is spoken to. VALIDATE took the number of SET, and every query moved up.
+/// The protocol version of a store. In the newer one VALIDATE took the number of SET, and every
+/// query moved up by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     /// Up to torch 2.0.
@@ -44,7 +46,7 @@ enum Dialect {
 }
 
 impl Dialect {
-    /// That of the store at `peer`, if one is there. None: it does not answer.
+    /// The dialect of the store at `peer`. None: nothing answers as a store.
     async fn at(peer: SocketAddr) -> io::Result<Option<Dialect>> {
         let mut stream = connect(peer, CONNECT).await?;
         let answered = async {
@@ -64,7 +66,7 @@ impl Dialect {
         }
     }
 
-    /// The number of a query, from that of torch 2.0.
+    /// The number of a query in this dialect, from that of torch 2.0.
     fn query(self, number: u8) -> u8 {
         match self {
             Dialect::Bare => number,
@@ -79,34 +81,34 @@ const CHECK: u8 = 4;
 const READY: u8 = 0;
 const NOT_READY: u8 = 1;
 
-/// Where the key of the job stands. Torch's own keys begin with `/`.
+/// The key under which the job key is stored. Torch's own keys begin with `/`.
 const PLACE: &[u8] = b"ranklaunch/job";
 /// Longest value that is read.
 const LONGEST: u64 = 4096;
-/// How long a store may take to answer: one thread serves all ranks.
+/// Time limit for an answer of a store, whose one thread serves all ranks.
 const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two looks for a store that is not there yet.
+/// Interval of looking for a store that does not listen yet.
 const PAUSE: Duration = Duration::from_millis(250);
-/// So often something that is no store is asked; it may be the script's own server.
+/// How often a listener that is no store is tried; it may be the script's own server.
 const TRIES: u32 = 3;
 
 /// What answers on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// A store into which a ranklaunch wrote the key of its job.
+pub(crate) enum StoreAnswer {
+    /// A store with the job key of a ranklaunch.
     Marked(JobKey),
     /// A store without such a key.
     Unmarked {
-        /// The torchrun there has a node with our rank already.
+        /// The torchrun there already has a node with our node rank.
         taken: bool,
     },
-    /// Holds the connection and does not answer.
+    /// Keeps the connection open but does not answer.
     Silent,
     No,
 }
 
-/// Who dials a store.
+/// What connects to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
     /// A ranklaunch that asks whether this is one.
@@ -114,20 +116,20 @@ pub(crate) enum Client {
     Torch,
 }
 
-/// Bytes by which a client of a store is told from a ranklaunch.
+/// Bytes that tell a client of a store from ranklaunch.
 pub(crate) const FIRST: usize = GREETING.len();
 
-/// Which client of a store begins with `first`; None: none that takes us for a store.
+/// The client of a store that sends `first`; None: not a client of a store.
 pub(crate) async fn client(first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
-    /// Clients of torch 2.1 to 2.3 send no ping and wait for their turn.
+    /// Clients of torch 2.1 to 2.3 send no ping and wait for an answer.
     const HOLD: Duration = Duration::from_millis(500);
     let said = timeout(HOLD, first_query(first, stream)).await.ok().flatten();
-    // A connection that greets so is one, whatever it sends next.
+    // The greeting proves a client of torch, whatever follows.
     said.or((first == GREETING).then_some(Client::Torch))
 }
 
 async fn first_query(mut first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
-    /// What nodes before version 3 asked after the greeting: to send this back.
+    /// The bytes that nodes before version 3 sent after the greeting, to get them back.
     const PING: [u8; FIRST] = [13, b'r', b'k', b'l', b'?'];
     let mut dialect = Dialect::Bare;
     if first == GREETING {
@@ -142,7 +144,7 @@ async fn first_query(mut first: [u8; FIRST], stream: &mut impl Stream) -> Option
     let mut rest = vec![0; 4 + usize::from(length)];
     stream.read_exact(&mut rest).await.ok()?;
     let key = rest.strip_prefix(&[0; 4])?;
-    // A client counts itself (`waitForWorkers`), or asks for the state of a c10d rendezvous.
+    // A client counts itself (`waitForWorkers`), or reads the state of a c10d rendezvous.
     let counts = number == dialect.query(ADD) && key == b"init/";
     let meets = number == dialect.query(COMPARE_SET) && key.starts_with(b"/torch.rendezvous.");
     match key {
@@ -155,54 +157,54 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
     [&bytes.len().to_ne_bytes(), bytes].concat()
 }
 
-/// COMPARE_SET: writes `new` where the value is `old`, or there is none and `old` is
-/// empty. The answer is the value afterwards, and `old` where there is none: so with an
-/// `old` that nobody has it reads, writes nothing, and is given back by a store alone.
+/// COMPARE_SET: writes `new` if the value is `old`, or if there is none and `old` is empty. The
+/// answer is the value afterwards, or `old` if there is none. So with a unique `old` it only
+/// reads, and only a store returns it.
 fn compare_set(dialect: Dialect, old: &[u8], new: &[u8]) -> Vec<u8> {
     let number = [dialect.query(COMPARE_SET)];
     [dialect.greeting(), &number, &counted(PLACE), &counted(old), &counted(new)].concat()
 }
 
-/// Where the agent of a plain torchrun registers a node (`_assign_worker_ranks`), below the
-/// run id that torchrun has where none is given: today's place, and that of torch before
-/// 2.4 (`_share_and_gather`).
+/// The keys under which the agent of a plain torchrun registers a node (`_assign_worker_ranks`),
+/// with torchrun's default run id: the current one, and that of torch before 2.4
+/// (`_share_and_gather`).
 fn places_of_node(node: u32) -> [Vec<u8>; 2] {
     ["/", ""].map(|sign| format!("/none/torchelastic/role_info{sign}{node}").into_bytes())
 }
 
-/// Asks what answers at `peer`. Changes nothing there.
-pub(crate) async fn ask(peer: SocketAddr, node: u32) -> Found {
+/// Asks what answers at `peer`, without changing anything there.
+pub(crate) async fn ask(peer: SocketAddr, node: u32) -> StoreAnswer {
     let dialect = match Dialect::at(peer).await {
         Ok(Some(dialect)) => dialect,
-        Ok(None) => return Found::Silent,
-        Err(_) => return Found::No,
+        Ok(None) => return StoreAnswer::Silent,
+        Err(_) => return StoreAnswer::No,
     };
-    let Ok(mut stream) = connect(peer, CONNECT).await else { return Found::No };
+    let Ok(mut stream) = connect(peer, CONNECT).await else { return StoreAnswer::No };
     match timeout(ANSWER, asked(&mut stream, dialect, node)).await {
-        Ok(found) => found.unwrap_or(Found::No),
-        Err(_) => Found::Silent,
+        Ok(found) => found.unwrap_or(StoreAnswer::No),
+        Err(_) => StoreAnswer::Silent,
     }
 }
 
-/// None where the answer is no store's.
-async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<Found> {
+/// None if the answer is not that of a store.
+async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<StoreAnswer> {
     let mut nonce = [0u8; 16];
     crate::random::fill(&mut nonce).ok()?;
     stream.write_all(&compare_set(dialect, &nonce, b"")).await.ok()?;
     let value = value(stream).await?;
     if value != nonce {
-        return JobKey::decode(&value).map(Found::Marked);
+        return JobKey::decode(&value).map(StoreAnswer::Marked);
     }
     for place in places_of_node(node) {
         let check = [&[dialect.query(CHECK)][..], &1usize.to_ne_bytes(), &counted(&place)].concat();
         stream.write_all(&check).await.ok()?;
         match stream.read_u8().await.ok()? {
-            READY => return Some(Found::Unmarked { taken: true }),
+            READY => return Some(StoreAnswer::Unmarked { taken: true }),
             NOT_READY => {}
             _ => return None,
         }
     }
-    Some(Found::Unmarked { taken: false })
+    Some(StoreAnswer::Unmarked { taken: false })
 }
 
 async fn value(stream: &mut TcpStream) -> Option<Vec<u8>> {
@@ -214,24 +216,24 @@ async fn value(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// The store of this node's own job: where it will listen, and what stands in it.
+/// The mark in the store of this node's own job: the port of the store and the job key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
+pub(crate) struct StoreMark {
     /// The master port, on which the engine or rank 0 listens.
     pub port: u16,
     pub key: JobKey,
 }
 
-/// Writes the job's key into the store of this node as soon as there is one, and again
-/// into each that follows. Ends only where something else holds the port.
-pub async fn mark(mark: &Mark) {
+/// Writes the job key into the store of this node as soon as it listens, and again into each
+/// later store. Ends only if something else holds the port.
+pub(crate) async fn mark(mark: &StoreMark) {
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, mark.port));
     let mut strange = 0;
     while strange < TRIES {
         match write(peer, &mark.key).await {
             Ok(Some(mut stream)) => {
                 strange = 0;
-                // Nothing more is said on it: it ends with the store.
+                // Waits for the end of the connection, which ends with the store.
                 let _ = stream.read(&mut [0; 1]).await;
             }
             Ok(None) => strange += 1,
@@ -241,10 +243,10 @@ pub async fn mark(mark: &Mark) {
     }
 }
 
-/// The connection by which the key was written; None: what is there is no store.
+/// Writes the key and gives the connection; None if the listener is no store.
 ///
 /// # Errors
-/// Nothing is there.
+/// If nothing listens.
 async fn write(peer: SocketAddr, key: &JobKey) -> io::Result<Option<TcpStream>> {
     let Some(dialect) = Dialect::at(peer).await? else { return Ok(None) };
     let mut stream = connect(peer, CONNECT).await?;

@@ -1,12 +1,11 @@
-//! One direction of one pair of nodes: round trips, then as much as goes through.
+//! Measures one direction of one pair of nodes: round trips, then throughput.
 //!
-//! The sender dials the other's listener with the handshake of the muster, proves
-//! by the token of this gathering that it belongs here, and then sends unencrypted
-//! messages of 16 bytes that come back, then zeros until the receiver has seen
-//! enough and says what arrived. The zeros are no secret.
+//! The sender dials the receiver's listener with the handshake of the muster and proves its
+//! membership by the token of this muster. It then sends unencrypted messages of 16 bytes, which
+//! come back, and zeros until the receiver reports what arrived. The zeros are no secret.
 //!
-//! A connection without the token gets no byte more than the handshake, and what
-//! comes back to a member is never more than it sent.
+//! A connection without the token gets nothing after the handshake, and a member never gets back
+//! more than it sent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -33,32 +32,32 @@ const CONNECT: Duration = Duration::from_secs(4);
 /// Round trips; the first few wake CPUs and fill caches, and do not count.
 const PINGS: usize = 48;
 const WARM_UP: usize = 8;
-/// On a long way fewer round trips have to do.
+/// Time limit for the round trips; slow links make fewer.
 const PINGING: Duration = Duration::from_millis(1500);
-/// The most that is sent, and for how long.
+/// The most bytes that are sent, and for how long.
 const BYTES: u64 = 256 << 20;
 const SENDING: Duration = Duration::from_millis(250);
-/// What one direction may take in all, whatever happens.
+/// Time limit for one direction in total.
 pub(crate) const WHOLE: Duration = Duration::from_secs(8);
 
 const MESSAGE: usize = 16;
 const BLOCK: usize = 256 << 10;
-/// Members that are served at a time. Node 0 asks one of them at a time to come; a
-/// connection that was given up may not have ended yet.
+/// Members that are served at a time. Node 0 lets one measure at a time, but a connection that
+/// was given up may not have ended yet.
 const AT_ONCE: usize = 4;
-/// First byte of a message: send it back, or: zeros follow.
+/// First byte of a message: send it back, or zeros follow.
 const ECHO: u8 = b'p';
 const FLOOD: u8 = b'f';
 
-/// Where the others measure to. Closed when dropped.
+/// The listener for measurements of other nodes. Closed when dropped.
 #[derive(Debug)]
-pub struct Target {
+pub struct MeasureTarget {
     listener: Option<TcpListener>,
     port: u16,
     task: Option<JoinHandle<()>>,
 }
 
-impl Drop for Target {
+impl Drop for MeasureTarget {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -66,22 +65,22 @@ impl Drop for Target {
     }
 }
 
-impl Target {
-    /// Listens on any free port of this address. Lets no node in until [`Target::serve`].
+impl MeasureTarget {
+    /// Listens on any free port of this address. Admits no node before [`MeasureTarget::serve`].
     ///
     /// # Errors
     /// When the address is not this node's, or no port is free.
-    pub async fn open(address: IpAddr) -> io::Result<Target> {
+    pub async fn open(address: IpAddr) -> io::Result<MeasureTarget> {
         let listener = TcpListener::bind(SocketAddr::new(address, 0)).await?;
         let port = listener.local_addr()?.port();
-        Ok(Target { listener: Some(listener), port, task: None })
+        Ok(MeasureTarget { listener: Some(listener), port, task: None })
     }
 
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on members of this gathering can measure.
+    /// Lets members of this muster measure from now on.
     pub(crate) fn serve(&mut self, secret: Option<Secret>, token: String) {
         let Some(listener) = self.listener.take() else { return };
         self.task = Some(tokio::spawn(accept_all(listener, secret, token)));
@@ -154,23 +153,23 @@ async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
     answer.extend(micros.to_be_bytes());
     answer.extend(waited.to_be_bytes());
     stream.write_all(&answer).await?;
-    // Bytes that are unread when a connection closes reset it, and the answer with it.
+    // Unread bytes at the close would reset the connection, and the answer would be lost.
     let mut rest = vec![0u8; BLOCK];
     while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
     Ok(())
 }
 
-/// What a receiver saw.
+/// What arrived at the receiver.
 struct Arrived {
     bytes: u64,
     micros: u32,
-    /// Microseconds of these that it waited for a CPU.
+    /// Microseconds of these in which it waited for a CPU.
     waited: u32,
 }
 
-/// Microseconds for which this thread was ready and had no CPU, since its start
-/// (sched-stats.rst, second field); 0 where the kernel does not count it. It is of
-/// ourselves, and so of no node that could be replayed.
+/// Microseconds for which this thread was ready without a CPU, since its start (sched-stats.rst,
+/// second field); 0 if the kernel does not count it. Reads the real /proc, since it is about
+/// this process.
 fn waited_for_a_cpu() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok());
@@ -181,13 +180,13 @@ fn saturated(micros: u128) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
 }
 
-/// Reads until there were enough bytes, or it took long enough.
+/// Reads until there are enough bytes or the time is over.
 async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
     let mut block = vec![0u8; BLOCK];
     let mut read = stream.read(&mut block).await?;
     let (began, waited) = (Instant::now(), waited_for_a_cpu());
     let end = began + SENDING;
-    // What was there before the clock ran does not count.
+    // Bytes that arrived before the clock was started do not count.
     let mut bytes = 0;
     while read > 0 && bytes < BYTES {
         read = tokio::select! {
@@ -202,7 +201,7 @@ async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
     Ok(Arrived { bytes, micros, waited })
 }
 
-/// What a sender needs to know.
+/// What a sender needs for a measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub(crate) hello: Hello,
@@ -212,7 +211,7 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// What the sender says first; the token stands for the job.
+    /// The sender's first frame, with the token in place of the job id.
     pub(crate) fn hello(config: &Config, hostname: &str, token: &str) -> Hello {
         let key = JobKey { job: Some(token.to_owned()), port: 0, nnodes: config.nnodes };
         Hello { key, purpose: Purpose::Measure, ..config.hello(hostname) }
@@ -244,7 +243,7 @@ impl Measurement {
         let before = waited_for_a_cpu();
         let there = flood(&mut stream).await?;
         let waited = waited_for_a_cpu().saturating_sub(before).max(there.waited.into());
-        // What is still on its way would be in the way of the next measurement.
+        // Bytes still in transit would disturb the next measurement.
         let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
         Ok(Speed { bytes: there.bytes, micros: there.micros.into(), waited, ..speed })
     }
@@ -263,7 +262,7 @@ async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
         stream.read_exact(&mut message).await?;
         trips.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
-    // On a way so long that few were made, all count.
+    // If a slow link made only a few, all count.
     let mut counted = trips.split_off(if trips.len() > 2 * WARM_UP { WARM_UP } else { 0 });
     counted.sort_unstable();
     let at = |part: usize| counted.get((counted.len() - 1) * part / 100).copied().unwrap_or(0);
@@ -280,7 +279,7 @@ async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
     let (mut reader, mut writer) = stream.split();
     let mut answer = [0u8; MESSAGE];
     let zeros = vec![0u8; BLOCK];
-    // A little more than the receiver counts, since its clock starts after the first bytes.
+    // Slightly more than the receiver counts, since its clock starts after the first bytes.
     let blocks = BYTES / BLOCK as u64 + 64;
     let send = async {
         for _ in 0..blocks {

@@ -1,33 +1,33 @@
-//! Which links are outliers.
+//! Decides which links are outliers.
 //!
-//! Takes the measurements of all nodes; gives [`Outlier`]s, each named by the smallest place
-//! that explains it: one direction, a pair, a node, or all. Pure.
+//! Takes the measurements of all nodes; gives [`Outlier`]s, each with the place that explains
+//! it: one direction, a pair, a node, or all. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Link, Outlier, Place, Speed, Trouble, in_megabits};
+use super::{AffectedLinks, Link, Outlier, Speed, Trouble, in_megabits};
 
-/// A round trip above this is not that of two nodes in one room, in microseconds.
+/// Microseconds; a longer round trip is not that of two nodes in one data centre.
 const FAR: u64 = 5_000;
-/// Beside faster links, a link is slow at so many times their round trip…
+/// A link is slow if its round trip is so many times that of the others…
 const TIMES_SLOWER: u64 = 4;
-/// …and by at least so many microseconds, since switches and busy CPUs differ.
+/// …and longer by at least so many microseconds, since switches and busy CPUs differ.
 const AND_SLOWER_BY: u64 = 1_000;
-/// Beside faster links, a link is narrow below this part of their rate.
+/// A link is narrow below this part of the rate of the others.
 const PART_OF_OTHERS: f64 = 0.2;
-/// A link is narrow below this part of what its interface claims.
+/// A link is narrow below this part of its interface's nominal rate.
 const PART_OF_NOMINAL: f64 = 0.05;
-/// One TCP stream fills no faster interface, so no more than this is expected (Mb/s).
+/// Mb/s; one TCP stream cannot fill a faster interface, so no more is expected.
 const MOST_EXPECTED: u32 = 20_000;
 
-/// Reads all links; `nominal` is what a node's interface claims, in Mb/s.
+/// Judges all links. `nominal` is the nominal rate of a node's interface in Mb/s.
 pub(crate) fn outliers(links: &[Link], nominal: &dyn Fn(u32) -> Option<u32>) -> Vec<Outlier> {
     let mut found = Vec::new();
     let good = Good::of(links);
     for trouble in [Trouble::Unreachable, Trouble::Slow, Trouble::Narrow] {
         let is_odd = |link: &&Link| good.judge(link, nominal) == Some(trouble);
         let set: Vec<&Link> = links.iter().filter(is_odd).collect();
-        // Of links that carry nothing nothing else can be said.
+        // Links that failed are not compared.
         let asked: Vec<&Link> = links
             .iter()
             .filter(|link| trouble == Trouble::Unreachable || link.speed().is_some())
@@ -51,8 +51,8 @@ fn badness(one: &Link, other: &Link) -> std::cmp::Ordering {
     }
 }
 
-/// What good links have. The better quarter, since one bad node of three spoils
-/// four of six links.
+/// The values of good links, at the better quartile, since one bad node of three affects four of
+/// six links.
 struct Good {
     floor: Option<u64>,
     gigabits: Option<f64>,
@@ -88,7 +88,7 @@ impl Good {
         rate < expected || self.gigabits.is_some_and(|good| is_narrower(rate, good))
     }
 
-    /// What a good link has, where it is much better than this one.
+    /// The value of a good link, if it is much better than this one.
     fn better_than(&self, trouble: Trouble, worst: &Link) -> Option<u64> {
         let speed = worst.speed()?;
         match trouble {
@@ -110,8 +110,8 @@ fn is_narrower(gigabits: f64, good: f64) -> bool {
     gigabits < good * PART_OF_OTHERS
 }
 
-/// Groups odd links by the smallest place that explains them, the widest first.
-fn places<'a>(odd: &[&'a Link], asked: &[&Link]) -> Vec<(Place, Vec<&'a Link>)> {
+/// Groups outliers by the place that explains them, the widest place first.
+fn places<'a>(odd: &[&'a Link], asked: &[&Link]) -> Vec<(AffectedLinks, Vec<&'a Link>)> {
     if odd.is_empty() {
         return Vec::new();
     }
@@ -120,7 +120,7 @@ fn places<'a>(odd: &[&'a Link], asked: &[&Link]) -> Vec<(Place, Vec<&'a Link>)> 
     let nodes: BTreeSet<u32> = asked.iter().flat_map(|link| [link.from, link.to]).collect();
     let mut found = Vec::new();
     if nodes.len() > 2 && left.len() == asked.len() {
-        return vec![(Place::All, odd.to_vec())];
+        return vec![(AffectedLinks::All, odd.to_vec())];
     }
     let is_odd = |link: &&&Link| odd.iter().any(|one| (one.from, one.to) == (link.from, link.to));
     for node in &nodes {
@@ -128,21 +128,21 @@ fn places<'a>(odd: &[&'a Link], asked: &[&Link]) -> Vec<(Place, Vec<&'a Link>)> 
             let mine: Vec<&&Link> = asked.iter().filter(|link| side(link) == *node).collect();
             mine.len() > 1 && mine.iter().all(&is_odd)
         };
-        // A node with one neighbour alone may be the good end.
+        // A node with only one neighbour may be the healthy end.
         if all(|link| link.from) || all(|link| link.to) {
             let touches = |(from, to): &(u32, u32)| from == node || to == node;
             let mine: Vec<&Link> =
                 left.iter().filter(|(key, _)| touches(key)).map(|(_, link)| *link).collect();
             left.retain(|key, _| !touches(key));
             if !mine.is_empty() {
-                found.push((Place::Node(*node), mine));
+                found.push((AffectedLinks::Node(*node), mine));
             }
         }
     }
     while let Some(((from, to), link)) = left.pop_first() {
         match left.remove(&(to, from)) {
-            Some(back) => found.push((Place::Pair(from, to), vec![link, back])),
-            None => found.push((Place::OneWay(from, to), vec![link])),
+            Some(back) => found.push((AffectedLinks::Pair(from, to), vec![link, back])),
+            None => found.push((AffectedLinks::OneWay(from, to), vec![link])),
         }
     }
     found
@@ -166,7 +166,7 @@ mod tests {
             .collect()
     }
 
-    fn found(links: &[Link], nominal: Option<u32>) -> Vec<(Trouble, Place)> {
+    fn found(links: &[Link], nominal: Option<u32>) -> Vec<(Trouble, AffectedLinks)> {
         outliers(links, &|_| nominal).into_iter().map(|one| (one.trouble, one.place)).collect()
     }
 
@@ -181,28 +181,28 @@ mod tests {
             (
                 "a far node of three",
                 links(3, |from, to| if touches(2, from, to) { Some((20_000, 9)) } else { good }),
-                vec![(Trouble::Slow, Place::Node(2))],
+                vec![(Trouble::Slow, AffectedLinks::Node(2))],
             ),
             (
                 "a node that sends through a thin pipe",
                 links(3, |from, _| if from == 1 { Some((80, 0)) } else { good }),
-                vec![(Trouble::Narrow, Place::Node(1))],
+                vec![(Trouble::Narrow, AffectedLinks::Node(1))],
             ),
             (
                 "a pair behind a firewall",
                 links(3, |from, to| if pair(from, to) { None } else { good }),
-                vec![(Trouble::Unreachable, Place::Pair(1, 2))],
+                vec![(Trouble::Unreachable, AffectedLinks::Pair(1, 2))],
             ),
             (
                 "one way",
                 links(4, |from, to| if (from, to) == (3, 1) { None } else { good }),
-                vec![(Trouble::Unreachable, Place::OneWay(3, 1))],
+                vec![(Trouble::Unreachable, AffectedLinks::OneWay(3, 1))],
             ),
-            ("nobody", links(3, |_, _| None), vec![(Trouble::Unreachable, Place::All)]),
+            ("nobody", links(3, |_, _| None), vec![(Trouble::Unreachable, AffectedLinks::All)]),
             (
                 "two far nodes",
                 links(2, |_, _| Some((20_000, 9))),
-                vec![(Trouble::Slow, Place::Pair(0, 1))],
+                vec![(Trouble::Slow, AffectedLinks::Pair(0, 1))],
             ),
         ] {
             assert_eq!(found(&links, None), expected, "{name}");
@@ -222,7 +222,7 @@ mod tests {
             })
             .collect();
         assert_eq!(found(&narrow, None), []);
-        assert_eq!(found(&narrow, Some(10_000)), [(Trouble::Narrow, Place::Pair(0, 1))]);
+        assert_eq!(found(&narrow, Some(10_000)), [(Trouble::Narrow, AffectedLinks::Pair(0, 1))]);
     }
 
     #[test]
@@ -233,8 +233,8 @@ mod tests {
             links[0].measured = Measured::Speed(speed);
             found(&links, Some(10_000))
         };
-        assert_eq!(hindered(0), [(Trouble::Narrow, Place::OneWay(0, 1))]);
-        assert_eq!(hindered(500_000), [(Trouble::Narrow, Place::OneWay(0, 1))]);
+        assert_eq!(hindered(0), [(Trouble::Narrow, AffectedLinks::OneWay(0, 1))]);
+        assert_eq!(hindered(500_000), [(Trouble::Narrow, AffectedLinks::OneWay(0, 1))]);
         assert_eq!(hindered(960_000), [], "it had a CPU for 40 ms in all");
     }
 }

@@ -1,6 +1,6 @@
-//! The links between nodes: what was measured, in which order, and which of them are outliers.
+//! The links between nodes: the order of measurements, the measurement, and the outliers.
 //!
-//! The types are what nodes tell each other and what [`check`](crate::check) and the report show.
+//! Nodes exchange these types, and [`check`](crate::check) and the report show them.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ pub(super) mod endpoint;
 pub(super) mod judge;
 pub(super) mod schedule;
 
-/// The most nodes of which every pair is measured: 240 directions in 30 steps.
+/// Up to this many nodes every pair is measured: 240 directions in 30 steps.
 pub(super) const ALL_PAIRS: u32 = 16;
-/// An end that waited for a CPU for more than all but this part of the time says nothing
-/// of the link beyond what went through in that part.
+/// An end that had a CPU for less than one part in this many counts as having had it for that
+/// part; beyond that the measurement tells nothing about the link.
 const MOST_HINDERED: u64 = 50;
 
 /// One direction of one pair, as the sender saw it.
@@ -28,14 +28,14 @@ pub struct Link {
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
     Speed(Speed),
-    /// No connection, or one that broke; what came back.
+    /// No connection, or one that broke, with the error.
     Failed(String),
 }
 
 /// Round trips in microseconds, and what arrived in how many microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speed {
-    /// The quickest round trip: what the way itself takes, on a busy node too.
+    /// The fastest round trip, which is that of the link even on a busy node.
     pub floor: u64,
     pub median: u64,
     pub p99: u64,
@@ -57,15 +57,15 @@ impl Speed {
         in_megabits(self.gigabits())
     }
 
-    /// Gb/s while both ends had a CPU: what a busy node keeps from a link is no
-    /// fault of the link. An end that sleeps because nothing comes does not wait.
+    /// Gb/s of the time in which both ends had a CPU, since a busy node is no fault of the link.
+    /// An end that sleeps because nothing arrives does not count as waiting.
     pub(crate) fn unhindered(&self) -> f64 {
         let least = self.micros / MOST_HINDERED;
         let micros = self.micros.saturating_sub(self.waited).max(least);
         Speed { micros, ..*self }.gigabits()
     }
 
-    /// The better half of two measurements: what a busy moment spoilt counts for nothing.
+    /// The better values of two measurements, so that a busy moment does not count.
     fn better(self, other: Speed) -> Speed {
         let quick = if self.floor <= other.floor { self } else { other };
         let wide = if self.unhindered() >= other.unhindered() { self } else { other };
@@ -111,10 +111,10 @@ pub enum Trouble {
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum AffectedLinks {
     /// Every link that was measured.
     All,
-    /// All that leads to and from this node, or all of one direction.
+    /// All links to and from this node, or all in one direction.
     Node(u32),
     /// Both directions.
     Pair(u32, u32),
@@ -122,14 +122,16 @@ pub enum Place {
     OneWay(u32, u32),
 }
 
-impl Place {
+impl AffectedLinks {
     /// Whether it holds this direction.
     pub(super) fn has(self, from: u32, to: u32) -> bool {
         match self {
-            Place::All => true,
-            Place::Node(node) => from == node || to == node,
-            Place::Pair(one, other) => (from, to) == (one, other) || (from, to) == (other, one),
-            Place::OneWay(one, other) => (from, to) == (one, other),
+            AffectedLinks::All => true,
+            AffectedLinks::Node(node) => from == node || to == node,
+            AffectedLinks::Pair(one, other) => {
+                (from, to) == (one, other) || (from, to) == (other, one)
+            }
+            AffectedLinks::OneWay(one, other) => (from, to) == (one, other),
         }
     }
 }
@@ -138,16 +140,16 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlier {
     pub trouble: Trouble,
-    pub place: Place,
-    /// The worst link there.
+    pub place: AffectedLinks,
+    /// The worst link of that place.
     pub worst: Link,
-    /// What a good link has: microseconds for [`Trouble::Slow`], Mb/s for
-    /// [`Trouble::Narrow`]; none where there is no better one.
+    /// The value of a good link: microseconds for [`Trouble::Slow`], Mb/s for
+    /// [`Trouble::Narrow`]; None if no link is better.
     pub others: Option<u64>,
 }
 
 pub(super) fn in_megabits(gigabits: f64) -> u64 {
-    // Saturating: rates are small positive numbers.
+    // `as` saturates; rates are small positive numbers.
     #[expect(clippy::cast_sign_loss, reason = "a rate is never negative")]
     let megabits = (gigabits * 1e3) as u64;
     megabits

@@ -1,16 +1,16 @@
-//! Which nodes measure to which, step by step.
+//! The schedule of measurements: which node measures to which in each step.
 
 use std::time::Duration;
 
 use super::ALL_PAIRS;
 
-/// One step: the measurement's own limit, and a busy node 0 on both ends.
+/// Time limit for one step: that of a measurement, and an allowance for a busy node 0.
 pub(crate) const STEP: Duration = Duration::from_secs(12);
-/// All steps; what is not measured by then stays unmeasured.
+/// Time limit for all steps; the rest stays unmeasured.
 pub(crate) const ALL_STEPS: Duration = Duration::from_secs(90);
 
-/// Who measures with whom: steps in which every node has at most one task, each
-/// pair in both directions. All pairs up to `ALL_PAIRS` nodes, neighbours beyond.
+/// Steps in which every node has at most one task; each pair is measured in both directions. All
+/// pairs up to `ALL_PAIRS` nodes, only neighbours beyond.
 pub(crate) fn schedule(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
     let rounds = if nnodes <= ALL_PAIRS { every_pair(nnodes) } else { neighbours(nnodes) };
     rounds

@@ -1,4 +1,4 @@
-//! What node 0 decides for all: the plan of the job, and whether all start again.
+//! The decisions of node 0 for all nodes: the plan of the job, and whether all start again.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
 
-/// What node 0 decided for all. Every node renders its own command line from it.
+/// The agreed plan. Every node renders its own command line from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
     pub nnodes: u32,
@@ -21,7 +21,7 @@ pub struct Agreement {
     pub run_id: String,
     /// `20250102-030405`
     pub timestamp: String,
-    /// 0 at first; the same on all nodes.
+    /// Number of the attempt from 0, the same on all nodes.
     pub attempt: u32,
 }
 
@@ -45,9 +45,10 @@ impl Agreement {
 pub struct Again {
     /// The number of the coming attempt.
     pub attempt: u32,
-    /// Milliseconds until then.
+    /// Milliseconds until its start.
     pub pause: u64,
 }
 
-/// Node 0's policy: what follows from the first failure of an attempt that lasted so long.
-pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
+/// Node 0's restart policy: takes the first failure of an attempt and how long the attempt
+/// lasted.
+pub(crate) type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;

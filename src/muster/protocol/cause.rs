@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::sanitize::{sanitize, sanitize_text};
-use super::summary::Unit;
+use super::sanitize::{sanitize, sanitize_text, sanitize_why};
+use super::summary::MemberKind;
 use crate::lang::Text;
 use crate::text;
-use crate::verdict::{Class, Id};
+use crate::verdict::{Class, Id, Why};
 
 /// Last lines in a cause, so that it always fits into a frame.
 pub(crate) const LINES: usize = 20;
+/// The same beside a reason, which needs room in the frame as well.
+const LINES_BESIDE_WHY: usize = 14;
 
-/// Percent of a memory limit from which an OOM kill is the likely death.
+/// From this percentage of the memory limit an OOM kill is the likely cause of death.
 const SHORT: u64 = 90;
 
-/// Bytes in use and the limit, as the tightest cgroup has them.
+/// Bytes in use and the limit of the tightest cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     pub used: u64,
@@ -24,7 +26,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So near to the limit that a death is probably an OOM kill.
+    /// Whether the use is so near to the limit that a death is probably an OOM kill.
     pub(crate) fn is_short(self) -> bool {
         self.percent() >= SHORT
     }
@@ -39,7 +41,7 @@ impl Memory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     pub node: u32,
-    /// Of a task: the rank of its node.
+    /// For a task: the node rank of its node.
     #[serde(default)]
     pub on: Option<u32>,
     pub hostname: String,
@@ -57,13 +59,19 @@ pub struct Cause {
     pub at: i64,
     /// Last lines of the rank that failed, oldest first.
     pub lines: Vec<String>,
-    /// All that the node knows is in; before that only who failed and how.
+    /// The report is complete; before that it only names the rank and its end.
     pub whole: bool,
-    /// Set where the node itself could not speak any more.
+    /// Set if the node was lost and could not report itself.
     pub loss: Option<Loss>,
+    /// The root cause, where the output of the node's processes shows it.
+    #[serde(default)]
+    pub why: Option<Box<Why>>,
+    /// The output shows only that something failed elsewhere.
+    #[serde(default)]
+    pub consequence: bool,
 }
 
-/// Why a node is gone.
+/// How a node was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loss {
@@ -84,7 +92,7 @@ impl Cause {
         at: i64,
     ) -> Cause {
         let seconds = silence.as_secs();
-        let unit = if on.is_some() { Unit::Task } else { Unit::Node };
+        let unit = if on.is_some() { MemberKind::Task } else { MemberKind::Node };
         let Text { en: who, zh: who_zh } = unit.named(node);
         let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
@@ -92,7 +100,7 @@ impl Cause {
                 Id::NodeDied,
                 text!(
                     "the agent of {who} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
-                    "{who_zh}（{hostname}）的 agent 已死亡；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
+                    "{who_zh}（{hostname}）的 agent 进程已终止；最后一次心跳时内存已达上限的 {percent} %：很可能被 OOM 杀死"
                 ),
                 text!(
                     "raise that pod's memory limit, or use less host memory (data loader workers, pinned memory, checkpoints in RAM)",
@@ -103,7 +111,7 @@ impl Cause {
                 Id::NodeDied,
                 text!(
                     "the agent of {who} ({hostname}) died",
-                    "{who_zh}（{hostname}）的 agent 已死亡"
+                    "{who_zh}（{hostname}）的 agent 进程已终止"
                 ),
                 text!(
                     "look at that node: its pod may have been deleted, evicted or killed for memory (kubectl describe pod)",
@@ -136,11 +144,13 @@ impl Cause {
             lines: Vec::new(),
             whole: true,
             loss: Some(loss),
+            why: None,
+            consequence: false,
         }
     }
 
-    /// The kernel that takes a whole container takes the guard before the agent, which
-    /// may just have the time to say so: where memory was short, that is why.
+    /// If memory was short, an OOM kill explains a lost guard: the kernel kills the guard before
+    /// the agent, which may just have time to report that.
     pub(crate) fn seen_with(self, memory: Option<Memory>) -> Cause {
         if self.id != Id::GuardKilled || !memory.is_some_and(Memory::is_short) {
             return self;
@@ -149,26 +159,30 @@ impl Cause {
         Cause::lost(who, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
     }
 
-    /// Sorts the first failure to the front. A dead agent is never a consequence of
-    /// a failing rank elsewhere, while its end reaches us after the errors that the
-    /// vanished ranks cause on other nodes.
-    pub(crate) fn order(&self) -> (bool, i64, u32) {
-        (self.loss != Some(Loss::Died), self.at, self.node)
+    /// Sorts the first failure to the front. A dead agent is never the consequence of a rank
+    /// that failed elsewhere, although its loss reaches us after the errors that its ranks cause
+    /// on other nodes. A node whose output shows only consequences is not the first.
+    pub(crate) fn order(&self) -> (bool, bool, i64, u32) {
+        (self.loss != Some(Loss::Died), self.consequence, self.at, self.node)
     }
 
-    /// Whether operators should start the job again: by the convention that codes from 128 are retryable.
+    /// Whether operators should start the job again, by the convention that codes from 128 are retryable.
     pub fn is_retryable(&self) -> bool {
         self.code >= 128
     }
 
-    /// Cuts what was received to what a frame carries.
+    /// Cuts a received cause to the size that a frame can carry.
     pub(crate) fn sanitize(&mut self) {
         sanitize(&mut self.hostname);
         sanitize_text(&mut self.text);
         sanitize_text(&mut self.hint);
-        let surplus = self.lines.len().saturating_sub(LINES);
+        let most = if self.why.is_some() { LINES_BESIDE_WHY } else { LINES };
+        let surplus = self.lines.len().saturating_sub(most);
         self.lines.drain(..surplus);
         self.lines.iter_mut().for_each(sanitize);
+        if let Some(why) = &mut self.why {
+            sanitize_why(why);
+        }
     }
 
     pub(crate) fn without_lines(&self) -> Cause {

@@ -1,7 +1,7 @@
 //! One connection after its handshake: frames in, frames out.
 //!
-//! `Channel<In>` receives `In` and sends its answer, so that neither side can say what is the
-//! other's to say.
+//! `Channel<In>` receives `In` and sends its answer type, so that neither side can send the
+//! frames of the other.
 
 use std::io;
 use std::marker::PhantomData;
@@ -48,7 +48,7 @@ impl ChannelError {
     }
 }
 
-/// What a connection runs over: a socket, or the tests' memory.
+/// The transport: a socket, or memory in tests.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
@@ -72,7 +72,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         }
     }
 
-    /// The peer has said who it is: it may send long frames.
+    /// Allows long frames, once the peer is identified.
     pub(crate) fn trust(&mut self) {
         self.longest = LONGEST;
     }
@@ -82,7 +82,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         self.inbox.is_empty().then_some(self.stream)
     }
 
-    /// Bytes of memory that wait for the rest of a frame.
+    /// Bytes that wait for the rest of a frame.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
         self.inbox.capacity()
@@ -106,7 +106,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         }
     }
 
-    /// Length of the frame that is under way, once its header is here.
+    /// Length of the current frame, once its header has arrived.
     fn length(&self) -> Result<Option<usize>, ChannelError> {
         let Some(header) = self.inbox.first_chunk::<HEADER>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
@@ -134,7 +134,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
             }
         };
         self.inbox.drain(..HEADER + length);
-        // A large frame is rare; ten thousand buffers of its size would not be.
+        // Large frames are rare, but ten thousand connections would each keep a large buffer.
         self.inbox.shrink_to(256);
         Ok(Some(frame))
     }
@@ -143,7 +143,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         self.send_encoded(&codec::encode(message)).await
     }
 
-    /// Sends what [`codec::encode`] gave. Not cancel-safe: a frame cut in half ends the connection.
+    /// Sends the result of [`codec::encode`]. Not cancel-safe: a partial frame ends the connection.
     pub(crate) async fn send_encoded(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
         let mut framed = Vec::with_capacity(HEADER + bytes.len() + TAG);
         match &mut self.cipher {
@@ -163,8 +163,8 @@ impl<In: Message, S: Stream> Channel<In, S> {
         Ok(())
     }
 
-    /// Says that nothing more comes and waits for the peer's end, so that what was
-    /// sent last is not lost to a reset by unread bytes.
+    /// Shuts down our side and waits for the peer's end, so that the last frame is not lost to a
+    /// reset by unread bytes.
     pub(crate) async fn close(mut self) {
         let _ = self.stream.shutdown().await;
         let mut rest = [0u8; 256];

@@ -1,14 +1,14 @@
-//! A frame as bytes: how it is written down, and how much of it is taken.
+//! Encodes and decodes frames.
 //!
-//! A frame is a four-byte length (big endian) and that many bytes of JSON, encrypted where the
-//! nodes have a secret. Decoding any bytes gives a frame or an error, in memory that is bounded
-//! by the cap.
+//! A frame is a four-byte length (big endian) and that many bytes of JSON, encrypted if the
+//! nodes have a secret. Decoding any bytes gives a frame or an error, in memory bounded by the
+//! length limit.
 
 use super::messages::Message;
 
 /// Longest frame. Noise allows 65 535 bytes with its tag.
 pub(crate) const LONGEST: usize = 60_000;
-/// Longest frame of a connection that is not identified.
+/// Longest frame of an unidentified connection.
 pub(crate) const LONGEST_UNIDENTIFIED: usize = 2_048;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) fn encode<M: Message>(message: &M) -> Vec<u8> {
     let fit = |message: &M| serde_json::to_vec(message).ok().filter(|bytes| bytes.len() <= LONGEST);
     fit(message)
         .or_else(|| fit(&message.shortened()?))
-        // Nothing of ours is so long; a heartbeat is harmless in both directions.
+        // None of our frames is so long; a heartbeat is harmless in both directions.
         .unwrap_or_else(|| b"{\"heartbeat\":{\"memory\":null}}".to_vec())
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use crate::muster::tests::summary;
     use crate::verdict::{Id, Refusal};
 
-    /// What `nnodes` nodes report of which each has a failing check.
+    /// A report of `nnodes` nodes, each with a failing check.
     fn report(nnodes: u32) -> LinkReport {
         let words = Text::same("长".repeat(LETTERS));
         let failed = Refusal::new(Id::ShmSize, words.clone(), words);
@@ -167,7 +167,7 @@ mod tests {
         assert!(read.lines.iter().all(is_clean));
     }
 
-    /// Whatever was damaged: a frame that can be sent on, or an error.
+    /// Damaged bytes give a frame that can be encoded again, or an error.
     fn read_again<M: Message>(bytes: &[u8]) -> bool {
         decode::<M>(bytes).is_ok_and(|message| encode(&message).len() > LONGEST)
     }

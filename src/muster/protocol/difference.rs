@@ -1,4 +1,4 @@
-//! In what the nodes of a job differ: the odd nodes, and what the others have.
+//! Differences between the nodes of a job: the nodes that differ, and the value of the others.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +7,10 @@ use crate::lang::Text;
 use crate::text;
 use crate::verdict::{Id, Warning};
 
-/// Odd nodes that a difference lists.
+/// How many nodes a difference lists.
 pub(crate) const LISTED: usize = 8;
 
-/// In what nodes may differ and the job still run.
+/// Properties in which nodes may differ without a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Property {
@@ -62,14 +62,14 @@ impl Property {
     }
 }
 
-/// One property, what most nodes have, and the nodes that have something else.
+/// One property, the value of most nodes, and the nodes that have another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     pub property: Property,
     pub common: String,
     /// (node, its value); the first eight.
     pub odd: Vec<(u32, String)>,
-    /// How many odd nodes there are in all.
+    /// How many nodes differ in total.
     pub count: u32,
 }
 

@@ -1,9 +1,9 @@
-//! The first bytes of a connection: which program speaks, in which version, encrypted or not.
+//! The first bytes of a connection: program, protocol version, and whether it is encrypted.
 //!
-//! The dialer sends nine bytes: magic, lowest and highest version, mode. The
-//! listener answers with nine: magic, version, mode, status. With a secret both
-//! then do Noise NNpsk0, which the eighteen bytes are bound to. The first byte is
-//! no query of torch's TCPStore, so that a store closes the connection at once.
+//! The dialer sends nine bytes: magic, lowest and highest version, mode. The listener answers
+//! with nine: magic, version, mode, status. With a secret a Noise NNpsk0 handshake follows, with
+//! the eighteen bytes as its prologue. The first byte is no query of torch's TCPStore, so a
+//! store closes the connection at once.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ const FINE: u8 = 0;
 const OTHER_VERSION: u8 = 1;
 const OTHER_MODE: u8 = 2;
 
-/// What a connection may take until it is identified.
+/// Time limit until a connection is identified.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for the dialer: node 0 may have thousands of handshakes before this one.
+/// The same for the dialer, since node 0 may have thousands of handshakes before this one.
 const DIALERS_TIMEOUT: Duration = Duration::from_secs(30);
-/// A message of no bytes: the secrets differ. Silence or an end of the connection
-/// is no such proof.
+/// An empty message: the secrets differ. Silence or the end of the connection does not prove
+/// that.
 const NO: u16 = 0;
 
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -58,9 +58,9 @@ pub(crate) enum Rejection {
     },
     /// The secrets differ.
     Secret,
-    /// A node that asks which program this is; it dials again.
+    /// A node that asked which program this is; it dials again.
     Asking,
-    /// It sent nothing, or not enough in time.
+    /// It sent nothing, or too little in time.
     Silent,
     /// Something else: a port scan, a health check, a proxy.
     Unknown(Text),
@@ -145,7 +145,7 @@ async fn admitted<S: Stream>(
     }
 }
 
-/// The dialer's side, up to the point at which frames may be sent.
+/// The dialer's side, until frames may be sent.
 pub(crate) async fn dial<S: Stream>(
     stream: S,
     secret: Option<&Secret>,
@@ -194,7 +194,7 @@ async fn dialed<S: Stream>(
     Ok(channel)
 }
 
-/// Nine bytes, unless they are those of a store's client, which may then wait for an answer.
+/// Reads nine bytes, or fewer from a client of a store, which may wait for an answer.
 async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Rejection> {
     let unknown = || Rejection::Unknown(text!("not ranklaunch", "不是 ranklaunch"));
     let mut first = [0u8; store::FIRST];

@@ -1,7 +1,7 @@
-//! What tells the nodes of one job from those of another.
+//! The key by which nodes recognise their job.
 //!
-//! The platform's id of the job where both sides have one, else the port and the
-//! number of nodes. Checked before anything else of a connection is believed.
+//! The platform's id of the job if both sides have one, else the port and the number of nodes.
+//! Checked before any other content of a connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,13 @@ use crate::text;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobKey {
     pub job: Option<String>,
-    /// Where node 0 gathers.
+    /// The port on which node 0 gathers.
     pub port: u16,
     pub nnodes: u32,
 }
 
 impl JobKey {
-    /// Two names are compared as such: one job may be reached through two ports.
+    /// Two ids are compared without the ports: one job may be reached through two ports.
     pub(crate) fn is_of_other_job(&self, other: &JobKey) -> bool {
         match (&self.job, &other.job) {
             (Some(ours), Some(theirs)) => ours != theirs,
@@ -39,7 +39,7 @@ impl JobKey {
         }
     }
 
-    /// As a store holds it.
+    /// The form in a store.
     pub(crate) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

@@ -21,17 +21,17 @@ pub(crate) trait Message: Serialize + DeserializeOwned {
     /// What the other side sends.
     type Answer: Message;
 
-    /// Makes what was received fit for a terminal and a path.
+    /// Makes received text safe for a terminal and for paths.
     ///
     /// # Errors
-    /// What no honest node says.
+    /// On content that no correct node sends.
     fn sanitize(&mut self) -> Result<(), &'static str>;
 
-    /// Without what only helps people, where a frame is too long. None: it has nothing such.
+    /// The frame without optional text, if it is too long. None: it has no such text.
     fn shortened(&self) -> Option<Self>;
 }
 
-/// Any other node to node 0.
+/// From any other node to node 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FromMember {
@@ -43,14 +43,14 @@ pub(crate) enum FromMember {
     /// All ranks of the node ended well.
     Done,
     Pong,
-    /// What [`FromNode0::MeasureTo`] came to.
+    /// The result of [`FromNode0::MeasureTo`].
     Measured(Link),
     Heartbeat {
         memory: Option<Memory>,
     },
 }
 
-/// Node 0 to any other node.
+/// From node 0 to any other node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FromNode0 {
@@ -61,7 +61,7 @@ pub(crate) enum FromNode0 {
         wall: i64,
     },
     Refuse(Refusal),
-    /// The muster is called off; every node goes on by itself.
+    /// The muster is cancelled; every node continues by itself.
     Alone(Text),
     Agreed {
         agreement: Agreement,
@@ -76,11 +76,11 @@ pub(crate) enum FromNode0 {
         again: Option<Again>,
     },
     AllDone,
-    /// All nodes are there: links are measured by nodes that show this token.
+    /// All nodes have arrived; links are measured by nodes that have this token.
     Measure {
         token: String,
     },
-    /// Measure to this node, now.
+    /// Measure the link to this node now.
     MeasureTo {
         to: u32,
         address: SocketAddr,
@@ -91,13 +91,13 @@ pub(crate) enum FromNode0 {
     },
 }
 
-/// What a connection is for. A node joins only a node 0 with the same purpose.
+/// Purpose of a connection. A node joins only a node 0 with the same purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// To launch a job.
     Run,
-    /// To look at all nodes and the links between them.
+    /// To check all nodes and the links between them.
     Check,
     /// From node to node: to measure one link.
     Measure,

@@ -1,7 +1,6 @@
-//! What nodes tell each other, and how it travels: messages, their bytes, the handshake.
+//! The protocol between nodes: messages, their encoding, the handshake.
 //!
-//! The bottom of the room. Knows no gathering and no job: who computes what is said here
-//! depends on it, never the reverse.
+//! The lowest layer of the muster: it depends on neither `client` nor `server`.
 
 mod agreement;
 mod cause;
@@ -21,11 +20,15 @@ pub(crate) use difference::LISTED;
 pub(crate) use messages::{FromMember, FromNode0, Hello};
 pub(crate) use sanitize::sanitize;
 
-pub use agreement::{Again, Agreement, Decide};
-pub use cause::{Cause, Loss, Memory};
-pub use difference::{Difference, Property};
-pub use job_key::JobKey;
+pub use agreement::Agreement;
+pub(crate) use agreement::{Again, Decide};
+pub(crate) use cause::Loss;
+pub use cause::{Cause, Memory};
+pub(crate) use difference::{Difference, Property};
+pub(super) use job_key::JobKey;
 pub use messages::Purpose;
-pub use report::{LinkReport, NodeResult};
-pub use secret::{Secret, VARIABLE};
-pub use summary::{MeasureEndpoint, NodeSummary, Seat, Unit};
+pub(crate) use report::{LinkReport, NodeResult};
+pub use secret::Secret;
+pub(crate) use secret::VARIABLE;
+pub(crate) use summary::{MeasureEndpoint, Seat};
+pub use summary::{MemberKind, NodeSummary};

@@ -1,4 +1,4 @@
-//! What came of measuring the links, as all nodes learn it.
+//! The report of a link measurement that all nodes get.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use super::sanitize::sanitize;
 use super::summary::MeasureEndpoint;
 use crate::muster::links::{ALL_PAIRS, Link, Outlier};
 
-/// Outliers and lost nodes that travel; the report of node 0 has all.
+/// Outliers and lost nodes that are sent; the report of node 0 has all.
 const LISTED: usize = 16;
 
-/// What all nodes know in the end.
+/// The result of a check of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
     pub nnodes: u32,
-    /// Of up to 16 nodes all; of more, elsewhere than on node 0, those that have something to say.
+    /// All nodes, up to 16. With more, only those with a finding, except on node 0.
     pub nodes: Vec<NodeResult>,
     pub differences: Vec<Difference>,
-    /// As `nodes`: of more than 16 nodes they stay on node 0.
+    /// With more than 16 nodes only on node 0.
     pub links: Vec<Link>,
     pub outliers: Vec<Outlier>,
-    /// Outliers in all; [`LinkReport::outliers`] may be cut.
+    /// Total number of outliers; [`LinkReport::outliers`] may be cut.
     pub outlier_count: u32,
     /// Nodes that were lost while links were measured.
     pub lost: Vec<(u32, Loss)>,
-    /// Directions that time did not suffice for.
+    /// Directions that were not measured in time.
     pub unmeasured: u32,
 }
 
@@ -49,7 +49,7 @@ impl LinkReport {
         self.nodes.iter().find(|result| result.node == node).map(|result| &result.endpoint)
     }
 
-    /// For the other nodes: of many nodes only those of which something is to be said.
+    /// The report for the other nodes: of many nodes only those with a finding.
     pub(crate) fn for_members(&self) -> LinkReport {
         let mut short = self.clone();
         short.outliers.truncate(LISTED);
@@ -68,7 +68,7 @@ impl LinkReport {
         short
     }
 
-    /// Without what only helps people.
+    /// The report without optional text.
     pub(crate) fn shortened(&self) -> LinkReport {
         let mut short = self.clone();
         short.links.clear();

@@ -1,14 +1,15 @@
-//! What comes from another node ends on a terminal: no control characters, no endless words.
+//! Limits text from other nodes, which may be printed to a terminal: no control characters,
+//! bounded length.
 
 use std::borrow::Cow;
 
 use crate::lang::Text;
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, Why};
 
 /// Letters of a word.
 pub(crate) const LETTERS: usize = 400;
 /// Letters of a sentence.
-const SENTENCE: usize = 4 * LETTERS;
+const SENTENCE: usize = 3 * LETTERS;
 
 pub(crate) fn sanitize(word: &mut String) {
     if word.len() > LETTERS || word.chars().any(char::is_control) {
@@ -27,6 +28,46 @@ pub(crate) fn sanitize_text(text: &mut Text) {
             let shown = shown.map(|letter| if letter.is_control() { ' ' } else { letter });
             *sentence = Cow::Owned(shown.collect());
         }
+    }
+}
+
+/// Bounds of what is sent of the reason of a failure, so that a frame can carry it.
+const RANKS: usize = 64;
+const VICTIMS: usize = 2;
+const ALSO: usize = 2;
+/// Bytes of one of its sentences, and of one of its words.
+const REASON: usize = 600;
+const WORD: usize = 100;
+
+/// Cuts a reason to some 12 kB.
+pub(crate) fn sanitize_why(why: &mut Why) {
+    let Why { id, text, remedy, frame, log, evidence, missing, victims, also, .. } = why;
+    missing.truncate(RANKS);
+    victims.truncate(VICTIMS);
+    also.truncate(ALSO);
+    victims.iter_mut().for_each(|victims| victims.ranks.truncate(RANKS));
+    let ids = victims.iter_mut().map(|victims| &mut victims.id);
+    let ids = ids.chain(also.iter_mut().map(|other| &mut other.id));
+    ids.chain([id, log]).for_each(|word| fit(word, WORD));
+    [evidence].into_iter().chain(frame).for_each(|words| fit(words, REASON));
+    let victims = victims.iter_mut().map(|victims| &mut victims.text);
+    let also = also.iter_mut().map(|other| &mut other.text);
+    for sentence in [text, remedy].into_iter().chain(victims).chain(also) {
+        for words in [&mut sentence.en, &mut sentence.zh] {
+            fit(words.to_mut(), REASON);
+        }
+    }
+}
+
+/// At most `bytes` of a text, without control characters.
+fn fit(words: &mut String, bytes: usize) {
+    if words.len() > bytes {
+        let end = (0..=bytes).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
+        words.truncate(end);
+    }
+    if words.chars().any(char::is_control) {
+        *words =
+            words.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The shared secret of a job, as a key.
+//! The shared secret of a job (`RANKLAUNCH_SECRET`), as a key.
 
 use std::fmt;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
 /// The variable that holds the secret itself.
-pub const VARIABLE: &str = "RANKLAUNCH_SECRET";
+pub(crate) const VARIABLE: &str = "RANKLAUNCH_SECRET";
 const FILE: &str = "RANKLAUNCH_SECRET_FILE";
 /// Shorter ones can be guessed off-line from a recorded handshake.
 const SHORTEST: usize = 16;
 
-/// 32 bytes made of what the user gave; never printed.
+/// 32 bytes derived from the user's secret; never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -82,14 +82,14 @@ impl Secret {
     }
 }
 
-/// Editors and `echo` end a secret with a newline, and it stays when a Kubernetes Secret
-/// is made of such a file; read as a variable or as a file, it is the same secret.
+/// Without the final newline that editors and `echo` add, and that a Kubernetes Secret made from
+/// such a file keeps. So a variable and a file give the same secret.
 fn without_newline(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
     end.and_then(|end| bytes.get(..=end)).unwrap_or_default()
 }
 
-/// Empty does not mean "none": a substitution that failed would leave the channel unencrypted.
+/// Empty does not mean "none": after a failed substitution the channel would be unencrypted.
 fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
     if !is_empty {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a node says about itself.
+//! The summary that a node sends about itself.
 
 use std::net::SocketAddr;
 
@@ -21,47 +21,48 @@ pub struct NodeSummary {
     pub engine: Engine,
     pub rule: LayoutRule,
     pub heads: Option<u32>,
-    /// Most processes that the node can carry.
+    /// Most processes that the node can run.
     pub most: u32,
-    /// A number of processes that was set on that node.
+    /// The number of processes that was set on that node.
     pub exact: Option<u32>,
     pub gpus: u32,
     pub torch: Option<String>,
     pub driver: Option<String>,
     /// Digest of the script's bytes.
     pub script: Option<String>,
-    /// Digest of the NCCL settings that must be alike everywhere.
+    /// Digest of the NCCL settings that must be the same on all nodes.
     pub nccl: Option<String>,
     /// RDMA ports that will be used.
     pub rails: u32,
     /// `InfiniBand`, `Ethernet`
     pub link_layer: Option<String>,
-    /// Milliseconds by which the node's clock is behind node 0's. Filled in by the handshake.
+    /// Milliseconds by which the node's clock is behind node 0's; measured in the handshake.
     pub clock_offset: i64,
     /// Bytes, of the interface that the ranks use.
     pub mtu: Option<u32>,
     /// Gb/s of the RDMA ports that will be used: `8 × 400`.
     pub rates: Option<String>,
-    /// Where the others can measure to. Only of [`Purpose::Check`](super::messages::Purpose).
+    /// The listener for measurements. Only for [`Purpose::Check`](super::messages::Purpose).
     pub endpoint: Option<Box<MeasureEndpoint>>,
-    /// Of a task: its node.
+    /// For a task: its node.
     pub seat: Option<Seat>,
 }
 
-/// The node that a task is on, as the task counts nodes.
+/// The node of a task, by the task's own count of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     pub node: u32,
     pub nnodes: u32,
 }
 
-/// A node as the others see it when links are measured.
+/// A node as target of measurements.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasureEndpoint {
-    /// Its listener on the interface that the ranks use. Unspecified: wherever it was reached.
+    /// Its listener on the interface that the ranks use. Unspecified: the address at which it
+    /// was reached.
     pub address: Option<SocketAddr>,
     pub interface: Option<String>,
-    /// What the interface claims, in Mb/s.
+    /// Nominal rate of the interface in Mb/s.
     pub megabits: Option<u32>,
     /// The first of its own checks that failed.
     pub failed: Option<Refusal>,
@@ -77,12 +78,12 @@ impl MeasureEndpoint {
 }
 
 impl NodeSummary {
-    pub(crate) fn unit(&self) -> Unit {
-        if self.seat.is_some() { Unit::Task } else { Unit::Node }
+    pub(crate) fn unit(&self) -> MemberKind {
+        if self.seat.is_some() { MemberKind::Task } else { MemberKind::Node }
     }
 
     pub(crate) fn sanitize(&mut self) -> Result<(), &'static str> {
-        // No honest node offers or asks for no process.
+        // A correct node never offers or requests zero processes.
         if self.most == 0 || self.exact == Some(0) {
             return Err("a summary that cannot be");
         }
@@ -98,29 +99,29 @@ impl NodeSummary {
     }
 }
 
-/// What the members of a muster are.
+/// What a member of the muster is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum MemberKind {
     /// Each counts as a node of the job.
     Node,
-    /// Several are on one node: their platform starts a command once per rank.
+    /// Several members are on one node, since the platform starts the command once per rank.
     Task,
 }
 
-impl Unit {
+impl MemberKind {
     /// `node 3`
     pub(crate) fn named(self, number: u32) -> Text {
         match self {
-            Unit::Node => text!("node {number}", "节点 {number}"),
-            Unit::Task => text!("task {number}", "task {number}"),
+            MemberKind::Node => text!("node {number}", "节点 {number}"),
+            MemberKind::Task => text!("task {number}", "task {number}"),
         }
     }
 
     /// `nodes`
     pub(crate) fn plural(self) -> Text {
         match self {
-            Unit::Node => text!("nodes", "节点"),
-            Unit::Task => text!("tasks", " task "),
+            MemberKind::Node => text!("nodes", "节点"),
+            MemberKind::Task => text!("tasks", " task "),
         }
     }
 }

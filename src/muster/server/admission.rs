@@ -1,8 +1,8 @@
-//! Lets nodes in one by one and keeps what they said: the rules are job, node count, rank and
-//! duplicates.
+//! Admits nodes and keeps their summaries. The rules concern the job, the node count, the node
+//! rank and duplicates.
 //!
-//! Owns the listener and the connections until the agreement. Each thing that happens gives a
-//! [`Change`]; [`gather`](super::gather) decides what follows from it.
+//! Owns the listener and the connections until the agreement. Each event gives a [`Change`];
+//! [`gather`](super::gather) decides what follows.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,38 +11,39 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until};
 
 use super::compare;
-use super::listener::{Arrival, ConnectionId, Event, EventReceiver, Listener, drain};
+use super::listener::{Arrival, ConnectionEvent, ConnectionId, EventReceiver, Listener, drain};
 use super::refusals::{
     Absence, cannot_listen, declined, duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank,
 };
 use super::registry::Registry;
-use super::rejected::{Rejected, Say, Verdict};
+use super::rejected::{Rejected, Say};
 use crate::lang::Text;
 use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
+use crate::muster::foreign::ForeignAction;
 use crate::muster::keepalive::Heartbeat;
 use crate::muster::protocol::{FromMember, FromNode0, NodeSummary};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// How long the earlier of two nodes with one rank has to prove that it still runs.
+/// Time in which the earlier of two nodes with one node rank has to prove that it still runs.
 const CHALLENGE: Duration = Duration::from_secs(2);
-/// How long the last frames may take to leave.
+/// Time limit for sending the last frames.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// What happened, as far as the muster is concerned.
+/// An event that concerns the muster.
 #[derive(Debug)]
 pub(crate) enum Change {
     None,
-    /// A node can follow what was proposed.
+    /// A node accepted the proposal.
     Accepted(u32),
-    /// A node left that was counted on.
+    /// An admitted node left.
     Left(u32),
     /// A node of the job runs torchrun without ranklaunch.
     Alone(Text),
 }
 
-/// A newcomer whose rank is taken, until the earlier node has answered.
+/// A new node whose rank is taken, until the earlier node has answered.
 #[derive(Debug)]
 struct Challenge {
     until: Instant,
@@ -58,7 +59,7 @@ pub(crate) struct Admission {
     pub(crate) registry: Registry,
     summaries: BTreeMap<u32, NodeSummary>,
     challenges: BTreeMap<u32, Challenge>,
-    /// When and from where a node was heard last, also of those that left.
+    /// When and from where each node was last heard, including nodes that left.
     seen: BTreeMap<u32, (SocketAddr, Instant)>,
     rejected: Rejected,
     heartbeat: Heartbeat,
@@ -66,7 +67,7 @@ pub(crate) struct Admission {
 
 impl Admission {
     /// # Errors
-    /// When the port cannot be listened on.
+    /// When listening on the port fails.
     pub(crate) fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
         let opened = Listener::open(config.port, config.nnodes, config.secret.clone());
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
@@ -88,15 +89,15 @@ impl Admission {
         self.challenges.is_empty() && self.summaries.len() == self.config.others()
     }
 
-    /// Of all nodes that have sent theirs, in the order of the node rank.
+    /// All summaries received, in the order of the node rank.
     pub(crate) fn summaries(&self) -> Vec<NodeSummary> {
         std::iter::once(&self.own).chain(self.summaries.values()).cloned().collect()
     }
 
-    /// Waits for the next thing that happens. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     ///
     /// # Errors
-    /// When no job can come of it.
+    /// When the job is impossible.
     pub(crate) async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
         let challenge = async {
@@ -124,24 +125,24 @@ impl Admission {
         }
     }
 
-    fn of_rejected(&self, verdict: Verdict) -> Result<Change, Refusal> {
+    fn of_rejected(&self, verdict: ForeignAction) -> Result<Change, Refusal> {
         match verdict {
-            Verdict::Wait => Ok(Change::None),
-            Verdict::Alone(text) => Ok(Change::Alone(text)),
-            Verdict::Refuse(refusal) => Err(refusal),
+            ForeignAction::Wait => Ok(Change::None),
+            ForeignAction::Alone(text) => Ok(Change::Alone(text)),
+            ForeignAction::Refuse(refusal) => Err(refusal),
         }
     }
 
-    fn hear(&mut self, event: Event, say: Say<'_>) -> Result<Change, Refusal> {
+    fn hear(&mut self, event: ConnectionEvent, say: Say<'_>) -> Result<Change, Refusal> {
         match event {
-            Event::Arrived(arrival) => self.arrived(arrival, say),
-            Event::Frame(id, frame) => self.frame(id, frame),
-            Event::Gone(id) => {
+            ConnectionEvent::Arrived(arrival) => self.arrived(arrival, say),
+            ConnectionEvent::Frame(id, frame) => self.frame(id, frame),
+            ConnectionEvent::Gone(id) => {
                 self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
                 let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };
                 self.replace(node, say)
             }
-            Event::Rejected { from, why } => {
+            ConnectionEvent::Rejected { from, why } => {
                 let verdict = self.rejected.hear(from, &why, say);
                 self.of_rejected(verdict)
             }
@@ -153,7 +154,7 @@ impl Admission {
         self.summaries.remove(&node);
     }
 
-    /// A node has left; a newcomer that waited for its rank gets it.
+    /// Handles a node that left; a new node that waits for its rank gets it.
     fn replace(&mut self, node: u32, say: Say<'_>) -> Result<Change, Refusal> {
         self.remove(node);
         if let Some(Challenge { newcomer, .. }) = self.challenges.remove(&node) {
@@ -162,7 +163,8 @@ impl Admission {
         Ok(Change::Left(node))
     }
 
-    /// A node of another job costs this one nothing: it is told, and named.
+    /// Handles a new connection. A node of another job is refused and named, and does not affect
+    /// this job.
     fn arrived(&mut self, arrival: Arrival, say: Say<'_>) -> Result<Change, Refusal> {
         let Arrival { hello, from, out, .. } = &arrival;
         let (node, from, theirs) = (hello.node, *from, &hello.key);
@@ -191,7 +193,7 @@ impl Admission {
             return Ok(Change::None);
         }
         self.seen.insert(node, (from, Instant::now()));
-        // Its job has the name of ours.
+        // Its job has the same id as ours.
         if theirs.nnodes != self.config.nnodes {
             return Err(refuse(wrong_count(&self.config, hello)));
         }
@@ -226,7 +228,8 @@ impl Admission {
                 return Err(declined(self.config.unit, node, &member.hostname, &refusal));
             }
             FromMember::Heartbeat { memory } => member.note_memory(memory),
-            // A pong says what every frame says; the others come once the job runs.
+            // A pong only shows that the node lives, as every frame does; the other frames come
+            // only while the job runs.
             _ => {}
         }
         Ok(Change::None)
@@ -241,11 +244,11 @@ impl Admission {
         for node in &due {
             self.replace(*node, &mut *say)?;
         }
-        // What it had agreed to before is void.
+        // Its earlier acceptance is void.
         Ok(due.first().map_or(Change::None, |node| Change::Left(*node)))
     }
 
-    /// Who else was at the port: a health check, a port scan, or worse.
+    /// Prints the rejected connections: health checks, port scans and others.
     pub(crate) fn say_rejected(&self, say: Say<'_>) {
         self.rejected.say(say);
     }
@@ -258,14 +261,14 @@ impl Admission {
         Absence { config, absent, seen, rejected: &self.rejected }
     }
 
-    /// Frees the port; nodes stay connected. Gives what the job goes on with.
+    /// Frees the port; nodes stay connected. Gives the parts that the session needs.
     pub(crate) async fn close_port(self) -> (Config, NodeSummary, EventReceiver, Registry) {
         let Admission { config, own, listener, events, registry, .. } = self;
         listener.close().await;
         (config, own, events, registry)
     }
 
-    /// Closes everything, after what was sent has left.
+    /// Closes everything, after the last frames were sent.
     pub(crate) async fn close(self) {
         let (_, _, events, registry) = self.close_port().await;
         drop(registry);

@@ -1,4 +1,4 @@
-//! Do the nodes fit together: what is refused and what is only said.
+//! Compares the nodes: what is refused, and what is only a warning.
 //!
 //! Pure functions on the summaries of all nodes.
 
@@ -11,10 +11,10 @@ use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict, Warning};
 
-/// Clocks further apart than this spoil the order of log lines.
+/// Milliseconds; clocks further apart make the order of log lines unreliable.
 const CLOCK: u64 = 2_000;
 
-/// What must be alike, or no job can come of it.
+/// The properties that must be equal, or the job is refused.
 pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
     let host = &other.hostname;
     let Text { en: who, zh: who_zh } = other.unit().named(other.node);
@@ -24,7 +24,7 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
         return refuse(
             Id::MusterTasks,
             text!(
-                "{who} ({host}) and {first} do not mean the same: one stands for a whole node, the other for one rank",
+                "{who} ({host}) and {first} are not of one kind: one is a whole node, the other a single rank",
                 "{who_zh}（{host}）与 {first_zh} 的含义不一致：一个代表整个节点，另一个只代表一个 rank"
             ),
             text!(
@@ -55,7 +55,7 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
             Id::MusterEngine,
             text!(
                 "{who} ({host}) would start engine {theirs}, but {first} would start {ours}",
-                "{who_zh}（{host}）使用引擎 {theirs}，而{first_zh} 使用 {ours}"
+                "{who_zh}（{host}）使用启动引擎 {theirs}，而{first_zh} 使用 {ours}"
             ),
             text!(
                 "give all nodes the same --engine and profile",
@@ -102,18 +102,18 @@ pub(crate) fn check_all(summaries: &[NodeSummary]) -> Result<(), Refusal> {
     summaries.iter().try_for_each(|summary| check(knows, summary))
 }
 
-/// The least that one node can carry, with what somebody fixed counted as such.
+/// The smallest number of processes that a node can run; a fixed number counts as that.
 pub(crate) fn fewest(summaries: &[NodeSummary]) -> u32 {
     let most = |summary: &NodeSummary| summary.exact.unwrap_or(summary.most);
     summaries.iter().map(most).min().unwrap_or(1).max(1)
 }
 
-/// The heads, where at least one node knows them.
+/// The heads, if at least one node knows them.
 pub(crate) fn heads(summaries: &[NodeSummary]) -> Option<u32> {
     summaries.iter().find_map(|summary| summary.heads)
 }
 
-/// Nodes that ask for different numbers of processes, or that cannot carry so many.
+/// Refuses nodes that request different numbers of processes, or that cannot run so many.
 pub(crate) fn check_exact(summaries: &[NodeSummary], nproc: u32) -> Result<(), Refusal> {
     let misfit =
         |summary: &&NodeSummary| summary.exact.map_or(summary.most < nproc, |exact| exact != nproc);
@@ -143,7 +143,7 @@ fn name(value: &impl Serialize) -> String {
         .unwrap_or_default()
 }
 
-/// Everything else in which nodes differ, most nodes against the odd ones.
+/// All other differences: the value of most nodes, and the nodes that differ.
 pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
     let unknown = || "unknown".to_owned();
     let text = |value: &Option<String>| value.clone().unwrap_or_else(unknown);
@@ -165,7 +165,7 @@ pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
             .map(|summary| (summary.seat.map_or(summary.node, |seat| seat.node), value(summary)))
             .filter(|(_, value)| value != common)
             .collect();
-        // The tasks of one node say the same.
+        // The tasks of one node have the same value.
         odd.dedup();
         if !odd.is_empty() {
             let count = u32::try_from(odd.len()).unwrap_or(u32::MAX);
@@ -198,8 +198,8 @@ pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
     found
 }
 
-/// `--muster required`: what would be a warning fails.
-pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
+/// `--muster required`: differences that would be warnings are refused.
+pub(crate) fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
     let Some(first) = differences.iter().find(|one| one.property != Property::Gpus) else {
         return Ok(());
     };
@@ -252,13 +252,13 @@ mod tests {
         assert_eq!(check(&task(0, 0, 2), &task(5, 1, 2)), Ok(()));
         for (other, said) in [
             (task(5, 3, 4), "task 5 (host-5) counts 4 nodes and task 0 2"),
-            (summary(5, 8), "node 5 (host-5) and task 0 do not mean the same"),
+            (summary(5, 8), "node 5 (host-5) and task 0 are not of one kind"),
         ] {
             let refusal = check(&task(0, 0, 2), &other).expect_err("they do not fit");
             assert_eq!(refusal.id, Id::MusterTasks);
             assert!(refusal.text.en.starts_with(said), "{}", refusal.text.en);
         }
-        // What the tasks of one node have in common is said once.
+        // A value that the tasks of one node share is listed once.
         let torch = |summary: NodeSummary, torch: &str| NodeSummary {
             torch: Some(torch.to_owned()),
             ..summary
@@ -318,7 +318,7 @@ mod tests {
         assert!(refusal.text.en.contains("node 1 (host-1) can carry 6"));
     }
 
-    /// Node 0 may be the one that does not know them.
+    /// Node 0 itself may not know the heads.
     #[test]
     fn heads_that_two_others_count_differently_are_refused() {
         let of = |node, heads| NodeSummary { heads, ..summary(node, 4) };

@@ -1,5 +1,4 @@
-//! A node 0 that refuses before or after it has gathered: tells the nodes that come a little
-//! later.
+//! Notifies nodes that arrive shortly after node 0 has refused, before or after it gathered.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::listener::{Event, EventReceiver, Listener, drain};
+use super::listener::{ConnectionEvent, EventReceiver, Listener, drain};
 use super::refusals::declined;
 use crate::muster::config::Config;
 use crate::muster::protocol::FromNode0;
@@ -16,13 +15,13 @@ use crate::verdict::Refusal;
 
 /// Nodes of one job start within seconds, and dial about once a second.
 const LATECOMERS: Duration = Duration::from_secs(5);
-/// On the second port: what holds the first may keep each of them busy for some seconds.
+/// On the second port, since the holder of the first may keep each node busy for some seconds.
 const AT_SECOND_PORT: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Node 0 cannot take part: tells the nodes that come within a few seconds; how many. Where
-/// its port is taken, it waits for them on the second one.
-pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
+/// Node 0 cannot take part: notifies the nodes that arrive within a few seconds, and returns how
+/// many. If its port is taken, it waits on the second one.
+pub(crate) async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
     let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
     let (opened, limit) = match open(config.port) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -39,7 +38,7 @@ pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> us
     told.len()
 }
 
-/// The same for a node 0 that has gathered, for all that are not in `told`.
+/// The same after gathering, for all nodes that are not in `told`.
 pub(crate) async fn tell_latecomers(
     config: &Config,
     events: &mut EventReceiver,
@@ -60,7 +59,7 @@ async fn tell(
     let tell = async {
         while told.len() < config.others() {
             let Some(event) = events.recv().await else { return };
-            let Event::Arrived(arrival) = event else { continue };
+            let ConnectionEvent::Arrived(arrival) = event else { continue };
             let hello = &arrival.hello;
             if hello.purpose == config.purpose && !key.is_of_other_job(&hello.key) {
                 arrival.out.send(&FromNode0::Refuse(refusal.clone()));

@@ -1,4 +1,4 @@
-//! Node 0 before the launch: waits for all nodes, then proposes the plan.
+//! The muster on node 0 before the launch: waits for all nodes, then proposes the plan.
 
 use std::collections::BTreeSet;
 
@@ -18,23 +18,23 @@ use crate::pace::Lines;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// How the wait ended.
+/// Result of the wait.
 #[derive(Debug)]
 pub enum Assembly {
     All(Box<Gathered>),
-    /// A node runs without ranklaunch: all nodes go on without a muster.
+    /// A node runs without ranklaunch, so all nodes continue without a muster.
     Alone(Text),
 }
 
-/// How the agreement ended.
+/// Result of the agreement.
 #[derive(Debug)]
 pub enum Settled {
     Session(Session),
-    /// A node disconnected in between; the others come back by themselves.
+    /// A node disconnected meanwhile; the others join again by themselves.
     Lost(Text),
 }
 
-/// All nodes are there.
+/// All nodes have arrived.
 #[derive(Debug)]
 pub struct Gathered {
     pub(crate) admission: Admission,
@@ -42,18 +42,18 @@ pub struct Gathered {
     pub(crate) differences: Vec<Difference>,
 }
 
-/// Waits for all nodes. The own summary is node 0's.
+/// Waits for all nodes. `own` is the summary of node 0.
 ///
 /// # Errors
-/// When this process may not open a file per node, the port cannot be listened on,
-/// a node is missing at the deadline, or nodes do not fit together. All that have
-/// arrived are told.
+/// When this process may not open a file per node, listening on the port fails, a node is
+/// missing at the deadline, or nodes do not fit together. All nodes that have arrived are
+/// notified.
 pub async fn gather(
     config: &Config,
     own: NodeSummary,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Assembly, Refusal> {
-    // Also where a muster is not required: the others would wait for one that never comes.
+    // Even if the muster is optional, since the others would wait for it in vain.
     if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
         return Err(refusal);
     }
@@ -67,11 +67,11 @@ pub async fn gather(
         }
         Err(refusal) => {
             admission.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
-            // A node that is missing at the deadline has had its time.
+            // Latecomers are not served after the deadline.
             if refusal.id != Id::MusterMissing {
                 let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
-                // A node that comes a little later would dial a node 0 that is gone until its
-                // own deadline.
+                // A node that comes a little later would dial the ended node 0 until its own
+                // deadline.
                 tell_latecomers(config, &mut admission.events, &refusal, &mut told).await;
             }
             admission.close().await;
@@ -87,7 +87,7 @@ pub async fn gather(
     Ok(Assembly::All(Box::new(Gathered { admission, summaries, differences })))
 }
 
-/// Some: all nodes go on without a muster.
+/// Some: all nodes continue without a muster.
 async fn wait_for_all(
     config: &Config,
     admission: &mut Admission,
@@ -116,7 +116,7 @@ async fn wait_for_all(
 }
 
 impl Gathered {
-    /// Of all nodes, in the order of the node rank.
+    /// The summaries of all nodes, in the order of the node rank.
     pub fn summaries(&self) -> &[NodeSummary] {
         &self.summaries
     }
@@ -125,25 +125,25 @@ impl Gathered {
         &self.differences
     }
 
-    /// The least that one node can carry; a fixed number counts as what it can carry.
+    /// The smallest number of processes that a node can run; a fixed number counts as that.
     pub fn fewest(&self) -> u32 {
         compare::fewest(&self.summaries)
     }
 
-    /// The heads, where at least one node knows them.
+    /// The heads, if at least one node knows them.
     pub fn heads(&self) -> Option<u32> {
         compare::heads(&self.summaries)
     }
 
-    /// Tells all nodes that no job comes of it.
+    /// Sends all nodes the refusal.
     pub async fn refuse(self, refusal: &Refusal) {
         self.admission.refuse(refusal).await;
     }
 
-    /// Proposes; when all nodes can follow, frees the port and tells them to start.
+    /// Proposes the plan. After all nodes have accepted, frees the port and sends the start.
     ///
     /// # Errors
-    /// When the proposal does not fit what a node said, or a node cannot follow.
+    /// When the proposal contradicts a summary, or a node declines.
     pub async fn agree(
         self,
         agreement: Agreement,
@@ -174,7 +174,7 @@ impl Gathered {
             }
         }
         admission.say_rejected(say);
-        // First the port, then the word: torch's store binds it at once.
+        // Free the port before sending the start, since torch's store binds it at once.
         let (config, own, events, registry) = admission.close_port().await;
         registry.broadcast(&FromNode0::Go);
         let hostname = own.hostname;
@@ -184,7 +184,7 @@ impl Gathered {
     }
 }
 
-/// Some: the node that left before all had accepted.
+/// Some: a node left before all had accepted.
 async fn wait_for_accepts(
     admission: &mut Admission,
     say: &mut (dyn FnMut(Text) + Send),
@@ -194,7 +194,7 @@ async fn wait_for_accepts(
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),
             Change::Left(node) => return Ok(Some(node)),
-            // All nodes are there: a plain torchrun is none of them.
+            // All nodes have arrived, so a plain torchrun is none of them.
             Change::None | Change::Alone(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The listener of node 0 and what comes through it.
+//! The listener of node 0 and its connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
 use crate::net::on_all_addresses;
 use crate::text;
 
-/// Connections that are accepted before any other task's turn.
+/// Connections that are accepted before another task runs.
 const AT_ONCE: ConnectionId = 1024;
-/// How long a peer may leave its socket full.
+/// Time limit for sending to a peer whose socket is full.
 const SEND: Duration = Duration::from_secs(30);
-/// How long a closed connection may take to drain.
+/// Time limit for draining a closed connection.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Names a connection; numbers are never used twice.
+/// Identifies a connection; numbers are never reused.
 pub(crate) type ConnectionId = u64;
 
 /// Queues frames for one node. Dropped, it closes the connection once they are sent.
@@ -38,12 +38,12 @@ impl FrameSender {
     }
 
     pub(crate) fn send_encoded(&self, bytes: Arc<[u8]>) {
-        // A connection that is gone says so by itself.
+        // A closed connection is reported by its own event.
         let _ = self.0.send(bytes);
     }
 }
 
-/// A connection that has said which node it is.
+/// A connection that has identified its node.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: ConnectionId,
@@ -52,16 +52,16 @@ pub(crate) struct Arrival {
     pub(crate) out: FrameSender,
 }
 
-/// What happens on the connections, in one order.
+/// The events of all connections, in one order.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ConnectionEvent {
     Arrived(Arrival),
     Frame(ConnectionId, FromMember),
     Gone(ConnectionId),
     Rejected { from: SocketAddr, why: Rejection },
 }
 
-pub(crate) type EventReceiver = mpsc::Receiver<Event>;
+pub(crate) type EventReceiver = mpsc::Receiver<ConnectionEvent>;
 
 /// Waits until all connections are closed whose senders were dropped.
 pub(crate) async fn drain(mut events: EventReceiver, limit: Duration) {
@@ -87,8 +87,8 @@ impl Listener {
         let (stop, stopped) = oneshot::channel();
         let (sender, events) = mpsc::channel(1024);
         let limiter = ConnectionLimiter::new(nnodes);
-        // The runtime's own measure of fairness, 128 at a time, would leave the
-        // kernel's queue to overflow while thousands of handshakes are computed.
+        // With the runtime's cooperative budget of 128 the kernel's queue would overflow while
+        // thousands of handshakes are computed.
         let task = tokio::spawn(unconstrained(async move {
             tokio::select! {
                 () = accept_all(listener, &limiter, secret, sender) => {}
@@ -110,19 +110,19 @@ async fn accept_all(
     listener: TcpListener,
     limiter: &ConnectionLimiter,
     secret: Option<Secret>,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ConnectionEvent>,
 ) {
     let secret = Arc::new(secret);
     let mut id: ConnectionId = 0;
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // No descriptor left: the oldest unidentified connection gives way.
+            // Out of descriptors: the oldest unidentified connection is closed.
             Err(error) if is_out_of_descriptors(&error) && limiter.evict_oldest() => {
                 yield_now().await;
                 continue;
             }
-            // A connection that was reset in the queue, or none that could give way.
+            // The connection was reset in the queue, or none could be closed.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -148,20 +148,20 @@ async fn accept_all(
                     let _identified = limiter.identify(id);
                     let (out, frames) = mpsc::unbounded_channel();
                     let arrival = Arrival { id, hello, from, out: FrameSender(out) };
-                    if events.send(Event::Arrived(arrival)).await.is_ok() {
+                    if events.send(ConnectionEvent::Arrived(arrival)).await.is_ok() {
                         pump(channel, frames, id, events).await;
                     }
                 }
                 Err(why) => {
                     limiter.leave(id);
-                    let _ = events.send(Event::Rejected { from, why }).await;
+                    let _ = events.send(ConnectionEvent::Rejected { from, why }).await;
                 }
             }
         });
     }
 }
 
-/// This process, or the whole node, has no file descriptor left.
+/// This process, or the whole node, is out of file descriptors.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(error);
     matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
@@ -172,7 +172,7 @@ async fn pump(
     mut channel: Channel<FromMember>,
     mut frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
     id: ConnectionId,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ConnectionEvent>,
 ) {
     keepalive::prepare(channel.stream());
     loop {
@@ -191,7 +191,7 @@ async fn pump(
             },
             frame = channel.receive() => match frame {
                 Ok(frame) => {
-                    if events.send(Event::Frame(id, frame)).await.is_err() {
+                    if events.send(ConnectionEvent::Frame(id, frame)).await.is_err() {
                         return;
                     }
                 }
@@ -199,5 +199,5 @@ async fn pump(
             },
         }
     }
-    let _ = events.send(Event::Gone(id)).await;
+    let _ = events.send(ConnectionEvent::Gone(id)).await;
 }

@@ -1,9 +1,10 @@
-//! `check` on all nodes: node 0 has them measure in steps and tells all what came of it.
+//! `check` on all nodes: node 0 lets them measure the links in steps and sends all of them the
+//! report.
 //!
-//! Takes the nodes that [`gather`](super::gather) let in; gives one [`LinkReport`] that
-//! all of them hold. Node 0 alone says who measures when, so that no node has two
-//! tasks at a time. A node that dies or stops responding meanwhile is named; the rest
-//! goes on. Every step and the whole have a deadline.
+//! Takes the nodes that [`gather`](super::gather) admitted; gives one [`LinkReport`] for all.
+//! Only node 0 schedules measurements, so no node has two at a time. A node that dies or stops
+//! responding meanwhile is reported, and the others continue. Every step and the whole have a
+//! deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,11 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::gather::Gathered;
-use super::listener::{Event, EventReceiver, drain};
+use super::listener::{ConnectionEvent, EventReceiver, drain};
 use super::registry::Registry;
 use crate::muster::config::Config;
 use crate::muster::keepalive::Heartbeat;
-use crate::muster::links::endpoint::{Measurement, Target};
+use crate::muster::links::endpoint::{MeasureTarget, Measurement};
 use crate::muster::links::judge::outliers;
 use crate::muster::links::schedule::{ALL_STEPS, STEP, schedule};
 use crate::muster::links::{Link, Outlier};
@@ -24,7 +25,7 @@ use crate::muster::protocol::{
     Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
 };
 
-/// Directions that are measured a second time, since one busy moment proves nothing.
+/// Most directions that are measured a second time, since one busy moment proves nothing.
 const DOUBTFUL: usize = 16;
 /// How long the last frames may take to leave.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -33,12 +34,12 @@ const DRAIN: Duration = Duration::from_secs(3);
 type Direction = (u32, u32);
 
 impl Gathered {
-    /// Has all nodes measure the links between them, and tells them what was found.
-    pub async fn measure(self, own: MeasureEndpoint, mut target: Target) -> LinkReport {
+    /// Lets all nodes measure the links between them, and sends them the report.
+    pub async fn measure(self, own: MeasureEndpoint, mut target: MeasureTarget) -> LinkReport {
         let Gathered { admission, summaries, differences } = self;
-        // No node comes any more: other connections cannot disturb what is measured.
+        // No further node is expected, and other connections could disturb the measurement.
         let (config, summary, events, registry) = admission.close_port().await;
-        // Without randomness the secret alone keeps others out, where there is one.
+        // Without randomness only the secret, if there is one, keeps others out.
         let token = crate::random::hex::<16>().unwrap_or_default();
         target.serve(config.secret.clone(), token.clone());
         let endpoint = |summary: &NodeSummary| {
@@ -47,7 +48,7 @@ impl Gathered {
                 (&mut endpoint.address, registry.get(summary.node))
                 && address.ip().is_unspecified()
             {
-                // Where it came from is where it listens, since it listens everywhere.
+                // It listens on all addresses, so also on the one from which it connected.
                 address.set_ip(member.from.ip());
             }
             (summary.node, endpoint)
@@ -90,7 +91,7 @@ impl Measuring {
         for step in schedule(self.config.nnodes) {
             self.step(&step).await;
         }
-        // An outlier is measured twice, with nothing beside it that could be the cause.
+        // An outlier is measured again, with no other measurement at the same time.
         let mut doubtful: Vec<Direction> = self
             .outliers()
             .iter()
@@ -110,14 +111,15 @@ impl Measuring {
         outliers(&self.measured(), &|node| self.endpoints.get(&node)?.megabits)
     }
 
-    /// Of nodes that are still there: what was found with one that died says nothing of the way.
+    /// The links of nodes that are still there. A measurement with a node that died says nothing
+    /// about the link.
     fn measured(&self) -> Vec<Link> {
         let is_lost = |node: &u32| self.lost.contains_key(node);
         let stays = |link: &&Link| !is_lost(&link.from) && !is_lost(&link.to);
         self.links.values().filter(stays).cloned().collect()
     }
 
-    /// One step: its directions at the same time.
+    /// Runs one step, its directions in parallel.
     async fn step(&mut self, directions: &[Direction]) {
         let end = (Instant::now() + STEP).min(self.deadline);
         if Instant::now() >= self.deadline {
@@ -153,7 +155,7 @@ impl Measuring {
                 () = sleep_until(end) => break,
             }
         }
-        // Where the time for all steps is over, no node is to blame.
+        // After the deadline of all steps no node is at fault.
         if Instant::now() < self.deadline {
             for (from, _) in pending {
                 self.lose(from, Loss::Silent);
@@ -172,15 +174,15 @@ impl Measuring {
         }
     }
 
-    fn hear(&mut self, event: Event, pending: &mut BTreeSet<Direction>) {
+    fn hear(&mut self, event: ConnectionEvent, pending: &mut BTreeSet<Direction>) {
         match event {
-            // A node speaks for itself only.
-            Event::Frame(id, FromMember::Measured(link))
+            // A node reports only its own links.
+            ConnectionEvent::Frame(id, FromMember::Measured(link))
                 if self.registry.node_of(id) == Some(link.from) =>
             {
                 self.note(link, pending);
             }
-            Event::Gone(id) => {
+            ConnectionEvent::Gone(id) => {
                 let Some(node) = self.registry.node_of(id) else { return };
                 self.lose(node, Loss::Died);
                 pending.retain(|(from, _)| *from != node);

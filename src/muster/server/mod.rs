@@ -1,6 +1,7 @@
-//! Node 0: lets the nodes in, finds out who is missing, agrees, and hears every failure.
+//! The muster on node 0: admits the nodes, names the missing ones, leads the agreement, and
+//! collects failures.
 //!
-//! Decides what counts as a node of the job; never decides a layout.
+//! Decides which connections are nodes of the job; never decides a layout.
 
 mod admission;
 pub(super) mod compare;

@@ -1,4 +1,4 @@
-//! Why node 0 refuses: a node, the whole job, or to listen at all.
+//! The refusals of node 0: of a node, of the whole job, or to listen at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +9,15 @@ use tokio::time::Instant;
 use super::rejected::Rejected;
 use crate::lang::Text;
 use crate::muster::config::Config;
-use crate::muster::protocol::{Hello, Purpose, Unit};
+use crate::muster::protocol::{Hello, MemberKind, Purpose};
 use crate::pace::{clock, spell};
+use crate::ranges::{ranges, spelled};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
-/// What all nodes hear of the refusal of one. A port of node 0 that is taken ends each
-/// of them as it ends node 0.
-pub(crate) fn declined(unit: Unit, node: u32, host: &str, refusal: &Refusal) -> Refusal {
+/// The refusal of one node, as all nodes get it. A taken port of node 0 gives all nodes the exit
+/// code of node 0.
+pub(crate) fn declined(unit: MemberKind, node: u32, host: &str, refusal: &Refusal) -> Refusal {
     let Text { en, zh } = &refusal.text;
     let Text { en: who, zh: who_zh } = unit.named(node);
     let (verdict, id) = match refusal.verdict {
@@ -32,24 +33,11 @@ pub(crate) fn declined(unit: Unit, node: u32, host: &str, refusal: &Refusal) -> 
 }
 
 /// `2, 5-9, 11`, at most a handful of ranges.
-fn ranges(nodes: &[u32]) -> String {
+fn listed(nodes: &[u32]) -> String {
     const SHOWN: usize = 8;
-    let mut found: Vec<(u32, u32)> = Vec::new();
-    for node in nodes {
-        match found.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*node) => *last = *node,
-            _ => found.push((*node, *node)),
-        }
-    }
-    let mut words: Vec<String> = found
-        .iter()
-        .take(SHOWN)
-        .map(
-            |(first, last)| {
-                if first == last { first.to_string() } else { format!("{first}-{last}") }
-            },
-        )
-        .collect();
+    let found = ranges(nodes.iter().copied());
+    let mut words: Vec<String> =
+        found.iter().take(SHOWN).map(|range| spelled(*range, '-')).collect();
     if found.len() > SHOWN {
         words.push("…".to_owned());
     }
@@ -57,7 +45,7 @@ fn ranges(nodes: &[u32]) -> String {
 }
 
 pub(crate) fn duplicate(
-    unit: Unit,
+    unit: MemberKind,
     (first, first_from): (&str, SocketAddr),
     later: &Hello,
     from: SocketAddr,
@@ -78,7 +66,7 @@ pub(crate) fn duplicate(
     )
 }
 
-/// What a node of another job is told.
+/// The refusal for a node of another job.
 pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     let (ours, theirs) = (config.key(), &hello.key);
     if (&ours.job, ours.port) == (&theirs.job, theirs.port) {
@@ -99,7 +87,7 @@ pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     )
 }
 
-/// What a node is told that counts other nodes.
+/// The refusal for a node with another node count.
 pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     let Hello { node, key, hostname, .. } = hello;
     let (ours, theirs) = (config.nnodes, key.nnodes);
@@ -119,7 +107,7 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     )
 }
 
-/// What a node is told that cannot be one of this job.
+/// The refusal for a node rank beyond the node count.
 pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
     let (nnodes, host) = (config.nnodes, &hello.hostname);
     let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
@@ -133,7 +121,8 @@ pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Re
     )
 }
 
-/// Of the id that makes a node try again: a check may be followed by the launch.
+/// The refusal for another purpose. Its id makes the node try again, since the launch may follow
+/// a check.
 pub(crate) fn wrong_purpose(ours: Purpose) -> Refusal {
     let word = if ours == Purpose::Run { "run" } else { "check" };
     Refusal::with(
@@ -161,9 +150,10 @@ pub(crate) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
     )
 }
 
-/// Every node is a connection of node 0, and so an open file. `limit`: None is unlimited.
+/// The refusal if node 0 may not open a file for the connection of every node. `limit`: None is
+/// unlimited.
 pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> {
-    /// Logs, pipes of ranks, and unidentified connections, which are evicted for each other.
+    /// Logs, pipes of ranks, and unidentified connections, which evict each other.
     const OTHERS: u64 = 128;
     let needed = u64::from(nnodes) + OTHERS;
     let limit = limit.filter(|limit| *limit < needed)?;
@@ -180,12 +170,12 @@ pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
     ))
 }
 
-/// The nodes that have not arrived, and what is known of them.
+/// The nodes that have not arrived, and what is known about them.
 #[derive(Debug)]
 pub(crate) struct Absence<'a> {
     pub(crate) config: &'a Config,
     pub(crate) absent: Vec<u32>,
-    /// From where and when one of them was heard last.
+    /// The last address and time at which one of them was heard.
     pub(crate) seen: Option<(SocketAddr, Instant)>,
     pub(crate) rejected: &'a Rejected,
 }
@@ -198,16 +188,16 @@ impl Absence<'_> {
 
     pub(crate) fn progress(&self, waited: Duration) -> Text {
         let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
-        let absent = ranges(&self.absent);
-        let (waited, patience) = (clock(waited), clock(self.config.wait_timeout));
+        let absent = listed(&self.absent);
+        let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
         match self.config.unit {
-            Unit::Node => text!(
-                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {patience})",
-                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{patience}）"
+            MemberKind::Node => text!(
+                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {timeout})",
+                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{timeout}）"
             ),
-            Unit::Task => text!(
-                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for task {absent} ({waited} of {patience})",
-                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 task {absent}（{waited}/{patience}）"
+            MemberKind::Task => text!(
+                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for task {absent} ({waited} of {timeout})",
+                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 task {absent}（{waited}/{timeout}）"
             ),
         }
     }
@@ -216,7 +206,7 @@ impl Absence<'_> {
     pub(crate) fn refusal(&self) -> Refusal {
         let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
         let waited = spell(self.config.wait_timeout);
-        let list = ranges(&self.absent);
+        let list = listed(&self.absent);
         let Text { en, zh } = match (self.seen, self.rejected.text()) {
             (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();
@@ -240,11 +230,11 @@ impl Absence<'_> {
         Refusal::new(
             Id::MusterMissing,
             match self.config.unit {
-                Unit::Node => text!(
+                MemberKind::Node => text!(
                     "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
                     "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
                 ),
-                Unit::Task => text!(
+                MemberKind::Task => text!(
                     "{arrived} of {nnodes} tasks arrived in {waited}; missing task {list} ({en})",
                     "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 task {list}（{zh}）"
                 ),
@@ -269,9 +259,9 @@ mod tests {
 
     #[test]
     fn missing_nodes_are_shown_as_ranges() {
-        assert_eq!(ranges(&[2]), "2");
-        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
+        assert_eq!(listed(&[2]), "2");
+        assert_eq!(listed(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
         let odd: Vec<u32> = (0..100).map(|n| 2 * n + 1).collect();
-        assert!(ranges(&odd).ends_with("15, …"), "{}", ranges(&odd));
+        assert!(listed(&odd).ends_with("15, …"), "{}", listed(&odd));
     }
 }

@@ -18,9 +18,9 @@ pub(crate) struct Member {
     pub(crate) hostname: String,
     out: FrameSender,
     heard: Instant,
-    /// As its last heartbeat that knew it.
+    /// From its last heartbeat that had it.
     pub(crate) memory: Option<Memory>,
-    /// Of a task, once its summary is here.
+    /// Set for a task whose summary has arrived.
     pub(crate) seat: Option<Seat>,
 }
 
@@ -34,7 +34,7 @@ impl Member {
     }
 }
 
-/// Members by node rank and by connection: ten thousand are not searched for each frame.
+/// Members by node rank and by connection, so that no frame needs a search over ten thousand.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     members: BTreeMap<u32, Member>,
@@ -94,7 +94,7 @@ impl Registry {
         }
     }
 
-    /// A heartbeat to all, `late` after it was due; gives the nodes of which nothing was heard
+    /// Sends a heartbeat to all, `late` after it was due. Gives the nodes that have been silent
     /// for longer than `longest`.
     pub(crate) fn keep_alive(
         &mut self,
@@ -108,7 +108,7 @@ impl Registry {
         self.iter().filter(|(_, member)| is_silent(member)).map(|(node, _)| node).collect()
     }
 
-    /// What was heard before counts as heard now: the last heartbeats may be as old as the
+    /// Restarts the measurement of silence, since the last heartbeats may be as old as the
     /// agreement took.
     pub(crate) fn forget_silence(&mut self) {
         let now = Instant::now();

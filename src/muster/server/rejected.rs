@@ -1,5 +1,5 @@
-//! Connections that node 0 rejected: what is said of them, and when a torchrun without
-//! ranklaunch is taken for a node of the job.
+//! Connections that node 0 rejected: the lines about them, and when a torchrun without
+//! ranklaunch counts as a node of the job.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,37 +9,30 @@ use tokio::time::Instant;
 
 use crate::lang::Text;
 use crate::muster::config::{Config, Without};
+use crate::muster::foreign::ForeignAction;
 use crate::muster::protocol::handshake::Rejection;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// Takes lines for people.
+/// Receives lines for people.
 pub(crate) type Say<'a> = &'a mut (dyn FnMut(Text) + Send);
 
 /// Addresses that get a line each.
 const NAMED: usize = 32;
-/// Of these, how many a refusal names.
+/// How many of these a refusal names.
 const SHOWN: usize = 3;
 /// torch's client tries again after pauses that grow to a minute.
 const TORCH_PAUSE: Duration = Duration::from_secs(90);
-
-/// What follows for the muster.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    Wait,
-    Alone(Text),
-    Refuse(Refusal),
-}
 
 /// The first rejection of an address.
 #[derive(Debug)]
 struct Named {
     line: Text,
-    /// What may help, where it is a node of this job after all.
+    /// The hint in case that it is a node of this job.
     hint: Text,
 }
 
-/// Since when a client of torch's store has tried again and again.
+/// Repeated attempts of a client of torch's store, and since when.
 #[derive(Debug)]
 struct Attempts {
     from: SocketAddr,
@@ -72,7 +65,7 @@ impl Rejected {
         }
     }
 
-    /// The first ones that were named. None: none was.
+    /// The first addresses that were named. None: none was.
     pub(crate) fn text(&self) -> Option<Text> {
         let lines: Vec<&Text> = self.named.values().map(|named| &named.line).take(SHOWN).collect();
         let joined = |words: fn(&Text) -> &str, sign: &str| {
@@ -86,9 +79,14 @@ impl Rejected {
         self.named.values().next().map(|named| &named.hint)
     }
 
-    pub(crate) fn hear(&mut self, from: SocketAddr, why: &Rejection, say: Say<'_>) -> Verdict {
+    pub(crate) fn hear(
+        &mut self,
+        from: SocketAddr,
+        why: &Rejection,
+        say: Say<'_>,
+    ) -> ForeignAction {
         if *why == Rejection::Asking {
-            return Verdict::Wait;
+            return ForeignAction::Wait;
         }
         let count = self.count.map_or(0, |(count, _)| count);
         self.count = Some((count.saturating_add(1), from));
@@ -125,14 +123,16 @@ impl Rejected {
                 text!("{from} has another secret: rejected", "{from} 的密钥不一致：拒绝其加入"),
                 secret(),
             ),
-            // Counted only: ten thousand lines would help nobody.
-            Rejection::Asking | Rejection::Silent | Rejection::Unknown(_) => return Verdict::Wait,
+            // Only counted, to avoid thousands of lines.
+            Rejection::Asking | Rejection::Silent | Rejection::Unknown(_) => {
+                return ForeignAction::Wait;
+            }
         };
         self.name(from, line, hint, say);
-        Verdict::Wait
+        ForeignAction::Wait
     }
 
-    /// Says a line for the first rejection of an address.
+    /// Prints a line for the first rejection of an address.
     pub(crate) fn name(&mut self, from: SocketAddr, line: Text, hint: Text, say: Say<'_>) {
         let known = self.named.contains_key(&from.ip());
         if !known && self.named.len() < NAMED {
@@ -141,11 +141,11 @@ impl Rejected {
         }
     }
 
-    /// A client of torch's store: a node that was started by hand, a rank of an
-    /// attempt that is being ended, or a node of another job.
-    fn plain(&mut self, from: SocketAddr, say: Say<'_>) -> Verdict {
+    /// Handles a client of torch's store: a node that was started by hand, a rank of an attempt
+    /// that is being ended, or a node of another job.
+    fn plain(&mut self, from: SocketAddr, say: Say<'_>) -> ForeignAction {
         let proof = self.proof;
-        // With a secret an unproven word must not end the muster.
+        // With a secret, an unproven connection must not end the muster.
         let line = match self.without {
             _ if self.has_secret => text!(
                 "{from} speaks like torchrun without ranklaunch but cannot prove that it is a node: ignored",
@@ -165,7 +165,7 @@ impl Rejected {
         };
         self.name(from, line, plain_hint(), say);
         if self.has_secret {
-            return Verdict::Wait;
+            return ForeignAction::Wait;
         }
         let now = Instant::now();
         let attempts =
@@ -177,9 +177,9 @@ impl Rejected {
         self.verdict()
     }
 
-    /// An address that tried again for as long as it takes is a node of this job. The
-    /// pauses of torch's client grow, so the last half of that time may be one of them.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// An address that has tried for the whole proof time is a node of this job. The pauses of
+    /// torch's client grow, so the last half of that time may be one of them.
+    pub(crate) fn verdict(&self) -> ForeignAction {
         let proof = self.proof;
         let proven = self.plain.values().find(|attempts| {
             let lasted = attempts.last.duration_since(attempts.first);
@@ -188,14 +188,14 @@ impl Rejected {
                 && attempts.last.elapsed() <= TORCH_PAUSE
         });
         let Some(Attempts { from, .. }) = proven else {
-            return Verdict::Wait;
+            return ForeignAction::Wait;
         };
         match self.without {
-            Without::Follow => Verdict::Alone(text!(
+            Without::Follow => ForeignAction::Alone(text!(
                 "{from} runs torchrun without ranklaunch, so all nodes go on without a muster",
                 "{from} 直接运行 torchrun 而未使用 ranklaunch，因此所有节点跳过集结继续运行"
             )),
-            Without::Refuse => Verdict::Refuse(Refusal::new(
+            Without::Refuse => ForeignAction::Refuse(Refusal::new(
                 Id::MusterPlainTorchrun,
                 text!(
                     "{from} runs torchrun without ranklaunch",
@@ -203,11 +203,11 @@ impl Rejected {
                 ),
                 plain_hint(),
             )),
-            Without::Wait => Verdict::Wait,
+            Without::Wait => ForeignAction::Wait,
         }
     }
 
-    /// Who else was at the port: a health check, a port scan, or worse.
+    /// Prints the rejected connections: health checks, port scans and others.
     pub(crate) fn say(&self, say: Say<'_>) {
         let Some((count, last)) = self.count else { return };
         let (port, ip) = (self.port, last.ip());

@@ -1,5 +1,5 @@
-//! Node 0 while the job runs: hears every failure, decides which was the first,
-//! tells all.
+//! The session on node 0 while the job runs: collects failures, decides which was the first, and
+//! sends the verdict to all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,19 +7,20 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
-use super::listener::{Event, EventReceiver, drain};
+use super::listener::{ConnectionEvent, EventReceiver, drain};
 use super::registry::Registry;
 use crate::muster::clock::now;
 use crate::muster::config::Config;
 use crate::muster::keepalive::Heartbeat;
 use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss};
-use crate::muster::session::{self, Command, Ends};
+use crate::muster::session::{self, Ends, SessionCommand};
 
-/// After the first report: how long an earlier failure may take to be reported.
+/// After the first report, the time in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
-/// How long the chosen node may take to send its last lines.
-const LAST_LINES: Duration = Duration::from_millis(1200);
-/// How long connections may take to drain at the end.
+/// Time limit for the chosen node to send the cause and its last lines. They come within
+/// milliseconds; the limit is for a node whose cores are all taken.
+const LAST_LINES: Duration = Duration::from_secs(5);
+/// Time limit for draining connections at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 
 struct Run {
@@ -28,22 +29,22 @@ struct Run {
     registry: Registry,
     decide: Decide,
     began: Instant,
-    phase: Phase,
+    phase: RunPhase,
     /// Nodes whose ranks still run, this one included.
     running: BTreeSet<u32>,
-    events: UnboundedSender<session::Event>,
+    events: UnboundedSender<session::SessionEvent>,
 }
 
-/// How far the job is.
-enum Phase {
+/// Phase of the job.
+enum RunPhase {
     Running,
-    /// The first failure is looked for: since when, and what each node reported.
+    /// The first failure is being determined: since when, and the report of each node.
     Failing {
         since: Instant,
         failures: BTreeMap<u32, Cause>,
     },
     /// The verdict is given.
-    Over,
+    Done,
 }
 
 /// Runs until the conductor leaves.
@@ -60,15 +61,15 @@ pub(crate) async fn run(
     let mut heartbeat = Heartbeat::every(config.heartbeat());
     let running = std::iter::once(0).chain(registry.nodes()).collect();
     let began = Instant::now();
-    let phase = Phase::Running;
+    let phase = RunPhase::Running;
     let mut run = Run { config, hostname, registry, decide, began, phase, running, events };
     let mut is_open = true;
     loop {
         let decision = run.decision_at();
         tokio::select! {
             command = commands.recv() => match command {
-                Some(Command::Failed(cause)) => run.failed(*cause),
-                Some(Command::Done) => drop(run.running.remove(&0)),
+                Some(SessionCommand::Failed(cause)) => run.failed(*cause),
+                Some(SessionCommand::Done) => drop(run.running.remove(&0)),
                 None => break,
             },
             event = inbox.recv(), if is_open => match event {
@@ -85,20 +86,20 @@ pub(crate) async fn run(
     drain(inbox, DRAIN).await;
 }
 
-/// The failure that happened first, of those that are known.
+/// The earliest of the known failures.
 fn first(failures: &BTreeMap<u32, Cause>) -> Option<&Cause> {
     failures.values().min_by_key(|cause| cause.order())
 }
 
 impl Run {
-    fn hear(&mut self, event: Event) {
+    fn hear(&mut self, event: ConnectionEvent) {
         match event {
-            Event::Frame(id, frame) => {
+            ConnectionEvent::Frame(id, frame) => {
                 let Some((node, member)) = self.registry.hear(id) else { return };
                 match frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
-                    // A node speaks for itself only.
+                    // A node reports only its own failures.
                     FromMember::Failed(cause) if cause.node == node => {
                         let cause = cause.seen_with(member.memory);
                         self.failed(cause);
@@ -106,23 +107,23 @@ impl Run {
                     _ => {}
                 }
             }
-            Event::Gone(id) => {
+            ConnectionEvent::Gone(id) => {
                 if let Some(node) = self.registry.node_of(id) {
                     self.lose(node, Loss::Died);
                 }
             }
-            Event::Arrived(_) | Event::Rejected { .. } => {}
+            ConnectionEvent::Arrived(_) | ConnectionEvent::Rejected { .. } => {}
         }
     }
 
     fn lose(&mut self, node: u32, loss: Loss) {
         let Some(member) = self.registry.remove(node) else { return };
         let has_reported = match &self.phase {
-            Phase::Running => false,
-            Phase::Failing { failures, .. } => failures.contains_key(&node),
-            Phase::Over => true,
+            RunPhase::Running => false,
+            RunPhase::Failing { failures, .. } => failures.contains_key(&node),
+            RunPhase::Done => true,
         };
-        // After its farewell, or after its own report, its going is no news.
+        // After its farewell or its own report, its disconnection means nothing.
         if has_reported || !self.running.remove(&node) {
             return;
         }
@@ -134,14 +135,14 @@ impl Run {
 
     fn failed(&mut self, cause: Cause) {
         match &mut self.phase {
-            Phase::Over => {}
-            Phase::Running => {
+            RunPhase::Done => {}
+            RunPhase::Running => {
                 self.registry.broadcast(&FromNode0::Stop);
-                let _ = self.events.send(session::Event::Stop);
+                let _ = self.events.send(session::SessionEvent::Stop);
                 let failures = BTreeMap::from([(cause.node, cause)]);
-                self.phase = Phase::Failing { since: Instant::now(), failures };
+                self.phase = RunPhase::Failing { since: Instant::now(), failures };
             }
-            Phase::Failing { failures, .. } => {
+            RunPhase::Failing { failures, .. } => {
                 // The second report of a node adds lines; the time of the first one counts.
                 let known = failures.get(&cause.node).map(|known| known.at);
                 let at = known.map_or(cause.at, |at| at.min(cause.at));
@@ -151,25 +152,25 @@ impl Run {
     }
 
     fn decision_at(&self) -> Option<Instant> {
-        let Phase::Failing { since, failures } = &self.phase else { return None };
+        let RunPhase::Failing { since, failures } = &self.phase else { return None };
         let is_whole = first(failures).is_some_and(|cause| cause.whole);
         Some(*since + if is_whole { WINDOW } else { LAST_LINES })
     }
 
     fn decide(&mut self) {
-        let Phase::Failing { failures, .. } = &self.phase else { return };
+        let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(cause) = first(failures).cloned() else { return };
-        self.phase = Phase::Over;
+        self.phase = RunPhase::Done;
         let again = (self.decide)(&cause, self.began.elapsed());
         self.registry.broadcast(&FromNode0::Verdict { cause: cause.clone(), again });
-        let _ = self.events.send(session::Event::Verdict { cause: Box::new(cause), again });
+        let _ = self.events.send(session::SessionEvent::Verdict { cause: Box::new(cause), again });
     }
 
     fn end_if_all_done(&mut self) {
-        if self.running.is_empty() && matches!(self.phase, Phase::Running) {
-            self.phase = Phase::Over;
+        if self.running.is_empty() && matches!(self.phase, RunPhase::Running) {
+            self.phase = RunPhase::Done;
             self.registry.broadcast(&FromNode0::AllDone);
-            let _ = self.events.send(session::Event::AllDone);
+            let _ = self.events.send(session::SessionEvent::AllDone);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which connections node 0 takes for nodes of its job.
+//! Which connections node 0 accepts as nodes of its job.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -70,7 +70,7 @@ async fn a_dead_rank_is_replaced_by_the_later_one() {
     let mut patient = config(0, 3, port);
     patient.peer_timeout = Duration::from_secs(15);
     let zero = tokio::spawn(node_0(patient, summary(0, 3)));
-    // Says hello, then never anything again.
+    // Sends a hello and then nothing.
     let host = Host::replayed("/", BTreeMap::new());
     let mute = config(1, 3, port);
     let own = summary(1, 3);
@@ -138,11 +138,11 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
             () = knocks(port) => panic!("endless"),
         }
     };
-    // Once is none: it may be a rank of an attempt that is being ended.
+    // A single attempt does not count: it may be a rank of an attempt that is being ended.
     let once = async {
         let port = port();
-        let patience = Duration::from_secs(12);
-        let zero = Config { wait_timeout: patience, ..quick(Without::Follow, port) };
+        let timeout = Duration::from_secs(12);
+        let zero = Config { wait_timeout: timeout, ..quick(Without::Follow, port) };
         tokio::join!(node_0(zero, summary(0, 3)), async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             knock(port).await;
@@ -151,8 +151,8 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
     };
     let ignored = async {
         let port = port();
-        let patience = Duration::from_secs(12);
-        let zero = Config { wait_timeout: patience, ..quick(Without::Wait, port) };
+        let timeout = Duration::from_secs(12);
+        let zero = Config { wait_timeout: timeout, ..quick(Without::Wait, port) };
         tokio::select! {
             zero = node_0(zero, summary(0, 3)) => zero,
             () = knocks(port) => panic!("endless"),
@@ -178,9 +178,9 @@ async fn without_the_secret_nobody_gets_in() {
     ] {
         let port = port();
         let encrypted = theirs.is_some();
-        let patience = Duration::from_secs(2);
-        let zero = Config { secret: ours, wait_timeout: patience, ..config(0, 2, port) };
-        let one = Config { secret: theirs, wait_timeout: patience, ..config(1, 2, port) };
+        let timeout = Duration::from_secs(2);
+        let zero = Config { secret: ours, wait_timeout: timeout, ..config(0, 2, port) };
+        let one = Config { secret: theirs, wait_timeout: timeout, ..config(1, 2, port) };
         let began = std::time::Instant::now();
         let one = async { (other(one, summary(1, 2)).await, began.elapsed()) };
         let (zero, (one, took)) = tokio::join!(node_0(zero, summary(0, 2)), one);
@@ -189,8 +189,8 @@ async fn without_the_secret_nobody_gets_in() {
         assert!(zero.text.en.contains(": rejected"), "{zero:?}");
         assert!(zero.hint.en.contains("RANKLAUNCH_SECRET"), "{zero:?}");
         assert_eq!(one.expect_err("shut out").id, Id::MusterSecret);
-        // Nothing that the secret does not prove ends a node that has one.
-        assert_eq!(took >= patience, encrypted, "{took:?}");
+        // A node with a secret never ends because of an unproven answer.
+        assert_eq!(took >= timeout, encrypted, "{took:?}");
     }
 }
 
@@ -211,7 +211,7 @@ async fn other_connections_do_not_disturb() {
                 }
             }
         }
-        // Only then the node that all wait for.
+        // Only now the node for which all wait.
         other(config(1, 2, port), summary(1, 2)).await
     };
     let (zero, one) = tokio::join!(node_0(config(0, 2, port), summary(0, 2)), noise);

@@ -1,11 +1,11 @@
-//! The agreement, and what all nodes learn while the job runs.
+//! The agreement, and the events of all nodes while the job runs.
 
 use tokio::time::timeout;
 
 use super::*;
 use crate::verdict::Class;
 
-/// Three sessions of one job; cards as given for nodes 1 and 2.
+/// Three sessions of one job, with the given changes for nodes 1 and 2.
 async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
     let port = port();
     let of = |node| {
@@ -25,10 +25,10 @@ async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
     )
 }
 
-async fn verdict(session: &mut Session) -> Event {
+async fn verdict(session: &mut Session) -> SessionEvent {
     loop {
         match timeout(Duration::from_secs(10), session.next_event()).await.expect("a verdict") {
-            Event::Stop => {}
+            SessionEvent::Stop => {}
             event => return event,
         }
     }
@@ -49,6 +49,8 @@ fn failure(node: u32, at: i64, whole: bool) -> Cause {
         lines: if whole { vec!["the last line".to_owned()] } else { Vec::new() },
         whole,
         loss: None,
+        why: None,
+        consequence: false,
     }
 }
 
@@ -74,13 +76,15 @@ async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
 async fn the_first_failure_reaches_all_with_its_last_lines() {
     let (mut zero, mut one, mut two) = three(|_| {}).await;
     let at = now();
-    // The consequence is reported first, and happened later.
+    // The consequence is reported first but happened later.
     one.failed(failure(1, at, true));
     two.failed(failure(2, at - 60, false));
     two.failed(failure(2, at + 500, true));
     let expected = failure(2, at - 60, true);
     for session in [&mut zero, &mut one, &mut two] {
-        let Event::Verdict { cause, again } = verdict(session).await else { panic!("no verdict") };
+        let SessionEvent::Verdict { cause, again } = verdict(session).await else {
+            panic!("no verdict")
+        };
         assert_eq!(again, None);
         assert!((cause.at - expected.at).abs() < 20, "{cause:?}");
         assert_eq!(Cause { at: expected.at, ..*cause }, expected);
@@ -96,18 +100,20 @@ async fn a_success_stops_nobody_and_all_leave_together() {
     assert!(early.is_err(), "{early:?}");
     two.done();
     for session in [&mut zero, &mut one, &mut two] {
-        assert_eq!(verdict(session).await, Event::AllDone);
+        assert_eq!(verdict(session).await, SessionEvent::AllDone);
     }
 }
 
 #[tokio::test]
 async fn a_node_that_dies_is_named_at_once_with_its_memory() {
-    // Encrypted, since a reset must be noticed there as well.
+    // Encrypted, since a reset must be noticed with encryption as well.
     let (mut zero, mut one, two) = three(|config| config.secret = secret("0123456789abcdef")).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(two);
     for session in [&mut zero, &mut one] {
-        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        let SessionEvent::Verdict { cause, .. } = verdict(session).await else {
+            panic!("no verdict")
+        };
         assert_eq!((cause.node, cause.loss), (2, Some(Loss::Died)));
         assert!(cause.text.en.contains("99 % of its memory limit"), "{}", cause.text.en);
     }
@@ -118,7 +124,9 @@ async fn node_0_vanishing_ends_the_job_for_all() {
     let (zero, mut one, mut two) = three(|_| {}).await;
     drop(zero);
     for session in [&mut one, &mut two] {
-        let Event::Verdict { cause, .. } = verdict(session).await else { panic!("no verdict") };
+        let SessionEvent::Verdict { cause, .. } = verdict(session).await else {
+            panic!("no verdict")
+        };
         assert_eq!((cause.node, cause.id), (0, Id::NodeDied));
     }
 }
@@ -136,7 +144,7 @@ async fn nodes_that_do_not_fit_are_refused_everywhere() {
     assert_eq!(zero, one);
     assert_eq!(zero.id, Id::MusterRule);
 
-    // One job by its name, whose nodes count differently.
+    // One job id, but the nodes have different node counts.
     let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
     let (zero, one) =
         tokio::join!(node_0(named(0, 2), summary(0, 2)), other(named(1, 3), summary(1, 3)));

@@ -7,11 +7,11 @@ use tokio::time::timeout;
 use super::links::endpoint::Measurement;
 use super::*;
 
-/// One node of a check: what it found, or how it ended otherwise.
+/// One node of a check: its report, or how it ended without one.
 async fn checked(config: Config) -> Result<LinkReport, String> {
     let words = |refusal: Refusal| refusal.text.en.into_owned();
     let host = Host::replayed("/", BTreeMap::new());
-    let target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
+    let target = MeasureTarget::open([127, 0, 0, 1].into()).await.expect("a port");
     let address = Some(std::net::SocketAddr::from(([127, 0, 0, 1], target.port())));
     let endpoint = MeasureEndpoint { address, ..MeasureEndpoint::default() };
     let own = NodeSummary {
@@ -78,7 +78,7 @@ async fn many_nodes_measure_to_their_neighbours_and_node_0_keeps_the_numbers() {
 
 #[tokio::test]
 async fn a_listener_gives_an_unidentified_connection_nothing() {
-    let mut target = Target::open([127, 0, 0, 1].into()).await.expect("a port");
+    let mut target = MeasureTarget::open([127, 0, 0, 1].into()).await.expect("a port");
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], target.port()));
     target.serve(None, "the token".to_owned());
     let task = |token: &str| Measurement {
@@ -89,7 +89,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
     };
     let link = task("another token").run().await;
     assert!(link.speed().is_none(), "{link:?}");
-    // Noise, and a node of the job that has come to the wrong port.
+    // Garbage, and a node of the job on the wrong port.
     let mut other = TcpStream::connect(address).await.expect("connected");
     other.write_all(&[0u8; 4096]).await.expect("sent");
     let mut answer = Vec::new();
@@ -98,7 +98,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
     let to_it =
         Config { wait_timeout: Duration::from_secs(1), ..check_config(1, 2, address.port()) };
     assert!(checked(to_it).await.is_err());
-    // The control: a connection with the token is served, whatever came before.
+    // The control: a connection with the token is served.
     let link = task("the token").run().await;
     assert!(link.speed().is_some(), "{link:?}");
 }
@@ -116,7 +116,7 @@ async fn nodes_that_run_and_nodes_that_check_do_not_join() {
 
 #[tokio::test]
 async fn a_node_that_is_lost_while_links_are_measured_is_named_and_the_rest_goes_on() {
-    // The silent one is given up when a step of node 0 is over.
+    // A silent node is given up at the end of node 0's step.
     tokio::join!(lost_meanwhile(Loss::Died), lost_meanwhile(Loss::Silent));
 }
 

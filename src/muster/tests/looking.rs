@@ -1,4 +1,4 @@
-//! What a node makes of whoever it finds where node 0 should be.
+//! How a node reacts to a program that it finds in place of node 0.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::*;
 use crate::host::Host;
 use crate::verdict::Refusal;
 
-/// What a node comes to that finds `port` where node 0 should be.
+/// The result of a node that finds `port` in place of node 0.
 async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<String>) {
     let began = std::time::Instant::now();
     let mut lines = Vec::new();
@@ -50,17 +50,18 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
 #[tokio::test]
 async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
     const PLACE: &[u8] = b"ranklaunch/job";
-    let patience = Duration::from_secs(6);
+    let timeout = Duration::from_secs(6);
     let encrypted = secret("0123456789abcdef");
     let other = JobKey { job: Some("another".to_owned()), port: 1, nnodes: 4 };
     let own = JobKey { job: None, port: 1, nnodes: 2 };
     let rows = [
-        // A replaced node finds its own job's attempt: that is waited out.
+        // A replaced node finds an attempt of its own job, and waits.
         (own.encode(), PLACE, None, 88, "this job's running attempt"),
-        // Another job's ends it, unless a secret would have to prove the word.
+        // A store of another job ends the wait, unless there is a secret, which the store cannot
+        // prove.
         (other.encode(), PLACE, None, 87, "job another; this node belongs to job ours"),
         (other.encode(), PLACE, encrypted, 88, "is the store of another job: job another"),
-        // Somebody's plain job that is complete is not ours either.
+        // A complete plain job of another user is not ours either.
         (Vec::new(), b"/none/torchelastic/role_info/1", None, 87, "has a node 1 already"),
     ];
     let mut tasks = tokio::task::JoinSet::new();
@@ -75,18 +76,18 @@ async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
             }
             values.lock().expect("a lock").insert(place.to_vec(), value);
             let (joined, took, lines) =
-                looking(Config { secret, wait_timeout: patience, job, ..config(1, 2, port) }).await;
+                looking(Config { secret, wait_timeout: timeout, job, ..config(1, 2, port) }).await;
             let refusal = joined.expect_err("refused");
             assert_eq!(refusal.verdict.code(), code, "{refusal:?}");
             assert!(refusal.text.en.contains(words), "{words}: {refusal:?}");
-            assert_eq!(took >= patience, code == 88, "{took:?}");
+            assert_eq!(took >= timeout, code == 88, "{took:?}");
             assert!(!lines.is_empty() && !lines[0].contains("nothing was tried"), "{lines:?}");
         });
     }
     tasks.join_all().await;
 }
 
-/// Answers each connection with `bytes` and holds it.
+/// Answers each connection with `bytes` and keeps it open.
 async fn answering(bytes: &'static [u8]) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -116,14 +117,14 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
         tasks.spawn(async move {
             let port = answering(bytes).await;
             let secret = words.and_then(secret);
-            let patience = Duration::from_secs(5);
+            let timeout = Duration::from_secs(5);
             let (joined, took, lines) =
-                looking(Config { secret, wait_timeout: patience, ..config(1, 2, port) }).await;
+                looking(Config { secret, wait_timeout: timeout, ..config(1, 2, port) }).await;
             let refusal = joined.expect_err("waited");
             let code = if id == Id::MasterReach { 86 } else { 88 };
             assert_eq!((refusal.verdict.code(), refusal.id), (code, id), "{refusal:?}");
             assert!(refusal.text.en.contains(seen), "{seen}: {refusal:?}");
-            assert!(took >= patience && took < 2 * patience, "{took:?}");
+            assert!(took >= timeout && took < 2 * timeout, "{took:?}");
             assert!(lines[0].contains("(0:03 of 0:05): ") && lines[0].contains(seen), "{lines:?}");
         });
     }

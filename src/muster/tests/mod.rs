@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::protocol::JobKey;
+use super::server::gather::Gathered;
 use super::*;
 use crate::host::Host;
 use crate::verdict::{Id, Refusal};
@@ -49,7 +51,7 @@ fn port() -> u16 {
 pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
     Config {
         purpose: Purpose::Run,
-        unit: Unit::Node,
+        unit: MemberKind::Node,
         node,
         nnodes,
         job: None,

@@ -1,7 +1,7 @@
-//! What the probe answers: one JSON document, the same types on both sides.
+//! The probe's answer: one JSON document, with the same types on both sides.
 //!
-//! The launcher compiles this file too, so that writer and reader cannot drift
-//! apart. Plain data only; every field may be missing, because drivers are.
+//! The launcher compiles this file too, so that writer and reader cannot differ. Plain data;
+//! every field may be missing, since drivers lack calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,38 +11,38 @@ use serde::{Deserialize, Serialize};
 pub enum Answer {
     Nvml(NvmlAnswer),
     Names(NamesAnswer),
-    /// The probe was called with arguments that it does not know.
+    /// The probe got invalid arguments.
     Usage(String),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NvmlAnswer {
-    /// The file that the loader took, links resolved (`…/libnvidia-ml.so.570.86.15`).
+    /// The file that was loaded, links resolved (`…/libnvidia-ml.so.570.86.15`).
     pub library: Option<String>,
-    /// Each name that was tried in vain, with the loader's words.
+    /// Each name that could not be loaded, with the loader's message.
     pub not_loaded: Vec<(String, String)>,
-    /// The call after which nothing more could be asked.
+    /// The call whose failure made all others impossible.
     pub failure: Option<CallError>,
     pub driver_version: Option<String>,
     /// (major, minor)
     pub cuda_driver_version: Option<(u32, u32)>,
     pub gpus: Vec<NvmlGpu>,
-    /// Calls about the node that failed and stopped nothing.
+    /// Failed calls about the node that did not stop the query.
     pub errors: Vec<CallError>,
 }
 
-/// A GPU that could not be opened has an index and errors, and nothing else.
+/// A GPU that could not be opened has only an index and errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NvmlGpu {
     pub index: u32,
     pub uuid: Option<String>,
     pub name: Option<String>,
-    /// `0000:18:00.0`, lower case; NVML knows no functions but 0.
+    /// `0000:18:00.0`, lower case; NVML knows only function 0.
     pub pci: Option<String>,
     pub minor: Option<u32>,
     /// Bytes.
     pub memory_total: Option<u64>,
-    /// Bytes, without the driver's reserve where the driver tells them apart.
+    /// Bytes, without the driver's reserve if the driver reports it.
     pub memory_used: Option<u64>,
     pub mig: Option<bool>,
     /// Field 230 (driver 570 and later): 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
@@ -60,7 +60,7 @@ pub struct NvmlGpu {
     pub errors: Vec<CallError>,
 }
 
-/// What a GPU's health, links and use are. None: unknown, and [`Health::unknown`] says why.
+/// Health, links and use of a GPU. None: unknown; [`Health::unknown`] has the reason.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
@@ -70,15 +70,15 @@ pub struct Health {
     /// 0 none, 1 passed through, 2 vGPU, 3 host of vGPUs, 4 host of vSGAs.
     pub virtualization: Option<u32>,
     pub ecc: Option<bool>,
-    /// What ECC will be after the next reset.
+    /// The ECC mode after the next reset.
     pub ecc_pending: Option<bool>,
-    /// Uncorrected errors since the driver was loaded. None too where ECC is off.
+    /// Uncorrected errors since the driver was loaded. None also if ECC is off.
     pub ecc_volatile: Option<u64>,
     /// Uncorrected errors in the GPU's life.
     pub ecc_aggregate: Option<u64>,
     /// Ampere and later.
     pub remapped_rows: Option<RemappedRows>,
-    /// Before Ampere: pages that are taken out of use at the next reset.
+    /// Before Ampere: pages will be retired at the next reset.
     pub retired_pages_pending: Option<bool>,
     /// Bits of nvmlClocksEventReason: 0x8 HW slowdown, 0x20 SW thermal, 0x40 HW
     /// thermal, 0x80 power brake.
@@ -88,14 +88,14 @@ pub struct Health {
     pub pcie: PcieLink,
     /// None without NVLink.
     pub nvlinks: Option<NvLinks>,
-    /// Compute and graphics processes. Their numbers are those of our pid namespace with
-    /// current drivers, the host's with old ones, and may be 0: never a target for signals.
+    /// Compute and graphics processes. The pids are those of our pid namespace with current
+    /// drivers, of the host with old ones, and may be 0, so they must never be signalled.
     pub processes: Option<Vec<GpuProcess>>,
-    /// None where MIG is off.
+    /// None if MIG is off.
     pub mig_devices: Option<Instances>,
-    /// The calls did not come back in time; the last one is in `unknown`.
+    /// The calls did not return in time; the last one is in `unknown`.
     pub late: bool,
-    /// Calls that gave no answer.
+    /// Calls without an answer.
     pub unknown: Vec<CallError>,
 }
 
@@ -109,12 +109,12 @@ pub struct RemappedRows {
     pub failed: bool,
 }
 
-/// The generation drops at idle to save power, the width does not.
+/// Only the width: the generation drops at idle to save power.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieLink {
     /// Lanes.
     pub width: Option<u32>,
-    /// What GPU and slot can.
+    /// The maximum of GPU and slot.
     pub max_width: Option<u32>,
     pub generation: Option<u32>,
     pub max_generation: Option<u32>,
@@ -131,7 +131,7 @@ pub struct NvLinks {
 pub struct GpuProcess {
     pub pid: u32,
     pub kind: ProcessKind,
-    /// Bytes; None where the driver does not tell.
+    /// Bytes; None if the driver does not report it.
     pub memory: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ pub enum ProcessKind {
     Graphics,
 }
 
-/// The MIG instances of one GPU that can be used here.
+/// The usable MIG instances of one GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instances {
     /// How many the GPU can have.
@@ -166,7 +166,7 @@ pub struct MigDevice {
 pub struct CallError {
     /// `nvmlInit_v2`
     pub call: String,
-    /// NVML's return code; None when the call never happened (symbol or library missing).
+    /// NVML's return code; None if the call was impossible (symbol or library missing).
     pub code: Option<u32>,
     pub text: String,
 }
@@ -174,6 +174,6 @@ pub struct CallError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamesAnswer {
     pub addresses: Vec<std::net::IpAddr>,
-    /// getaddrinfo's code and words.
+    /// getaddrinfo's code and message.
     pub error: Option<(i32, String)>,
 }

@@ -1,4 +1,4 @@
-//! A call of NVML that failed, as the answer has it.
+//! Converts a failed call of NVML for the answer.
 
 use nvml_wrapper::error::NvmlError;
 
@@ -8,7 +8,7 @@ pub(crate) fn failed(call: &str, error: &NvmlError) -> CallError {
     CallError { call: call.to_owned(), code: code_of(error), text: error.to_string() }
 }
 
-/// The code that NVML returned; None for what the wrapper made up itself.
+/// The code that NVML returned; None for an error of the wrapper.
 fn code_of(error: &NvmlError) -> Option<u32> {
     use NvmlError::{
         CorruptedInfoROM, DriverNotLoaded, FunctionNotFound, GpuLost, InUse, InsufficientMemory,

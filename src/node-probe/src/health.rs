@@ -1,9 +1,8 @@
-//! What NVML says about a GPU's health, links and use, beyond what counts it.
+//! Asks NVML for a GPU's health, links and use.
 //!
-//! Nothing here decides whether a GPU is there, so nothing here may cost the
-//! answer: the calls run in a thread of their own with a deadline over all of
-//! them, and each that fails, or that this driver lacks, leaves its fact
-//! unknown and says why.
+//! These calls do not decide whether a GPU exists, so they must not delay the answer. They run
+//! in a thread of their own with one deadline; a call that fails, or that this driver lacks,
+//! leaves its value unknown with the reason.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,11 +18,11 @@ use crate::answer::{
 };
 use crate::call::failed;
 
-/// NVML_NVLINK_MAX_LINKS of the newest header; a link that is not there ends the list.
+/// NVML_NVLINK_MAX_LINKS of the newest header; a missing link ends the list.
 const MOST_LINKS: u32 = 36;
 
-/// Processes of one GPU that are listed; a hook that counts wrongly must not
-/// make us allocate what it says.
+/// Most listed processes of one GPU, so that a hook with a wrong count cannot make us allocate
+/// too much.
 const MOST_PROCESSES: usize = 128;
 
 /// More MIG instances than any GPU has.
@@ -34,13 +33,13 @@ const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
 const INSUFFICIENT_SIZE: u32 = 7;
 
-/// The call that is under way.
+/// The current call.
 type Current = Arc<Mutex<&'static str>>;
 
 /// Fills in [`NvmlGpu::health`] of every GPU that could be opened, waiting at
-/// most `patience` for all of them together.
-pub(crate) fn ask(nvml: &'static Nvml, gpus: &mut [NvmlGpu], patience: Duration) {
-    let deadline = Instant::now() + patience;
+/// most `timeout` for all of them together.
+pub(crate) fn ask(nvml: &'static Nvml, gpus: &mut [NvmlGpu], timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     let current: Current = Arc::new(Mutex::new("-"));
     let (sender, answers) = channel();
     let asked: Vec<(u32, bool)> = gpus
@@ -57,7 +56,7 @@ pub(crate) fn ask(nvml: &'static Nvml, gpus: &mut [NvmlGpu], patience: Duration)
         let answer = match &started {
             Ok(_) => answers.recv_timeout(left).map_err(|_| {
                 let call = *current.lock().unwrap_or_else(PoisonError::into_inner);
-                (call, format!("no answer within {patience:?}"))
+                (call, format!("no answer within {timeout:?}"))
             }),
             Err(error) => Err(("pthread_create", error.to_string())),
         };
@@ -92,7 +91,7 @@ fn ask_each(nvml: &Nvml, gpus: &[(u32, bool)], current: &Current, answers: &Send
     }
 }
 
-/// One device and what could not be learnt of it.
+/// One device and its failed calls.
 struct Asking<'a> {
     lib: &'a NvmlLib,
     handle: nvmlDevice_t,
@@ -100,7 +99,7 @@ struct Asking<'a> {
     current: &'a Current,
 }
 
-/// The return code of an NVML call by its name; None where this library lacks it.
+/// The return code of an NVML call by its name; None if this library lacks it.
 macro_rules! code {
     ($asking:expr, $name:ident $(, $argument:expr)*) => {{
         $asking.begins(stringify!($name));
@@ -113,7 +112,7 @@ macro_rules! code {
     }};
 }
 
-/// Whether such a call gave its answer; if not, why not is noted.
+/// Whether such a call succeeded; otherwise records the reason.
 macro_rules! asked {
     ($asking:expr, $name:ident $(, $argument:expr)*) => {{
         let code = code!($asking, $name $(, $argument)*);
@@ -206,7 +205,7 @@ fn remapped(it: &mut Asking<'_>) -> Option<RemappedRows> {
     })
 }
 
-/// By the call's new name, else by the one of drivers before 535.
+/// By the new name of the call, else by that of drivers before 535.
 fn throttle(it: &mut Asking<'_>) -> Option<u64> {
     let mut reasons = 0;
     if code!(it, nvmlDeviceGetCurrentClocksEventReasons, &mut reasons) == Some(0) {
@@ -215,7 +214,7 @@ fn throttle(it: &mut Asking<'_>) -> Option<u64> {
     number!(it, nvmlDeviceGetCurrentClocksThrottleReasons)
 }
 
-/// None where the GPU has no links at all.
+/// None if the GPU has no links.
 fn links(it: &mut Asking<'_>) -> Option<NvLinks> {
     let mut links = NvLinks::default();
     for link in 0..MOST_LINKS {
@@ -223,7 +222,7 @@ fn links(it: &mut Asking<'_>) -> Option<NvLinks> {
         match code!(it, nvmlDeviceGetNvLinkState, link, &mut state) {
             Some(0) if state == 1 => links.up += 1,
             Some(0) => links.down.push(link),
-            // Links that the GPU does not have; some drivers leave gaps in the numbers.
+            // Missing links; some drivers leave gaps in the numbers.
             Some(NOT_SUPPORTED | INVALID_ARGUMENT) if link > 0 => {}
             other => {
                 it.succeeded("nvmlDeviceGetNvLinkState", other);
@@ -234,7 +233,7 @@ fn links(it: &mut Asking<'_>) -> Option<NvLinks> {
     (links.up > 0 || !links.down.is_empty()).then_some(links)
 }
 
-/// Compute and graphics processes in one list; None where neither can be asked.
+/// Compute and graphics processes in one list; None if neither call works.
 fn processes(it: &mut Asking<'_>) -> Option<Vec<GpuProcess>> {
     let mut all: Option<Vec<GpuProcess>> = None;
     // SAFETY: a struct of integers, for which zero is a value.
@@ -252,7 +251,7 @@ fn processes(it: &mut Asking<'_>) -> Option<Vec<GpuProcess>> {
                 code!(it, nvmlDeviceGetGraphicsRunningProcesses_v3, &mut count, room.as_mut_ptr()),
             ),
         };
-        // So many that the list does not hold them: they are there, that is what counts.
+        // Too many for the list: their existence is what counts.
         let listed = if code == Some(INSUFFICIENT_SIZE) {
             0
         } else if it.succeeded(name, code) {
@@ -264,7 +263,7 @@ fn processes(it: &mut Asking<'_>) -> Option<Vec<GpuProcess>> {
         all.extend(room.iter().take(listed).map(|process| GpuProcess {
             pid: process.pid,
             kind,
-            // NVML_VALUE_NOT_AVAILABLE, and what it is cut to on the way.
+            // NVML_VALUE_NOT_AVAILABLE, also when truncated.
             memory: Some(process.usedGpuMemory).filter(|bytes| *bytes < u64::MAX >> 1),
         }));
         if code == Some(INSUFFICIENT_SIZE) {
@@ -282,7 +281,7 @@ fn instances(device: &Device<'_>, it: &mut Asking<'_>) -> Option<Instances> {
         it.begins("nvmlDeviceGetMigDeviceHandleByIndex");
         let instance = match device.mig_device_by_index(index) {
             Ok(instance) => instance,
-            // A place that no instance takes.
+            // No instance at this index.
             Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
             Err(error) => {
                 it.unknown.push(failed("nvmlDeviceGetMigDeviceHandleByIndex", &error));

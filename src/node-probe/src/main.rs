@@ -1,14 +1,13 @@
-//! `node-probe`: the questions that a static executable cannot ask.
+//! `node-probe`: queries NVML and libc's resolver, which a static executable cannot do.
 //!
-//! NVML must be loaded by the dynamic loader, and names that only NSS knows
-//! must go through libc's resolver. The launcher starts this program in a
-//! process of its own, with a deadline, so a driver that hangs or crashes
-//! costs a timeout and nothing else.
+//! NVML needs the dynamic loader, and names that only NSS knows need libc's resolver. The
+//! launcher starts this program as a process with a deadline, so a driver that hangs or crashes
+//! costs only a timeout.
 //!
-//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; gives one JSON document on
-//! descriptor 0, which is the write end of a pipe: driver libraries and preload
-//! hooks print on 1 and 2, and nothing ever writes to its standard input. It
-//! leaves by `_exit`, since nvmlShutdown can hang on a sick node.
+//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor
+//! 0, which is the write end of a pipe: driver libraries and preload hooks print to 1 and 2, and
+//! nothing ever writes to standard input. Ends by `_exit`, since nvmlShutdown can hang on a
+//! faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
@@ -28,11 +27,9 @@ fn main() {
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = match words.as_slice() {
-        ["nvml", patience, library @ ..]
-            if library.len() < 2 && patience.parse::<u32>().is_ok() =>
-        {
-            let patience = Duration::from_millis(patience.parse::<u32>().map_or(0, u64::from));
-            Answer::Nvml(nvml::ask(library.first().copied(), patience))
+        ["nvml", timeout, library @ ..] if library.len() < 2 && timeout.parse::<u32>().is_ok() => {
+            let timeout = Duration::from_millis(timeout.parse::<u32>().map_or(0, u64::from));
+            Answer::Nvml(nvml::ask(library.first().copied(), timeout))
         }
         ["resolve", name] => Answer::Names(names::resolve(name)),
         _ => Answer::Usage(format!(
@@ -40,19 +37,18 @@ fn main() {
         )),
     };
     let written = serde_json::to_vec(&answer).is_ok_and(|bytes| write_all(out, &bytes));
-    // A thread that is stuck in the driver keeps the process, and would keep the
-    // pipe open: whoever reads must see its end now.
-    // SAFETY: close takes a descriptor of ours that nothing uses after this; _exit
-    // takes no pointer and does not return. Exit handlers of the driver library
-    // must not run.
+    // A thread that is stuck in the driver keeps the process alive, and would keep the pipe
+    // open: the reader must see its end now. SAFETY: close takes a descriptor of ours that
+    // nothing uses after this; _exit takes no pointer and does not return. Exit handlers of the
+    // driver library must not run.
     unsafe {
         libc::close(out);
         libc::_exit(i32::from(!written))
     }
 }
 
-/// No core file of a crashed driver library, and no probe that outlives the
-/// thread that waits for it.
+/// Prevents core files of a crashed driver library, and a probe that outlives the thread that
+/// waits for it.
 fn leave_no_trace() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls take values or a pointer to a live struct; a failure
@@ -63,8 +59,7 @@ fn leave_no_trace() {
     }
 }
 
-/// Moves the pipe away from descriptor 0, so that what a library does with its
-/// standard input cannot reach it.
+/// Moves the pipe away from descriptor 0, out of reach of libraries that use standard input.
 fn take_answer_descriptor() -> i32 {
     // SAFETY: fcntl on a descriptor number; the number is checked below.
     let moved = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) };

@@ -1,4 +1,5 @@
-//! Names by libc's resolver, with all that NSS adds (mDNS, LDAP, a hosts database).
+//! Resolves names by libc's resolver, with everything that NSS adds (mDNS, LDAP, a hosts
+//! database).
 
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
-//! NVML: finds the library, initialises it, asks each GPU what a launch needs.
+//! NVML: finds the library, initialises it, and queries each GPU.
 //!
-//! Every call may fail alone: a lost GPU must not hide the seven healthy ones,
-//! and an old driver that lacks a call must not hide the GPU.
+//! Each call may fail separately: a lost GPU must not hide the seven healthy ones, and an old
+//! driver that lacks a call must not hide the GPU.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::size_of;
@@ -40,17 +40,17 @@ const LIBRARIES: &[&str] = &[
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 ];
 
-/// Names another library for this node; the launcher passes it on.
+/// Names another library for this node; the launcher forwards it.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
 
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, which the bindings do not name.
 const RECOVERY_ACTION: FieldId = FieldId(230);
 
-/// More GPUs than any node has; a count beyond it is a driver's nonsense.
+/// More GPUs than any node has; a larger count is invalid.
 const MOST_GPUS: u32 = 256;
 
-/// `patience` is for the calls that do not count GPUs, all of them together.
-pub(crate) fn ask(library: Option<&str>, patience: Duration) -> NvmlAnswer {
+/// `timeout` is the time limit for all calls about health and use together.
+pub(crate) fn ask(library: Option<&str>, timeout: Duration) -> NvmlAnswer {
     let mut answer = NvmlAnswer::default();
     let named = library
         .map(str::to_owned)
@@ -73,20 +73,20 @@ pub(crate) fn ask(library: Option<&str>, patience: Duration) -> NvmlAnswer {
         }
     };
     ask_node(nvml, &mut answer);
-    health::ask(nvml, &mut answer.gpus, patience);
+    health::ask(nvml, &mut answer.gpus, timeout);
     answer
 }
 
-/// Opens the first library that can be opened and keeps it open; gives the name
-/// that worked and the file behind it, whose suffix is the driver's version.
+/// Opens the first library that can be opened and keeps it open. Gives its name and the file
+/// behind it, whose suffix is the driver's version.
 fn load<'a>(
     candidates: &[&'a str],
     not_loaded: &mut Vec<(String, String)>,
 ) -> Option<(&'a str, String)> {
     for candidate in candidates {
         if candidate.starts_with('/') && !Path::new(candidate).exists() {
-            // The loader's "no such file" for a dozen known places says nothing;
-            // a place that the user named is reported.
+            // The loader's "no such file" for the known places is not reported, only for a place
+            // that the user named.
             if candidates.len() == 1 {
                 not_loaded.push(((*candidate).to_owned(), "no such file".to_owned()));
             }
@@ -175,8 +175,8 @@ fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
     gpu
 }
 
-/// (total, used) in bytes. Version 2 tells the driver's reserve from what
-/// processes hold; version 1, all that drivers before 510 have, counts it as used.
+/// (total, used) in bytes. Version 2 separates the driver's reserve from the memory of
+/// processes; version 1, the only one before driver 510, counts it as used.
 fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)> {
     let second = match device.memory_info() {
         Ok(info) => return Some((info.total, info.used)),
@@ -195,7 +195,7 @@ fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)
     first
 }
 
-/// None where the driver (before 570) or the GPU does not know the field.
+/// None if the driver (before 570) or the GPU does not know the field.
 fn recovery_action(device: &Device<'_>) -> Option<u64> {
     let sample = device.field_values_for(&[RECOVERY_ACTION]).ok()?.into_iter().next()?.ok()?;
     match sample.value.ok()? {

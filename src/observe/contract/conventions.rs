@@ -1,5 +1,5 @@
-//! The rows of names that belong to no platform: torchrun's own, those of many start-up
-//! scripts, and what a container says without meaning a job of several nodes.
+//! The contract rows of names that belong to no single platform: torchrun's own, those of many
+//! start-up scripts, and variables of containers that need not mean a job of several nodes.
 
 use crate::observe::{Field, Reading, Strength};
 
@@ -17,7 +17,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // What torchrun gives its workers, here left over.
+        // Variables that torchrun sets for its workers, here leftovers.
         id: "torchrun-worker",
         strength: Strength::Conventional,
         proofs: &[&[Set("TORCHELASTIC_RUN_ID"), Set("GROUP_WORLD_SIZE"), Set("GROUP_RANK")]],
@@ -25,7 +25,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // Composer's launcher counts processes in WORLD_SIZE, and says how many a node has.
+        // Composer's launcher counts processes in WORLD_SIZE, and gives the number per node.
         id: "composer",
         strength: Strength::Conventional,
         proofs: &[&[
@@ -64,7 +64,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // A cluster description beside which no RANK stands, as its own framework reads it.
+        // A cluster description without RANK, as TensorFlow reads it.
         id: "tf-config",
         strength: Strength::Conventional,
         proofs: &[&[Set("TF_CONFIG"), Unset("RANK"), Unset("WORLD_SIZE")]],
@@ -82,7 +82,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
         id: "generic",
         strength: Strength::Generic,
-        // A port alone is what a person sets beside flags that say the rest.
+        // Only a port: users set it together with flags.
         proofs: &[
             &[Set("WORLD_SIZE")],
             &[Set("RANK")],
@@ -99,7 +99,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // A Ray pod has no rank and no torch port; the head knows itself by a loopback address.
+        // A Ray pod has no rank and no torch port; the head has a loopback address as its own.
         id: "kuberay",
         strength: Strength::Hint,
         proofs: &[&[Set("RAY_CLUSTER_NAME"), Set("RAY_NODE_TYPE_NAME")]],
@@ -111,8 +111,8 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // The number of completions is in no variable, and many indexed Jobs are farms of
-        // independent pods: the index is a node rank only once nnodes is known.
+        // No variable has the number of completions, and many indexed Jobs run independent pods,
+        // so the index is a node rank only if nnodes is known.
         id: "kubernetes-indexed-job",
         strength: Strength::Hint,
         proofs: &[&[Set("JOB_COMPLETION_INDEX")]],

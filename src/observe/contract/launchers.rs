@@ -1,14 +1,13 @@
-//! The rows of what starts processes: MPI's launchers, Slurm, and platforms that start one
-//! process per GPU.
+//! The contract rows of launchers: MPI, Slurm, and platforms that start one process per GPU.
 //!
-//! A launcher that runs inside of another one is the one that started us: mpirun inside of
-//! a Slurm allocation starts its own daemons by srun, whose variables then describe a
-//! daemon. So the launchers of MPI weigh more than every platform around them.
+//! If launchers are nested, the inner one started us: mpirun inside a Slurm allocation starts
+//! its own daemons by srun, whose variables then describe a daemon. So MPI launchers are
+//! stronger than every platform around them.
 
 use crate::observe::{Field, Reading, Strength};
 
 use super::table::Test::{Set, Unset};
-use super::table::{Platform, Row, as_, beside, is, or};
+use super::table::{Platform, PlatformRow, as_, beside, is, or};
 use Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
     TasksPerNode,
@@ -18,8 +17,8 @@ use Reading::{
     TaskList,
 };
 
-/// The rows that all of MPI's launchers have: processes are counted, and no variable of
-/// theirs names a master, so it is the user's or the first node of the allocation around.
+/// The rows of all MPI launchers. They count processes, and none of their variables names a
+/// master, so the master is the user's or the first node of the surrounding allocation.
 macro_rules! of_mpi {
     ($(size: $size:literal,)? rank: $rank:literal $(, place: $place:literal, local: $local:literal)? $(; $($own:expr),+)?) => {
         &[
@@ -56,8 +55,9 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // One process per node, so that processes are nodes; more are refused by TasksPerNode.
-        // Inside of a Slurm allocation the job's list, since the step's is one of a daemon.
+        // With one process per node, processes are nodes; more are refused by TasksPerNode.
+        // Inside a Slurm allocation the list of the job is used, since that of the step belongs
+        // to a daemon.
         id: "open-mpi",
         strength: Strength::Launcher,
         proofs: &[
@@ -82,8 +82,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE
-        // too, and nothing else of these: there the row of Slurm says more.
+        // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 also sets PMI_RANK and
+        // PMI_SIZE, but nothing else of these; then the row of Slurm is more complete.
         id: "pmi",
         strength: Strength::Launcher,
         proofs: &[
@@ -99,7 +99,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // PMIx tells a process its rank in the environment, and the count by a call only.
+        // PMIx gives the rank in the environment, but the count only by a call.
         id: "pmix",
         strength: Strength::Launcher,
         proofs: &[&[
@@ -113,9 +113,9 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // What the step has beats what the job has: srun may use a part of the nodes.
-        // A heterogeneous step numbers its nodes by component, while its list is sorted: the
-        // place in the list is the rank that fits the first of the list as master.
+        // The step wins over the job, since srun may use a part of the nodes. A heterogeneous
+        // step numbers its nodes by component, while its list is sorted; the position in the
+        // list is the rank that matches the first of the list as master.
         id: "slurm",
         strength: Strength::Specific,
         proofs: &[&[Set("SLURM_JOB_ID"), Set("SLURM_STEP_NUM_NODES")]],
@@ -139,7 +139,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             is(GpuCount, "SLURM_GPUS_ON_NODE"),
             as_(is(Cpus, "SLURM_CPUS_PER_TASK"), PerTask),
             or(Cpus, "SLURM_CPUS_ON_NODE"),
-            // Steps of one job may run beside each other.
+            // Steps of one job may run at the same time.
             beside(JOB_OF_SLURM, "SLURM_STEP_ID"),
             beside(JOB_OF_OLD_SLURM, "SLURM_STEP_ID"),
             beside(or(JobId, "SLURM_JOB_ID"), "SLURM_STEP_ID"),
@@ -147,8 +147,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // The batch script itself, or a shell of salloc: on one node, whatever SLURM_NODEID
-        // says. Only srun starts a command on all of them.
+        // The batch script itself, or a shell of salloc. It runs on one node, whatever
+        // SLURM_NODEID is; only srun starts a command on all nodes.
         id: "slurm-allocation",
         strength: Strength::Specific,
         proofs: &[
@@ -171,8 +171,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // RANK numbers processes where LOCAL_RANK stands beside it, as Azure ML's PyTorch
-        // jobs, pyxis and DeepSpeed have it. What torchrun left over is known by its run id.
+        // With LOCAL_RANK, RANK numbers processes, as in Azure ML's PyTorch jobs, pyxis and
+        // DeepSpeed. Leftovers of torchrun are recognised by their run id.
         id: "process-per-gpu",
         strength: Strength::Hint,
         proofs: &[
@@ -195,15 +195,15 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
 ];
 
-/// Several jobs share the network of a node there, and no variable gives a port.
-const fn port_of_step(variable: &'static str) -> Row {
+/// Several jobs may share a node's network, and no variable gives a port.
+const fn port_of_step(variable: &'static str) -> PlatformRow {
     beside(as_(or(MasterPort, variable), PortOfJob), "SLURM_STEP_ID")
 }
 
-const PORT_OF_PMIX: Row = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
-const MASTER_OF_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
-const MASTER_OF_OLD_ALLOCATION: Row = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
-/// The components of a heterogeneous job have ids of their own and this one in common.
-const JOB_OF_SLURM: Row = is(JobId, "SLURM_HET_JOB_ID");
+const PORT_OF_PMIX: PlatformRow = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
+const MASTER_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
+const MASTER_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
+/// The components of a heterogeneous job have their own ids and share this one.
+const JOB_OF_SLURM: PlatformRow = is(JobId, "SLURM_HET_JOB_ID");
 /// The same before Slurm 20.
-const JOB_OF_OLD_SLURM: Row = or(JobId, "SLURM_PACK_JOB_ID");
+const JOB_OF_OLD_SLURM: PlatformRow = or(JobId, "SLURM_PACK_JOB_ID");

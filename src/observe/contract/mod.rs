@@ -1,9 +1,8 @@
-//! What the platform says about the job: environment variables → [`Contract`].
+//! Reads the platform contract: environment variables → [`Contract`].
 //!
-//! Takes the environment, and whether a torchrun is above us; gives every claim of every
-//! contract whose variables are present, unparsed and in order of strength.
-//! Which claim wins, and what a bad value means, is decided in `plan`. Knows no
-//! platform by name: [`table`] does.
+//! Takes the environment, and whether a torchrun is our ancestor; gives every claim of every
+//! contract whose variables are present, unparsed and in order of strength. `plan` decides which
+//! claim wins and what a bad value means. The platforms are rows of [`table`].
 
 mod conventions;
 mod launchers;
@@ -22,17 +21,17 @@ use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
 use table::{PLATFORMS, Platform, Test};
 
-/// All contracts in their order of trust: what started this process comes first.
+/// All contracts in their order of trust, launchers first.
 fn platforms() -> impl Iterator<Item = &'static Platform> {
     LAUNCHERS.iter().chain(PLATFORMS).chain(CONVENTIONS)
 }
 
-/// The platform contract of this container. Reads no file; `above` is what
-/// [`torchrun_above`](nested::torchrun_above) found.
-pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
+/// The platform contract of this container. Reads no file; `above` is the result of
+/// [`torchrun_above`](nested::torchrun_above).
+pub(crate) fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     let mut proven: Vec<&Platform> =
         platforms().filter(|platform| proves(host, platform)).collect();
-    // Stable: within one strength the order of the table stays.
+    // A stable sort, so that equal strengths keep the order of the table.
     proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
 
     let evidence: Vec<Evidence> =
@@ -63,8 +62,8 @@ pub fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
     }
 }
 
-/// torchrun's variables of a rank that nobody means: all that are here, unless a contract
-/// reads them and torchrun never was here.
+/// Leftover rank variables of torchrun: all that are set, unless a contract reads them and there
+/// is no trace of torchrun.
 fn left_over(host: &Host, evidence: &[Evidence]) -> Vec<String> {
     let mut names = nested::rank_variables(host);
     if host.variable("TORCHELASTIC_RUN_ID").is_none() {
@@ -102,7 +101,7 @@ pub fn known_variables() -> Vec<&'static str> {
 }
 
 /// The variables in which a platform gives a field, whether or not they are set.
-pub fn variables_of(platform: &str, field: Field) -> Vec<&'static str> {
+pub(crate) fn variables_of(platform: &str, field: Field) -> Vec<&'static str> {
     let rows = platforms().filter(|row| row.id == platform).flat_map(|row| row.claims);
     rows.filter(|row| row.field == field).map(|row| row.variable).collect()
 }
@@ -130,7 +129,7 @@ fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
         let beside = row.beside.and_then(|name| {
             host.variable(name).map(|value| Claim { variable: name.to_owned(), value })
         });
-        // A name that is not in the list says nothing, so that the next row may speak.
+        // A name that is not in the list is no claim, so the next row is used.
         let listed = || {
             let list = beside.as_ref().map_or("", |list: &Claim| list.value.as_str());
             hostlist::position(list, &value).is_some()

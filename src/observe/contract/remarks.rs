@@ -1,19 +1,19 @@
-//! What is said about a platform beside its variables: what to do where its evidence is
-//! half-given, and what its launcher does to a job that nobody expects.
+//! Remarks on platforms: advice if a part of the evidence is missing, and warnings of unexpected
+//! behaviour of the launcher.
 //!
-//! Data only. A remark is made while none of the variables in `unless` is set.
+//! Data only. A remark is printed while none of the variables in `unless` is set.
 
 use crate::lang::Text;
 use crate::verdict::Id;
 
-/// What to do on this platform where its evidence is half-given.
+/// What to do on this platform if a part of the evidence is missing.
 pub(super) struct Advice {
     pub(super) platform: &'static str,
     en: &'static str,
     zh: &'static str,
 }
 
-/// A warning that every launch on this platform gets.
+/// A warning for every launch on this platform.
 pub(super) struct Remark {
     pub(super) platform: &'static str,
     pub(super) unless: &'static [&'static str],
@@ -46,12 +46,12 @@ pub(super) const ADVICE: &[Advice] = &[
     },
     Advice {
         platform: "pmix",
-        en: "PMIx gives a rank and no count in the environment: use a launcher that sets both (mpirun, srun), or state --nnodes N, --node-rank K and --master-addr",
+        en: "PMIx gives a rank and no count in the environment: use a launcher that sets both (mpirun, srun), or set --nnodes N, --node-rank K and --master-addr",
         zh: "PMIx 只在环境变量中给出编号而没有总数：请使用同时给出二者的启动器（mpirun、srun），或给出 --nnodes N、--node-rank K 和 --master-addr",
     },
     Advice {
         platform: "volcano-tasks",
-        en: "add Volcano's pytorch plugin (plugins: {pytorch: [\"--master=master\", \"--worker=worker\"]}), which sets RANK and WORLD_SIZE, or state --nnodes N and --node-rank K",
+        en: "add Volcano's pytorch plugin (plugins: {pytorch: [\"--master=master\", \"--worker=worker\"]}), which sets RANK and WORLD_SIZE, or set --nnodes N and --node-rank K",
         zh: "请启用 Volcano 的 pytorch 插件（plugins: {pytorch: [\"--master=master\", \"--worker=worker\"]}），它会设置 RANK 和 WORLD_SIZE；或给出 --nnodes N 和 --node-rank K",
     },
 ];

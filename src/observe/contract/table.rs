@@ -1,13 +1,12 @@
-//! The contracts of platforms, one row each: what proves the platform, and which
-//! variable gives which field how. Those of launchers stand in [`super::launchers`], names
-//! that belong to no platform in [`super::conventions`].
+//! The contracts of platforms, one row each: what proves the platform, and which variable gives
+//! which field in which form. Launchers are in [`super::launchers`], names that belong to no
+//! platform in [`super::conventions`].
 //!
-//! A new platform is one more entry of [`PLATFORMS`] and nothing else. Half of what a
-//! platform gives proves it too: what is missing is then refused by name. Rows
-//! stand in the order of trust: where two give the same field with the same
-//! strength, the earlier one is named first. The first claim of a field in a
-//! row and all that follow by [`also`] weigh the same and must agree; [`or`] is
-//! read only where those before it say nothing.
+//! A new platform is one more entry of [`PLATFORMS`]. A part of its variables proves a platform
+//! too; missing ones are then refused by name. Rows are in the order of trust: if two give the
+//! same field with the same strength, the earlier one is named first. The first claim of a field
+//! in a row and all that follow by [`also`] have the same strength and must agree; [`or`] is
+//! read only if those before it are absent or blank.
 
 use crate::observe::{Field, Reading, Strength};
 
@@ -27,8 +26,8 @@ pub(super) struct Platform {
     pub(super) strength: Strength,
     /// The platform is proven when all tests of any one group hold.
     pub(super) proofs: &'static [&'static [Test]],
-    pub(super) claims: &'static [Row],
-    /// The master port where the contract leaves it out.
+    pub(super) claims: &'static [PlatformRow],
+    /// The master port if the contract does not give it.
     pub(super) default_port: Option<u16>,
 }
 
@@ -37,41 +36,41 @@ pub(super) enum Test {
     Unset(&'static str),
     Is(&'static str, &'static str),
     Ends(&'static str, &'static str),
-    /// A port; not the tcp://… of a Service link, which nobody meant.
+    /// A port, but not the tcp://… of a Kubernetes Service link.
     Port(&'static str),
 }
 
-pub(super) struct Row {
+pub(super) struct PlatformRow {
     pub(super) field: Field,
     pub(super) variable: &'static str,
     pub(super) reading: Reading,
     pub(super) beside: Option<&'static str>,
-    /// Read only where the rows before it say nothing about the field.
+    /// Read only if the rows before it give no value for the field.
     pub(super) fallback: bool,
 }
 
-pub(super) const fn is(field: Field, variable: &'static str) -> Row {
-    Row { field, variable, reading: Plain, beside: None, fallback: false }
+pub(super) const fn is(field: Field, variable: &'static str) -> PlatformRow {
+    PlatformRow { field, variable, reading: Plain, beside: None, fallback: false }
 }
 
-const fn also(field: Field, variable: &'static str) -> Row {
+const fn also(field: Field, variable: &'static str) -> PlatformRow {
     is(field, variable)
 }
 
-pub(super) const fn or(field: Field, variable: &'static str) -> Row {
-    Row { fallback: true, ..is(field, variable) }
+pub(super) const fn or(field: Field, variable: &'static str) -> PlatformRow {
+    PlatformRow { fallback: true, ..is(field, variable) }
 }
 
-pub(super) const fn as_(row: Row, reading: Reading) -> Row {
-    Row { reading, ..row }
+pub(super) const fn as_(row: PlatformRow, reading: Reading) -> PlatformRow {
+    PlatformRow { reading, ..row }
 }
 
-pub(super) const fn beside(row: Row, variable: &'static str) -> Row {
-    Row { beside: Some(variable), ..row }
+pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> PlatformRow {
+    PlatformRow { beside: Some(variable), ..row }
 }
 
 /// torchrun's own variables: an image or a manifest may set them without any operator.
-pub(super) const PET: &[Row] = &[
+pub(super) const PET: &[PlatformRow] = &[
     as_(is(Nnodes, "PET_NNODES"), Range),
     is(NodeRank, "PET_NODE_RANK"),
     is(Nproc, "PET_NPROC_PER_NODE"),
@@ -85,10 +84,10 @@ pub(super) const PET: &[Row] = &[
     is(JobId, "PET_RDZV_ID"),
 ];
 
-/// Where the platform leaves MASTER_ADDR and MASTER_PORT to the user, theirs win.
+/// If the platform leaves MASTER_ADDR and MASTER_PORT to the user, the user's win.
 pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
-        // Versions up to 1.6 set no PET_ variables; they are known by PYTHONUNBUFFERED=0
+        // Versions up to 1.6 set no PET_ variables; they are recognised by PYTHONUNBUFFERED=0
         // and by the name of the master pod.
         id: "kubeflow-pytorchjob",
         strength: Strength::Specific,
@@ -202,7 +201,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: Some(7777),
     },
     Platform {
-        // The main node is not told its own address, and its index need not be 0.
+        // The main node does not get its own address, and its index need not be 0.
         id: "aws-batch",
         strength: Strength::Specific,
         proofs: &[&[Set("AWS_BATCH_JOB_NUM_NODES")], &[Set("AWS_BATCH_JOB_NODE_INDEX")]],
@@ -263,7 +262,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // The address of DLRover's own master is no node's.
+        // The address of DLRover's own master is not that of a node.
         id: "dlrover",
         strength: Strength::Specific,
         proofs: &[&[Set("NODE_NUM"), Set("NODE_RANK")], &[Set("DLROVER_MASTER_ADDR")]],
@@ -291,7 +290,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // An array without a master is one of independent jobs.
+        // An array without a master consists of independent jobs.
         id: "ngc",
         strength: Strength::Specific,
         proofs: &[
@@ -380,7 +379,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: Some(23456),
     },
     Platform {
-        // With two kinds of task nothing says to which of them this pod belongs.
+        // With two kinds of task no variable tells to which this pod belongs.
         id: "volcano-tasks",
         strength: Strength::Specific,
         proofs: &[&[

@@ -1,4 +1,5 @@
-//! The engine and the shape of the table; what platforms mean is tested with membership.
+//! Tests of the reader and of the table's form; the meaning of platforms is tested with
+//! membership.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +45,7 @@ fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
     assert_eq!(found.stale_rank_variables, ["LOCAL_RANK"]);
 }
 
-/// A rank of ours is a rank like any other; the program of the engine `command` is none.
+/// A rank of ours counts as a rank; the program of the engine `command` does not.
 #[test]
 fn a_rank_of_our_own_above_is_found_as_well() {
     let root = tempfile::tempdir().expect("a folder");
@@ -69,7 +70,7 @@ fn a_parent_chain_that_never_ends_is_left() {
 
 #[test]
 fn our_own_parents_can_be_read() {
-    // Nothing about the answer is known but that the walk comes to an end.
+    // The only expectation is that the walk ends.
     let _ = contract(&Host::live());
 }
 

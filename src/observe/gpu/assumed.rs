@@ -1,12 +1,12 @@
-//! The GPUs of a node that is not at hand, as `plan --assume` states them.
+//! The GPUs of an assumed node (`plan --assume`).
 
 use super::visible::visible;
 use crate::host::Host;
 use crate::observe::{Gpu, GpuFacts, GpuSource};
 use crate::settings::Assumed;
 
-/// As many GPUs as are assumed, of which this CUDA_VISIBLE_DEVICES leaves its part.
-pub fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
+/// The assumed GPUs, filtered by this CUDA_VISIBLE_DEVICES.
+pub(crate) fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
     let gpus: Vec<Gpu> = (0..assumed.gpus)
         .map(|index| Gpu {
             index,

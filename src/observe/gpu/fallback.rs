@@ -1,8 +1,7 @@
-//! GPUs without NVML: device nodes, the driver's /proc folder, nvidia-smi.
+//! Counts GPUs without NVML: by device nodes, the driver's /proc folder, and nvidia-smi.
 //!
-//! Each source gives less than NVML and is trusted only for what it knows: a
-//! device node that opens proves a usable GPU; /proc lists GPUs that this
-//! container may not open.
+//! Each source gives less than NVML. A device node that opens proves a usable GPU; /proc also
+//! lists GPUs that this container may not open.
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -47,8 +46,8 @@ pub(super) fn is_given(host: &Host, minor: u32) -> bool {
     }
 }
 
-/// The GPUs whose device node opens, joined with what /proc says about them.
-/// A node that the device cgroup blocks exists and does not open, hence no stat.
+/// The GPUs whose device node opens, joined with their data in /proc. A node that the device
+/// cgroup blocks exists but does not open, so stat is not enough.
 pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
     let minors = minors(host);
     if minors.is_empty() {
@@ -88,8 +87,8 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
     Ok(numbered(gpus))
 }
 
-/// The GPUs of /proc/driver/nvidia, for when the device nodes must not be
-/// touched (a hung driver) or were not copied.
+/// The GPUs of /proc/driver/nvidia, if the device nodes must not be opened (a hung driver) or
+/// were not captured.
 pub(super) fn proc_driver(host: &Host) -> Result<Vec<Gpu>, Text> {
     let mut gpus = proc_gpus(host);
     if host.is_live() {
@@ -125,7 +124,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
     gpus
 }
 
-/// PCI order, as NVML numbers them; GPUs of unknown address last, by minor.
+/// Numbers them in PCI order, as NVML does; GPUs of unknown address last, by minor.
 fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus.sort_by_key(|gpu| (gpu.pci.is_none(), gpu.pci.clone(), gpu.minor));
     for (index, gpu) in (0..).zip(&mut gpus) {
@@ -134,15 +133,15 @@ fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus
 }
 
-/// Of what nvidia-smi printed instead of GPUs.
+/// Longest quotation of nvidia-smi's output.
 const MOST_QUOTED: usize = 200;
 
-/// Why nvidia-smi gave no GPU.
+/// Why nvidia-smi did not list a GPU.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SmiError {
     Absent,
     Failed(ProbeError),
-    /// It ended well and this is what it printed.
+    /// It succeeded, and printed this instead of GPUs.
     NoGpu(String),
 }
 
@@ -161,7 +160,7 @@ impl SmiError {
     }
 }
 
-/// What nvidia-smi says, and the driver's version with it.
+/// The GPUs that nvidia-smi lists, with the driver's version.
 pub(super) fn nvidia_smi(
     host: &Host,
     timeout: Duration,
@@ -188,7 +187,7 @@ fn on_path(host: &Host) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// One line per GPU; `[N/A]` and the like leave a field open.
+/// Parses one line per GPU; `[N/A]` and the like give None.
 fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
     let mut driver = None;
     let mut gpus = Vec::new();
@@ -232,8 +231,8 @@ mod tests {
         assert_eq!((gpus[1].memory_used, gpus[1].mig), (None, true));
     }
 
-    /// A node whose PATH holds this nvidia-smi. Written by another process, since
-    /// a file that any thread's fork holds open for writing cannot be executed.
+    /// A node with this nvidia-smi in its PATH. Another process writes the file, since a file
+    /// that a fork of any thread holds open for writing cannot be executed.
     fn with_smi(folder: &std::path::Path, script: &str) -> Host {
         let write = "printf '%s' \"$1\" > \"$2/nvidia-smi\" && chmod 755 \"$2/nvidia-smi\"";
         let status = std::process::Command::new("sh")

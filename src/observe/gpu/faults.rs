@@ -1,7 +1,7 @@
 //! Driver states that make GPUs unusable, each as one finding with its remedy.
 //!
-//! Takes NVML's return codes and the probe's own failures; gives
-//! `gpu.fault.…` warnings. Whether a fault stops the launch is decided in `plan`.
+//! Takes NVML's return codes and the probe's own failures; gives `gpu.fault.…` warnings. `plan`
+//! decides whether a fault refuses the launch.
 
 use super::fallback::SmiError;
 use super::label::{label, of_nvml};
@@ -13,7 +13,7 @@ use crate::probe::{CallError, NvmlAnswer, NvmlGpu, ProbeError};
 use crate::text;
 use crate::verdict::{Id, Warning};
 
-/// NVML return codes (nvml.h) that say something about the driver's state.
+/// NVML return codes (nvml.h) that describe the driver's state.
 pub(super) mod code {
     pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
     pub(crate) const GPU_IS_LOST: u32 = 15;
@@ -23,10 +23,10 @@ pub(super) mod code {
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
-/// The fault in a call that stopped all of NVML.
+/// The fault of a call that made all of NVML unusable.
 ///
-/// `expected` says whether anything else speaks of a GPU. Without it "no driver"
-/// is the normal state of a CPU node whose image ships the library.
+/// `expected`: there is other evidence of a GPU. Without it "no driver" is the normal state of a
+/// CPU node whose image has the library.
 pub(super) fn of_node(
     host: &Host,
     answer: &NvmlAnswer,
@@ -69,20 +69,19 @@ pub(super) fn of_node(
     }
 }
 
-/// What one GPU is told to have.
+/// The faults of one GPU.
 pub(super) struct OfGpu {
     pub(super) faults: Vec<Warning>,
     pub(super) fabric: Option<Warning>,
 }
 
-/// The faults of one GPU, by the calls about it that failed and by what the
-/// driver asks for.
+/// The faults of one GPU, from failed calls about it and from the driver's recovery action.
 pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
     let Text { en, zh } = of_nvml(gpu);
     let mut faults: Vec<Warning> = Vec::new();
     for error in errors(gpu) {
         let fault = error.code.and_then(|code| of_code(code, &en, &zh, error));
-        // A lost GPU fails every call; it is one fault.
+        // All calls about a lost GPU fail, but it is one fault.
         if let Some(fault) = fault
             && !faults.iter().any(|before| before.id == fault.id)
         {
@@ -90,7 +89,8 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
         }
     }
     let fabric = gpu.fabric.and_then(|state| fabric(&en, &zh, FabricState::of(state)));
-    // Draining peer links (3) still computes; the others do not.
+    // With the action to drain peer links (3) the GPU still computes; with the others it does
+    // not.
     let wanted = match gpu.recovery_action.map(RecoveryAction::of) {
         Some(RecoveryAction::Reset) => Some(("a GPU reset", "重置 GPU")),
         Some(RecoveryAction::Reboot) => Some(("a reboot of the node", "重启节点")),
@@ -113,29 +113,29 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
     OfGpu { faults, fabric }
 }
 
-/// The calls that failed, of those about health only where they say that the GPU
-/// is gone: what a driver caches (UUID, name) it tells of a lost GPU as well.
+/// The failed calls, without those about health unless they show that the GPU is lost. For a
+/// lost GPU the driver still answers from its cache (UUID, name).
 fn errors(gpu: &NvmlGpu) -> impl Iterator<Item = &CallError> {
     let gone =
         |error: &&CallError| matches!(error.code, Some(code::GPU_IS_LOST | code::RESET_REQUIRED));
-    // "Unknown error" is also what a sandbox makes of a call that it does not
-    // pass on; of these three alone it says that the GPU does not work.
+    // A sandbox also answers "unknown error" for calls that it does not pass on. Only for these
+    // three it means that the GPU does not work.
     let tells = |error: &&CallError| {
         error.code != Some(code::UNKNOWN) || TELLING.contains(&error.call.as_str())
     };
     gpu.errors.iter().filter(tells).chain(gpu.health.unknown.iter().filter(gone))
 }
 
-/// Calls without which there is no GPU.
+/// Calls that every working GPU answers.
 const TELLING: &[&str] =
     &["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo_v2"];
 
-/// Whether a GPU cannot be computed on, as far as its calls say.
+/// Whether a GPU is unusable, judged by its calls.
 pub(super) fn is_gone(gpu: &NvmlGpu) -> bool {
     errors(gpu).filter_map(|error| error.code).any(is_unusable)
 }
 
-/// States in which NVML answers as ever and no job should begin on this GPU.
+/// States in which NVML answers normally but no job should start on this GPU.
 pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     let Text { en, zh } = label(gpu);
     let health = &gpu.health;
@@ -148,7 +148,7 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
                 "{zh}：有显存行重映射失败（row remapping failure：是，应为否）"
             ),
             text!(
-                "the GPU is to be replaced: take the node out of service, or leave the GPU out by CUDA_VISIBLE_DEVICES",
+                "the GPU must be replaced: take the node out of service, or leave the GPU out by CUDA_VISIBLE_DEVICES",
                 "该 GPU 需要更换：请将节点下线，或用 CUDA_VISIBLE_DEVICES 排除该 GPU"
             ),
         ));
@@ -169,8 +169,8 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     faults
 }
 
-/// A GPU behind NVSwitches that the fabric manager has not registered gives CUDA
-/// error 802 to every program, a single-GPU one included, while nvidia-smi lists it.
+/// If the fabric manager has not registered a GPU behind NVSwitches, every program fails with
+/// CUDA error 802, even with a single GPU, although nvidia-smi lists it.
 fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
     let (how, how_zh) = match state {
         FabricState::NotStarted => ("has not started".to_owned(), "尚未开始".to_owned()),
@@ -184,7 +184,7 @@ fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
         Id::GpuFabric,
         text!(
             "{en}: its registration with the NVSwitch fabric {how}, so CUDA gives error 802",
-            "{zh}：向 NVSwitch fabric 的注册{how_zh}，CUDA 会报错误 802"
+            "{zh}：向 NVSwitch Fabric 的注册{how_zh}，CUDA 会报错误 802"
         ),
         text!(
             "check nvidia-fabricmanager on the host, whose version must be the driver's",
@@ -193,7 +193,7 @@ fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
     ))
 }
 
-/// Whether a call's code means that the GPU cannot be computed on.
+/// Whether a call's code means that the GPU is unusable.
 fn is_unusable(code: u32) -> bool {
     matches!(code, code::GPU_IS_LOST | code::RESET_REQUIRED | code::UNKNOWN)
 }
@@ -238,8 +238,8 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
     }
 }
 
-/// The fault that nvidia-smi reports, where NVML itself could not be asked. Of its
-/// exit codes 15 is a lost GPU; a mismatch has its own words.
+/// The fault that nvidia-smi reports, if NVML itself could not be used. Exit code 15 is a lost
+/// GPU; a version mismatch has its own message.
 pub(super) fn of_nvidia_smi(host: &Host, failure: &SmiError) -> Option<Warning> {
     let SmiError::Failed(error) = failure else { return None };
     match error {
@@ -262,7 +262,7 @@ pub(super) fn of_nvidia_smi(host: &Host, failure: &SmiError) -> Option<Warning> 
 fn mismatch(host: &Host, library: &str) -> Warning {
     let kernel = kernel_driver_version(host).unwrap_or_else(|| "?".to_owned());
     let version = library.rsplit_once(".so.").map_or("?", |(_, version)| version);
-    // A link's `1` is no version.
+    // The `1` of a symbolic link is no version.
     let (is, is_zh) = if version.contains('.') {
         (format!("is version {version}"), format!("的版本为 {version}"))
     } else {
@@ -307,7 +307,7 @@ fn hung(who: &str, en: &str, zh: &str) -> Warning {
     )
 }
 
-/// The fault in a probe that gave no answer, where it says something about the driver.
+/// The fault of a probe without an answer, if it shows a fault of the driver.
 pub(super) fn of_probe(error: &ProbeError) -> Option<Warning> {
     match error {
         ProbeError::TimedOut { .. } => {

@@ -1,7 +1,7 @@
-//! A GPU's name in messages: every number by which somebody may look for it.
+//! A GPU's name in messages, with all its numbers.
 //!
-//! There are three numberings of one node's GPUs (nvidia-smi's, CUDA's, the
-//! device nodes'), and they differ, so a number never stands without its name.
+//! A node's GPUs have three different numberings (nvidia-smi's, CUDA's, that of the device
+//! nodes), so each number is printed with its kind.
 
 use crate::lang::Text;
 use crate::observe::Gpu;
@@ -9,7 +9,7 @@ use crate::probe::NvmlGpu;
 use crate::text;
 
 /// `GPU 3 (nvidia-smi index; 0000:48:00.0, GPU-fa4e0003-…, /dev/nvidia6)`
-pub fn label(gpu: &Gpu) -> Text {
+pub(crate) fn label(gpu: &Gpu) -> Text {
     of(gpu.index, &gpu.pci, &gpu.uuid, gpu.minor)
 }
 

@@ -1,9 +1,9 @@
-//! NVML's numbered states by their names (nvml.h).
+//! NVML's numeric states as enums (nvml.h).
 
 use serde::{Deserialize, Serialize};
 
-/// Where the registration of a GPU with its NVSwitch fabric stands
-/// (`nvmlGpuFabricInfo_t`, fields state and status).
+/// Registration of a GPU with its NVSwitch fabric (`nvmlGpuFabricInfo_t`, fields state and
+/// status).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricState {
@@ -16,14 +16,14 @@ pub enum FabricState {
         /// `nvmlReturn_t`
         code: u32,
     },
-    /// Of a later driver.
+    /// A value of a later driver.
     Unknown {
         state: u32,
     },
 }
 
 impl FabricState {
-    /// Of NVML's (state, status).
+    /// From NVML's (state, status).
     pub fn of((state, status): (u32, u32)) -> FabricState {
         match (state, status) {
             (0, _) => FabricState::Unsupported,
@@ -35,13 +35,13 @@ impl FabricState {
         }
     }
 
-    /// It is not over yet; a registration that has failed is waited for no longer.
+    /// Whether the registration is still running. A failed one is not.
     pub fn is_pending(self) -> bool {
         matches!(self, FabricState::NotStarted | FabricState::InProgress)
     }
 }
 
-/// What the driver asks for before the GPU is used again
+/// What the driver requires before the GPU is used again
 /// (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,17 +49,17 @@ pub enum RecoveryAction {
     Nothing,
     Reset,
     Reboot,
-    /// Peer-to-peer traffic is to end; computing goes on.
+    /// Peer-to-peer traffic must stop; computing continues.
     DrainPeers,
     DrainAndReset,
-    /// Of a later driver.
+    /// A value of a later driver.
     Unknown {
         action: u64,
     },
 }
 
 impl RecoveryAction {
-    /// Of NVML's number.
+    /// From NVML's number.
     pub fn of(action: u64) -> RecoveryAction {
         match action {
             0 => RecoveryAction::Nothing,
@@ -74,7 +74,7 @@ impl RecoveryAction {
 
 /// Who may use a GPU (`nvmlComputeMode_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ComputeMode {
+pub(crate) enum ComputeMode {
     Default,
     ExclusiveThread,
     Prohibited,
@@ -82,8 +82,8 @@ pub enum ComputeMode {
 }
 
 impl ComputeMode {
-    /// Of NVML's number; None for one of a later driver.
-    pub fn of(mode: u32) -> Option<ComputeMode> {
+    /// From NVML's number; None for a value of a later driver.
+    pub(crate) fn of(mode: u32) -> Option<ComputeMode> {
         Some(match mode {
             0 => ComputeMode::Default,
             1 => ComputeMode::ExclusiveThread,
@@ -93,8 +93,8 @@ impl ComputeMode {
         })
     }
 
-    /// Its name in nvidia-smi where one process at a time may use the GPU.
-    pub fn exclusive(self) -> Option<&'static str> {
+    /// The name in nvidia-smi of a mode in which only one process at a time may use the GPU.
+    pub(crate) fn exclusive(self) -> Option<&'static str> {
         match self {
             ComputeMode::ExclusiveThread => Some("EXCLUSIVE_THREAD"),
             ComputeMode::ExclusiveProcess => Some("EXCLUSIVE_PROCESS"),

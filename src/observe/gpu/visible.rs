@@ -1,18 +1,18 @@
-//! What CUDA_VISIBLE_DEVICES leaves, by PyTorch's rules.
+//! The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by PyTorch's rules.
 //!
-//! torch counts GPUs with its own reading of the variable
-//! (`torch.cuda._parse_visible_devices`), and that count is what a rank compares
-//! its local rank with, so these rules are torch's, oddities included.
+//! torch counts GPUs by its own parsing of the variable (`torch.cuda._parse_visible_devices`),
+//! and a rank compares its local rank with that count. So these rules are torch's, including its
+//! oddities.
 
 use crate::observe::{Gpu, VisibleGpu};
 
 /// The GPUs of `gpus` that a process with this CUDA_VISIBLE_DEVICES sees, in its order.
 ///
-/// For a MIG list torch asks the CUDA runtime, which gives one instance per
-/// process; the first is taken, on the parent GPU as far as it can be told.
+/// For a MIG list torch asks the CUDA runtime, which gives one instance per process. The first
+/// is used, on its parent GPU if that is known.
 pub fn visible(value: Option<&str>, gpus: &[Gpu]) -> Vec<VisibleGpu> {
     let Some(value) = value else { return every(gpus) };
-    // The first element alone decides what kind of list it is.
+    // Only the first element decides the kind of list.
     if value.starts_with("GPU-") {
         by_uuid(&with_prefix(value, "GPU-"), gpus)
     } else if value.starts_with("MIG-") {
@@ -26,9 +26,8 @@ pub fn visible(value: Option<&str>, gpus: &[Gpu]) -> Vec<VisibleGpu> {
     }
 }
 
-/// All of them, by the numbers that CUDA gives them under PCI_BUS_ID. Where one
-/// is missing from NVML's list (a lost GPU) nobody knows how CUDA counts the
-/// others, so they go by UUID.
+/// All GPUs, by CUDA's numbers under PCI_BUS_ID. If one is missing from NVML's list (a lost
+/// GPU), CUDA's numbers of the others are unknown, so UUIDs are used.
 fn every(gpus: &[Gpu]) -> Vec<VisibleGpu> {
     let counted = (0..).zip(gpus).all(|(position, gpu)| gpu.index == position);
     let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
@@ -42,7 +41,7 @@ fn seen(gpu: usize, token: &str) -> VisibleGpu {
     VisibleGpu { gpu, token: token.to_owned() }
 }
 
-/// The leading elements that have the prefix; none at all when one is repeated.
+/// The leading elements with the prefix; none if one is repeated.
 fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut tokens = Vec::new();
     for token in value.split(',') {
@@ -57,10 +56,10 @@ fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
     tokens
 }
 
-/// Ends at the first unknown or ambiguous UUID; none at all when two name one GPU.
+/// Ends at the first unknown or ambiguous UUID; none if two name one GPU.
 fn by_uuid(tokens: &[&str], gpus: &[Gpu]) -> Vec<VisibleGpu> {
-    // Without any UUID (device nodes alone) the tokens can only be counted; the
-    // CUDA runtime would find as many.
+    // Without any UUID (only device nodes) the tokens can only be counted; the CUDA runtime
+    // would find as many.
     if gpus.iter().all(|gpu| gpu.uuid.is_none()) {
         return tokens
             .iter()
@@ -99,8 +98,8 @@ fn parent_of_mig(token: &str, gpus: &[Gpu]) -> Option<usize> {
         .or(if gpus.is_empty() { None } else { Some(0) })
 }
 
-/// Ends at the first element that is no number, is negative, or is beyond the
-/// last GPU; none at all when a number is repeated before that.
+/// Ends at the first element that is not a number, is negative, or is beyond the last GPU; none
+/// if a number is repeated before that.
 fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
     let mut numbers: Vec<(&str, &str)> = Vec::new();
     for token in elements(value) {
@@ -110,7 +109,7 @@ fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
         }
         numbers.push((digits, token));
     }
-    // The cut comes after the repetition is looked for, as torch does it.
+    // Cut only after the search for repetitions, as torch does.
     numbers
         .into_iter()
         // A number too large for this machine is beyond the last GPU.
@@ -120,9 +119,8 @@ fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
         .collect()
 }
 
-/// The first element of a list of numbers on which torch itself breaks down
-/// (ValueError), or which it reads otherwise than CUDA. CUDA ends the list
-/// there, and so do we.
+/// The first element of a list of numbers on which torch fails (ValueError), or which it parses
+/// differently from CUDA. CUDA ends the list there, and so do we.
 pub(super) fn unreadable(value: &str) -> Option<&str> {
     if value.starts_with("GPU-") || value.starts_with("MIG-") {
         return None;
@@ -131,8 +129,8 @@ pub(super) fn unreadable(value: &str) -> Option<&str> {
     (element(stop) == Element::Unreadable).then_some(stop)
 }
 
-/// The elements without what Python's `str.strip` takes for white space, which
-/// is Unicode's and the four separators of ASCII.
+/// The elements without the white space that Python's `str.strip` removes: Unicode's and the
+/// four ASCII separators.
 fn elements(value: &str) -> impl Iterator<Item = &str> {
     let is_space = |letter: char| letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f');
     value.split(',').map(move |element| element.trim_matches(is_space))
@@ -140,19 +138,19 @@ fn elements(value: &str) -> impl Iterator<Item = &str> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Element<'a> {
-    /// Its digits without leading zeros: nothing at all for 0.
+    /// Its digits without leading zeros; empty for 0.
     Number(&'a str),
-    /// Negative, or no number.
+    /// Negative, or not a number.
     End,
     Unreadable,
 }
 
-/// More digits than Python turns into a number since 3.11 (sys.set_int_max_str_digits).
+/// The most digits that Python converts to a number since 3.11 (sys.set_int_max_str_digits).
 const MOST_DIGITS: usize = 4300;
 
-/// What torch's `_strtoul` makes of it: `2abc` is 2, `+3` is 3, `-0` is 0, and
-/// `-1` and `x` end the list. A sign alone is a ValueError there, and digits of
-/// other scripts are numbers to Python and none to CUDA.
+/// Parses as torch's `_strtoul`: `2abc` is 2, `+3` is 3, `-0` is 0, and `-1` and `x` end the
+/// list. A sign alone is a ValueError there. Digits of other scripts are numbers for Python but
+/// not for CUDA.
 fn element(token: &str) -> Element<'_> {
     let unsigned = token.strip_prefix(['+', '-']).unwrap_or(token);
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unsigned.len());
@@ -175,7 +173,7 @@ mod tests {
 
     const UUIDS: [&str; 4] = ["GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44"];
 
-    /// value → positions of four GPUs.
+    /// Value → positions of four GPUs.
     const TABLE: &[(&str, &[usize])] = &[
         ("", &[]),
         ("0", &[0]),

@@ -1,8 +1,9 @@
-//! The configuration that accelerate will read: the one it is given, else its own default.
+//! Finds the configuration that accelerate will read: the one in its arguments, else its own
+//! default.
 //!
 //! Follows accelerate's `commands/config/config_args.py` (1.15): `$HF_HOME`, else
 //! `$XDG_CACHE_HOME/huggingface`, else `~/.cache/huggingface`, and below it
-//! `accelerate/default_config.yaml`, or `.json` where only that exists.
+//! `accelerate/default_config.yaml`, or `.json` if only that exists.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::host::Host;
 use crate::observe::AccelerateConfig;
 use crate::settings::Settings;
 
-/// None for another engine, without a file, or where its name is not known before the plan.
+/// None for another engine, without a file, or if its name is known only with the plan.
 pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfig> {
     if !settings.engine.value.row().reads_config {
         return None;
@@ -36,7 +37,7 @@ pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfi
     Some(AccelerateConfig { path, given, distributed_type, use_cpu: use_cpu.unwrap_or(false) })
 }
 
-/// The last `--config_file X` of the engine's arguments; None also for a placeholder.
+/// The last `--config_file X` of the engine's arguments; None for a placeholder.
 fn config_file(args: &[String]) -> Option<&str> {
     let mut found = None;
     let mut args = args.iter();

@@ -1,4 +1,4 @@
-//! Attention heads from the checkpoint that the script is given.
+//! Reads the attention heads from the checkpoint in the script's arguments.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,15 +9,15 @@ use crate::arguments;
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// Where checkpoints keep the config.json of the model that attends: at the top, in a
-/// diffusers pipeline, in Wan2.2's two experts.
+/// Folders of a checkpoint with the config.json of the transformer: at the top, in a diffusers
+/// pipeline, in Wan2.2's two experts.
 const FOLDERS: [&str; 4] = ["", "transformer", "low_noise_model", "high_noise_model"];
 
 const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
 
-/// Heads and the file that says so; None when no argument names a checkpoint or none of its
-/// files gives a positive number.
-pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
+/// Heads and the file with the number; None if no argument names a checkpoint or none of its
+/// files has a positive number.
+pub(crate) fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
     let argument = settings.layout.checkpoint_argument.as_deref()?;
     let words = arguments::words(&settings.program.as_ref()?.value);
     let is_path = |value: &OsStr| !value.as_bytes().starts_with(b"-");

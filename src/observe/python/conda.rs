@@ -1,4 +1,4 @@
-//! Conda environments by name, without conda.
+//! Finds conda environments by name, without running conda.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::text;
 
-/// Below HOME and below /root, which differ when a container runs under another user.
+/// Below HOME and below /root, which differ if the container runs as another user.
 const BELOW_HOME: [&str; 7] = [
     "miniconda3",
     "anaconda3",
@@ -29,7 +29,7 @@ const ANYWHERE: [&str; 8] = [
     "/opt/mamba",
 ];
 
-/// The interpreter of the environment `name`, which may also be its folder.
+/// The interpreter of the environment `name`, which may also be a folder.
 pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<PathBuf, Text> {
     if name.contains('/') {
         let folder = files::absolute(host, Path::new(name));
@@ -56,8 +56,8 @@ pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<
     })
 }
 
-/// CONDA_ENVS_PATH, and CONDA_ENVS_DIRS, conda's own other name for it: folders of
-/// environments, first in conda's search.
+/// Folders of environments in CONDA_ENVS_PATH and its alias CONDA_ENVS_DIRS, first in conda's
+/// search.
 fn folders_of_environments(host: &Host) -> Vec<PathBuf> {
     ["CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"]
         .into_iter()
@@ -117,7 +117,7 @@ fn roots(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
     once
 }
 
-/// Environments that conda noted in ~/.conda/environments.txt, wherever they lie.
+/// Environments that conda recorded in ~/.conda/environments.txt.
 fn registered(host: &Host, name: &str) -> Vec<PathBuf> {
     let named = |folder: &PathBuf| folder.file_name().is_some_and(|last| last == name);
     noted(host).into_iter().filter(named).collect()
@@ -134,7 +134,7 @@ fn noted(host: &Host) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What there is instead.
+/// The error with the environments that exist.
 fn missing(host: &Host, name: &str, given: &[PathBuf], roots: &[PathBuf]) -> Text {
     let (mut seen, mut seen_zh) = (Vec::new(), Vec::new());
     for root in roots {

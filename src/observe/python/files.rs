@@ -1,4 +1,4 @@
-//! Files of Python environments: small ones, executables, folders.
+//! Helpers for files of Python environments: small files, executables, folders.
 
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::host::Host;
 
-/// What execvp searches when PATH is unset (confstr _CS_PATH), with the usual local folder.
+/// The search path of execvp without PATH (confstr _CS_PATH), with the usual local folder.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 pub(super) fn path_variable(host: &Host) -> String {
     host.variable("PATH").unwrap_or_else(|| DEFAULT_PATH.to_owned())
 }
 
-/// `path` from the working directory on, where it is relative.
+/// `path`, made absolute by the working directory.
 pub(super) fn absolute(host: &Host, path: &Path) -> PathBuf {
     working_directory(host).join(path)
 }
@@ -39,7 +39,7 @@ pub(super) fn is_executable(host: &Host, path: &Path) -> bool {
         .is_some_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The file's text; None when missing, unreadable, or larger than such a file can be.
+/// The file's text; None if it is missing, unreadable or too large.
 pub(super) fn read_small(host: &Host, path: &Path) -> Option<String> {
     const LARGEST: u64 = 1 << 20;
     let size = host.metadata(path).filter(Metadata::is_file)?.len();

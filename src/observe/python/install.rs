@@ -1,7 +1,6 @@
-//! What belongs to an interpreter: version, site-packages, torch, activation.
+//! Properties of an interpreter: version, site-packages, torch, activation.
 //!
-//! Follows CPython's own rules (`Modules/getpath.py`, `Lib/site.py`) as far as
-//! files tell.
+//! Follows CPython's own rules (`Modules/getpath.py`, `Lib/site.py`) as far as files allow.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,18 +14,18 @@ use crate::version::Version;
 pub(super) struct Install {
     /// Folder above `bin`.
     prefix: PathBuf,
-    kind: Kind,
+    kind: InstallKind,
     /// `3.11`
     pub(super) version: Option<String>,
     /// `python3.11`, `python3.13t`: the folder below `lib`.
     library: Option<String>,
-    /// Folders of PYTHONPATH, before all sites; their .pth files mean nothing.
+    /// Folders of PYTHONPATH, before all sites; their .pth files are not read.
     given: Vec<PathBuf>,
-    /// Where packages are looked for after those, in order.
+    /// Folders of packages after those, in order.
     sites: Vec<PathBuf>,
 }
 
-/// What the interpreter sees of a variable: what `--env` sets, else the launcher's own.
+/// A variable as the interpreter will see it: from `--env`, else the launcher's own.
 fn variable(host: &Host, env: &[EnvSetting], name: &str) -> Option<String> {
     let set = env.iter().rev().find(|setting| setting.name == name);
     let value = match set {
@@ -37,7 +36,7 @@ fn variable(host: &Host, env: &[EnvSetting], name: &str) -> Option<String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum InstallKind {
     Venv,
     Conda,
     Plain,
@@ -45,7 +44,7 @@ enum Kind {
 
 impl Install {
     pub(super) fn of(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
-        // pyvenv.cfg is looked for beside the path as it was called, symlinks not followed.
+        // pyvenv.cfg is searched beside the path as it was called, without following symlinks.
         let bin = interpreter.parent().unwrap_or(Path::new("/"));
         let above = bin.parent().unwrap_or(Path::new("/"));
         let venv = [above, bin].into_iter().find_map(|folder| {
@@ -90,7 +89,7 @@ impl Install {
             sites.extend(base.sites);
         }
         let prefix = prefix.to_owned();
-        Install { prefix, kind: Kind::Venv, version, library, given: Vec::new(), sites }
+        Install { prefix, kind: InstallKind::Venv, version, library, given: Vec::new(), sites }
     }
 
     fn plain(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
@@ -109,7 +108,7 @@ impl Install {
             if variable(host, env, "PYTHONNOUSERSITE").is_none() {
                 sites.push(user_base(host, env).join("lib").join(library).join("site-packages"));
             }
-            // Debian's Python keeps packages of pip below /usr/local, and its own apart.
+            // Debian's Python keeps pip's packages below /usr/local, apart from its own.
             if prefix == Path::new("/usr") {
                 sites.push(PathBuf::from("/usr/local/lib").join(library).join("dist-packages"));
                 sites.push(PathBuf::from("/usr/lib/python3/dist-packages"));
@@ -118,12 +117,12 @@ impl Install {
             }
         }
         sites.extend(site_packages(&prefix, library.as_deref()));
-        let kind = if conda { Kind::Conda } else { Kind::Plain };
+        let kind = if conda { InstallKind::Conda } else { InstallKind::Plain };
         Install { prefix, kind, version, library, given: Vec::new(), sites }
     }
 
-    /// Whether a file or folder of a site, or of a folder that its .pth files name, is
-    /// this module. That there is none proves nothing.
+    /// Whether a site, or a folder in its .pth files, has a file or folder of this module. False
+    /// proves nothing.
     pub(super) fn has(&self, host: &Host, module: &str) -> bool {
         let in_site = |site: &Path| {
             let folder = site.join(module);
@@ -134,16 +133,16 @@ impl Install {
             || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
     }
 
-    /// In the order of the search path, without what .pth files add at its end.
+    /// In the order of the search path, without the folders that .pth files append.
     fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.given.iter().chain(&self.sites)
     }
 
-    /// torch's own version file; the first in the order of the search path.
+    /// torch from its version file, the first in the search path.
     pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
         let direct = self.folders().find_map(|site| torch_in(host, site));
         direct.or_else(|| {
-            // A torch built in its checkout is reached through a line of a .pth file.
+            // A torch built in its checkout is found through a .pth file.
             self.sites
                 .iter()
                 .flat_map(|site| linked(host, site))
@@ -156,11 +155,11 @@ impl Install {
         let prefix = self.prefix.to_string_lossy().into_owned();
         let mut wanted: BTreeMap<String, String> = BTreeMap::new();
         match self.kind {
-            Kind::Plain => return wanted,
-            Kind::Venv => {
+            InstallKind::Plain => return wanted,
+            InstallKind::Venv => {
                 wanted.insert("VIRTUAL_ENV".to_owned(), prefix);
             }
-            Kind::Conda => {
+            InstallKind::Conda => {
                 wanted.extend(conda_variables(host, &self.prefix));
                 wanted.insert("CONDA_DEFAULT_ENV".to_owned(), conda_name(&self.prefix));
                 wanted.insert("CONDA_PREFIX".to_owned(), prefix);
@@ -185,7 +184,7 @@ fn conda_name(prefix: &Path) -> String {
     }
 }
 
-/// What `conda env config vars set` stored.
+/// Variables stored by `conda env config vars set`.
 fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
     let state = files::read_small(host, &prefix.join("conda-meta/state")).unwrap_or_default();
     let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_default();
@@ -246,7 +245,7 @@ fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
         .filter_map(|name| files::read_small(host, &site.join(name)))
         .flat_map(|text| {
             text.lines()
-                // A blank at the front is a part of the name (Lib/site.py, addpackage).
+                // A leading blank is a part of the name (Lib/site.py, addpackage).
                 .map(str::trim_end)
                 .filter(|line| {
                     let code = line.starts_with("import ") || line.starts_with("import\t");

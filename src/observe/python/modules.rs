@@ -1,9 +1,9 @@
-//! Whether the interpreter has the engine's modules, and which interpreters do.
+//! Checks whether the interpreter has the engine's modules, and finds other interpreters that
+//! have.
 //!
-//! Files decide that a module is there. That it is not they cannot say: import hooks
-//! of editable installs, zip files and sitecustomize find modules without a file of
-//! that name. So the interpreter is asked before anything counts as absent, without
-//! an import of the module itself.
+//! A file proves that a module exists. A missing file proves nothing: import hooks of editable
+//! installs, zip files and sitecustomize find modules without a file of that name. So the
+//! interpreter is asked before a module counts as missing, without importing the module.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ use crate::host::Host;
 use crate::probe::run_tool;
 use crate::settings::Settings;
 
-/// How long an interpreter on a slow disk may take to start; later it counts as no answer.
+/// Time limit for the interpreter, which may be on a slow disk; later answers do not count.
 const ANSWER: Duration = Duration::from_secs(10);
-/// What the answer's lines begin with, since a sitecustomize may print as well.
+/// Prefix of the answer's lines, since a sitecustomize may print as well.
 const MARK: &str = "ranklaunch-module";
-/// `find_spec` of a top-level name imports nothing; whatever it raises is no proof.
+/// `find_spec` of a top-level name imports nothing; an exception proves nothing.
 const QUESTION: &str = "\
 import importlib.util, sys
 for name in sys.argv[1:]:
@@ -33,7 +33,7 @@ for name in sys.argv[1:]:
 /// Interpreters that a hint names.
 const SHOWN: usize = 4;
 
-/// The modules of the engine that the interpreter itself says it does not have.
+/// The modules of the engine that the interpreter reports as missing.
 pub(super) fn absent(
     host: &Host,
     settings: &Settings,
@@ -61,8 +61,8 @@ pub(super) fn absent(
     doubtful.into_iter().filter(said_no).map(str::to_owned).collect()
 }
 
-/// Other interpreters whose files have all modules of the engine: environments in the
-/// working directory, active ones, those of conda, and what PATH holds.
+/// Other interpreters whose files have all modules of the engine: environments in the working
+/// directory, active ones, those of conda, and those in PATH.
 pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<PathBuf> {
     let wanted = settings.engine.value.row().modules;
     let here = files::working_directory(host);
@@ -72,7 +72,7 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<Pat
         .chain(active.filter(|prefix| !prefix.is_empty()).map(PathBuf::from))
         .chain(conda::environments(host, &settings.conda_roots));
     let mut seen = BTreeSet::from([host.resolve(not)]);
-    // An environment's own link leads to the same program as its base's.
+    // The link of an environment leads to the same program as that of its base.
     let mut places = BTreeSet::from([not.parent().map(Path::to_owned)]);
     prefixes
         .filter_map(|prefix| files::interpreter_in(host, &prefix))

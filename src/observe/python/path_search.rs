@@ -1,4 +1,4 @@
-//! The interpreter that PATH means, without running any of it.
+//! Finds the interpreter in PATH, without running anything.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use crate::host::Host;
 use crate::settings::EnvSetting;
 
 /// An interpreter and how it was found.
-pub(super) struct Found {
+pub(super) struct FoundInterpreter {
     pub(super) interpreter: PathBuf,
     pub(super) by: String,
 }
 
-/// python3, else python, else the interpreter of the torchrun in PATH: the first that has
-/// torch, or the first at all. A plain `torchrun` would have run under the last of them.
-pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<Found> {
+/// python3, python, or the interpreter of the torchrun in PATH: the first that has torch, or the
+/// first at all. A plain `torchrun` would use the last of them.
+pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<FoundInterpreter> {
     let named_python = ["python3", "python"]
         .into_iter()
         .filter_map(|name| Some(("PATH".to_owned(), named(host, name)?)));
@@ -27,13 +27,13 @@ pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<Found> {
     let mut first = None;
     let mut seen = Vec::new();
     for (by, interpreter) in named_python.chain(torchrun) {
-        // python and python3 side by side are one installation.
+        // python and python3 in one folder are one installation.
         let same = (interpreter.parent().map(Path::to_owned), host.resolve(&interpreter));
         if seen.contains(&same) {
             continue;
         }
         seen.push(same);
-        let found = Found { interpreter, by };
+        let found = FoundInterpreter { interpreter, by };
         if Install::of(host, env, &found.interpreter).torch(host).is_some() {
             return Some(found);
         }
@@ -62,13 +62,14 @@ pub(super) fn interpreters(host: &Host) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The interpreter `name` of PATH. A pyenv shim is followed to what it would run; one that
-/// stands for the system's own Python is passed over.
+/// The interpreter `name` in PATH. A pyenv shim is resolved to the interpreter that it would
+/// run; a shim for the system's own Python is skipped.
 pub(super) fn named(host: &Host, name: &str) -> Option<PathBuf> {
-    let path = first_in_path(host, name, |path| !matches!(shim(host, path), Shim::PassedOver))?;
+    let path =
+        first_in_path(host, name, |path| !matches!(shim(host, path), ShimTarget::PassedOver))?;
     Some(match shim(host, &path) {
-        Shim::Runs(target) => target,
-        Shim::PassedOver | Shim::Unknown => path,
+        ShimTarget::Runs(target) => target,
+        ShimTarget::PassedOver | ShimTarget::Unknown => path,
     })
 }
 
@@ -89,36 +90,36 @@ fn interpreter_of_script(host: &Host, script: &Path) -> Option<PathBuf> {
     (name.starts_with("python") && files::is_executable(host, path)).then(|| path.to_owned())
 }
 
-enum Shim {
+enum ShimTarget {
     /// It runs this interpreter.
     Runs(PathBuf),
-    /// It runs whatever follows in PATH.
+    /// It runs the next one in PATH.
     PassedOver,
-    /// It is no shim, or one that cannot be followed.
+    /// It is no shim, or one that cannot be resolved.
     Unknown,
 }
 
-fn shim(host: &Host, path: &Path) -> Shim {
+fn shim(host: &Host, path: &Path) -> ShimTarget {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Shim::Unknown;
+        return ShimTarget::Unknown;
     };
     let Some(root) = folder.parent().filter(|_| folder.ends_with("shims")) else {
-        return Shim::Unknown;
+        return ShimTarget::Unknown;
     };
     let versions = root.join("versions");
     if !files::is_folder(host, &versions) {
-        return Shim::Unknown;
+        return ShimTarget::Unknown;
     }
     let wanted = pyenv_versions(host, root);
     if wanted.is_empty() || wanted.iter().all(|version| version == "system") {
-        return Shim::PassedOver;
+        return ShimTarget::PassedOver;
     }
     wanted
         .iter()
         .filter_map(|version| installed(host, &versions, version))
         .map(|folder| folder.join("bin").join(name))
         .find(|interpreter| files::is_executable(host, interpreter))
-        .map_or(Shim::Unknown, Shim::Runs)
+        .map_or(ShimTarget::Unknown, ShimTarget::Runs)
 }
 
 /// PYENV_VERSION, the nearest `.python-version`, the root's `version`: the first that exists.

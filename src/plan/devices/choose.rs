@@ -1,8 +1,8 @@
-//! Which of the visible GPUs, where a layout uses fewer than there are.
+//! Selects GPUs if the layout uses fewer than are visible, and excludes busy ones.
 //!
-//! Takes the facts and the number of processes; gives the chosen GPUs and the
-//! variables that select them, and says what is wrong with the choice: memory
-//! that something holds already, GPUs that stay idle.
+//! Takes the facts and the number of processes; gives the chosen GPUs and the variables that
+//! select them (CUDA_VISIBLE_DEVICES). Warns of chosen GPUs whose memory is in use, and of GPUs
+//! that stay idle.
 
 use std::ffi::OsString;
 
@@ -19,26 +19,26 @@ use crate::settings::{LayoutRule, Settings};
 use crate::text;
 use crate::verdict::{Id, Severity};
 
-/// Bytes in use up to which a GPU counts as idle; a CUDA context alone takes some 500 MB.
+/// Up to this many bytes in use a GPU counts as idle. A CUDA context takes about 500 MB.
 const IDLE: u64 = 1 << 30;
 
 /// The GPUs of the plan and the variables that narrow the choice.
 #[derive(Debug, Clone, Default)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     pub gpus: Vec<PlannedGpu>,
     pub env: Vec<(String, OsString)>,
-    /// LOCAL_RANK of a task that sees its own GPUs alone.
+    /// LOCAL_RANK of a task that sees only its own GPUs.
     pub device_rank: Option<LocalRank>,
 }
 
-/// For how many ranks GPUs are chosen.
+/// The ranks for which GPUs are chosen.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
+pub(crate) struct Wish<'a> {
     pub nproc: u32,
-    /// Somebody asked for this number.
+    /// The number was requested, not solved.
     pub exact: bool,
     pub rule: LayoutRule,
-    /// The one rank that is started from here.
+    /// For a task: the rank that is started from here.
     pub task: Option<&'a Task>,
 }
 
@@ -47,12 +47,17 @@ pub struct Wish<'a> {
 ///
 /// The order of the visible GPUs is never changed, since allocators that virtualise
 /// GPUs (HAMi) count limits by position.
-pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut Notes) -> Chosen {
+pub(crate) fn choose(
+    settings: &Settings,
+    facts: &Facts,
+    wish: &Wish<'_>,
+    notes: &mut Notes,
+) -> Chosen {
     let Wish { nproc, exact, rule, task } = *wish;
     let visible = &facts.gpus.visible;
     let own = task.filter(|task| has_own_gpus(facts, task));
     let (selected, because) = match task {
-        // Each task chooses for itself, and all must come to the same.
+        // Each task chooses for itself, and all must choose the same.
         Some(_) => {
             let used = if own.is_some() { 1 } else { nproc as usize };
             let first = (0..visible.len()).take(used).collect();
@@ -79,8 +84,8 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
             }
         })
         .collect();
-    // Fail is the conductor's to carry out: only after stale processes were ended
-    // does memory in use mean anything.
+    // The conductor applies the severity fail, since memory in use means something only after
+    // stale processes have ended.
     if gpu::shared_by(facts).is_none()
         && severity(settings, Id::GpuBusy, Severity::Warn) != Severity::Off
     {
@@ -92,7 +97,7 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
         return chosen;
     }
     if task.is_some() && selected.len() < visible.len() {
-        // LOCAL_RANK is the index among those that are visible; nothing is to be narrowed.
+        // LOCAL_RANK is the index among the visible GPUs, so no variable is needed.
         unused(visible.len(), nproc, exact, rule, notes);
         return chosen;
     }
@@ -101,8 +106,8 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
     }
     let order = facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
     let ours = facts.gpus.cuda_visible_devices.is_none();
-    // Our numbers are NVML's, by PCI address; under another order that the user
-    // has set, CUDA would read them as other GPUs.
+    // Our indices are NVML's, by PCI address. Under another CUDA_DEVICE_ORDER of the user CUDA
+    // would take them for other GPUs, so UUIDs are used.
     let by_uuid = ours && order.is_some_and(|order| order != "PCI_BUS_ID");
     let tokens: Vec<&str> = selected
         .iter()
@@ -116,15 +121,16 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
     unused(visible.len(), nproc, exact, rule, notes);
     notes.decide("CUDA_VISIBLE_DEVICES", &tokens, because, "solved");
     chosen.env.push(("CUDA_VISIBLE_DEVICES".to_owned(), tokens.into()));
-    // Plain indices count in NVML's order only under PCI_BUS_ID (CUDA's default is fastest first).
+    // Plain indices mean NVML's order only under PCI_BUS_ID (CUDA's default is fastest first).
     if order.is_none() {
         chosen.env.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".into()));
     }
     chosen
 }
 
-/// LOCAL_RANK selects the device in most scripts, and of its own GPUs a task uses the first: it
-/// gets 0, as with torchrun's `--virtual-local-rank`. One that somebody has set stays.
+/// Most scripts select the device by LOCAL_RANK. A task that sees only its own GPUs uses the
+/// first, so it gets 0, as with torchrun's `--virtual-local-rank`. A LOCAL_RANK that is already
+/// set is kept.
 fn device_rank(facts: &Facts, task: &Task, notes: &mut Notes) -> Option<LocalRank> {
     let (local, of) = (task.local, task.of);
     let visible = count(facts.gpus.visible.len());
@@ -150,7 +156,7 @@ fn device_rank(facts: &Facts, task: &Task, notes: &mut Notes) -> Option<LocalRan
         "LOCAL_RANK",
         0,
         text!(
-            "this task sees GPUs of its own alone, the first of which is device 0 (as torchrun --virtual-local-rank); its place among the {of} tasks of the node is {local}",
+            "this task sees only its own GPUs, the first of which is device 0 (as torchrun --virtual-local-rank); its place among the {of} tasks of the node is {local}",
             "本 task 只可见分配给自己的 GPU，其中第一个为设备 0（与 torchrun --virtual-local-rank 相同）；它在本节点 {of} 个 task 中的位置为 {local}"
         ),
         "detected",
@@ -158,7 +164,7 @@ fn device_rank(facts: &Facts, task: &Task, notes: &mut Notes) -> Option<LocalRan
     Some(LocalRank(0))
 }
 
-/// Positions among the visible GPUs, rising, and why these.
+/// Positions among the visible GPUs, ascending, and the reason.
 fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
     let gpus = &facts.gpus;
     let rails = Rails::of(&facts.hcas, &facts.network, gpus.visible.len());
@@ -189,7 +195,7 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
     let inside = |node: u32| -> Vec<usize> {
         idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect()
     };
-    // Of nodes with room enough, the one with the most GPUs beside a rail.
+    // Of NUMA nodes with enough idle GPUs, the one with the most GPUs near a rail.
     let node =
         nodes.iter().copied().filter(|node| inside(*node).len() >= nproc).min_by_key(|node| {
             (
@@ -224,7 +230,7 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
     (chosen, Text::new(en.join(", "), zh.join("，")))
 }
 
-/// GPUs that are chosen although something already holds their memory.
+/// Warns of chosen GPUs whose memory is already in use.
 fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
     let busy: Vec<(&Gpu, u64)> = selected
         .iter()
@@ -248,14 +254,14 @@ fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
             "以下 GPU（nvidia-smi 序号）的显存已被占用：{list}{by_zh}"
         ),
         text!(
-            "see who holds it with ranklaunch clean --dry-run; --severity gpu.busy=warn starts beside it in any case",
-            "可用 ranklaunch clean --dry-run 查看占用者；--severity gpu.busy=warn 可在其存在时照常启动"
+            "ranklaunch clean --dry-run shows which processes hold it; --severity gpu.busy=warn starts anyway",
+            "可用 ranklaunch clean --dry-run 查看占用显存的进程；--severity gpu.busy=warn 可照常启动"
         ),
     );
 }
 
-/// Whom NVML names for the memory. Its pids are those of our pid namespace with
-/// current drivers, the host's with old ones, and 0 where it hides them.
+/// The processes that NVML names as users of the memory. With current drivers its pids are those
+/// of our pid namespace, with old ones those of the host, and 0 if hidden.
 fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
     let Some(listed) = listed else { return Text::same("") };
     let mut pids: Vec<u32> = listed.map(|process| process.pid).collect();
@@ -263,7 +269,7 @@ fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
     pids.dedup();
     if pids.is_empty() {
         return text!(
-            "; NVML lists no process there: it is another container's, or is being torn down, or MPS serves it",
+            "; NVML lists no process there: it belongs to another container, is exiting, or MPS manages it",
             "；NVML 未列出其上的进程：可能属于其他容器、正在退出，或由 MPS 代管"
         );
     }
@@ -274,7 +280,7 @@ fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
     )
 }
 
-/// Says that GPUs stay idle.
+/// Records that GPUs stay idle.
 fn unused(visible: usize, nproc: u32, exact: bool, rule: LayoutRule, notes: &mut Notes) {
     let idle = visible.saturating_sub(nproc as usize);
     let (batch_en, batch_zh) = if exact && rule == LayoutRule::None {

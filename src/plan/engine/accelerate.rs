@@ -1,7 +1,7 @@
-//! accelerate's command line, and what its configuration file makes of the plan.
+//! accelerate's command line, and the effect of its configuration file on the plan.
 //!
-//! Takes the plan and what was read of the file; gives the line, a warning where accelerate
-//! would start a single process, and the decision about its default file. Never reads the file.
+//! Takes the plan and the parsed file; gives the command line, a warning if accelerate would
+//! start a single process, and the decision about its default file. Never reads the file.
 
 use super::line::{EngineOptions, Line, Spelling};
 use crate::observe::AccelerateConfig;
@@ -10,7 +10,7 @@ use crate::plan::notes::Notes;
 use crate::text;
 use crate::verdict::Id;
 
-/// Says what the file decides; `has_mode`: an argument of the engine names the mode anyway.
+/// Records what the file decides. `has_mode`: an argument of the engine already names the mode.
 pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut Notes) {
     let path = config.path.display();
     let single = config.starts_one_process() && world > 1 && !has_mode;
@@ -59,27 +59,28 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     line.value("rdzv-backend", "static");
     line.value("max-restarts", "0");
     let given = |flags: &[&str]| names_one_of(&plan.engine_args, flags);
-    // Its default file counts as well: it is read wherever none is named.
+    // accelerate reads its default file if none is named.
     let default = plan.accelerate.as_ref().filter(|config| !config.given);
     let has_config = given(&["--config_file"]) || default.is_some();
-    // With neither these nor a configuration accelerate prints advice instead of defaults.
+    // Without these and without a configuration accelerate prints advice instead of using
+    // defaults.
     if !has_config && !given(&["--mixed_precision"]) {
         line.value("mixed-precision", "no");
     }
     if !has_config && !given(&["--dynamo_backend"]) {
         line.value("dynamo-backend", "no");
     }
-    // Its mode is otherwise guessed from the GPUs of this node, and a configuration
-    // file's mode (DeepSpeed, FSDP) is only read while no mode flag is given.
+    // Otherwise it guesses the mode from the GPUs of this node. The mode of a configuration file
+    // (DeepSpeed, FSDP) is read only without a mode flag.
     let single = default.is_some_and(AccelerateConfig::starts_one_process);
     if plan.world_size > 1 && (!has_config || single) && !names_a_mode(&plan.engine_args) {
         line.switch("multi-gpu");
-        // A list for one process, from the same file, is refused beside it.
+        // accelerate refuses `gpu_ids` of the file for a single process together with this flag.
         if single && !given(&["--gpu_ids"]) {
             line.value("gpu-ids", "all");
         }
     }
-    // Its DeepSpeed mode on several machines is pdsh over ssh unless told otherwise.
+    // By default its DeepSpeed mode on several machines uses pdsh over ssh.
     if m.nnodes > 1 && !given(&["--deepspeed_multinode_launcher"]) {
         line.value("deepspeed-multinode-launcher", "standard");
     }
@@ -89,7 +90,8 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     line
 }
 
-/// Whether accelerate is told its mode, which a configuration file then does not decide.
+/// Whether the arguments name accelerate's mode, so that a configuration file does not decide
+/// it.
 pub(crate) fn names_a_mode(engine_args: &[String]) -> bool {
     names_one_of(
         engine_args,

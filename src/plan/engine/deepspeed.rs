@@ -18,8 +18,8 @@ pub(super) fn line(plan: &Plan) -> Line {
     line
 }
 
-/// Base64 of a JSON map node → device ids. The launcher sets CUDA_VISIBLE_DEVICES from
-/// this node's list; of the other nodes only the number of devices counts.
+/// Base64 of a JSON map from node to device ids. The launcher sets CUDA_VISIBLE_DEVICES from
+/// this node's list; of the other nodes it uses only the number of devices.
 fn world_info(plan: &Plan) -> String {
     let tokens: Vec<String> = match plan.env.get("CUDA_VISIBLE_DEVICES") {
         Some(value) => value.to_string_lossy().split(',').map(str::to_owned).collect(),

@@ -1,4 +1,4 @@
-//! A command line that grows, flag by flag.
+//! Builds a command line flag by flag.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::plan::Plan;
 use crate::version::Version;
 
-/// What only the supervisor knows when it starts the engine.
+/// Options that are known only when the engine is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineOptions {
+pub(crate) struct EngineOptions {
     /// The engine's own local, temporary log folder.
     pub log_dir: Option<PathBuf>,
     /// How long the engine waits after TERM before it kills its ranks.
@@ -43,7 +43,7 @@ pub(super) fn torch_version(plan: &Plan) -> Version {
     known.unwrap_or(Version::new(2, 0, 0))
 }
 
-/// A command line that grows.
+/// The command line so far.
 pub(super) struct Line {
     pub(super) argv: Vec<OsString>,
     spelling: Spelling,

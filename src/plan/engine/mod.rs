@@ -1,9 +1,9 @@
-//! The engine's command line. Each engine with a program of its own has a file.
+//! Builds the engine's command line; each engine with a program of its own has a file.
 //!
-//! Takes a finished or unfinished [`Plan`]; gives what a person could paste
-//! ([`argv`]) and what is executed, with our rank shim between the engine and
-//! the program ([`exec_argv`]). Passes no flag that the installed torch does not
-//! know. Never quotes: arguments stay arguments.
+//! Takes a [`Plan`], finished or not; gives the command line that a user could paste ([`argv`])
+//! and the one that is executed, with the rank shim between engine and program ([`exec_argv`]).
+//! Passes no flag that the installed torch does not know. Arguments stay separate, so nothing is
+//! quoted.
 
 pub(crate) mod accelerate;
 mod deepspeed;
@@ -17,11 +17,11 @@ use crate::engine::Engine;
 use crate::plan::Plan;
 use crate::settings::Program;
 
-pub use line::EngineOptions;
+pub(crate) use line::EngineOptions;
 use line::python;
 
 /// The program as one rank runs it: `python -u script args…`.
-pub fn rank_argv(plan: &Plan) -> Vec<OsString> {
+pub(crate) fn rank_argv(plan: &Plan) -> Vec<OsString> {
     let mut argv = Vec::new();
     match &plan.program {
         Program::Script { path, args } => {
@@ -37,18 +37,18 @@ pub fn rank_argv(plan: &Plan) -> Vec<OsString> {
     argv
 }
 
-/// The command line without us in it.
-pub fn argv(plan: &Plan) -> Vec<OsString> {
+/// The command line without the rank shim.
+pub(crate) fn argv(plan: &Plan) -> Vec<OsString> {
     render(plan, None, &EngineOptions::default())
 }
 
 /// The command line that is executed; `shim` is our own executable.
-pub fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Vec<OsString> {
+pub(crate) fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Vec<OsString> {
     render(plan, Some(shim), options)
 }
 
 fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsString> {
-    // The role stands before `--`: argparse eats a `--` that follows the program.
+    // The role comes before `--`, since argparse removes a `--` that follows the program.
     let shimmed = |shim: &Path| [shim.into(), "rank".into(), "--".into()];
     let mut line = match plan.engine {
         Engine::Command => return rank_argv(plan),
@@ -59,7 +59,7 @@ fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsSt
         Engine::Accelerate => accelerate::line(plan, options),
         Engine::Deepspeed => deepspeed::line(plan),
     };
-    // The user's own arguments for the engine win over ours.
+    // The user's own arguments for the engine come last, so they win.
     line.argv.extend(plan.engine_args.iter().map(OsString::from));
     match (shim, &plan.program) {
         (Some(shim), _) => {

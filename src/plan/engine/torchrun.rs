@@ -7,7 +7,7 @@ use crate::version::Version;
 
 pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     let m = &plan.membership;
-    // Before 2.0 it knows no hyphens.
+    // Before 2.0 its flags have no hyphens.
     let spelling = if torch_version(plan) >= Version::new(2, 0, 0) {
         Spelling::Hyphens
     } else {
@@ -51,8 +51,8 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     line
 }
 
-/// One `k=v` list. Without is_host every node guesses by its host name; an elastic
-/// job has no node rank, so there the guess stays.
+/// The `k=v` list. Without is_host every node guesses by its host name. An elastic job has no
+/// node rank, so the guess remains.
 fn rendezvous_settings(plan: &Plan) -> String {
     let seconds = plan.join_timeout.as_secs().max(1);
     let mut settings = Vec::new();
@@ -60,7 +60,7 @@ fn rendezvous_settings(plan: &Plan) -> String {
         settings.push(format!("is_host={}", u8::from(plan.membership.is_master())));
     }
     settings.push(format!("join_timeout={seconds}"));
-    // A store that answers no read for this long is gone (torch's default is 60).
+    // Timeout for reads from the store (torch's default is 60).
     settings.push("read_timeout=300".to_owned());
     settings.join(",")
 }

@@ -1,5 +1,4 @@
-//! Claims become numbers and hosts: the one place in which the text of a
-//! contract is parsed.
+//! Parses claims into numbers and hosts; the only place that parses the text of a contract.
 //!
 //! Takes a claim and its reading; gives a checked value, or a refusal that
 //! quotes the variable. Does not know which claim wins.
@@ -22,7 +21,7 @@ pub(super) fn refuse(id: Id, text: Text, hint: Text) -> Refusal {
     Refusal::with(Verdict::Membership, id, text, hint)
 }
 
-/// How many nodes a claim stands for.
+/// The node count of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
     Exact(u32),
@@ -35,12 +34,12 @@ pub(super) fn of(contract: &Contract, field: Field) -> Vec<Evidence> {
     contract.evidence.iter().filter(|found| found.field == field).cloned().collect()
 }
 
-/// The claims of one field that say something.
+/// The claims of one field that are not blank.
 pub(super) fn spoken(contract: &Contract, field: Field) -> Vec<Evidence> {
     of(contract, field).into_iter().filter(|found| !found.claim.is_blank()).collect()
 }
 
-/// The claims of the strongest kind that count nodes and nothing else.
+/// The strongest claims of a field that counts only nodes.
 pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = spoken(contract, field)
         .into_iter()
@@ -59,7 +58,7 @@ pub(super) fn contradiction(one: &Claim, other: &Claim, flag: &str) -> Refusal {
             "{one} 与 {other} 相互矛盾，且无法判断以谁为准"
         ),
         text!(
-            "say which is right with {flag}, or remove the wrong variable",
+            "set the right value with {flag}, or remove the wrong variable",
             "请用 {flag} 指明正确的值，或去掉错误的变量"
         ),
     )
@@ -127,11 +126,11 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
                 None => Err(refuse(
                     Id::MembershipProcesses,
                     text!(
-                        "{claim} counts processes, and it is no multiple of the {each} that a node has",
+                        "{claim} counts processes, but it is not a multiple of the {each} that a node has",
                         "{claim} 表示进程数，但不是每节点 {each} 个进程的整数倍"
                     ),
                     text!(
-                        "correct one of them, or state --nnodes N",
+                        "correct one of them, or set --nnodes N",
                         "请改正其中之一，或给出 --nnodes N"
                     ),
                 )),
@@ -157,7 +156,7 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
     }
 }
 
-/// The node rank that a claim gives, not yet held against the node count.
+/// The node rank of a claim, not yet checked against the node count.
 pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
     let claim = &found.claim;
     let flag = "--node-rank K";
@@ -188,13 +187,13 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
     }
 }
 
-/// The place that was found in a list, as a rank.
+/// The position in a list, as a rank.
 fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
     position.and_then(|position| u32::try_from(position).ok()).ok_or_else(|| {
         let claim = &found.claim;
         let text = match &found.beside {
             Some(beside) => {
-                text!("{claim} does not stand in {beside}", "{claim} 不在 {beside} 之中")
+                text!("{claim} is not in {beside}", "{claim} 不在 {beside} 之中")
             }
             None => text!(
                 "this task is none of the nodes of {claim}",
@@ -204,10 +203,7 @@ fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
         refuse(
             Id::MembershipRank,
             text,
-            text!(
-                "state the rank of this node: --node-rank K",
-                "请给出本节点的编号：--node-rank K"
-            ),
+            text!("set the rank of this node: --node-rank K", "请给出本节点的编号：--node-rank K"),
         )
     })
 }
@@ -223,8 +219,7 @@ fn list(value: &str) -> Vec<String> {
     })
 }
 
-/// How often, at least, the platform starts its command on one node of the job; what cannot
-/// be read counts as once.
+/// The least number of tasks on one node of the job; 1 if it cannot be parsed.
 pub(super) fn tasks(found: &Evidence) -> u32 {
     let number = || found.claim.value.trim().parse::<u32>().ok();
     match found.reading {
@@ -234,7 +229,7 @@ pub(super) fn tasks(found: &Evidence) -> u32 {
     }
 }
 
-/// How often it starts its command on this node.
+/// The number of tasks on this node.
 pub(super) fn tasks_here(found: &Evidence) -> Option<u32> {
     let count = match found.reading {
         Reading::LocalIndex => None,
@@ -247,7 +242,7 @@ pub(super) fn tasks_here(found: &Evidence) -> Option<u32> {
     count.filter(|count| *count > 0)
 }
 
-/// `8(x2),4` → 8, 8, 4; ends where it cannot be read.
+/// `8(x2),4` → 8, 8, 4; stops at the first part that cannot be parsed.
 fn task_list(value: &str) -> Vec<u32> {
     let mut all = Vec::new();
     for part in value.trim().split(',') {
@@ -277,7 +272,7 @@ pub(super) fn host_text(found: &Evidence) -> String {
     }
 }
 
-/// The master's port as a claim gives it, unchecked; empty where an endpoint has none.
+/// The master's port as a claim gives it, unchecked; empty if an endpoint has none.
 pub(super) fn port_text(found: &Evidence) -> String {
     let value = found.claim.value.trim();
     match found.reading {
@@ -290,7 +285,7 @@ pub(super) fn port_text(found: &Evidence) -> String {
     }
 }
 
-/// Whether `host`, as far as its text says, is another host than this one.
+/// Whether `host` is another host than this one, judged by its text.
 pub(super) fn is_other_host(contract: &Contract, host: &str) -> bool {
     let host = endpoint::split(host).0.trim_end_matches('.');
     let address = host.parse::<IpAddr>().ok();
@@ -309,7 +304,7 @@ fn is_name_of(short: &str, long: &str) -> bool {
         && long.strip_prefix(&short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Why `host` cannot be the name or address of a node; None when it can.
+/// Why `host` cannot be the name or address of a node; None if it can.
 pub(super) fn host_problem(host: &str) -> Option<Text> {
     if host.contains("://") {
         return Some(text!(
@@ -340,7 +335,8 @@ pub(super) fn host_problem(host: &str) -> Option<Text> {
     None
 }
 
-/// `localhost`, 127.0.0.0/8, ::1, and the unspecified addresses, which reach the node itself too.
+/// `localhost`, 127.0.0.0/8, ::1, and the unspecified addresses, which also reach the node
+/// itself.
 pub(super) fn is_loopback(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(address) => address.is_loopback() || address.is_unspecified(),

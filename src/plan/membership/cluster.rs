@@ -1,20 +1,20 @@
 //! Cluster descriptions in JSON: CLUSTER_SPEC of Vertex AI, TF_CONFIG.
 //!
-//! Takes the text; gives the hosts that train, in the order of ranks, and the place of this
+//! Takes the text; gives the training hosts in the order of ranks, and the position of this
 //! task. Parameter servers and evaluators are no nodes of a PyTorch job.
 
 use serde_json::Value;
 
-/// Tasks that train, in the order of ranks: the chief's host is the master.
+/// Training tasks in the order of ranks; the host of the chief is the master.
 const ORDER: [&str; 5] = ["chief", "master", "workerpool0", "worker", "workerpool1"];
 
-/// `host:port` of each node; empty where the text is no description.
+/// `host:port` of each node; empty if the text is no description.
 pub(super) fn hosts(text: &str) -> Vec<String> {
     let Some(spec) = parsed(text) else { return Vec::new() };
     ORDER.iter().flat_map(|kind| of(&spec, kind)).collect()
 }
 
-/// Which of them this task is.
+/// The position of this task among them.
 pub(super) fn position(text: &str) -> Option<usize> {
     let spec = parsed(text)?;
     let task = spec.get("task")?;

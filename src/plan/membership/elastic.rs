@@ -1,7 +1,7 @@
-//! Jobs whose nodes get their ranks from the rendezvous.
+//! Elastic jobs, whose nodes get their ranks from the rendezvous.
 //!
-//! Takes settings and contract; gives a membership that is passed through to
-//! c10d, or None for the ordinary kind with fixed ranks.
+//! Takes settings and contract; gives a membership that is passed to c10d, or None for an
+//! ordinary job with fixed ranks.
 
 use crate::observe::{Contract, Evidence, Field, Reading, Strength};
 use crate::plan::{Membership, Notes};
@@ -13,7 +13,8 @@ use super::claims::{self, Count, contradiction, refuse, strongest};
 use super::known::platform;
 use super::master;
 
-/// A job whose node count is a range, or whose nodes get no rank because c10d gives it.
+/// The membership of a job whose node count is a range, or whose nodes get their ranks from
+/// c10d.
 pub(super) fn elastic(
     settings: &Settings,
     contract: &Contract,
@@ -82,14 +83,14 @@ pub(super) fn elastic(
 }
 
 /// torchrun's `--standalone`: this node is the whole job. PyTorchJob sets the variable to an
-/// empty string, on which torchrun itself dies.
+/// empty string, with which torchrun itself fails.
 pub(super) fn standalone(contract: &Contract) -> Option<Evidence> {
     claims::of(contract, Field::Standalone)
         .into_iter()
         .find(|found| found.claim.value.trim() != "0")
 }
 
-/// PyTorchJob without a Master replica: a fixed count, an endpoint, and no rank anywhere.
+/// PyTorchJob without a Master replica: a fixed count, an endpoint, and no rank.
 fn ranks_by_rendezvous(settings: &Settings, contract: &Contract) -> bool {
     let backend = claims::spoken(contract, Field::RdzvBackend);
     settings.node_rank.is_none()

@@ -1,9 +1,9 @@
-//! What is known of a job: its numbers with who says so, whether it is nested, its platform.
+//! Known values of a job: its numbers with their sources, whether it is nested, its platform.
 
 use crate::observe::Contract;
 use crate::settings::Settings;
 
-/// A number and who says so.
+/// A number and its source.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) value: u32,
@@ -15,22 +15,24 @@ pub(super) struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Setting,
-    /// A variable that counts nodes and nothing else.
+    /// A variable that counts only nodes.
     Platform,
     /// `--standalone` of torchrun.
     Standalone,
     WorldSize,
-    Nobody,
+    /// Nothing gave it.
+    Default,
 }
 
 impl Known {
-    /// This node was taken out of the platform's job: its rank and master there mean nothing.
+    /// Whether this node is separate from the platform's job, so that its rank and master there
+    /// do not apply.
     pub(super) fn is_apart(&self) -> bool {
         self.value == 1 && matches!(self.by, By::Setting | By::Standalone)
     }
 }
 
-/// Whether this is meant to run inside of a rank of another launcher.
+/// Whether this is meant to run inside a rank of another launcher.
 pub(super) fn is_nested(settings: &Settings, contract: &Contract) -> bool {
     settings.nested && contract.inside_torchrun.is_some()
 }

@@ -1,7 +1,7 @@
-//! Where the nodes meet: host and port of the master.
+//! Host and port of the master.
 //!
-//! Takes settings, contract and the node count; gives a checked host and port.
-//! Whether the host resolves or answers is not asked here.
+//! Takes settings, contract and the node count; gives a checked host and port. Does not test
+//! whether the host resolves or answers.
 
 use crate::endpoint;
 use crate::lang::Text;
@@ -24,7 +24,7 @@ pub(super) struct Master {
     pub(super) port: u16,
 }
 
-/// Host and port of a job whose node ranks are known: of this node's, and of how many
+/// Host and port of a job with known node ranks. Takes this node's rank and the number of
 /// launchers that have to meet.
 pub(super) fn master(
     settings: &Settings,
@@ -34,7 +34,7 @@ pub(super) fn master(
     notes: &mut Notes,
 ) -> Result<Master, Refusal> {
     let several = nnodes.value > 1;
-    // `--nnodes 1` in a job of many pods: the platform's master is another node.
+    // `--nnodes 1` in a job of several pods: the platform's master is another node.
     let alone = nnodes.is_apart();
     let addr = match stated_addr(settings, notes)? {
         Some(addr) => addr,
@@ -47,8 +47,8 @@ pub(super) fn master(
         notes.warn(
             Id::MasterLocalhost,
             text!(
-                "node {node_rank} is to meet node 0 at {addr}, which is this node itself",
-                "节点 {node_rank} 要到 {addr} 与节点 0 会合，而该地址就是本节点自己"
+                "node {node_rank} looks for node 0 at {addr}, which is this node itself",
+                "节点 {node_rank} 到 {addr} 寻找节点 0，而该地址就是本节点自己"
             ),
             text!(
                 "give the name or address of node 0: --master-addr, or MASTER_ADDR",
@@ -57,8 +57,8 @@ pub(super) fn master(
         );
     }
     let mut claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
-    // An id around the launcher that counts, or beside nodes that somebody numbers by hand,
-    // need not be the same on all of them.
+    // The id of an outer platform, or beside nodes that are numbered by hand, may differ between
+    // the nodes.
     let derives = |found: &Evidence| {
         found.reading != Reading::PortOfJob
             || (found.platform == contract.platform && nnodes.by != By::Setting)
@@ -83,7 +83,7 @@ pub(super) fn rendezvous(
 ) -> Result<Master, Refusal> {
     let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
     let part = |reading| move |found: &Evidence| Evidence { reading, ..found.clone() };
-    // The endpoint is the more specific of the two: torchrun prefers it as well.
+    // The endpoint is more specific; torchrun prefers it as well.
     let mut hosts: Vec<Evidence> = endpoint.iter().map(part(Reading::HostPart)).collect();
     hosts.extend(addresses(contract, true));
     let mut ports: Vec<Evidence> = endpoint
@@ -107,8 +107,8 @@ pub(super) fn rendezvous(
     Ok(Master { addr, port })
 }
 
-/// Hints only say where several nodes meet, never that there are several. An address that
-/// is cut out of a node list or an endpoint is not worth a failed name look-up on one node.
+/// Hints only tell where several nodes meet, never that there are several. On a single node an
+/// address from a node list or an endpoint is not worth a failed name look-up.
 fn addresses(contract: &Contract, several: bool) -> Vec<Evidence> {
     let mut found = claims::of(contract, Field::MasterAddr);
     let own = |found: &Evidence| found.strength > Strength::Hint && found.reading == Reading::Plain;
@@ -137,7 +137,7 @@ fn stated_port(settings: &Settings, notes: &mut Notes) -> Result<Option<u16>, Re
 }
 
 fn stated() -> Text {
-    text!("stated", "已指定")
+    text!("given", "已指定")
 }
 
 fn claimed_addr(
@@ -165,11 +165,11 @@ fn claimed_addr(
             Some(Text { en, zh }) => notes.warn(
                 Id::MasterAddr,
                 text!(
-                    "{claim} is not used: {en}; one node needs no other",
+                    "{claim} is not used: {en}; a single node does not need it",
                     "不采用 {claim}：{zh}；单节点也不需要它"
                 ),
                 text!(
-                    "correct it in the job's definition, or state --master-addr",
+                    "correct it in the job's definition, or set --master-addr",
                     "请在任务定义中改正，或给出 --master-addr"
                 ),
             ),
@@ -178,12 +178,12 @@ fn claimed_addr(
         let blank = found.first().map(|found| found.claim.to_string());
         let text = match blank {
             Some(blank) => text!(
-                "{blank} with {nodes} nodes ({source}): the nodes have no place to meet",
-                "{blank}，而节点数为 {nodes}（{source}）：各节点没有会合地址"
+                "{blank} with {nodes} nodes ({source}): the nodes need an address for the rendezvous",
+                "{blank}，而节点数为 {nodes}（{source}）：各节点缺少会合地址"
             ),
             None => text!(
-                "there are {nodes} nodes ({source}), and MASTER_ADDR is not set: the nodes have no place to meet",
-                "共有 {nodes} 个节点（{source}），但未设置 MASTER_ADDR：各节点没有会合地址"
+                "there are {nodes} nodes ({source}), but MASTER_ADDR is not set: the nodes need an address for the rendezvous",
+                "共有 {nodes} 个节点（{source}），但未设置 MASTER_ADDR：各节点缺少会合地址"
             ),
         };
         return Err(refuse(
@@ -197,7 +197,7 @@ fn claimed_addr(
     }
     let blank = found.first().map_or("default".to_owned(), |found| found.claim.to_string());
     let because = match members {
-        1 => text!("one node meets nobody", "单节点无需会合"),
+        1 => text!("single node: no rendezvous needed", "单节点，无需会合"),
         _ => text!("all tasks are on this node", "全部 task 都在本节点上"),
     };
     notes.decide("master_addr", "127.0.0.1", because, blank);
@@ -211,7 +211,7 @@ fn claimed_port(
     notes: &mut Notes,
 ) -> Result<u16, Refusal> {
     let said = |found: &&Evidence| {
-        // An endpoint without a port says nothing about one.
+        // An endpoint may have no port.
         let text = claims::port_text(found);
         !found.claim.is_blank() && !text.is_empty()
     };
@@ -220,8 +220,8 @@ fn claimed_port(
         if found.reading == Reading::PortOfJob {
             let port = port_of_job(found);
             let because = text!(
-                "no variable gives a port: derived from the job's id ({FIRST_OF_JOBS} to {LAST_OF_JOBS}), so that two jobs on one node do not meet",
-                "没有变量给出端口：由任务 ID 推导（{FIRST_OF_JOBS} 到 {LAST_OF_JOBS}），使同一节点上的两个任务互不相遇"
+                "no variable gives a port: derived from the job's id ({FIRST_OF_JOBS} to {LAST_OF_JOBS}), so that two jobs on one node use different ports",
+                "没有变量给出端口：由任务 ID 推导（{FIRST_OF_JOBS} 到 {LAST_OF_JOBS}），使同一节点上的两个任务使用不同端口"
             );
             notes.decide("master_port", port, because, claim);
             return Ok(port);
@@ -232,8 +232,8 @@ fn claimed_port(
                 text!("{platform} gives it", "由 {platform} 给出")
             } else {
                 text!(
-                    "{platform} gives it; one node takes another free one if it is in use",
-                    "由 {platform} 给出；单节点时若被占用则另取空闲端口"
+                    "{platform} gives it; a single node uses another free port if it is in use",
+                    "由 {platform} 给出；单节点时若被占用，则改用其他空闲端口"
                 )
             };
             notes.decide("master_port", port, because, claim);
@@ -252,19 +252,19 @@ fn claimed_port(
     let because = if several {
         text!("the default, as no variable gives a port", "没有变量给出端口，取默认值")
     } else {
-        text!("one node takes any free port", "单节点可取任意空闲端口")
+        text!("a single node uses any free port", "单节点可使用任意空闲端口")
     };
     notes.decide("master_port", default, because, "default");
     Ok(default)
 }
 
-/// Ports that are derived from a job's id: below the ephemeral ones of every usual kernel
-/// (32768), below Kubernetes' node ports (30000) and torchrun's own defaults.
+/// First of the ports that are derived from a job id: below the ephemeral ports of usual kernels
+/// (32768), Kubernetes' node ports (30000) and torchrun's own defaults.
 const FIRST_OF_JOBS: u16 = 20_000;
 const LAST_OF_JOBS: u16 = 27_999;
 
-/// The same on all nodes. Numbers that follow each other, as those of Slurm's jobs, and
-/// sixteen steps of each, have ports of their own; other names are hashed (FNV-1a).
+/// A port derived from the job id, the same on all nodes. Consecutive numbers, such as Slurm's
+/// job ids with sixteen steps each, get different ports; other ids are hashed (FNV-1a).
 fn port_of_job(found: &Evidence) -> u16 {
     let range = u64::from(LAST_OF_JOBS - FIRST_OF_JOBS) + 1;
     let id = found.claim.value.trim();
@@ -278,8 +278,8 @@ fn port_of_job(found: &Evidence) -> u16 {
     FIRST_OF_JOBS.saturating_add(u16::try_from(number % range).unwrap_or_default())
 }
 
-/// Kubernetes sets `<SERVICE>_PORT=tcp://IP:PORT` for every Service of the namespace, so
-/// that one called `master` writes MASTER_PORT.
+/// Kubernetes sets `<SERVICE>_PORT=tcp://IP:PORT` for every Service of the namespace, so a
+/// Service called `master` sets MASTER_PORT.
 fn is_service_link(value: &str) -> bool {
     let value = value.trim();
     ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
@@ -287,7 +287,7 @@ fn is_service_link(value: &str) -> bool {
 
 fn service_link() -> Text {
     text!(
-        "Kubernetes sets it for a Service called `master` in this namespace (Service link), it is no port",
+        "Kubernetes sets it for a Service called `master` in this namespace (Service link); it is not a port",
         "这是 Kubernetes 为本命名空间中名为 `master` 的 Service 设置的（Service 链接），不是端口"
     )
 }
@@ -306,7 +306,7 @@ fn port(claim: &Claim, text: &str) -> Result<u16, Refusal> {
         Id::MembershipMasterPort,
         text!("{claim} is no port: {en}", "{claim} 不是端口：{zh}"),
         text!(
-            "state the port with --master-port, or rename the variable's source (enableServiceLinks: false for a Service link)",
+            "set the port with --master-port, or rename the variable's source (enableServiceLinks: false for a Service link)",
             "请用 --master-port 给出端口，或消除该变量的来源（Service 链接可设 enableServiceLinks: false）"
         ),
     ))

@@ -1,7 +1,7 @@
-//! How many nodes take part.
+//! The number of nodes.
 //!
-//! Takes settings, contract and, where WORLD_SIZE counts processes, how many a node has;
-//! gives the count and who says so.
+//! Takes settings, contract and, if WORLD_SIZE counts processes, the processes per node; gives
+//! the count and its source.
 
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
@@ -27,14 +27,14 @@ pub(super) fn nnodes(
             return Err(refuse(
                 Id::MembershipNumber,
                 text!(
-                    "{source} is {value}, and a job has 1 to {MOST_NODES} nodes",
+                    "{source} is {value}, but a job has 1 to {MOST_NODES} nodes",
                     "{source} 为 {value}，而节点数应在 1 到 {MOST_NODES} 之间"
                 ),
-                text!("state the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
+                text!("set the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
             ));
         }
         refuse_other_count(settings, contract, each, value)?;
-        let because = text!("stated", "已指定");
+        let because = text!("given", "已指定");
         notes.decide("nnodes", value, because, source);
         Known { value, source: source.to_string(), by: By::Setting }
     } else if let Some(known) = counted(contract, notes)? {
@@ -46,8 +46,8 @@ pub(super) fn nnodes(
         let (because, source) = match &contract.inside_torchrun {
             Some((pid, _)) => (
                 text!(
-                    "process {pid} above us starts ranks, and this is in one of them: what its variables count is not this job; --nnodes N, --node-rank K and --master-addr for more nodes",
-                    "上级进程 {pid} 会启动 rank，当前位于其中一个 rank 之内：其变量描述的不是本任务；需要更多节点时用 --nnodes N、--node-rank K 和 --master-addr"
+                    "this is inside a rank that process {pid} started, whose variables describe another job; for more nodes set --nnodes N, --node-rank K and --master-addr",
+                    "当前位于进程 {pid} 启动的一个 rank 之内，其变量描述的是另一个任务；需要更多节点时请设置 --nnodes N、--node-rank K 和 --master-addr"
                 ),
                 "--nested",
             ),
@@ -56,17 +56,17 @@ pub(super) fn nnodes(
             }
         };
         notes.decide("nnodes", 1, because, source);
-        Known { value: 1, source: source.to_owned(), by: By::Nobody }
+        Known { value: 1, source: source.to_owned(), by: By::Default }
     };
-    // `--nnodes 1` takes this node out of the job that WORLD_SIZE is about.
+    // With `--nnodes 1` this node is separate from the job that WORLD_SIZE describes.
     if matches!(known.by, By::Setting | By::Platform) && !known.is_apart() {
         note_world_size(contract, &known, notes);
     }
     Ok(known)
 }
 
-/// A profile is one file for many jobs, so that its number of nodes may not quietly take
-/// this node out of a job: each of its nodes would work alone, as rank 0.
+/// A profile serves many jobs, so its number of nodes must not silently separate this node from
+/// its job: each node would run alone, as rank 0.
 fn refuse_other_count(
     settings: &Settings,
     contract: &Contract,
@@ -106,7 +106,7 @@ fn refuse_other_count(
     Err(refuse(
         Id::MembershipContradiction,
         text!(
-            "{source} says that the job has {stated} nodes, and the platform says {value} ({said})",
+            "{source} says that the job has {stated} nodes, but the platform says {value} ({said})",
             "{source} 指定任务有 {stated} 个节点，而平台给出 {value} 个（{said}）"
         ),
         text!(
@@ -116,7 +116,7 @@ fn refuse_other_count(
     ))
 }
 
-/// A master on another host says that there are other nodes.
+/// A master on another host proves that there are other nodes.
 fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Refusal> {
     let stated = settings.master_addr.as_ref().map(|setting| Claim {
         variable: setting.source.to_string(),
@@ -140,11 +140,11 @@ fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Re
         contract,
         match rank.map(|found| found.claim) {
             Some(rank) => text!(
-                "{rank} and {claim} are set, and nothing says how many nodes there are",
+                "{rank} and {claim} are set, but nothing says how many nodes there are",
                 "设置了 {rank} 和 {claim}，但没有信息说明共有多少节点"
             ),
             None => text!(
-                "{claim} is another host, and nothing says how many nodes there are",
+                "{claim} is another host, but nothing says how many nodes there are",
                 "{claim} 是另一台主机，但没有信息说明共有多少节点"
             ),
         },
@@ -152,26 +152,27 @@ fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Re
     ))
 }
 
-/// What to do where the number of nodes is missing.
+/// The hint if the number of nodes is missing.
 pub(super) fn how_many() -> Text {
     text!(
-        "state how many nodes take part and which this is: --nnodes N --node-rank K, or WORLD_SIZE and RANK; --nnodes 1 for this node alone",
+        "set the number of nodes and the rank of this one: --nnodes N --node-rank K, or WORLD_SIZE and RANK; --nnodes 1 for only this node",
         "请给出节点数和本节点编号：--nnodes N --node-rank K，或 WORLD_SIZE 和 RANK；只用本节点时用 --nnodes 1"
     )
 }
 
-/// Half of the evidence is missing; the platform's own advice goes before `hint`.
+/// The refusal if a part of the evidence is missing; the platform's own advice comes before
+/// `hint`.
 pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal {
     refuse(Id::MembershipHalfGiven, text, contract.advice.clone().unwrap_or(hint))
 }
 
-/// The node count of variables that count nodes; equal ones must agree.
+/// The node count of variables that count nodes; claims of equal strength must agree.
 fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refusal> {
     let mut first: Option<(Evidence, u32)> = None;
     for found in strongest(contract, Field::Nnodes) {
         let value = match claims::count(&found)? {
             Count::Exact(value) => value,
-            // Only a standalone job comes here with a range: it is alone.
+            // Only a standalone job has a range here, and it has one node.
             Count::Between(least, _) => least,
         };
         match &first {
@@ -204,8 +205,8 @@ fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refu
     Ok(Some(Known { value, source: found.claim.to_string(), by: By::Platform }))
 }
 
-/// An elastic PyTorchJob without minimum and maximum leaves its master out of PET_NNODES
-/// but not out of WORLD_SIZE (training-operator, `elastic.go` beside `envvar.go`).
+/// An elastic PyTorchJob without minimum and maximum does not count its master in PET_NNODES but
+/// does in WORLD_SIZE (training-operator, `elastic.go` and `envvar.go`).
 fn worker_only_count(
     contract: &Contract,
     found: &Evidence,
@@ -240,7 +241,7 @@ fn worker_only_count(
     Some(Known { value: replicas, source: world.to_string(), by: By::Platform })
 }
 
-/// WORLD_SIZE where nothing else counts nodes.
+/// The node count from WORLD_SIZE, if nothing else counts nodes.
 fn world_size(
     settings: &Settings,
     contract: &Contract,
@@ -260,11 +261,11 @@ fn world_size(
                     refuse(
                         Id::MembershipProcesses,
                         text!(
-                            "{claim} is to count processes, and nothing says how many a node has",
+                            "{claim} counts processes, but nothing says how many a node has",
                             "{claim} 被指定为进程数，但没有信息说明每节点有多少进程"
                         ),
                         text!(
-                            "state --nproc-per-node N or --nnodes N",
+                            "set --nproc-per-node N or --nnodes N",
                             "请给出 --nproc-per-node N 或 --nnodes N"
                         ),
                     )
@@ -274,23 +275,23 @@ fn world_size(
                 return Err(refuse(
                     Id::MembershipProcesses,
                     text!(
-                        "{claim} is to count processes, and {size} is no multiple of the {nproc} processes of a node ({by})",
+                        "{claim} counts processes, but {size} is not a multiple of the {nproc} processes of a node ({by})",
                         "{claim} 被指定为进程数，但 {size} 不是每节点 {nproc} 个进程（{by}）的整数倍"
                     ),
                     text!(
-                        "state --nproc-per-node N, --nnodes N or --world-size-counts nodes",
+                        "set --nproc-per-node N, --nnodes N or --world-size-counts nodes",
                         "请给出 --nproc-per-node N、--nnodes N 或 --world-size-counts nodes"
                     ),
                 ));
             }
             let because = text!(
-                "it counts processes, as stated, and a node has {nproc} ({by})",
+                "it counts processes, as given; a node has {nproc} ({by})",
                 "按指定，它表示进程数；每节点 {nproc} 个（{by}）"
             );
             notes.decide("nnodes", value, because, claim);
             return Ok(Some(known(value)));
         }
-        WorldSizeCounts::Nodes => text!("it counts nodes, as stated", "按指定，它表示节点数"),
+        WorldSizeCounts::Nodes => text!("it counts nodes, as given", "按指定，它表示节点数"),
         WorldSizeCounts::Auto if size == 1 => text!("the job has one node", "任务只有一个节点"),
         WorldSizeCounts::Auto => text!(
             "it is read as the number of nodes; if it counts processes, say --world-size-counts processes",
@@ -301,7 +302,7 @@ fn world_size(
     Ok(Some(known(size)))
 }
 
-/// What WORLD_SIZE means once the number of nodes is known without it.
+/// Records the meaning of WORLD_SIZE if the number of nodes is known from another source.
 fn note_world_size(contract: &Contract, nnodes: &Known, notes: &mut Notes) {
     let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else { return };
     let (claim, source, nodes) = (&found.claim, &nnodes.source, nnodes.value);

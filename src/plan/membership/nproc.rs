@@ -1,8 +1,8 @@
-//! How many processes per node were asked for, before anything is solved.
+//! The requested number of processes per node, before the layout is solved.
 //!
-//! Takes settings and contract; gives a wish, which the layout solver meets or
-//! refuses. A number that a platform sets by itself (PROC_PER_NODE of KubeBrain)
-//! says what a node has, not what the user wants, and is only an upper bound.
+//! Takes settings and contract; gives a request that the layout solver meets or refuses. A
+//! number that a platform sets by itself (PROC_PER_NODE of KubeBrain) is the capacity of a node,
+//! not a request of the user, so it is only an upper bound.
 
 use crate::observe::{Contract, Evidence, Field, GpuFacts};
 use crate::settings::{Nproc, Settings, Source};
@@ -12,27 +12,27 @@ use crate::verdict::{Id, Refusal};
 use super::claims::{self, refuse};
 use super::known::is_nested;
 
-/// More processes than a node can have GPUs or cores for.
+/// Upper limit, larger than the GPUs or cores of any node.
 const MOST: u32 = 4096;
 
-/// The wish for processes per node.
+/// The request for processes per node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AskedNproc {
+pub(crate) enum AskedNproc {
     /// As many as the layout and the node allow.
     Auto,
-    /// One per GPU; none seen is an error.
+    /// One per GPU; an error without a GPU.
     Gpus,
     /// CPU workers.
     Cpu,
-    /// Exactly so many, and who says so.
+    /// Exactly so many, and the source.
     Count { n: u32, source: String },
 }
 
-/// Flag, environment and profile before the platform's variable.
-pub fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
+/// The request. Flag, environment and profile win over the platform's variable.
+pub(crate) fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
     let setting = &settings.nproc_per_node;
     if is_nested(settings, contract) && setting.source == Source::Default {
-        // What the platform asks for is meant for the outer job.
+        // The platform's number is for the outer job.
         return Ok(AskedNproc::Auto);
     }
     match setting.value {
@@ -47,7 +47,7 @@ fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {
     let claim = &found.claim;
     let value = claim.value.trim().to_ascii_lowercase();
     match value.as_str() {
-        // PyTorchJob 1.7 and later says `auto` when the user said nothing, on CPU nodes too.
+        // PyTorchJob 1.7 and later sets `auto` by default, on CPU nodes too.
         "auto" => Ok(AskedNproc::Auto),
         "gpu" => Ok(AskedNproc::Gpus),
         "cpu" => Ok(AskedNproc::Cpu),
@@ -70,23 +70,23 @@ fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {
     }
 }
 
-/// What the platform says a node has room for: processes and the variable. An upper bound
-/// for `auto`; never a wish, and nothing when it cannot be read.
-pub fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
+/// The capacity of a node by the platform's variable: processes and the variable. An upper bound
+/// for `auto`, never a request; None if it cannot be parsed.
+pub(crate) fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
     claims::spoken(contract, Field::Offered).iter().find_map(|found| {
         let n = found.claim.value.trim().parse::<u32>().ok()?;
         (1..=MOST).contains(&n).then(|| (n, found.claim.to_string()))
     })
 }
 
-/// How many processes a node has, and who says so.
+/// Processes of a node, and the source.
 #[derive(Debug, Clone)]
 pub(super) struct Processes {
     pub(super) count: u32,
     pub(super) source: String,
 }
 
-/// As settings and platform say it.
+/// The number from settings and platform.
 pub(super) fn stated_processes(settings: &Settings, contract: &Contract) -> Option<Processes> {
     let (count, source) = match asked_nproc(settings, contract) {
         Ok(AskedNproc::Count { n, source }) => (n, source),
@@ -95,7 +95,7 @@ pub(super) fn stated_processes(settings: &Settings, contract: &Contract) -> Opti
     Some(Processes { count, source })
 }
 
-/// As settings and platform say it, else one for each visible GPU.
+/// The number from settings and platform, else one per visible GPU.
 pub(super) fn processes(
     settings: &Settings,
     contract: &Contract,

@@ -1,7 +1,7 @@
-//! Which of the nodes this one is.
+//! The node rank.
 //!
-//! Takes settings, contract and the node count; gives a rank below the count,
-//! or a refusal that names both.
+//! Takes settings, contract and the node count; gives a node rank below the count, or a refusal
+//! that names both.
 
 use crate::lang::Text;
 use crate::observe::{Claim, Contract, Evidence, Field, Strength};
@@ -21,30 +21,31 @@ pub(super) fn node_rank(
     notes: &mut Notes,
 ) -> Result<Known, Refusal> {
     let nodes = nnodes.value;
-    let stated = text!("stated", "已指定");
+    let stated = text!("given", "已指定");
     let (known, because) = if let Some(setting) = &settings.node_rank {
         let source = setting.source.to_string();
         (Known { value: setting.value, source, by: By::Setting }, stated)
     } else if nnodes.is_apart() {
-        // `--nnodes 1` in a job of many pods: each for itself, whatever its index there.
+        // `--nnodes 1` in a job of several pods: each pod is a job of its own, whatever its
+        // index.
         let source = &nnodes.source;
-        let because = text!("alone, by {source}", "按 {source}，只有本节点");
+        let because = text!("the only node, by {source}", "按 {source}，只有本节点");
         (Known { value: 0, source: nnodes.source.clone(), by: nnodes.by }, because)
     } else if let Some((known, because)) = ranked(contract, nodes)? {
         (known, because)
     } else if nodes == 1 {
         let because = text!("the only node", "唯一的节点");
-        (Known { value: 0, source: "default".to_owned(), by: By::Nobody }, because)
+        (Known { value: 0, source: "default".to_owned(), by: By::Default }, because)
     } else {
         let (source, last) = (&nnodes.source, nodes.saturating_sub(1));
         return Err(half_given(
             contract,
             text!(
-                "there are {nodes} nodes ({source}), and nothing says which of them this is",
+                "there are {nodes} nodes ({source}), but nothing says which of them this is",
                 "共有 {nodes} 个节点（{source}），但没有信息说明本节点是第几个"
             ),
             text!(
-                "state --node-rank 0 to {last}, or set RANK; --nnodes 1 if each node works for itself",
+                "set --node-rank 0 to {last}, or RANK; --nnodes 1 if each node works for itself",
                 "请给出 --node-rank 0 到 {last}，或设置 RANK；若各节点独立工作，请用 --nnodes 1"
             ),
         ));
@@ -84,7 +85,7 @@ fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refu
     Ok(Some((known, because)))
 }
 
-/// RANK beside a stronger variable: where WORLD_SIZE counts the same nodes, it should agree.
+/// Warns if RANK differs from a stronger variable although WORLD_SIZE counts the same nodes.
 fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, notes: &mut Notes) {
     let first = |field| claims::spoken(contract, field).into_iter().next().map(|found| found.claim);
     let number = |claim: &Claim| claim.value.trim().parse::<u32>().ok();
@@ -109,11 +110,11 @@ fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), R
         By::Setting => format!("{}={value}", rank.source),
         _ => rank.source.clone(),
     };
-    if nnodes.by == By::Nobody && rank.by != By::Nobody {
+    if nnodes.by == By::Default && rank.by != By::Default {
         return Err(half_given(
             contract,
             text!(
-                "{said} is the index of a node, and nothing says how many nodes there are",
+                "{said} is the index of a node, but nothing says how many nodes there are",
                 "{said} 是节点编号，但没有信息说明共有多少节点"
             ),
             how_many(),
@@ -134,7 +135,7 @@ fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), R
             "{said} 超出了 {nodes} 个节点（{source}）的范围：节点编号应为 0 到 {last}"
         ),
         text!(
-            "correct one of them, or state --nnodes N and --node-rank K",
+            "correct one of them, or set --nnodes N and --node-rank K",
             "请改正其中之一，或给出 --nnodes N 和 --node-rank K"
         ),
     ))

@@ -1,9 +1,8 @@
-//! Platforms that start their command once per rank.
+//! Tasks: platforms that start their command once per rank (Slurm, MPI).
 //!
-//! Takes settings and contract; gives the [`Task`] that this start is, a refusal where the
-//! engine starts ranks itself, or None where the command is started once per node. All
-//! numbers of a task come from one platform: a launcher inside of another one counts
-//! other things.
+//! Takes settings and contract; gives the [`Task`] of this process, a refusal if the engine
+//! starts ranks itself, or None if the command is started once per node. All numbers of a task
+//! come from one platform, since a launcher inside another one counts differently.
 
 use crate::engine::Starts;
 use crate::lang::Text;
@@ -22,11 +21,11 @@ use super::rank;
 
 /// Most tasks of a node.
 const MOST: u32 = 4096;
-/// What overrides a number of a task.
+/// Advice for a hint: the options that override a task's numbers.
 const ONCE: &str = "--nnodes N and --node-rank K where it is started once per node";
 
-/// A task, and the variables that say so.
-pub(super) struct Found {
+/// A task, and the variables that describe it.
+pub(super) struct FoundTask {
     pub(super) task: Task,
     rank: Claim,
     world: Claim,
@@ -35,15 +34,15 @@ pub(super) struct Found {
     strength: Strength,
 }
 
-/// The task that this start is, where the platform starts its command several times on a node.
-pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Found>, Refusal> {
+/// The task of this process, if the platform starts its command several times on a node.
+pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<FoundTask>, Refusal> {
     if settings.nnodes.is_some() && settings.node_rank.is_some() {
         return Ok(None);
     }
     let mut most: Option<(u32, Evidence)> = None;
     for found in claims::spoken(contract, Field::TasksPerNode) {
         let tasks = claims::tasks(&found);
-        // Of those that say the same the strongest.
+        // Of equal numbers the strongest claim.
         if tasks > most.as_ref().map_or(1, |(most, _)| *most) {
             most = Some((tasks, found));
         }
@@ -56,7 +55,7 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
 }
 
 /// The numbers of this task, all from the platform of `found`.
-fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
+fn read(contract: &Contract, found: &Evidence) -> Result<FoundTask, Refusal> {
     let platform = &found.platform;
     let said = |field: Field| {
         let said = claims::spoken(contract, field).into_iter();
@@ -69,7 +68,7 @@ fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
             .into_iter()
             .filter(|field| said(*field).is_none())
             .filter_map(|field| match found.beside.as_ref() {
-                // The list is there, and this node's place in it is not.
+                // The list exists, but not this node's position in it.
                 None if found.reading == Reading::TaskList && field == found.field => {
                     Some("SLURM_NODEID")
                 }
@@ -81,7 +80,7 @@ fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
             {
                 let (claim, missing) = (&found.claim, missing.join(", "));
                 text!(
-                    "{claim}: this command is started once per rank, and a number of this task is not given: {missing}",
+                    "{claim}: this command is started once per rank, but a number of this task is not given: {missing}",
                     "{claim}：该命令按 rank 逐个启动，但缺少本 task 的数值：{missing}"
                 )
             },
@@ -108,7 +107,7 @@ fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
     if here > count {
         return Err(claims::contradiction(&of.claim, &world.claim, ONCE));
     }
-    Ok(Found {
+    Ok(FoundTask {
         task,
         rank: rank.claim,
         world: world.claim,
@@ -118,7 +117,7 @@ fn read(contract: &Contract, found: &Evidence) -> Result<Found, Refusal> {
     })
 }
 
-/// An index against the count that it belongs to.
+/// Checks an index against its count.
 fn check(index: u32, said: &Claim, count: u32, by: &Claim) -> Result<(), Refusal> {
     if index < count {
         return Ok(());
@@ -131,14 +130,14 @@ fn check(index: u32, said: &Claim, count: u32, by: &Claim) -> Result<(), Refusal
             "{said} 超出了 {count} 个 task（{by}）的范围：编号应为 0 到 {last}"
         ),
         text!(
-            "correct one of them, or state {ONCE}",
+            "correct one of them, or set {ONCE}",
             "请改正其中之一；若每节点只启动一次，请给出 --nnodes N 和 --node-rank K"
         ),
     ))
 }
 
-impl Found {
-    /// The number of nodes, and the one that this task is on.
+impl FoundTask {
+    /// The number of nodes, and the node of this task.
     pub(super) fn node(
         &self,
         settings: &Settings,
@@ -178,7 +177,7 @@ impl Found {
     }
 
     fn explain(&self, notes: &mut Notes) {
-        let Found { task, rank, world, local, platform, .. } = self;
+        let FoundTask { task, rank, world, local, platform, .. } = self;
         let Task { of, source, .. } = task;
         let once = text!(
             "{platform} starts this command once per rank",
@@ -196,8 +195,8 @@ impl Found {
         ]);
     }
 
-    /// What of the contract is about nodes: nothing that counts processes, and beside a
-    /// launcher of MPI nothing of what it runs in.
+    /// The part of the contract that describes nodes: without counts of processes, and under an
+    /// MPI launcher without the outer platform.
     fn about_nodes(&self, contract: &Contract) -> Contract {
         let counts_nodes = |found: &&Evidence| match found.field {
             Field::WorldSize | Field::Rank => false,
@@ -211,8 +210,8 @@ impl Found {
         Contract { evidence, ..contract.clone() }
     }
 
-    /// How many nodes there are where no variable counts them: every node has as many tasks
-    /// as this one, and they are numbered node by node.
+    /// The number of nodes if no variable counts them: assumes that every node has as many tasks
+    /// as this one, numbered node by node.
     fn count(&self) -> Result<(u32, Text), Refusal> {
         let Task { rank, world, local, of, source } = &self.task;
         if of == world {
@@ -243,33 +242,33 @@ impl Found {
     }
 }
 
-/// A platform that starts its command once per GPU would start us as often.
+/// The refusal for other engines: the platform would start an engine once per GPU.
 fn refused(tasks: u32, found: &Evidence) -> Refusal {
     let claim = &found.claim;
     let least_en = if found.reading == Reading::LocalIndex { "at least " } else { "" };
     let least_zh = if found.reading == Reading::LocalIndex { "至少 " } else { " " };
     let hint = if found.strength == Strength::Hint {
         text!(
-            "--engine direct makes each start one rank; else ask for one process per node (processCount = number of nodes, --ntasks-per-node=1); if it is one already and LOCAL_RANK and LOCAL_WORLD_SIZE are left over, unset them or state --nnodes and --node-rank",
+            "--engine direct makes each start one rank; else ask for one process per node (processCount = number of nodes, --ntasks-per-node=1); if it is one already and LOCAL_RANK and LOCAL_WORLD_SIZE are left over, unset them or set --nnodes and --node-rank",
             "用 --engine direct 可使每次启动对应一个 rank；否则请设为每节点一个进程（进程数等于节点数，或 --ntasks-per-node=1）；若已是如此，而 LOCAL_RANK 和 LOCAL_WORLD_SIZE 只是残留变量，请取消设置，或给出 --nnodes 和 --node-rank"
         )
     } else {
         text!(
-            "--engine direct makes each start one rank; else ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node anyway, state --nnodes and --node-rank",
+            "--engine direct makes each start one rank; else ask for one task per node (--ntasks-per-node=1, -npernode 1, -ppn 1); if it is started once per node anyway, set --nnodes and --node-rank",
             "用 --engine direct 可使每次启动对应一个 rank；否则请设为每节点一个 task（--ntasks-per-node=1、-npernode 1 或 -ppn 1）；若该命令在每节点上确实只启动一次，请给出 --nnodes 和 --node-rank"
         )
     };
     refuse(
         Id::MembershipTasks,
         text!(
-            "{claim}: the platform starts this command {least_en}{tasks} times on a node, and this engine needs it started once",
-            "{claim}：平台会在一个节点上启动该命令{least_zh}{tasks} 次，而当前引擎要求只启动一次"
+            "{claim}: the platform starts this command {least_en}{tasks} times on a node, but this engine needs it started once",
+            "{claim}：平台会在一个节点上启动该命令{least_zh}{tasks} 次，而当前启动引擎要求只启动一次"
         ),
         hint,
     )
 }
 
-/// A launcher that counts processes and does not say how many of them this node has.
+/// The refusal if a launcher counts processes but does not tell how many this node has.
 pub(super) fn refuse_unknown(
     contract: &Contract,
     nnodes: &Known,
@@ -295,7 +294,7 @@ pub(super) fn refuse_unknown(
             "{claim} 表示的是进程（{platform}），但没有变量说明本节点有多少进程，无法确认每节点只有一个"
         ),
         text!(
-            "start one process per node and state --nnodes N and --node-rank K",
+            "start one process per node and set --nnodes N and --node-rank K",
             "请每节点只启动一个进程，并给出 --nnodes N 和 --node-rank K"
         ),
     ))

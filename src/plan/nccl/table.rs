@@ -1,7 +1,7 @@
-//! NCCL's variables that do nothing or do harm, as data.
+//! The table of NCCL settings without effect or with harm.
 //!
-//! A new dead or dangerous variable is one more row. Sources: nccl
-//! src/misc/{socket,param}.cc, src/transport/net_ib, docs/userguide/source/env.rst.
+//! Add a row for another variable. Sources: nccl src/misc/{socket,param}.cc,
+//! src/transport/net_ib, docs/userguide/source/env.rst.
 
 /// When a row of the table applies to a value.
 pub(super) enum When {
@@ -10,33 +10,33 @@ pub(super) enum When {
     Is(&'static str),
     /// Only where the node has RDMA devices that can be opened.
     IsWithHcas(&'static str),
-    /// A number where words are meant.
+    /// A number in place of a word.
     Number,
     OtherThan(&'static [&'static str]),
     /// `^` or `=` inside the list, where they become part of a name.
     InnerMark,
-    /// White space, which NCCL takes for a part of the name.
+    /// White space, which becomes a part of the name.
     Blank,
     /// More items than NCCL reads.
     LongerThan(usize),
     /// One of these values, in a job of this many ranks or more.
     InLargeJob(&'static [&'static str], u32),
-    /// Neither a number nor one of these words, as they are written.
+    /// Neither a number nor exactly one of these words.
     UnknownWord(&'static [&'static str]),
     /// A number outside of this range.
     Outside(std::ops::RangeInclusive<u32>),
     /// It has a colon.
     Colon,
-    /// A file that every rank of a node would write: nothing in its name tells them apart.
+    /// A file that every rank of a node would write, since its name is the same for all.
     SharedFile,
-    /// It names a file, or a folder for one, that is not here.
+    /// It names a missing file, or a file in a missing folder.
     NoSuchFile,
 }
 
-pub(super) struct Row {
+pub(super) struct NcclRow {
     pub(super) name: &'static str,
     pub(super) when: When,
-    /// What it does, and what to do instead, in both languages.
+    /// The effect, and what to do instead, in both languages.
     pub(super) effect: (&'static str, &'static str),
     pub(super) advice: (&'static str, &'static str),
 }
@@ -46,8 +46,8 @@ const fn row(
     when: When,
     effect: (&'static str, &'static str),
     advice: (&'static str, &'static str),
-) -> Row {
-    Row { name, when, effect, advice }
+) -> NcclRow {
+    NcclRow { name, when, effect, advice }
 }
 
 const NEVER_EXISTED: (&str, &str) = (
@@ -82,7 +82,7 @@ const TIMEOUT: (&str, &str) = (
 const TORCH_NAME: (&str, &str) =
     ("the name today begins with TORCH_NCCL_", "现名以 TORCH_NCCL_ 开头");
 
-pub(super) const TABLE: &[Row] = &[
+pub(super) const TABLE: &[NcclRow] = &[
     row("NCCL_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
     row("TORCH_DISTRIBUTED_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
     row(
@@ -328,7 +328,7 @@ pub(super) const TABLE: &[Row] = &[
     ),
 ];
 
-/// Names that are mistyped in scripts: those that people set by hand.
+/// Names that users set by hand, and so may mistype.
 pub(super) const COMMON: &[&str] = &[
     "NCCL_ALGO",
     "NCCL_BUFFSIZE",

@@ -1,4 +1,4 @@
-//! Against listeners on loopback and names in a hosts file that changes.
+//! Waits for listeners on loopback, with names in a hosts file that changes.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -49,7 +49,7 @@ fn a_name_and_a_port_that_come_late_are_awaited() {
     let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
     let mut lines = Vec::new();
     let wait = Wait { pace: QUICK, ..to("master", port, 20_000) };
-    // Each line of progress drives the world one step on: first the name, then the listener.
+    // Each progress line triggers the next step: first the name appears, then the listener.
     let mut listener = None;
     let reached = run(wait_for_master(&host, &wait, |line| {
         if line.en.contains("no address for \"master\"") {

@@ -1,8 +1,8 @@
-//! Programs that were begun and are not executed yet.
+//! Tracks programs whose execve has not finished.
 //!
-//! exec reads the program, and its interpreter, from wherever they lie: on a mount whose
-//! server is gone it takes for ever. Who waits is named, and given up in the end; the
-//! supervisor goes on meanwhile.
+//! execve reads the program and its interpreter, which takes for ever on a mount without its
+//! server. A program that hangs there is reported and finally given up, while the supervisor
+//! goes on.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,7 @@ use crate::lang::failure;
 use crate::rank::{GlobalRank, RankId};
 use crate::{sys, text};
 
-/// A program that is not executed by then is worth a line.
+/// A program that is not executed after this time is reported.
 const QUIET: Duration = Duration::from_secs(5);
 
 pub(super) struct Launching {
@@ -50,22 +50,22 @@ impl Launching {
         Ok(Launching { since: Instant::now(), timeout, begun, ranks: Vec::new(), told: false })
     }
 
-    /// A shim is about to execute its rank's program.
+    /// Records that a shim is about to execute its rank's program.
     pub(super) fn rank_begins(&mut self, rank: RankId, program: String) {
         self.ranks.push((rank, program, Instant::now()));
     }
 
-    /// Its program was executed, or never will be.
+    /// Records that the rank's program was executed, or never will be.
     pub(super) fn rank_is_through(&mut self, rank: GlobalRank) {
         self.ranks.retain(|(id, _, _)| id.global != rank);
     }
 
-    /// Whether everything of ours was executed.
+    /// Whether all our own children were executed.
     pub(super) fn is_through(&self) -> bool {
         self.begun.is_empty()
     }
 
-    /// Completes when there is something for [`look`](Self::look). Cancel-safe.
+    /// Completes when [`look`](Self::look) has something to read. Cancel-safe.
     pub(super) async fn changed(&self) {
         poll_fn(|context| {
             for one in &self.begun {
@@ -81,10 +81,10 @@ impl Launching {
         .await;
     }
 
-    /// Takes what was reported.
+    /// Reads the reports.
     ///
     /// # Errors
-    /// The first program that could not be executed, or was not in time, and why.
+    /// The first program whose execve failed or was late, and why.
     pub(super) fn look(&mut self) -> Result<(), (PathBuf, io::Error)> {
         let mut failed = None;
         self.begun.retain(|one| {
@@ -105,7 +105,7 @@ impl Launching {
         if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.timeout) {
             let seconds = self.timeout.as_secs_f64();
             let why = text!(
-                "it was not executed within {seconds} s, is its mount dead?",
+                "it was not executed within {seconds} s; its mount may be dead",
                 "{seconds} 秒内仍未开始执行，其挂载点可能已失效"
             );
             return Err((late.program.clone(), failure(io::ErrorKind::TimedOut, why)));
@@ -113,7 +113,7 @@ impl Launching {
         Ok(())
     }
 
-    /// Says once of each who waits, and for what.
+    /// Reports each program that hangs, once.
     pub(super) fn tell(&mut self, notice: &mut (dyn FnMut(Notice) + Send)) {
         if let Some(one) = self.begun.first()
             && !self.told
@@ -134,7 +134,7 @@ impl Launching {
         });
     }
 
-    /// When [`look`](Self::look) or [`tell`](Self::tell) has something to do at the latest.
+    /// When to call [`look`](Self::look) and [`tell`](Self::tell) next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let told = if self.told { self.timeout } else { QUIET.min(self.timeout) };
         let own = (!self.is_through()).then(|| self.since + told);

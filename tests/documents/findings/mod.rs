@@ -1,7 +1,8 @@
-//! Whatever the program says by id is explained, in both languages, and nothing else is: the
-//! table of ids against the sources, the checks, the profile's reference and the documents.
+//! Every id of the program has an explanation in both languages, and there are no others:
+//! compares the table of ids with the sources, the checks, the profile's reference and the
+//! documents.
 //!
-//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/ anew; without it the files are compared.
+//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/; without it the files are compared.
 
 mod pages;
 mod sources;
@@ -9,13 +10,13 @@ mod sources;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-use ranklaunch::findings::{self, ExitCode, Explanation, Id};
-use ranklaunch::lang::Text;
-use ranklaunch::lint;
-use ranklaunch::settings;
-use ranklaunch::verdict::Verdict;
+use ranklaunch::testing::findings::{self, ExitCode, Explanation, Id};
+use ranklaunch::testing::lang::Text;
+use ranklaunch::testing::lint;
+use ranklaunch::testing::settings;
+use ranklaunch::testing::verdict::Verdict;
 
-/// What is wrong with an explanation.
+/// The faults of an explanation.
 fn faults(explanation: &Explanation) -> Vec<String> {
     let Explanation { what, why, mend, off } = explanation;
     let parts = [("what", what), ("why", why), ("mend", mend), ("off", off)];
@@ -31,7 +32,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
             fault("is in the wrong language");
         }
         let blanks = ["{name}", "{allowed}", "{ways}", "{check}", "{code}", "{signal}"];
-        // {{name}} is how a brace is written that is no placeholder.
+        // {{name}} is a literal brace.
         let is_blank = |text: &str| {
             let text = text.replace("{{name}}", "");
             blanks.iter().any(|blank| text.contains(blank))
@@ -88,8 +89,8 @@ fn a_bad_explanation_is_found() {
     }
 }
 
-/// An entry that nobody asks for would be forgotten, and one that does not parse takes its
-/// whole file away.
+/// An entry without an id would never be shown, and one that cannot be parsed would lose its
+/// whole file.
 #[test]
 fn the_files_hold_what_is_asked_for_and_nothing_else() {
     let codes: BTreeSet<String> =
@@ -118,14 +119,14 @@ fn rules_and_settings_are_in_the_table() {
     let names: BTreeSet<&str> = Id::ALL.iter().map(|id| id.as_str()).collect();
     assert_eq!(names.len(), Id::ALL.len(), "no id has two rows");
     let rules: BTreeSet<Id> = lint::RULES.iter().map(|rule| rule.id).collect();
-    // These two are said by the reader of manifests, not by a rule.
+    // These two come from the parser of manifests, not from a rule.
     let read = BTreeSet::from([Id::KindUnknown, Id::YamlDuplicateKey]);
     let of_lint: BTreeSet<Id> = Id::ALL.iter().copied().filter(|id| id.is_of_lint()).collect();
     assert_eq!(of_lint, rules.union(&read).copied().collect());
     for form in settings::forms() {
         assert_ne!(form.id, Id::Flags, "{} has no id of its own", form.name);
     }
-    // GPUs are lost under the check of faults, and memory.limit is no part of another check.
+    // gpu.fault.lost belongs to the check gpu.fault, memory.limit is a check of its own.
     assert_eq!(Id::GpuFaultLost.check(), Some(Id::GpuFault));
     assert_eq!(Id::MemoryMissing.check(), None);
 }
@@ -236,8 +237,9 @@ fn what_is_no_id_is_refused_with_what_was_probably_meant() {
         ("gpu.fault.", "did you mean gpu.fault?"),
         ("nonsense", "ranklaunch explain lists all ids"),
         ("256", "ranklaunch explain lists all ids"),
-        ("main.rs", "is a file and no id"),
-        ("-", "is a file and no id"),
+        ("cuda_oon", "did you mean cuda_oom?"),
+        ("main.rs", "the logs of one job, or ids"),
+        ("-", "the logs of one job, or ids"),
         ("", "ranklaunch explain lists all ids"),
     ] {
         let output = explain(&["gpu.count", word]);

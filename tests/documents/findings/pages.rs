@@ -1,12 +1,12 @@
-//! docs/: what the table holds, as pages.
+//! The pages in docs/ that are generated from the table of ids.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ranklaunch::findings::{ExitCode, Explanation, Family, Id, Kind};
-use ranklaunch::lang::{Lang, Text};
+use ranklaunch::testing::findings::{ExitCode, Explanation, Family, Id, IdKind};
+use ranklaunch::testing::lang::{Lang, Text};
 
-/// Set, the files are written in place of being compared.
+/// If set, the files are written instead of compared.
 const WRITE: &str = "RANKLAUNCH_WRITE_DOCS";
 
 /// A page in one language.
@@ -92,8 +92,11 @@ fn findings(lang: Lang) -> String {
         .map(str::to_owned);
         page.table(&head.each_ref().map(String::as_str));
         for id in family.ids() {
-            let kinds = joined(id.kinds().into_iter().map(Kind::words), lang);
-            let codes = joined(id.codes().into_iter().map(ranklaunch::findings::Exit::words), lang);
+            let kinds = joined(id.kinds().into_iter().map(IdKind::words), lang);
+            let codes = joined(
+                id.codes().into_iter().map(ranklaunch::testing::findings::Exit::words),
+                lang,
+            );
             let usual = id.usual().map(|usual| usual.words());
             let usual = usual.as_ref().map_or("", |usual| usual.get(lang)).to_owned();
             let what = id.explanation().what;

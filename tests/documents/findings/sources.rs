@@ -1,11 +1,11 @@
-//! Ids in the sources: each is said somewhere, and none is spelled outside of the table.
+//! Ids in the sources: each is used, and none is spelled outside of the table.
 //!
 //! Reads src/ without its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ranklaunch::findings::{Family, Id};
+use ranklaunch::testing::findings::{Family, Id};
 
 struct Source {
     path: String,
@@ -105,7 +105,7 @@ fn literals(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Literals that spell an id of two words and more. Names of one word are words as well.
+/// Literals that spell an id of two or more words. A name of one word may be an ordinary word.
 fn spelled(sources: &[Source]) -> Vec<String> {
     let is_id = |literal: &str| literal.contains('.') && literal.parse::<Id>().is_ok();
     let of = |source: &Source| -> Vec<String> {
@@ -115,7 +115,7 @@ fn spelled(sources: &[Source]) -> Vec<String> {
     sources.iter().flat_map(of).collect()
 }
 
-/// Ids of the table that the sources do not say.
+/// Ids of the table that the sources do not use.
 fn unused(sources: &[Source]) -> Vec<Id> {
     let is_said = |id: &Id| {
         let name = format!("Id::{id:?}");
@@ -126,8 +126,8 @@ fn unused(sources: &[Source]) -> Vec<Id> {
             })
         })
     };
-    // A setting's own id is found by the name of the setting; the last one stands for ids of
-    // other versions.
+    // The id of a setting is used by the setting's name; the last one is for ids of other
+    // versions.
     let by_name = |id: &Id| id.family() == Family::Settings || *id == Id::OtherVersion;
     let said = Id::ALL.iter().copied().filter(|id| !by_name(id));
     said.filter(|id| !is_said(id)).collect()

@@ -1,28 +1,28 @@
-//! No input makes it panic or hang.
+//! No input makes `lint` panic or hang.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use ranklaunch::lang::Lang;
-use ranklaunch::lint::{self, Limits, Manifest};
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint::{self, LintLimits, Manifest};
 
 use super::knowledge;
 use super::samples::*;
 
 /// Far more than any of these inputs needs on a busy machine, far less than a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn bounded(bytes: Vec<u8>) {
     let begun = Instant::now();
     let shown = String::from_utf8_lossy(bytes.get(..60).unwrap_or_default()).into_owned();
     let manifest = Manifest { name: "any".into(), bytes };
-    let report = lint::lint(&[manifest], Limits { node_memory: Some(1) }, knowledge());
+    let report = lint::lint(&[manifest], LintLimits { node_memory: Some(1) }, knowledge());
     for lang in [Lang::En, Lang::Zh] {
         let _ = (lint::text(&report, lang), lint::json(&report, lang), lint::github(&report, lang));
     }
     let (took, count) = (begun.elapsed(), report.findings.len());
-    assert!(took < PATIENCE, "{took:?}, {count} findings, {shown}");
+    assert!(took < TIMEOUT, "{took:?}, {count} findings, {shown}");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use ranklaunch::lang::Lang;
-use ranklaunch::lint;
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint;
 
 use super::samples::PYTORCHJOB;
 use super::{check, ids};
@@ -69,7 +69,7 @@ fn the_executable_prints_each_format() {
 
     let (code, out, err) = run(&["-"], Some(PYTORCHJOB));
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "1 manifest, nothing found\n", ""));
-    // What cannot be read does not hide the rest.
+    // An unreadable file does not hide the others.
     let (code, out, err) = run(&["/nowhere.yaml", "-"], Some(&format!("{broken}---\na: [\n")));
     assert!(code == Some(64) && out.contains("(gpu.nproc)") && err.contains("-:"), "{out}{err}");
     let (code, _, err) = run(&["-"], Some("a: [\n"));

@@ -1,8 +1,8 @@
-//! The manifests that guides print, and the jobs as they were first written.
+//! Manifests of guides, and first versions of real jobs.
 
 use harness::skipped;
-use ranklaunch::lang::Lang;
-use ranklaunch::lint;
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint;
 
 use super::{check, ids};
 
@@ -48,7 +48,7 @@ spec:
     );
 }
 
-/// The multi-pod manifest whose every pod says `--nnodes=1`.
+/// A manifest of several pods in which each pod has `--nnodes=1`.
 #[test]
 fn four_pods_that_are_each_alone_are_named() {
     let text = r#"apiVersion: kubeflow.org/v1
@@ -109,7 +109,7 @@ spec:
     );
 }
 
-/// Every manifest that the guides of these jobs print, as it stands there.
+/// Every manifest of the guides of these jobs, unchanged.
 #[test]
 fn the_manifests_of_the_guides_are_read_as_they_are() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/seeds");

@@ -1,15 +1,15 @@
-//! Layouts, kinds and manifests of other projects, and what is no manifest.
+//! Layouts, kinds, manifests of other projects, and input that is no manifest.
 
 use std::fmt::Write as _;
 
 use harness::skipped;
-use ranklaunch::lang::Lang;
-use ranklaunch::lint::{self, Importance, Knowledge, Limits, Manifest};
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint::{self, Knowledge, LintLimits, LintSeverity, Manifest};
 
 use super::samples::*;
 use super::{check, ids, knowledge};
 
-/// A layout of ulysses × ring: what the planner solves is no mistake here.
+/// A layout of ulysses × ring: sizes that the planner accepts are no mistake.
 #[test]
 fn a_ring_layout_is_judged_by_its_own_rule() {
     const RING: &str = "[job]\nscript = \"ring.py\"\nargs = [\"--ulysses\", \"{ulysses_size}\", \"--ring\", \"{ring_size}\"]\n[layout]\nrule = \"ulysses-ring\"\nheads = 40\nulysses_argument = \"--ulysses\"\nring_argument = \"--ring\"\n";
@@ -17,7 +17,7 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
     let found = |rest: &str| {
         let text = pytorchjob("", &[("Master", 1), ("Worker", 2)], rest);
         let manifest = Manifest { name: "m.yaml".into(), bytes: text.into_bytes() };
-        let report = lint::lint(&[manifest], Limits::default(), knowledge);
+        let report = lint::lint(&[manifest], LintLimits::default(), knowledge);
         let mut ids: Vec<_> = report.findings.iter().map(|found| found.id.as_str()).collect();
         ids.dedup();
         (ids, lint::text(&report, Lang::En))
@@ -48,7 +48,7 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
     }
 }
 
-/// Every finding on manifests of other projects, against what a reader found in them.
+/// The findings on manifests of other projects, compared with those of a human reviewer.
 #[test]
 fn real_manifests_are_judged_as_a_reader_judges_them() {
     const EXPECTED: &str = include_str!("real.txt");
@@ -74,7 +74,7 @@ fn real_manifests_are_judged_as_a_reader_judges_them() {
         let bytes =
             std::fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let manifest = Manifest { name: (*name).to_owned(), bytes };
-        let report = lint::lint(&[manifest], Limits::default(), knowledge());
+        let report = lint::lint(&[manifest], LintLimits::default(), knowledge());
         let json = lint::json(&report, Lang::En);
         let found = json["findings"].as_array().expect("a list").iter();
         let found: Vec<String> = found
@@ -128,7 +128,8 @@ data: {config.json: "{}"}
 
 #[test]
 fn kinds_keep_their_pods_where_we_look() {
-    // A kind, and how deep its pod template stands: the shm rule proves that it was found.
+    // A kind, and the depth of its pod template; a finding of the shm rule proves that it was
+    // found.
     let pod = "{containers: [{name: pytorch, image: i, command: [torchrun, --nproc_per_node=2, --nnodes=1, t.py], resources: {limits: {nvidia.com/gpu: 2, memory: 8Gi, cpu: 4}}}]}";
     for head in [
         "apiVersion: v1\nkind: Pod\nspec: POD",
@@ -157,7 +158,10 @@ fn kinds_keep_their_pods_where_we_look() {
 fn a_trainjob_without_its_runtime_is_judged_by_what_is_there() {
     let alone = TRAINJOB.split_once("---\n").expect("two documents").1;
     let report = check(alone, None);
-    assert!(report.findings.iter().all(|found| found.importance == Importance::Info), "{report:?}");
+    assert!(
+        report.findings.iter().all(|found| found.importance == LintSeverity::Info),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -180,6 +184,6 @@ fn what_is_no_manifest_is_refused_with_its_line() {
     }
     let bytes = b"kind: Job\nx: \xff\n".to_vec();
     let manifest = Manifest { name: "m.yaml".into(), bytes };
-    let report = lint::lint(&[manifest], Limits::default(), knowledge());
+    let report = lint::lint(&[manifest], LintLimits::default(), knowledge());
     assert!(report.refused.iter().any(|r| r.text.en.starts_with("m.yaml:2: not UTF-8")));
 }

@@ -1,5 +1,5 @@
-//! `ranklaunch lint`: each mistake is found at its line, its repaired version is
-//! silent, and no input makes it panic or hang.
+//! `ranklaunch lint`: each mistake is found at its line, its repaired version has no finding,
+//! and no input makes it panic or hang.
 
 mod bounds;
 mod formats;
@@ -9,16 +9,19 @@ mod mistakes;
 mod samples;
 mod written;
 
-use ranklaunch::lint::{self, Knowledge, Limits, Manifest, Report};
+use ranklaunch::testing::lint::{self, Knowledge, LintLimits, Manifest, Report};
 
 fn check(text: &str, node_memory: Option<&str>) -> Report {
     let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
-    let limits = Limits { node_memory: node_memory.and_then(lint::size) };
+    let limits = LintLimits { node_memory: node_memory.and_then(lint::size) };
     lint::lint(&[manifest], limits, knowledge())
 }
 
 fn knowledge() -> Knowledge {
-    Knowledge { misuse: ranklaunch::plan::nccl::misuse, profiles: ranklaunch::settings::EMBEDDED }
+    Knowledge {
+        misuse: ranklaunch::testing::plan::misuse,
+        profiles: ranklaunch::testing::settings::EMBEDDED,
+    }
 }
 
 fn ids(report: &Report) -> Vec<(&'static str, usize)> {

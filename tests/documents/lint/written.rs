@@ -1,14 +1,14 @@
-//! What people write, and what it comes to.
+//! Forms that users write, and the findings on each.
 
 use std::fmt::Write as _;
 
-use ranklaunch::lang::Lang;
-use ranklaunch::lint;
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint;
 
 use super::check;
 use super::samples::*;
 
-/// What people write and what it comes to: the ids, nothing else.
+/// Forms that users write, and the ids of the findings.
 #[test]
 fn what_people_write_is_understood() {
     let two = [("Master", 1), ("Worker", 1)];
@@ -181,7 +181,7 @@ fn what_people_write_is_understood() {
             ),
             &["nodes.rank"],
         ),
-        // No Master and no policy: nobody says who is who.
+        // No Master and no policy: no node rank is set.
         (
             pytorchjob(
                 "",
@@ -221,7 +221,7 @@ fn what_people_write_is_understood() {
         ),
         (single("command: [python, t.py]", 1), &[]),
         (single("command: [python, -m, vllm.entrypoints.openai.api_server]", 8), &[]),
-        // Variables that nobody sets.
+        // Variables that are never set.
         (
             indexed(
                 &headless("app: a"),
@@ -277,7 +277,7 @@ fn what_people_write_is_understood() {
             ),
             &["job.subdomain"],
         ),
-        // Each Job of a JobSet counts from 0.
+        // Each Job of a JobSet numbers its pods from 0.
         (
             jobset(
                 2,
@@ -351,12 +351,12 @@ fn what_people_write_is_understood() {
         (hyperpod("--nnodes=2, --nproc_per_node=16", ""), &["gpu.nproc"]),
         (hyperpod("--nnodes=3", ""), &["nodes.count"]),
         (hyperpod("--nnodes=2", "nprocPerNode: '4', "), &["gpu.nproc"]),
-        // Pods of a plain Job that know nothing of ranks may be tasks of their own.
+        // Pods of a plain Job without ranks may be independent.
         (plain_job("command: [sleep, '60']"), &["command.unread"]),
         (plain_job("command: [python, t.py]"), &["job.index", "launcher.none"]),
         (plain_job("command: [bash, /start.sh]"), &["job.index", "command.unread"]),
         (plain_job("command: [torchrun, --nnodes=2, --nproc_per_node=8, t.py]"), &["job.index"]),
-        // A server with one GPU shares no memory, and nobody asks what starts it.
+        // A server with one GPU needs no shared memory, and what starts it is not checked.
         (deployment("command: [tensorflow_model_server]", 1), &[]),
         (deployment("command: [vllm, serve, m]", 1), &[]),
         (deployment("command: [vllm, serve, m]", 2), &["shm.missing"]),
@@ -367,7 +367,7 @@ fn what_people_write_is_understood() {
             "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: a}\nspec: {leaderWorkerTemplate: {size: 2, leaderTemplate: {spec: {containers: [{name: l, image: x, command: [vllm, serve, m], resources: {limits: {nvidia.com/gpu: 1}}}]}}, workerTemplate: {spec: {containers: [{name: w, image: x, command: [bash, /w.sh], resources: {limits: {nvidia.com/gpu: 1}}}]}}}}\n".to_owned(),
             &["command.unread"],
         ),
-        // Serving is not training: no port of a master, no data loaders.
+        // Serving needs no master port and no data loaders.
         (
             single("command: [vllm, serve, m, --port, '8000']", 8)
                 .replace("spec: {", "spec: {hostNetwork: true, "),

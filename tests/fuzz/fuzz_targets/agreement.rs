@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ranklaunch::launch::fuzz::agreement(data);
+    ranklaunch::testing::fuzz::agreement(data);
 });

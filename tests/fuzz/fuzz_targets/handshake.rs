@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ranklaunch::muster::fuzz::handshake(data);
+    ranklaunch::testing::fuzz::handshake(data);
 });

@@ -1,4 +1,4 @@
-//! Which processes of a test are alive, whatever they did to hide it.
+//! Finds the living processes of a test, even if they try to hide.
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,11 @@ pub fn stat(pid: i32) -> Option<(char, i32, u32)> {
     Some((state, parent, fields.nth(15)?.parse().ok()?))
 }
 
+/// Whether `pid` exists and has not ended (a zombie has).
+pub fn is_alive(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _, _)| !matches!(state, 'Z' | 'X'))
+}
+
 pub fn pids() -> Vec<i32> {
     std::fs::read_dir("/proc")
         .unwrap()
@@ -35,15 +40,31 @@ pub fn pids() -> Vec<i32> {
         .collect()
 }
 
-/// Children of `parent` that have ended and that nobody has waited for.
+/// Zombie children of `parent`.
 pub fn zombies_of(parent: i32) -> usize {
     let is_one = |(state, of, _): &(char, i32, u32)| *state == 'Z' && *of == parent;
     pids().into_iter().filter_map(stat).filter(is_one).count()
 }
 
-/// The living processes that carry `token` in their environment or command line, or that run
-/// a program of `folder` or in it. One whose first thread has ended shows itself through the
-/// others.
+/// Pid and command name of everything below `root`, `root` left out.
+pub fn descendants(root: i32) -> Vec<(i32, String)> {
+    let all: Vec<(i32, i32)> =
+        pids().into_iter().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(&parent) = found.get(at) {
+        found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| pid));
+        at += 1;
+    }
+    let name = |pid: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some((pid, text.trim_end().to_owned()))
+    };
+    found.into_iter().skip(1).filter_map(name).collect()
+}
+
+/// The living processes with `token` in their environment or command line, or that run a program
+/// of `folder` or in it. A process whose first thread has ended is found by its other threads.
 pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap();
     let mut found = Vec::new();

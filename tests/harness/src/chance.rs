@@ -1,4 +1,4 @@
-//! Numbers to choose with, the same on every machine for one seed and round.
+//! Pseudo-random numbers, the same on every machine for one seed and round.
 
 /// splitmix64
 #[derive(Debug)]

@@ -1,9 +1,9 @@
-//! Nodes of one machine: each with its own network namespace behind one bridge,
-//! its own host name, and an /etc/hosts that names all of them.
+//! Simulated hosts on one machine: each has its own network namespace behind a bridge, its own
+//! host name, and an /etc/hosts with all of them.
 //!
-//! A cable is cut by taking its port out of the bridge: both ends see their link
-//! up, and every packet is dropped, as behind a broken switch. Namespaces carry the
-//! pid of the test in their names and go with the [`Cluster`], also in a panic.
+//! A cable is cut by removing its port from the bridge: both ends see their link up, but every
+//! packet is dropped, as behind a broken switch. The names of namespaces contain the pid of the
+//! test, and they are removed with the [`Cluster`], even in a panic.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ fn ip(words: &str) -> bool {
 }
 
 impl Cluster {
-    /// Hosts `node-0` to `node-N`. None where this user may not make namespaces.
+    /// Hosts `node-0` to `node-N`. None if this user may not create namespaces.
     pub fn new(hosts: u32) -> Option<Cluster> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Cluster {
         assert!(batch.wait().expect("it ends").success(), "{words}");
     }
 
-    /// The host is gone with its network; its processes must be dead.
+    /// Removes a host with its network; its processes must be dead.
     pub fn remove(&mut self, host: u32) {
         assert!(ip(&format!("netns del {}", self.namespace(host))));
         self.hosts.remove(&host);
@@ -118,21 +118,20 @@ impl Cluster {
         self.switch(&format!("link set p{host} master sw"));
     }
 
-    /// All processes of the host, whatever they did to their environment.
+    /// All processes of the host, even with a changed environment.
     pub fn processes(&self, host: u32) -> Vec<i32> {
         let pids = Command::new("ip").args(["netns", "pids", &self.namespace(host)]).output();
         let text = String::from_utf8(pids.expect("ip runs").stdout).expect("numbers");
         text.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
     }
 
-    /// The host dies as it does without power: no packet leaves it any more, and
-    /// nothing on it lives on.
+    /// The host loses its power: no packet leaves it any more, and all its processes are killed.
     pub fn power_off(&self, host: u32) {
         self.cut(host);
         self.kill_all(host);
     }
 
-    /// Guard, agent, engine and ranks at once; the kernel of the host lives on and
+    /// Kills guard, agent, engine and ranks at once; the kernel of the host still runs and
     /// closes their connections.
     pub fn kill_all(&self, host: u32) {
         let killed = self.processes(host);
@@ -185,7 +184,7 @@ impl Cluster {
         self.launcher(rank, rank, nodes, &args)
     }
 
-    /// All hosts, one rank each, ready to be hit.
+    /// Starts one rank on each host, and waits until all are ready.
     pub fn waiting(&self, more: &[&str]) -> Vec<Running> {
         let nodes = u32::try_from(self.hosts.len()).expect("few");
         let start = |rank: &u32| self.direct(*rank, nodes, more, "wait").start();
@@ -241,7 +240,7 @@ pub struct Shared {
     pub attempt: Value,
 }
 
-/// The shared part of how a node ended.
+/// The shared part of a node's end.
 #[track_caller]
 pub fn shared(ended: &Ended, node: u32) -> Shared {
     // Every attempt has one; the last counts.
@@ -249,14 +248,21 @@ pub fn shared(ended: &Ended, node: u32) -> Shared {
     let mut lines = last.lines();
     let block = lines.next().unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
     let hint = lines.next().unwrap_or_default();
-    let timed = [" (after ", " after "].iter().find_map(|by| block.rsplit_once(by));
+    let timed =
+        [" (after ", " (likely; after ", " after "].iter().find_map(|by| block.rsplit_once(by));
     let block = timed.map_or(block, |(cause, _)| cause);
-    let run = run_json(ended, node);
+    let run = ended.run_json(node);
     let verdict = &run["verdict"];
     assert_eq!(verdict["code"], ended.code, "{verdict}");
     assert_eq!(run["exit_code"], ended.code, "{verdict}");
-    assert!(block.ends_with(verdict["text"].as_str().expect("text")), "{block}\n{verdict}");
-    assert!(hint.ends_with(verdict["hint"].as_str().expect("hint")), "{hint}\n{verdict}");
+    // The cause stands in place of the verdict where the output of the ranks shows one.
+    let (text, hint_key) = match &run["cause"] {
+        Value::Null => (&verdict["text"], &verdict["hint"]),
+        cause => (&cause["text"], &cause["remedy"]),
+    };
+    let text = text.as_str().expect("text").trim_end_matches('.');
+    assert!(block.ends_with(text), "{block}\n{verdict}");
+    assert!(hint.ends_with(hint_key.as_str().expect("hint")), "{hint}\n{verdict}");
     Shared {
         block: block.to_owned(),
         hint: hint.to_owned(),
@@ -267,11 +273,6 @@ pub fn shared(ended: &Ended, node: u32) -> Shared {
         run_id: run["run_id"].clone(),
         attempt: run["attempt"].clone(),
     }
-}
-
-pub fn run_json(ended: &Ended, node: u32) -> Value {
-    let text = std::fs::read_to_string(ended.node_folder(node).join("run.json"));
-    serde_json::from_str(&text.expect("run.json is there")).expect("it is JSON")
 }
 
 /// Ends of nodes, each with its rank and exit code; all must name one cause.

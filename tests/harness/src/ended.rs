@@ -1,7 +1,9 @@
-//! How a launcher ended: exit code, console, and what of the job is alive.
+//! How a launcher ended: exit code, console, and living processes of the job.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::{Place, Process, Running};
 
@@ -13,7 +15,7 @@ pub struct Ended {
     pub err: String,
     /// From the call that waited.
     pub elapsed: Duration,
-    /// Alive right after the launcher's end: there is no time in which something may go away.
+    /// Processes that are alive directly after the launcher's end, without any waiting.
     pub left: Vec<Process>,
     pub(crate) running: Running,
 }
@@ -27,14 +29,50 @@ impl Ended {
         self
     }
 
-    /// Nothing of the job lived right after the launcher's end. Below a subreaper also nothing
-    /// unknown to us may have come to it.
+    /// Fails with the whole console unless what went to stderr holds all of `words`.
+    #[track_caller]
+    pub fn expect_words(self, words: &[&str]) -> Ended {
+        for word in words {
+            assert!(self.err.contains(word), "no {word:?} in:\n{}\n{}", self.out, self.err);
+        }
+        self
+    }
+
+    /// The id of the refusal or of the cause: that of its last `exit code N (id)`, in either
+    /// language.
+    pub fn id(&self) -> Option<&str> {
+        let (en, zh) = (format!("exit code {} (", self.code), format!("退出码 {}（", self.code));
+        self.err.lines().rev().map(str::trim).find_map(|line| {
+            let en = || line.strip_prefix(&en)?.strip_suffix(')');
+            let zh = || line.strip_prefix(&zh)?.strip_suffix('）');
+            en().or_else(zh)
+        })
+    }
+
+    /// Fails with the whole console unless this is the id of the refusal or of the cause.
+    #[track_caller]
+    pub fn expect_id(self, id: &str) -> Ended {
+        assert_eq!(self.id(), Some(id), "{}\n{}", self.out, self.err);
+        self
+    }
+
+    /// run.json of this node.
+    #[track_caller]
+    pub fn run_json(&self, node: u32) -> Value {
+        let file = self.node_folder(node).join("run.json");
+        let text = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}", file.display(), self.err));
+        serde_json::from_str(&text).expect("run.json is JSON")
+    }
+
+    /// Expects that no process of the job lived directly after the launcher's end. Below a
+    /// subreaper also no unknown process may have been adopted by it.
     #[track_caller]
     pub fn expect_nothing_left(self) -> Ended {
         self.expect_nothing_left_in("")
     }
 
-    /// The same, with words about the circumstances for a failure.
+    /// The same, with a description for a failure.
     #[track_caller]
     pub fn expect_nothing_left_in(self, what: &str) -> Ended {
         assert!(self.left.is_empty(), "{what} left: {:#?}\n{}", self.left, self.err);
@@ -45,8 +83,8 @@ impl Ended {
         self
     }
 
-    /// As `expect_nothing_left`, for the loss of the guard: its parent knows of that at
-    /// once, and the agent needs a moment to sweep.
+    /// As `expect_nothing_left`, for the loss of the guard: its parent sees that at once, while
+    /// the agent needs a moment to sweep.
     #[track_caller]
     pub fn expect_nothing_left_soon(self) -> Ended {
         self.expect_nothing_left_soon_in("")
@@ -75,7 +113,7 @@ impl Ended {
         self.running.processes()
     }
 
-    /// What marks the processes of the launch.
+    /// The token in the environment of the launch's processes.
     pub fn token(&self) -> &str {
         &self.running.token
     }
@@ -84,12 +122,18 @@ impl Ended {
         self.running.folder()
     }
 
+    /// The name of the container that it ran in, which is there until this is dropped.
+    #[track_caller]
+    pub fn container(&self) -> &str {
+        self.running.container()
+    }
+
     /// The newest run's folder of this node, from `ranklaunch-logs/latest`.
     pub fn node_folder(&self, node: u32) -> PathBuf {
         self.folder().join("ranklaunch-logs/latest").join(format!("node-{node}"))
     }
 
-    /// What the other subreaper says.
+    /// The report of the other subreaper.
     pub fn report(&self) -> String {
         self.running.report()
     }

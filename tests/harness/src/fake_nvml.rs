@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// One library that plays what its settings say; several can play at once.
+/// One library that behaves by its settings; several can be used at once.
 #[derive(Debug)]
 pub struct FakeNvml {
     folder: tempfile::TempDir,

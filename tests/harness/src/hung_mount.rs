@@ -1,9 +1,8 @@
-//! A mount whose server is gone: whoever looks at it waits, and no signal ends that.
+//! A mount without its server: every access hangs, and no signal ends it.
 //!
-//! FUSE without a file system behind it. The kernel's first question (INIT) is
-//! answered, every other is taken and never answered. A process that waits for one
-//! and is killed stays in state D until the device is closed
-//! (linux/fs/fuse/dev.c, request_wait_answer), as with a dead NFS server.
+//! FUSE without a file system. The kernel's first request (INIT) is answered; all others are
+//! read and never answered. A process that waits for one and is killed stays in state D until
+//! the device is closed (linux/fs/fuse/dev.c, request_wait_answer), as with a dead NFS server.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,8 +17,8 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::skipped;
 
-/// Calls `work` with a folder on a dead mount, in a mount namespace of its own that
-/// children inherit. False, with a word why, where there is no FUSE or no right to it.
+/// Calls `work` with a folder on a dead mount, in a mount namespace of its own that children
+/// inherit. False, with a printed reason, if FUSE is missing or not permitted.
 pub fn with_hung_mount(work: impl FnOnce(&Path) + Send) -> bool {
     let folder = tempfile::tempdir().expect("a folder");
     let stop = AtomicBool::new(false);
@@ -53,7 +52,7 @@ fn mounted(folder: &Path) -> std::io::Result<File> {
         .write(true)
         .custom_flags(nix::libc::O_CLOEXEC | nix::libc::O_NONBLOCK)
         .open("/dev/fuse")?;
-    // Of this thread alone, and whatever it starts.
+    // Only for this thread and its children.
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)?;
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
@@ -66,7 +65,7 @@ fn mounted(folder: &Path) -> std::io::Result<File> {
 /// linux/fuse.h
 const INIT: u32 = 26;
 
-/// Takes requests until it is told to stop; closing the device then sets everybody free.
+/// Reads requests until it is stopped; closing the device then releases all waiting processes.
 fn swallow(mut device: File, stop: &AtomicBool) {
     let mut request = vec![0u8; 1 << 18];
     while !stop.load(Ordering::Relaxed) {

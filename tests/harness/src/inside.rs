@@ -1,16 +1,16 @@
-//! Tests that need a namespace of their own: they build it around their own
-//! program, which then runs the `inside_…` half there.
+//! Tests that need a namespace of their own: they start their own program in one, which then
+//! runs the `inside_…` half.
 
 use std::process::Command;
 
 use super::skipped;
 
-/// Printed within the namespace: what fails after it is a failure.
+/// Printed inside the namespace; a later failure is a real failure.
 pub const READY: &str = "the namespace is ready";
 
-/// Runs the ignored test `inside` behind `way_in`, a command line to which a
-/// program and its arguments are appended. Where the machine does not allow the
-/// namespace (READY is never said), this says that it is skipped.
+/// Runs the ignored test `inside` by `way_in`, a command line to which a program and its
+/// arguments are appended. If the machine does not allow the namespace (READY is never printed),
+/// the test is skipped.
 pub fn run(mut way_in: Command, inside: impl Fn()) {
     let output = way_in
         .arg(std::env::current_exe().expect("our own path"))

@@ -1,4 +1,4 @@
-//! A launcher that a test is about to start: its place, its words, its environment and its folder.
+//! A launcher that a test will start: its place, arguments, environment and folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Ended, Place, Running, TOKEN, built, compiled, executable, image, misbehave, program};
+use crate::docker::{self, Owned};
+use crate::{Ended, Place, Running, TOKEN, built, compiled, executable, misbehave, program};
 use crate::{python, run_args};
 
 /// Variables of the container that would change what a launch does.
@@ -35,12 +36,14 @@ pub struct Launcher {
     folder: tempfile::TempDir,
     token: String,
     place: Place,
-    /// Whether its end leaves nothing for a later launcher: what lives on is killed.
+    /// Whether survivors are killed at its end, so that none disturbs a later launcher.
     swept: bool,
     user: Option<u32>,
     full_console: bool,
     /// A file of seconds by which the launcher's time of day is off.
     clock: Option<PathBuf>,
+    /// What removes the container that the command starts.
+    container: Option<Owned>,
 }
 
 impl Launcher {
@@ -54,8 +57,8 @@ impl Launcher {
         Launcher::within(tempfile::tempdir().unwrap(), command).args(args)
     }
 
-    /// `ranklaunch` in a place, with the program that misbehaves in its folder. Whatever a failing
-    /// test or a negative control leaves of it is killed at the end of the test.
+    /// `ranklaunch` in a place, with `misbehave` in its folder. Survivors of a failing test or a
+    /// negative control are killed at the end of the test.
     pub fn at(place: Place) -> Launcher {
         // Beside the built program, so that it can be linked.
         let folder = tempfile::Builder::new().prefix("job-").tempdir_in(built()).unwrap();
@@ -67,11 +70,7 @@ impl Launcher {
     fn within(folder: tempfile::TempDir, mut command: Command) -> Launcher {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let token = format!("t{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let ours = |name: &OsString| name.to_string_lossy().starts_with("RANKLAUNCH_");
-        let inherited = std::env::vars_os().map(|(name, _)| name).filter(ours);
-        for name in inherited.chain(PLATFORM.iter().map(OsString::from)) {
-            command.env_remove(name);
-        }
+        without_platform(&mut command);
         command.env(TOKEN, &token).current_dir(folder.path()).stdin(Stdio::null());
         Launcher {
             command,
@@ -82,7 +81,14 @@ impl Launcher {
             user: None,
             full_console: false,
             clock: None,
+            container: None,
         }
+    }
+
+    /// The command line starts this container, which goes with what is started here.
+    pub(crate) fn contained(mut self, container: Owned) -> Launcher {
+        self.container = Some(container);
+        self
     }
 
     /// One node of an `engine` job on CPUs whose ranks are `tests/programs/rank.sh ARGS…`.
@@ -96,8 +102,8 @@ impl Launcher {
         self
     }
 
-    /// With the environment of the python that has torch active, as for a job that could
-    /// start here; the machine's own may have none.
+    /// With the active environment of a python that has torch, as the machine's own python may
+    /// have none.
     pub fn with_torch(self) -> Launcher {
         let python = python();
         let prefix = python.parent().and_then(Path::parent).unwrap();
@@ -109,7 +115,7 @@ impl Launcher {
         self
     }
 
-    /// The place of this launcher in a job of several nodes, as a platform says it.
+    /// The place of this launcher in a job of several nodes, by the variables of a platform.
     pub fn node(self, rank: u32, nodes: u32, port: u16) -> Launcher {
         self.env("WORLD_SIZE", nodes.to_string())
             .env("RANK", rank.to_string())
@@ -121,7 +127,7 @@ impl Launcher {
         self.folder.path()
     }
 
-    /// The program that misbehaves, as this job alone knows it.
+    /// The path of `misbehave` in this job's folder.
     pub fn misbehave(&self) -> PathBuf {
         self.folder().join("misbehave")
     }
@@ -131,13 +137,13 @@ impl Launcher {
         self
     }
 
-    /// A console that takes a pipe full and then nothing.
+    /// A console that blocks after one full pipe.
     pub fn full_console(mut self) -> Launcher {
         self.full_console = true;
         self
     }
 
-    /// With a time of day that [`Running::step_clock`] can step.
+    /// With a clock that [`Running::step_clock`] can step.
     pub fn own_clock(mut self) -> Launcher {
         assert_eq!(self.place, Place::Subreaper, "a clock needs its place");
         let file = self.folder().join("clock");
@@ -185,7 +191,10 @@ impl Launcher {
         self.start()
     }
 
-    pub fn start(self) -> Running {
+    pub fn start(mut self) -> Running {
+        if self.place == Place::Docker {
+            self.container = Some(docker::container_named(self.token.clone()));
+        }
         let program = PathBuf::from(self.command.get_program());
         let mut command = match self.way_in() {
             None => self.command,
@@ -213,6 +222,7 @@ impl Launcher {
             program,
             swept: self.swept,
             ended: false,
+            container: self.container,
             _unread: unread,
         }
     }
@@ -221,7 +231,7 @@ impl Launcher {
         self.start().wait()
     }
 
-    /// What stands before the command line in its place.
+    /// The command in front of the command line in its place.
     fn way_in(&self) -> Option<Command> {
         let mut way_in;
         match self.place {
@@ -239,7 +249,7 @@ impl Launcher {
             }
             Place::Docker => {
                 way_in = Command::new("docker");
-                way_in.args(["run", "--rm", "--name", &self.token, "--network", "host"]);
+                way_in.args(["run", "--name", &self.token, "--network", "host"]);
                 for path in [self.folder(), Path::new(self.command.get_program())] {
                     way_in.arg("-v").arg(format!("{0}:{0}", path.display()));
                 }
@@ -249,11 +259,20 @@ impl Launcher {
                         way_in.arg("-e").arg([name, value].join(OsStr::new("=")));
                     }
                 }
-                way_in.arg(image().unwrap());
+                way_in.arg(docker::bare());
             }
         }
         way_in.stdin(Stdio::null());
         Some(way_in)
+    }
+}
+
+/// Takes from a command what would change a launch: variables of a platform and our own.
+pub fn without_platform(command: &mut Command) {
+    let ours = |name: &OsString| name.to_string_lossy().starts_with("RANKLAUNCH_");
+    let inherited = std::env::vars_os().map(|(name, _)| name).filter(ours);
+    for name in inherited.chain(PLATFORM.iter().map(OsString::from)) {
+        command.env_remove(name);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the integration tests share: starting the real executable, waiting for
-//! conditions, and looking for processes that were left behind.
+//! Shared by the integration tests: starts the real executable, waits for conditions, and finds
+//! leftover processes.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test that called it")]
 
@@ -18,6 +18,7 @@ mod ports;
 mod programs;
 pub mod pty;
 pub mod reference;
+pub mod report;
 mod running;
 mod skipped;
 pub mod snapshot;
@@ -29,8 +30,8 @@ use nix::sys::signal::Signal;
 
 pub use alive::{Process, alive};
 pub use ended::Ended;
-pub use launcher::Launcher;
-pub use place::{PLACES, Place, image};
+pub use launcher::{Launcher, without_platform};
+pub use place::{PLACES, Place};
 pub use ports::free_port;
 pub use programs::{
     built, compiled, executable, misbehave, modules, program, python, root, run_tool, write_program,
@@ -38,15 +39,15 @@ pub use programs::{
 pub use running::{Role, Running};
 pub use skipped::skipped;
 
-/// How long anything here may take before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of every wait.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The variable by which a test recognises its own processes.
 const TOKEN: &str = "JOB_TEST_TOKEN";
 
-/// Waits until `ready` gives something; panics with `what` when PATIENCE is over.
+/// Waits until `ready` gives a value; panics with `what` after TIMEOUT.
 pub fn wait_until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = ready() {
             return value;
@@ -69,7 +70,7 @@ pub fn send(pid: i32, signal: Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
 }
 
-/// `run --engine ENGINE --device cpu --nproc-per-node N` and what most tests want.
+/// `run --engine ENGINE --device cpu --nproc-per-node N` and the options of most tests.
 pub fn run_args(engine: &str, nproc: u32) -> Vec<OsString> {
     let mut args: Vec<OsString> = ["run", "--engine", engine, "--device", "cpu", "--stale", "off"]
         .into_iter()

@@ -1,5 +1,5 @@
-//! A node of files for `ranklaunch plan`: folders below a root of its own, a fake
-//! NVML, an interpreter with a torch, and no variable but those that a test gives.
+//! A replayed node for `ranklaunch plan`: files below a temporary root, a fake NVML, an
+//! interpreter with torch, and only the variables that a test sets.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::fake_nvml::FakeNvml;
 use crate::{Ended, Launcher, executable};
 
-/// Where the node's interpreter lies.
+/// The path of the node's interpreter.
 pub const PYTHON: &str = "/opt/env/bin/python";
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Node {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// What `plan --format json` printed and how it ended.
+/// The output of `plan --format json`, and its exit code.
 #[derive(Debug)]
 pub struct Planned {
     pub code: i32,
@@ -41,7 +41,7 @@ impl Node {
     pub fn of(nvml: Option<FakeNvml>) -> Node {
         let root = tempfile::tempdir().expect("a folder");
         let node = Node { root, nvml, environment: Vec::new() };
-        // Names that nobody answers for would each cost a wait.
+        // Unknown names would each cost a DNS timeout.
         let hosts = "10.0.0.1 h j-master-0 j-node-0-0.j j-worker-0 wan22-master-0 n03 a-1 \
             jo-dbxfe2k2l635222i-worker-0\n127.0.0.1 localhost\n";
         node.interpreter("/opt/env").file("/etc/hosts", hosts)
@@ -80,7 +80,7 @@ impl Node {
         self
     }
 
-    /// `NAME=value NAME=value`, as the tables write a platform's variables.
+    /// Sets `NAME=value NAME=value`, the form of a platform's variables in the tables.
     pub fn platform(mut self, pairs: &str) -> Node {
         for (name, value) in pairs.split_whitespace().filter_map(|pair| pair.split_once('=')) {
             self = self.env(name, value);

@@ -1,12 +1,11 @@
-//! Ports that no other test is given.
+//! Reserves ports for tests.
 
 use std::fs::File;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// A port that nobody listens on, and that no other test is given while this process
-/// lives. Outside of the range from which the kernel takes ports for connections
-/// (ip_local_port_range, from 32768), so that none of them gets in between.
+/// A free port that no other test gets while this process runs. Outside of the kernel's range
+/// for connections (ip_local_port_range, from 32768), so that no connection takes it.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
     const PORTS: std::ops::Range<u16> = 11_000..29_000;

@@ -1,4 +1,4 @@
-//! What tests start beside the launcher: the executable, python, and the programs of tests/programs.
+//! Programs that tests start: the executable, python, and the programs of tests/programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -79,7 +79,7 @@ pub fn compiled(name: &str) -> PathBuf {
     done
 }
 
-/// Where python finds what stands in for an engine that is not installed: `PYTHONPATH`.
+/// The `PYTHONPATH` of fakes for engines that are not installed.
 pub fn modules() -> PathBuf {
     program("modules")
 }

@@ -1,5 +1,4 @@
-//! A person at a terminal: a pseudo-terminal with a session of its own, typed at
-//! and read from the other side.
+//! Simulates a user at a terminal: a pseudo-terminal with a session of its own.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +13,7 @@ use nix::sys::termios::{Termios, tcgetattr};
 use rustix::termios::Winsize;
 
 use crate::launcher::behind;
-use crate::{PATIENCE, wait_until};
+use crate::{TIMEOUT, wait_until};
 
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_D: &str = "\x04";
@@ -26,9 +25,9 @@ pub struct Terminal {
     /// Keeps the terminal's state readable after its last user has gone.
     slave: Option<OwnedFd>,
     child: Child,
-    /// What the terminal showed.
+    /// The output so far.
     seen: String,
-    /// How much of it `shows` has passed.
+    /// How much of it `shows` has consumed.
     passed: usize,
 }
 
@@ -53,11 +52,11 @@ impl Terminal {
         self.master().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Presses `key` again each second until `text` is shown: an interrupt that
-    /// comes between a prompt and the reading is noticed only with the next one.
+    /// Presses `key` once a second until `text` is shown: an interrupt between a prompt and its
+    /// read is noticed only with the next one.
     #[track_caller]
     pub fn presses_until(&mut self, key: &str, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             self.types(key);
             if self.shows_by(Instant::now() + Duration::from_secs(1), text).is_some() {
@@ -70,8 +69,17 @@ impl Terminal {
     /// Waits until `text` is shown; gives what was shown from the last wait to it.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
-        self.shows_by(Instant::now() + PATIENCE, text)
+        self.shows_by(Instant::now() + TIMEOUT, text)
             .unwrap_or_else(|| panic!("waited for {text:?}; all of it:\n{}", self.seen))
+    }
+
+    /// Waits for each text and answers it with the keys beside it.
+    #[track_caller]
+    pub fn answers(&mut self, turns: &[(&str, &str)]) {
+        for (text, keys) in turns {
+            self.shows(text);
+            self.types(keys);
+        }
     }
 
     fn shows_by(&mut self, deadline: Instant, text: &str) -> Option<String> {
@@ -139,7 +147,7 @@ impl Terminal {
     pub fn ends(&mut self) -> i32 {
         self.slave = None;
         let status = wait_until("the end of the session's leader", || {
-            // A full terminal would hold up whoever still writes.
+            // A full terminal would block its writers.
             let mut waits = [PollFd::new(self.master().as_fd(), PollFlags::POLLIN)];
             if poll(&mut waits, PollTimeout::ZERO).unwrap() > 0 {
                 self.read();

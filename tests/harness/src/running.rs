@@ -1,20 +1,20 @@
-//! A launcher that runs, and the processes of its job by their roles.
+//! A running launcher, and the processes of its job by their roles.
 //!
-//! They are known by the token in their environment and by their executable or folder: an
-//! escapee may clear its environment, write over its title and change its folder, but not its
+//! They are recognised by the token in their environment and by their executable or folder: a
+//! process may clear its environment, overwrite its title and change its folder, but not its
 //! executable.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::place::quiet;
-use crate::{Ended, PATIENCE, Place, Process, alive, send, wait_until};
+use crate::docker::Owned;
+use crate::{Ended, Place, Process, TIMEOUT, alive, send, wait_until};
 
 /// A launcher that runs. Dropped before its end, it is killed.
 #[derive(Debug)]
@@ -27,11 +27,13 @@ pub struct Running {
     /// Whether what lives on after the end is killed with this.
     pub(crate) swept: bool,
     pub(crate) ended: bool,
-    /// The other end of a console that nothing reads.
+    /// The container that the launcher runs in.
+    pub(crate) container: Option<Owned>,
+    /// The read end of a console that is never read.
     pub(crate) _unread: Option<std::io::PipeReader>,
 }
 
-/// What a process is in its job.
+/// The role of a process in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Guard,
@@ -51,6 +53,12 @@ impl Running {
         self.folder.path()
     }
 
+    /// The name of the container that it runs in.
+    #[track_caller]
+    pub fn container(&self) -> &str {
+        self.container.as_deref().expect("it was started in a container")
+    }
+
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -68,7 +76,7 @@ impl Running {
         read(&self.folder().join("report"))
     }
 
-    /// Waits until `text` was said `times` times on standard output.
+    /// Waits until standard output contains `text` `times` times.
     #[track_caller]
     pub fn says(&mut self, text: &str, times: usize) -> &mut Running {
         self.waits(text, |running| running.out().matches(text).count() >= times)
@@ -77,7 +85,7 @@ impl Running {
     /// Waits for a condition while it runs.
     #[track_caller]
     pub fn waits(&mut self, what: &str, ready: impl Fn(&Running) -> bool) -> &mut Running {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !ready(self) {
             let ended = self.child.try_wait().unwrap();
             assert!(
@@ -92,12 +100,12 @@ impl Running {
         self
     }
 
-    /// To the launcher, or to what stands before it in its place.
+    /// Signals the launcher, or the process in front of it in its place.
     pub fn signal(&self, signal: Signal) {
         send(self.pid(), signal);
     }
 
-    /// The living processes of the job, what stands before it in its place left out.
+    /// The living processes of the job, without the process in front of it in its place.
     pub fn processes(&self) -> Vec<Process> {
         let before = |seen: &Process| {
             self.place != Place::Plain
@@ -183,14 +191,14 @@ impl Running {
         std::fs::write(self.folder().join("clock"), seconds.to_ne_bytes()).unwrap();
     }
 
-    /// The guard, where it is there.
+    /// The guard, if it is running.
     pub fn guard_now(&self) -> Option<i32> {
         self.roles().into_iter().find(|(role, _)| *role == Role::Guard).map(|(_, seen)| seen.pid)
     }
 
     #[track_caller]
     pub fn wait(self) -> Ended {
-        self.ends_within(PATIENCE)
+        self.ends_within(TIMEOUT)
     }
 
     /// Waits for the end, which must come within `limit`.
@@ -199,7 +207,7 @@ impl Running {
         self.ends_by(limit, "")
     }
 
-    /// The same, with words about the circumstances for a failure.
+    /// The same, with a description for a failure.
     #[track_caller]
     pub fn ends_by(mut self, limit: Duration, what: &str) -> Ended {
         let started = Instant::now();
@@ -229,9 +237,8 @@ impl Drop for Running {
         if self.ended && !self.swept {
             return;
         }
-        if !self.ended && self.place == Place::Docker {
-            quiet(Command::new("docker").args(["rm", "-f", &self.token]));
-        }
+        // Before its processes are looked for.
+        drop(self.container.take());
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.swept && Instant::now() < deadline {
             let left = alive(&self.token, Some(self.folder.path()));

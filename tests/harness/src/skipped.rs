@@ -1,13 +1,12 @@
-//! Tests that this machine cannot run say so where it is seen.
+//! Reports tests that this machine cannot run.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Says that the running test, or a part of it, is skipped, and why.
+/// Prints that the running test, or a part of it, is skipped, and why.
 ///
-/// Written past the harness, which shows what a test prints only when it fails.
-/// With `RANKLAUNCH_TEST_NO_SKIP=1` a skip is a failure: for machines on which
-/// everything is meant to run.
+/// Bypasses the test harness, which shows the output of a test only on failure. With
+/// `RANKLAUNCH_TEST_NO_SKIP=1` a skip is a failure, for machines on which everything should run.
 #[track_caller]
 pub fn skipped(why: impl Display) {
     let thread = std::thread::current();

@@ -1,8 +1,8 @@
-//! Texts for people, compared with what was read and found good: tests/snapshots.
+//! Compares texts for people, and the keys of JSON documents, with the reviewed ones in tests/snapshots.
 //!
-//! `make bless` writes them anew, to be read in the diff.
+//! `make bless` writes them, to review in the diff.
 
-/// Fails where `text` is not tests/snapshots/NAME.txt; with RANKLAUNCH_BLESS=1 it is written there.
+/// Fails if `text` differs from tests/snapshots/NAME.txt; with RANKLAUNCH_BLESS=1 writes it there.
 #[track_caller]
 pub fn compare(name: &str, text: &str) {
     let file = crate::root().join("tests/snapshots").join(format!("{name}.txt"));

@@ -1,6 +1,6 @@
-//! What the network does to a job that runs: partitions below and above the peer
-//! timeout, hosts that vanish without a word, and hosts that come back without
-//! their connections. Packets are really dropped, between namespaces.
+//! Network faults of a running job: partitions below and above the peer timeout, hosts that
+//! vanish, and hosts that return without their connections. Packets between namespaces are
+//! really dropped.
 //!
 //! Each case is a minute's wait with nothing to compute, so one test runs all of
 //! them side by side.
@@ -8,20 +8,18 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use harness::Running;
 use harness::cluster::{Cluster, one_cause};
-use harness::{Ended, Running};
 use nix::sys::signal::Signal;
 
-/// The peer timeout: what is shorter must be survived, what is longer must be named.
-const TIMEOUT: Duration = Duration::from_secs(15);
+use super::silence::{
+    TIMEOUT, a_node_that_is_cut_off_is_named, a_node_without_power_is_named, wait_all,
+};
+
 /// Up to the timeout, with room for a busy machine.
 const SHORT: Duration = Duration::from_millis(14_500);
 
-fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
-    nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
-}
-
-/// Time itself is what is tested: nobody may give up in it.
+/// Lets the time pass; no node may give up meanwhile.
 fn pass(time: Duration, nodes: &[Running]) {
     let began = Instant::now();
     while began.elapsed() < time {
@@ -43,7 +41,7 @@ fn partitions_and_vanished_hosts() {
         a_host_that_lost_its_connections_is_named_as_soon_as_it_answers,
     ];
     let running = cases.map(thread::spawn);
-    // All are heard out, so that every namespace is gone at the end.
+    // Joins all threads, so that every namespace is removed at the end.
     let ends = running.map(thread::JoinHandle::join);
     assert!(
         ends.iter().all(Result::is_ok),
@@ -61,7 +59,7 @@ fn a_partition_below_the_timeout_is_survived() {
     cluster.cut(2);
     pass(SHORT, &nodes);
     cluster.mend(2);
-    // Longer than any of them would still wait for a word that did not come.
+    // Longer than any node would wait for a missing frame.
     pass(Duration::from_secs(7), &nodes);
     nodes[2].signal(Signal::SIGTERM);
     // Node 2's word reaches all over the connection that was cut.
@@ -74,52 +72,21 @@ fn a_partition_below_the_timeout_is_survived() {
 /// The control of the case before: the same cut, and it stays.
 fn a_partition_above_the_timeout_is_named_on_both_sides() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let nodes = cluster.waiting(&[]);
-    let cut = Instant::now();
-    cluster.cut(2);
-    let ended = wait_all(nodes);
-    assert!(cut.elapsed() > TIMEOUT, "{:?}", cut.elapsed());
-    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 2.into()));
-    assert!(
-        cause.block.contains("nothing was heard from node 2 (node-2) for 15 s"),
-        "{}",
-        cause.block
-    );
-    // Alone, node 2 cannot know more than that it hears nothing.
-    let cause = one_cause(&[(2, &ended[2], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
-    cluster.expect_nothing_left();
+    a_node_that_is_cut_off_is_named(&cluster, cluster.waiting(&[]));
 }
 
 fn a_vanished_node_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut nodes = cluster.waiting(&[]);
-    let off = Instant::now();
-    cluster.power_off(2);
-    drop(nodes.pop());
-    let ended = wait_all(nodes);
-    assert!(off.elapsed() > TIMEOUT, "{:?}", off.elapsed());
-    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 2.into()));
-    cluster.expect_nothing_left();
+    a_node_without_power_is_named(&cluster, cluster.waiting(&[]), 2);
 }
 
 fn a_vanished_node_0_ends_the_job() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut nodes = cluster.waiting(&[]);
-    let off = Instant::now();
-    cluster.power_off(0);
-    drop(nodes.remove(0));
-    let ended = wait_all(nodes);
-    assert!(off.elapsed() > TIMEOUT, "{:?}", off.elapsed());
-    let cause = one_cause(&[(1, &ended[0], 143), (2, &ended[1], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
-    cluster.expect_nothing_left();
+    a_node_without_power_is_named(&cluster, cluster.waiting(&[]), 0);
 }
 
-/// Half-open connections: the host died without a word and is back under its
-/// address, where nobody knows of them.
+/// Half-open connections: the host died silently and is back at its address without its
+/// connections.
 fn a_host_that_lost_its_connections_is_named_as_soon_as_it_answers() {
     let Some(cluster) = Cluster::new(3) else { return };
     let mut nodes = cluster.waiting(&[]);

@@ -4,12 +4,11 @@
 use std::ffi::OsString;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use harness::cluster::{Cluster, kill_rank, one_cause};
-use harness::{Ended, Running, program, python, run_args};
+use harness::{Running, program, python, run_args};
 
-const TIMEOUT: Duration = Duration::from_secs(15);
+use super::silence::{a_node_that_is_cut_off_is_named, a_node_without_power_is_named, wait_all};
 
 /// Three hosts whose ranks add up numbers, `steps` times.
 fn start(cluster: &Cluster, steps: &str) -> Vec<Running> {
@@ -22,10 +21,6 @@ fn start(cluster: &Cluster, steps: &str) -> Vec<Running> {
         node.says("READY: the sum of 3 ranks is 3", 1);
     });
     nodes
-}
-
-fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
-    nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
 }
 
 #[test]
@@ -73,28 +68,12 @@ fn a_host_that_is_cut_off_is_named(ready: Sender<()>) {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = start(&cluster, "100000");
     drop(ready);
-    let cut = Instant::now();
-    cluster.cut(2);
-    let ended = wait_all(nodes);
-    assert!(cut.elapsed() > TIMEOUT, "{:?}", cut.elapsed());
-    let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 2.into()));
-    // Alone, node 2 cannot know more than that it hears nothing.
-    let cause = one_cause(&[(2, &ended[2], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
-    cluster.expect_nothing_left();
+    a_node_that_is_cut_off_is_named(&cluster, nodes);
 }
 
 fn a_node_0_without_power_ends_the_job(ready: Sender<()>) {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut nodes = start(&cluster, "100000");
+    let nodes = start(&cluster, "100000");
     drop(ready);
-    let off = Instant::now();
-    cluster.power_off(0);
-    drop(nodes.remove(0));
-    let ended = wait_all(nodes);
-    assert!(off.elapsed() > TIMEOUT, "{:?}", off.elapsed());
-    let cause = one_cause(&[(1, &ended[0], 143), (2, &ended[1], 143)]);
-    assert_eq!((cause.id, cause.node), ("node.silent".into(), 0.into()));
-    cluster.expect_nothing_left();
+    a_node_without_power_is_named(&cluster, nodes, 0);
 }

@@ -1,4 +1,4 @@
-//! One verdict whatever starts the ranks: accelerate, and a user's own launcher.
+//! One verdict with other engines: accelerate, and a user's own launcher.
 
 use std::ffi::OsString;
 use std::thread;
@@ -42,7 +42,10 @@ fn own_launcher() -> Shared {
     for ended in [&zero, &one] {
         assert!(ended.err.contains("Signal 9 (SIGKILL)"), "{}", ended.err);
     }
-    one_cause(&[(0, &zero, 92), (1, &one, 1)])
+    let shared = one_cause(&[(0, &zero, 92), (1, &one, 1)]);
+    // Its words are the cause.
+    assert!(shared.block.contains("SIGKILL"), "{}\n\nnode 1\n{}", zero.err, one.err);
+    shared
 }
 
 #[test]
@@ -56,5 +59,6 @@ fn both_nodes_name_one_cause_whatever_starts_the_ranks() {
     assert!(words.iter().all(|part| accelerate.block.contains(part)), "{}", accelerate.block);
     // Which rank it was is known to that launcher alone.
     assert_eq!((own.id, own.node, own.rank), ("rank.exit".into(), 1.into(), Value::Null));
-    assert!(own.block.contains("the command on node 1 ("), "{}", own.block);
+    let text = own.text.as_str().expect("words");
+    assert!(text.contains("the command on node 1 ("), "{text}");
 }

@@ -12,3 +12,4 @@ mod memory;
 mod refusals;
 mod restart;
 mod shared_port;
+mod silence;

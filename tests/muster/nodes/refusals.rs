@@ -1,4 +1,4 @@
-//! A node that refuses before it knows its plan tells the others, or says that it cannot.
+//! A node that refuses before it has a plan notifies the others, or reports that it cannot.
 
 use std::ffi::OsString;
 
@@ -63,20 +63,21 @@ fn a_node_that_refuses_its_settings_is_named_by_all() {
         (Odd { more: &["--no-such-flag"], ..ODD }, "--no-such-flag"),
         (Odd { has_program: false, rank: 2, ..ODD }, "no program was given"),
     ] {
-        // The test would fail by its own patience if anybody waited for the deadline.
+        // The test would time out if any node waited for the deadline.
         let ended = three(&odd, "30m");
         let own = &ended[usize::try_from(odd.rank).expect("small")];
         assert_eq!(own.code, 64, "{}", own.err);
         let told = match odd.rank {
-            0 => "2 of 2 other nodes heard of this refusal",
-            _ => "was told, so that no node waits for this one",
+            0 => "2 of 2 other nodes were notified of this refusal",
+            _ => "was notified, so that no node waits for this one",
         };
         assert!(own.err.contains(told), "{}", own.err);
         expect_told(ended, odd.rank, words);
     }
 }
 
-/// What says where the node belongs is itself wrong: nothing is guessed from the rest.
+/// The settings for the node's place are themselves wrong, so nothing is guessed from the
+/// others.
 #[test]
 fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
     for odd in [
@@ -86,20 +87,20 @@ fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
         let ended = three(&odd, "2s");
         let [zero, own, two] = ended.as_slice() else { panic!("three") };
         assert!(matches!(own.code, 64 | 65), "{}\n{}", own.code, own.err);
-        assert!(own.err.contains("other nodes are not told"), "{}", own.err);
+        assert!(own.err.contains("other nodes are not notified"), "{}", own.err);
         for other in [zero, two] {
-            assert_eq!(other.code, 88, "{}", other.err);
-            assert!(other.err.contains("missing node 1 (never connected)"), "{}", other.err);
+            assert_eq!((other.code, other.id()), (88, Some("muster.missing")), "{}", other.err);
+            assert!(other.err.contains("node 1 ("), "{}", other.err);
         }
     }
 }
 
-/// Node 0 is not there: this is said, and nothing hangs.
+/// Node 0 is missing: that is reported, and nothing hangs.
 #[test]
 fn a_refusal_that_cannot_be_told_says_so() {
     let mut args = run_args("direct", 1);
     args.extend(["--profile".into(), "no-such-profile".into()]);
     let ended = Launcher::new(args).node(1, 2, free_port()).run().expect_code(64);
-    let words = "was not told, since it is not there (127.0.0.1:";
+    let words = "was not notified, since it is not there (127.0.0.1:";
     assert!(ended.err.contains(words), "{}", ended.err);
 }

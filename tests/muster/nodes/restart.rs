@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use harness::cluster::{Cluster, one_cause, run_json};
+use harness::cluster::{Cluster, one_cause};
 use harness::{Ended, Launcher, free_port, run_args};
 
 fn args(restarts: &str, script: &str) -> Vec<OsString> {
@@ -44,7 +44,7 @@ fn a_replaced_node_joins_the_next_attempt() {
         assert_eq!(ended.err.contains(words), !replaced, "{}", ended.err);
         let died = "the agent of node 2 (node-2) died";
         assert_eq!(ended.err.contains(died), !replaced, "{}", ended.err);
-        let run = run_json(&ended, rank);
+        let run = ended.run_json(rank);
         assert_eq!((&run["attempt"], &run["verdict"]["class"]), (&1.into(), &"done".into()));
         runs.push(run["run_id"].clone());
     }

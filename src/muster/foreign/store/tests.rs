@@ -1,4 +1,4 @@
-//! Stores of both dialects, and who asks them.
+//! Stores of both dialects, and the clients that ask them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -15,10 +15,10 @@ const DIALECTS: [Dialect; 2] = [Dialect::Bare, Dialect::Validated];
 
 type Values = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
-/// What a store that is spoken to wrongly would have been harmed by.
+/// Allocations by which a message in the wrong dialect would have harmed a store.
 type Harm = Arc<Mutex<Vec<String>>>;
 
-/// Torch's store since 2.1 as far as ranklaunch speaks with one, on a port of its own.
+/// A fake of torch's store since 2.1, as far as ranklaunch uses it, on a port of its own.
 pub(crate) async fn store() -> (u16, Values) {
     let (port, values, _) = serving(Dialect::Validated);
     (port, values)
@@ -32,7 +32,7 @@ fn serving(dialect: Dialect) -> (u16, Values, Harm) {
     let (values, harm) = (Values::default(), Harm::default());
     let (shared, harmed) = (Arc::clone(&values), Arc::clone(&harm));
     std::thread::spawn(move || {
-        // The second: whether its first query is still to come.
+        // The bool: its first query has not come yet.
         let mut clients: VecDeque<(Blocking, bool)> = VecDeque::new();
         loop {
             let ready: Vec<bool> = {
@@ -64,11 +64,11 @@ fn bytes<const N: usize>(stream: &mut Blocking) -> Option<[u8; N]> {
     stream.read_exact(&mut bytes).ok().map(|()| bytes)
 }
 
-/// recvString, recvVector: eight bytes of length, and memory for all of it before the first
-/// byte is read.
+/// recvString, recvVector: reads eight bytes of length, and allocates all of it before the first
+/// byte.
 fn counted_bytes(stream: &mut Blocking, harm: &Harm) -> Option<Vec<u8>> {
     let length = usize::from_ne_bytes(bytes(stream)?);
-    // No allocator has room for it: an exception, and the connection is closed.
+    // The allocation fails: an exception, and the connection is closed.
     if isize::try_from(length).is_err() {
         return None;
     }
@@ -140,30 +140,30 @@ async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
         let (port, values, harm) = serving(dialect);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         assert_eq!(Dialect::at(peer).await.expect("connected"), Some(dialect));
-        assert_eq!(ask(peer, 1).await, Found::Unmarked { taken: false }, "{dialect:?}");
+        assert_eq!(ask(peer, 1).await, StoreAnswer::Unmarked { taken: false }, "{dialect:?}");
         assert!(values.lock().expect("a lock").is_empty(), "nothing is left in a strange one");
         for place in places_of_node(1) {
             values.lock().expect("a lock").insert(place.clone(), b"x".to_vec());
-            assert_eq!(ask(peer, 1).await, Found::Unmarked { taken: true }, "{dialect:?}");
-            assert_eq!(ask(peer, 2).await, Found::Unmarked { taken: false }, "{dialect:?}");
+            assert_eq!(ask(peer, 1).await, StoreAnswer::Unmarked { taken: true }, "{dialect:?}");
+            assert_eq!(ask(peer, 2).await, StoreAnswer::Unmarked { taken: false }, "{dialect:?}");
             values.lock().expect("a lock").remove(&place);
         }
         let key = JobKey { job: Some("7".to_owned()), port, nnodes: 2 };
-        let own = Mark { port, key: key.clone() };
+        let own = StoreMark { port, key: key.clone() };
         let marking = tokio::spawn(async move { mark(&own).await });
-        while ask(peer, 1).await != Found::Marked(key.clone()) {
+        while ask(peer, 1).await != StoreAnswer::Marked(key.clone()) {
             assert!(!marking.is_finished(), "it gave up on a store: {dialect:?}");
             tokio::task::yield_now().await;
         }
         marking.abort();
-        // Whatever else stands there is no key of a job.
+        // Any other value is no job key.
         values.lock().expect("a lock").insert(PLACE.to_vec(), b"another's".to_vec());
-        assert_eq!(ask(peer, 1).await, Found::No, "{dialect:?}");
+        assert_eq!(ask(peer, 1).await, StoreAnswer::No, "{dialect:?}");
         assert_eq!(*harm.lock().expect("a lock"), Vec::<String>::new(), "{dialect:?}");
     }
 }
 
-/// What the test above would find: a client of torch 2.1 at a store of torch 2.0.
+/// The control of the test above: a client of torch 2.1 at a store of torch 2.0.
 #[test]
 fn a_greeting_would_harm_a_store_of_torch_2_0() {
     let (port, _, harm) = serving(Dialect::Bare);

@@ -1,4 +1,4 @@
-//! Each mistake is found at its line in every disguise, and its repaired version is silent.
+//! Each mistake is found at its line in every variant, and its repaired version has no finding.
 
 mod commands;
 mod jobs;
@@ -7,8 +7,8 @@ mod sizes;
 
 use std::collections::BTreeSet;
 
-use ranklaunch::lang::Lang;
-use ranklaunch::lint::{self, Importance, RULES};
+use ranklaunch::testing::lang::Lang;
+use ranklaunch::testing::lint::{self, LintSeverity, RULES};
 
 use super::check;
 use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB};
@@ -21,7 +21,7 @@ struct Case {
     from: &'static str,
     to: &'static str,
     line: &'static str,
-    importance: Importance,
+    importance: LintSeverity,
 }
 
 const fn case(
@@ -31,15 +31,15 @@ const fn case(
     to: &'static str,
     line: &'static str,
 ) -> Case {
-    Case { id, sound, from, to, line, importance: Importance::Error }
+    Case { id, sound, from, to, line, importance: LintSeverity::Error }
 }
 
 const fn warns(case: Case) -> Case {
-    Case { importance: Importance::Warning, ..case }
+    Case { importance: LintSeverity::Warning, ..case }
 }
 
 const fn tells(case: Case) -> Case {
-    Case { importance: Importance::Info, ..case }
+    Case { importance: LintSeverity::Info, ..case }
 }
 
 /// The mistakes of all families.
@@ -101,9 +101,9 @@ fn every_mistake_is_found_at_its_line() {
             assert!(!found.hint.en.is_empty(), "{said}");
             assert!(!found.text.zh.is_empty() && !found.hint.zh.is_empty());
         }
-        // The gravest stands first.
+        // The most severe is first.
         assert_eq!(of_rule.first().map(|found| found.importance), Some(*importance), "{said}");
-        let counts = *importance != Importance::Info;
+        let counts = *importance != LintSeverity::Info;
         assert!(!counts || report.exit_code() == 1, "{said}");
     }
 }
@@ -115,8 +115,8 @@ fn shifted(text: &str, before: usize) -> Vec<(&'static str, usize)> {
     report.findings.iter().map(|found| (found.id.as_str(), found.line - before)).collect()
 }
 
-/// The same mistakes with the line ends of Windows, behind another document, in a
-/// List, and behind a byte order mark and a comment.
+/// The same mistakes with Windows line ends, after another document, in a List, and after a byte
+/// order mark and a comment.
 #[test]
 fn every_mistake_is_found_in_every_disguise() {
     const OTHER: &str =

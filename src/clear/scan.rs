@@ -1,0 +1,211 @@
+//! Reads the properties of a process on which its fate depends: age, program, owner, container,
+//! marker. Each is read once, and only if it is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::identity::{ProgramKind, Wanted, kind};
+use super::{MARKER, Request};
+use crate::host::Host;
+use crate::lang::Text;
+use crate::launchers::{self, LauncherKind};
+use crate::observe::Claim;
+use crate::procfs::{self, Process};
+use crate::text;
+
+/// One scan of all processes.
+pub(super) struct ProcessScan<'a> {
+    pub(super) host: &'a Host,
+    pub(super) request: &'a Request,
+    pub(super) own: &'a Process,
+    /// Our ancestors.
+    pub(super) above: BTreeSet<i32>,
+    /// Other tasks of this job.
+    siblings: BTreeSet<i32>,
+    /// Clock ticks after boot. A process that began later does not belong to an earlier run.
+    born: u64,
+    pub(super) all: &'a BTreeMap<i32, Process>,
+    /// What was read of a process beyond its stat.
+    pub(super) seen: BTreeMap<i32, Seen>,
+}
+
+/// What was read of a process beyond its stat.
+pub(super) struct Seen {
+    pub(super) argv: Vec<Vec<u8>>,
+    pub(super) kind: ProgramKind,
+    pub(super) marker: Option<JobMarker>,
+}
+
+/// The mark of a ranklaunch job in a process's environment.
+#[derive(Debug, Clone)]
+pub(super) struct JobMarker {
+    pub(super) job: String,
+    pub(super) agent: i32,
+    pub(super) alive: bool,
+}
+
+impl<'a> ProcessScan<'a> {
+    pub(super) fn new(
+        host: &'a Host,
+        request: &'a Request,
+        own: &'a Process,
+        all: &'a BTreeMap<i32, Process>,
+    ) -> ProcessScan<'a> {
+        let above: BTreeSet<i32> =
+            procfs::ancestors_in(all, own.pid).iter().map(|one| one.pid).collect();
+        let (siblings, first) = siblings(host, &request.siblings, own, &above, all);
+        // All tasks of the job must find the same processes: one task ends those that the others
+        // wait for.
+        let born = first.into_iter().fold(born(host, own, all), u64::min);
+        ProcessScan { host, request, own, above, siblings, born, all, seen: BTreeMap::new() }
+    }
+
+    /// The program of this job.
+    pub(super) fn wanted(&self) -> Wanted<'a> {
+        Wanted { script: self.request.script.as_deref(), module: self.request.module.as_deref() }
+    }
+
+    pub(super) fn is_older(&self, process: &Process) -> bool {
+        process.pid != self.own.pid
+            && !self.above.contains(&process.pid)
+            && !process.is_dead()
+            && !process.is_kernel_thread()
+            && process.start_ticks < self.born
+    }
+
+    /// Adopted by init or a subreaper, or the first of a session. Remains of a job under any
+    /// name are found there.
+    pub(super) fn is_orphan(&self, process: &Process) -> bool {
+        process.ppid <= 1
+            || self.all.get(&process.ppid).is_some_and(|p| p.session != process.session)
+    }
+
+    /// The marker of a job in the environment. A marker that we inherited ourselves does not
+    /// count: it says where we were started, not which job left the process behind.
+    pub(super) fn marker(&self, pid: i32) -> Option<JobMarker> {
+        let environ = procfs::environ(self.host, pid)?;
+        let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
+        if self.host.variable(MARKER).as_ref() == Some(&text) {
+            return None;
+        }
+        // The id is the platform's and may hold colons.
+        let mut parts = text.rsplitn(3, ':');
+        let start: u64 = parts.next()?.parse().ok()?;
+        let agent: i32 = parts.next()?.parse().ok()?;
+        let job = parts.next()?.to_owned();
+        // A pid alone proves nothing: it may be another process by now.
+        let alive =
+            self.all.get(&agent).is_some_and(|now| now.start_ticks == start && !now.is_dead());
+        Some(JobMarker { job, agent, alive })
+    }
+
+    /// Whether this is the srun of our own Slurm job. It runs beside the batch script of the
+    /// first node while we run below slurmstepd, and ending it would end the whole step.
+    pub(super) fn is_our_step(&self, pid: i32, argv: &[Vec<u8>]) -> bool {
+        const JOB: &str = "SLURM_JOB_ID";
+        let anywhere = launchers::of_argv(argv)
+            .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
+        let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
+        procfs::environ(self.host, pid).is_some_and(|environ| {
+            procfs::variable(&environ, JOB).is_some_and(|theirs| theirs == ours.as_bytes())
+        })
+    }
+
+    pub(super) fn open_gpu(&self, pid: i32) -> Option<u32> {
+        if self.request.gpu_minors.is_empty() {
+            return None;
+        }
+        let open = procfs::gpu_minors(self.host, pid);
+        self.request.gpu_minors.iter().copied().find(|minor| open.contains(minor))
+    }
+
+    /// The kind of a process, read once.
+    pub(super) fn kind_of(&mut self, pid: i32) -> ProgramKind {
+        if let Some(seen) = self.seen.get(&pid) {
+            return seen.kind;
+        }
+        let argv = procfs::cmdline(self.host, pid).unwrap_or_default();
+        let kind = kind(self.host, pid, &argv, self.wanted());
+        let marker = if kind == ProgramKind::Ranklaunch { self.marker(pid) } else { None };
+        self.seen.insert(pid, Seen { argv, kind, marker });
+        kind
+    }
+
+    /// Whether a process belongs to a job: it has no terminal, and a launcher's variable or the
+    /// marker of a job.
+    pub(super) fn is_inside(&self, process: &Process) -> bool {
+        process.terminal == 0
+            && process.pid != 1
+            && procfs::environ(self.host, process.pid).is_some_and(|environ| {
+                procfs::variable(&environ, MARKER).is_some()
+                    || procfs::variable(&environ, "TORCHELASTIC_RUN_ID").is_some()
+            })
+    }
+
+    /// Why we may not end a process.
+    pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
+        if self.siblings.contains(&pid) {
+            return Some(text!(
+                "it belongs to another task of this job",
+                "它属于本任务的另一个 task"
+            ));
+        }
+        let uid = procfs::uid(self.host, pid);
+        let ours = procfs::uid(self.host, self.own.pid);
+        if uid.is_none() || uid != ours {
+            let uid = uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+            return Some(text!("it belongs to user {uid}", "它属于用户 {uid}"));
+        }
+        let container = procfs::container(self.host, pid);
+        if container.is_none() || container != procfs::container(self.host, self.own.pid) {
+            return Some(text!(
+                "it runs in another container, namespace or cgroup",
+                "它运行在另一个容器、命名空间或 cgroup 中"
+            ));
+        }
+        None
+    }
+}
+
+/// The launchers that share the variables of this job, with their descendants, and when the
+/// first of them began.
+fn siblings(
+    host: &Host,
+    shared: &[Claim],
+    own: &Process,
+    above: &BTreeSet<i32>,
+    all: &BTreeMap<i32, Process>,
+) -> (BTreeSet<i32>, Option<u64>) {
+    if shared.is_empty() {
+        return (BTreeSet::new(), None);
+    }
+    let shares = |pid: i32| {
+        let Some(environ) = procfs::environ(host, pid) else { return false };
+        shared.iter().all(|claim| {
+            procfs::variable(&environ, &claim.variable) == Some(claim.value.as_bytes())
+        })
+    };
+    let launches = |process: &&Process| {
+        let argv = process.argv(host).unwrap_or_default();
+        let is_ours = argv.first().is_some_and(|first| procfs::basename(first) == b"ranklaunch");
+        let is_own = process.pid == own.pid || above.contains(&process.pid);
+        is_ours && !is_own && shares(process.pid)
+    };
+    let launchers: Vec<&Process> = all.values().filter(launches).collect();
+    let first = launchers.iter().map(|process| process.start_ticks).min();
+    let launchers: Vec<i32> = launchers.into_iter().map(|process| process.pid).collect();
+    let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
+    (below.chain(launchers.iter().copied()).collect(), first)
+}
+
+/// When this launch began: the start of our topmost process. We may be a child that was forked
+/// without exec, recognised by the same executable and arguments, and other processes of the
+/// container may have started in between.
+fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
+    let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
+    let us = program(own.pid);
+    procfs::ancestors_in(all, own.pid)
+        .into_iter()
+        .take_while(|above| us.is_some() && program(above.pid) == us)
+        .map(|above| above.start_ticks)
+        .fold(own.start_ticks, u64::min)
+}

@@ -1,0 +1,248 @@
+//! Tracebacks and dumps of stacks, read line by line as one writer writes them.
+//!
+//! Several ranks may write into one file without a prefix, so that their tracebacks stand line in
+//! line: nothing here needs a block to be whole. A log may also begin in the middle of one.
+
+use std::sync::LazyLock;
+
+use memchr::memmem;
+use regex::bytes::Regex;
+
+use super::evidence::Frame;
+use super::lines::{LONGEST_PART, kept};
+use super::rows::compile;
+
+/// Lines after the last frame within which a block may still end.
+const PATIENCE: u32 = 12;
+/// Lines after the last frame within which an interleaved exception is taken for one.
+const INTERLEAVED: u32 = 200;
+
+/// What a line is within a block.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// None of the others.
+    Other,
+    /// The head of a block, or a frame of it.
+    Inside,
+    /// The line that names the exception.
+    Exception(Exception),
+}
+
+/// The end of a traceback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Exception {
+    pub(super) kind: String,
+    pub(super) message: String,
+    /// It came while another one was handled, which stands above.
+    pub(super) chained: bool,
+}
+
+/// The block of one writer.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Blocks {
+    /// Lines since the last frame or head; none: no block is near.
+    since: Option<u32>,
+    /// The exception has not been named yet.
+    open: bool,
+    /// What follows belongs to the exception above.
+    chained: bool,
+    own_frame: Option<Frame>,
+    /// The file of the innermost frame, whoever's it is.
+    innermost: Option<String>,
+    /// The last own frame of the block that waited for the worker whose block this is.
+    waited_in: Option<Frame>,
+    first_function: Option<String>,
+    ignored: bool,
+    dump: bool,
+}
+
+struct Patterns {
+    frame: Option<Regex>,
+    rich: Option<Regex>,
+    exception: Option<Regex>,
+    named: Option<Regex>,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
+    Patterns {
+    // Glued to another rank's line, a frame does not begin its line.
+    frame: compile(
+        r#"File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>[^\n]+))?"#,
+    )
+    .ok(),
+    rich: compile(
+        r"^[|\xe2\x94\x82 ]*\xe2\x94\x82 (?P<path>[^ :]+):(?P<line>\d+) in (?P<function>[^ ]+)",
+    )
+    .ok(),
+    exception: compile(
+        r"^(?:[ |+-]*\| )?(?P<kind>[A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: (?P<message>.*)|:?\s*)$",
+    )
+    .ok(),
+    named: compile(
+        r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Empty|Full|Stop(?:Async)?Iteration)(?:\([\w.]+\))?$",
+    )
+    .ok(),
+}
+});
+
+impl Blocks {
+    /// Whether the next line may belong to a block, so that it must be given.
+    pub(super) fn is_open(&self) -> bool {
+        self.open || self.dump
+    }
+
+    /// Whether a block ends or ended here.
+    pub(super) fn is_near(&self) -> bool {
+        self.since.is_some_and(|since| since <= PATIENCE)
+    }
+
+    /// The last frame of the user's own code in the block that ends or ended here.
+    pub(super) fn own_frame(&self) -> Option<&Frame> {
+        self.own_frame.as_ref().or(self.waited_in.as_ref()).filter(|_| self.is_near())
+    }
+
+    /// Whether a traceback that ends here was raised in one of the files, by the ends of paths.
+    pub(super) fn is_raised_in(&self, files: &[String]) -> bool {
+        let innermost = self.innermost.as_deref().filter(|_| self.is_near() && !self.dump);
+        innermost.is_some_and(|path| files.iter().any(|file| path.ends_with(file)))
+    }
+
+    /// Whether the frames are those of a dump, which stand below what happened.
+    pub(super) fn is_dump(&self) -> bool {
+        self.dump
+    }
+
+    /// Whether the block began where a program or a thread of it begins.
+    pub(super) fn is_uncaught(&self) -> bool {
+        const BEGINNINGS: &[&str] =
+            &["<module>", "_bootstrap", "_run_code", "_run_module_as_main", "_wrap", "spawn_main"];
+        self.is_near()
+            && self.first_function.as_deref().is_some_and(|first| BEGINNINGS.contains(&first))
+    }
+
+    /// Whether Python went on after the exception: a destructor's, or that of a callback.
+    pub(super) fn is_ignored(&self) -> bool {
+        self.ignored && self.is_near()
+    }
+
+    /// Takes one line of the writer without prefix and header.
+    pub(super) fn read(&mut self, body: &[u8]) -> Part {
+        let holds = |words: &[u8]| memmem::find(body, words).is_some();
+        if holds(b"Traceback (most recent call last)") {
+            let chained = std::mem::take(&mut self.chained);
+            let ignored = self.ignored && self.since == Some(0);
+            let new = Blocks { open: true, since: Some(0), chained, ignored, ..Blocks::default() };
+            // What a worker of torch raised, passed on by the exception above: who did not catch
+            // that one did not catch this one.
+            let passed_on = holds(b"Original Traceback") && self.is_near();
+            let outer = std::mem::replace(self, new);
+            if passed_on {
+                self.waited_in = outer.own_frame;
+                self.first_function = outer.first_function;
+            }
+            return Part::Inside;
+        }
+        if holds(b"During handling of the above exception") || holds(b"The above exception was") {
+            *self = Blocks { chained: true, since: Some(0), ..Blocks::default() };
+            return Part::Inside;
+        }
+        if holds(b"Exception ignored in") {
+            *self = Blocks { ignored: true, since: Some(0), ..Blocks::default() };
+            return Part::Inside;
+        }
+        if holds(b"(most recent call first)") && !holds(b"Exception raised from") {
+            *self = Blocks { dump: true, since: Some(0), ..Blocks::default() };
+            return Part::Inside;
+        }
+        if let Some(frame) = frame(body) {
+            return self.on_frame(frame);
+        }
+        let Some(since) = &mut self.since else { return Part::Other };
+        *since += 1;
+        let (near, around) = (*since <= PATIENCE, *since <= INTERLEAVED);
+        if !near {
+            self.open = false;
+            self.dump = false;
+        }
+        if !around {
+            *self = Blocks::default();
+            return Part::Other;
+        }
+        match exception(body, self.open && near) {
+            // Those that it holds follow, each with a traceback of its own.
+            Some((kind, _)) if kind.ends_with("ExceptionGroup") => Part::Inside,
+            Some((kind, message)) => {
+                self.open = false;
+                Part::Exception(Exception {
+                    kind,
+                    message,
+                    chained: std::mem::take(&mut self.chained),
+                })
+            }
+            None => Part::Other,
+        }
+    }
+
+    fn on_frame(&mut self, frame: Frame) -> Part {
+        if self.dump {
+            // Most recent call first.
+            if self.own_frame.is_none() && frame.is_own() {
+                self.own_frame = Some(frame);
+            }
+            self.since = Some(0);
+            return Part::Inside;
+        }
+        if !self.open {
+            // A log that begins in the middle, or a frame of another rank.
+            self.own_frame = None;
+            self.waited_in = None;
+            self.first_function = None;
+        } else if self.first_function.is_none() {
+            self.first_function = Some(frame.function.clone());
+        }
+        self.open = true;
+        self.since = Some(0);
+        self.innermost = Some(frame.path.clone());
+        if frame.is_own() {
+            self.own_frame = Some(frame);
+        }
+        Part::Inside
+    }
+}
+
+fn frame(body: &[u8]) -> Option<Frame> {
+    let groups = [&PATTERNS.frame, &PATTERNS.rich]
+        .into_iter()
+        .find_map(|pattern| pattern.as_ref()?.captures(body))?;
+    let text = |name: &str| groups.name(name).map(|part| kept(part.as_bytes()).trim().to_owned());
+    Some(Frame {
+        path: path(groups.name("path")?.as_bytes()),
+        line: text("line")?.parse().ok()?,
+        function: text("function").unwrap_or_default(),
+    })
+}
+
+/// The end of a path says which file it is.
+fn path(path: &[u8]) -> String {
+    kept(path.get(path.len().saturating_sub(LONGEST_PART)..).unwrap_or(path)).trim().to_owned()
+}
+
+/// Whether a line has the form in which exceptions are printed: `RuntimeError: words`.
+pub(super) fn is_exception(body: &[u8]) -> bool {
+    exception(body, false).is_some()
+}
+
+/// `RuntimeError: words`. `open`: a block waits for its end, so that any name may be one.
+fn exception(body: &[u8], open: bool) -> Option<(String, String)> {
+    let groups = PATTERNS.exception.as_ref()?.captures(body)?;
+    let kind = groups.name("kind")?.as_bytes();
+    let named = PATTERNS.named.as_ref()?.is_match(kind);
+    let message = groups.name("message");
+    // A word alone may be a line of the program that printed it.
+    let dotted = kind.contains(&b'.') || kind.first().is_some_and(u8::is_ascii_uppercase);
+    if !(named || (open && dotted && (message.is_some() || kind.contains(&b'.')))) {
+        return None;
+    }
+    let text = |bytes: &[u8]| kept(bytes).trim().to_owned();
+    Some((text(kind), text(message.map_or(b"".as_slice(), |message| message.as_bytes()))))
+}

@@ -1,0 +1,112 @@
+//! All rows and the automaton that finds them.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::matcher::{Found, Matcher};
+use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
+
+/// All rows, ready to be looked for.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    rows: Vec<Row>,
+    user_exception: Option<RowIndex>,
+    matcher: Matcher,
+    /// So many of the first rows are a profile's.
+    own: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    row: Vec<Row>,
+}
+
+static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
+    // A test reads the same text and fails on any flaw.
+    Catalogue::parse(include_str!("catalogue.toml")).unwrap_or_else(|_| Catalogue::empty())
+});
+
+/// The catalogue of this executable, read when it is first asked for.
+pub(crate) fn catalogue() -> &'static Catalogue {
+    &EMBEDDED
+}
+
+impl Catalogue {
+    /// Reads rows. Their patterns are compiled when a fragment of theirs is first seen.
+    pub(crate) fn parse(text: &str) -> Result<Catalogue, Flaw> {
+        let File { row: rows } = toml::from_str(text)?;
+        Catalogue::of(rows)
+    }
+
+    /// Rows in the order in which they win over each other.
+    pub(super) fn of(rows: Vec<Row>) -> Result<Catalogue, Flaw> {
+        let mut ids = BTreeSet::new();
+        for row in &rows {
+            if !ids.insert(row.id.as_str()) {
+                return Err(Flaw::row(row, "stands twice"));
+            }
+            let poor = |fragment: &&String| {
+                fragment.len() < 3 || **fragment != fragment.to_ascii_lowercase()
+            };
+            if let Some(fragment) = row.fragments.iter().find(poor) {
+                return Err(Flaw::row(
+                    row,
+                    format!("the fragment `{fragment}` is short or not lower-case"),
+                ));
+            }
+        }
+        let user_exception = rows.iter().position(|row| row.id == USER_EXCEPTION).map(RowIndex);
+        let matcher = Matcher::new(&rows)?;
+        Ok(Catalogue { rows, user_exception, matcher, own: 0 })
+    }
+
+    fn empty() -> Catalogue {
+        let matcher = Matcher::default();
+        Catalogue { rows: Vec::new(), user_exception: None, matcher, own: 0 }
+    }
+
+    /// The same where the first `own` rows are a profile's.
+    pub(super) fn preferring(self, own: usize) -> Catalogue {
+        Catalogue { own, ..self }
+    }
+
+    /// Whether a row is a profile's: of the rows of one line it is the one that is meant.
+    pub(super) fn is_own(&self, index: RowIndex) -> bool {
+        index.0 < self.own
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(crate) fn row(&self, index: RowIndex) -> Option<&Row> {
+        self.rows.get(index.0)
+    }
+
+    pub(crate) fn by_id(&self, id: &str) -> Option<RowIndex> {
+        self.rows.iter().position(|row| row.id == id).map(RowIndex)
+    }
+
+    pub(super) fn user_exception(&self) -> Option<RowIndex> {
+        self.user_exception
+    }
+
+    /// Whether a line holds anything that may matter. True for few lines, and quickly told.
+    pub(super) fn is_of_interest(&self, line: &[u8]) -> bool {
+        self.matcher.is_of_interest(line)
+    }
+
+    /// What a line without its prefix holds.
+    pub(super) fn find(&self, line: &[u8]) -> Found {
+        self.matcher.find(&self.rows, line)
+    }
+
+    /// What the named groups of a row's pattern hold in a line.
+    pub(super) fn captures(&self, index: RowIndex, line: &[u8]) -> Vec<(String, String)> {
+        let row = self.row(index);
+        row.map_or_else(Vec::new, |row| self.matcher.captures(index, row, line))
+    }
+}

@@ -1,0 +1,20 @@
+//! The reading of a log as a function that a fuzzer feeds. Not part of the program.
+
+use super::{LogScan, Origin, Scanned, catalogue, diagnose};
+
+/// Reads the same log whole and in pieces; panics where the two differ. The first byte says how
+/// large the pieces are.
+pub fn log(data: &[u8]) {
+    let Some((size, log)) = data.split_first() else { return };
+    let whole = read(std::iter::once(log));
+    let cut = read(log.chunks(usize::from(*size) + 1));
+    assert_eq!((whole.lines, whole.bytes), (cut.lines, cut.bytes));
+    assert_eq!(whole.last_lines(20), cut.last_lines(20));
+    assert_eq!(diagnose(catalogue(), &[whole]), diagnose(catalogue(), &[cut]));
+}
+
+fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Scanned {
+    let mut scan = LogScan::new(catalogue(), 0, Origin::default());
+    pieces.for_each(|piece| scan.feed(piece));
+    scan.finish()
+}

@@ -1,0 +1,39 @@
+//! What failed, from what a job's processes wrote: one root cause, or the word that none is visible.
+//!
+//! Owns the catalogue of failures (data: `catalogue.toml`, one row per failure; a profile may add
+//! rows) and the rules by which one line of many is the cause. Takes the bytes of logs, in pieces of any size
+//! ([`LogScan`]); gives a [`Diagnosis`]. Reads no file and no clock, and keeps a bounded part of
+//! what passes, so that a log of any size can be read. A line without a row is never a cause by
+//! itself, whatever words it holds. An exception without a row is one (`user_exception`), where
+//! nothing shows that it was caught or survived.
+//!
+//! A byte goes this way: `lines` (whole lines) → `matcher` (rows whose fragment stands in the
+//! line) → `prefixes` (who wrote it, when) → `blocks` (tracebacks) → `scan` (evidence) → `run`
+//! (what of it was survived) → `select` (the cause).
+
+mod blocks;
+mod catalogue;
+mod evidence;
+mod extended;
+mod fragments;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod lines;
+mod matcher;
+mod prefixes;
+mod rows;
+mod run;
+mod scan;
+mod select;
+mod stragglers;
+#[cfg(test)]
+mod tests;
+mod why;
+
+pub(crate) use catalogue::{Catalogue, catalogue};
+pub(crate) use evidence::{Evidence, Node};
+pub(crate) use extended::RowFlaw;
+pub(crate) use rows::{Domain, Role, Row, Stream, filled};
+pub(crate) use scan::{LogScan, Origin, Scanned};
+pub(crate) use select::{Cause, Diagnosis, diagnose};
+pub(crate) use why::why;

@@ -1,0 +1,301 @@
+//! What stands before a line's own words: who wrote it, and when.
+//!
+//! Launchers, Ray, Slurm and kubectl put the writer before each line; loggers put time and level
+//! there. Prefixes of the first kind are taken off, since a pattern must match whoever wrote the
+//! line. Headers of loggers stay for the patterns and are only skipped to find tracebacks.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use memchr::{memchr, memchr_iter};
+use regex::bytes::{Captures, Regex};
+
+use super::lines::kept;
+use super::rows::compile;
+
+/// When a line was written. Logs often leave the year out, so two runs that meet at New Year are
+/// in the wrong order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Time {
+    /// The line names its zone. Otherwise the time is that of an unknown place.
+    pub(super) utc: bool,
+    /// Since the beginning of the year.
+    pub(super) nanoseconds: u64,
+}
+
+impl Time {
+    /// Whether this is not after `other`; none where the two cannot be compared.
+    pub(super) fn is_until(self, other: Time) -> Option<bool> {
+        (self.utc == other.utc).then_some(self.nanoseconds <= other.nanoseconds)
+    }
+}
+
+/// What a logger thought of its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// A warning, or less.
+    Warning,
+    /// The line has no level.
+    Unsaid,
+    Error,
+}
+
+/// A line without its prefix.
+#[derive(Debug)]
+pub(super) struct Peeled<'a> {
+    /// For patterns: without prefix and colours.
+    pub(super) text: Cow<'a, [u8]>,
+    /// Where a logger's header ends in `text`.
+    pub(super) body: usize,
+    /// The prefix as a whole: lines of one writer have the same.
+    pub(super) writer: Vec<u8>,
+    pub(super) rank: Option<u32>,
+    pub(super) node: Option<String>,
+    /// The prefix begins with the number of a task: `srun --label`.
+    pub(super) of_task: bool,
+    pub(super) time: Option<Time>,
+    pub(super) level: Level,
+}
+
+/// The prefixes, each with the bytes that it may begin with: most lines need no pattern.
+struct Prefix {
+    first: &'static [u8],
+    pattern: &'static str,
+}
+
+const LOWER: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+
+const PREFIXES: &[Prefix] = &[
+    // Our own console, torchrun's --tee and NCCL's and c10d's loggers, Lightning.
+    Prefix {
+        first: b"[",
+        pattern: r"^\[(?:r|rank|rank: |default)\s*(?P<rank>\d{1,6})!?\]:?(?: |$)?",
+    },
+    // kubectl logs --prefix
+    Prefix { first: b"[", pattern: r"^\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?" },
+    // Ray; vLLM's workers.
+    Prefix {
+        first: b"(",
+        pattern: r"^\([\w.:<>-]*(?: ?rank=(?P<rank>\d+))? ?(?:pid=\d+)(?:, ip=(?P<node>[0-9a-fA-F.:]+))?\) ?",
+    },
+    // srun --label
+    Prefix { first: b" 0123456789", pattern: r"^ *\d{1,5}: " },
+    // kubectl logs --timestamps, docker logs --timestamps
+    Prefix {
+        first: b"0123456789",
+        pattern: r"^(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ",
+    },
+    // mpirun --tag-output
+    Prefix { first: b"[", pattern: r"^\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err|diag)>: ?" },
+    // pdsh and DeepSpeed's launcher over ssh; hosts by their usual names only, since `Error: ` is
+    // no host.
+    Prefix { first: b"123456789", pattern: r"^(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): ?" },
+    Prefix {
+        first: b"lnwhgcmsi",
+        pattern: r"^(?P<node>localhost|(?:node|worker|host|gpu|compute|master|slave|nid|ip-)[\w.-]*\d[\w.-]*): ",
+    },
+    // docker compose
+    Prefix { first: LOWER, pattern: r"^(?P<node>[a-z][\w.-]*[-_]\d{1,5}) +\| " },
+    // stdout and stderr as the container runtime keeps them
+    Prefix { first: b"s", pattern: r"^std(?:out|err) [FP] " },
+];
+
+/// Headers of loggers: glog and torch, vLLM, Python's logging in its usual formats.
+const HEADERS: &[&str] = &[
+    r"^\[?(?P<level>[IWEFD])\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?\s[^\]]{0,160}\] ?",
+    r"^\[(?P<level>[IWEFD]) [\w.]+:\d+\] ?",
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?: ?\[[^\]]+\])? ?",
+    r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?: ?-)? (?:\[?[\w.<>:/ -]{1,60}\]?(?: ?-)? ){0,3}?\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?: ?[-:|])? ?(?:\[[^\]]*\] ?)?",
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]*: ?",
+    r"^\[(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\][ :]?",
+    r"^(?:[\w./-]+: )?(?P<level>WARNING|Warning|WARN|warning)[: ] ?",
+];
+
+/// Warnings that Python prints with file and line before them.
+const WARNINGS: &str = r"^[^ ]{0,300}:\d+: \w*Warning: ";
+
+/// Times anywhere near the beginning of a line.
+const TIMES: &[&str] = &[
+    r"\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d\b)?",
+    r"^\[?[IWEFD](?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?",
+    r"^[A-Z]+ (?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)",
+];
+
+/// How many bytes of a line may hold its time.
+const TIME_WITHIN: usize = 120;
+/// The same with the prefixes before it.
+pub(super) const DATED_WITHIN: usize = 2 * TIME_WITHIN;
+
+struct Patterns {
+    prefixes: Vec<(&'static [u8], Regex)>,
+    headers: Vec<Regex>,
+    warnings: Option<Regex>,
+    times: Vec<Regex>,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
+    let all = |patterns: &[&str]| patterns.iter().filter_map(|one| compile(one).ok()).collect();
+    let prefix = |prefix: &Prefix| Some((prefix.first, compile(prefix.pattern).ok()?));
+    Patterns {
+        prefixes: PREFIXES.iter().filter_map(prefix).collect(),
+        headers: all(HEADERS),
+        warnings: compile(WARNINGS).ok(),
+        times: all(TIMES),
+    }
+});
+
+/// Who wrote a line, as [`peel`] tells it, without reading the rest.
+pub(super) fn writer(line: &[u8]) -> Vec<u8> {
+    const FIRST: &[u8] = b"[( 0123456789\x1b";
+    if line.first().is_some_and(|first| FIRST.contains(first) || LOWER.contains(first)) {
+        prefixes(&without_colours(line)).writer
+    } else {
+        Vec::new()
+    }
+}
+
+/// Takes the prefixes off.
+pub(super) fn peel(line: &[u8]) -> Peeled<'_> {
+    let mut text = without_colours(line);
+    let Prefixes { length, writer, rank, node, stamp } = prefixes(&text);
+    match &mut text {
+        Cow::Borrowed(bytes) => *bytes = bytes.get(length..).unwrap_or_default(),
+        Cow::Owned(bytes) => drop(bytes.drain(..length)),
+    }
+    let of_task = writer.trim_ascii_start().first().is_some_and(u8::is_ascii_digit)
+        && writer.contains(&b':')
+        && node.is_none();
+    let (body, level) = header(&text);
+    // The stamp names its zone, which the line's own time may not.
+    let time = stamp.or_else(|| time(&text));
+    Peeled { body, writer, rank, node, of_task, time, level, text }
+}
+
+/// What the prefixes of a line say.
+#[derive(Debug, Default)]
+struct Prefixes {
+    length: usize,
+    writer: Vec<u8>,
+    rank: Option<u32>,
+    node: Option<String>,
+    stamp: Option<Time>,
+}
+
+fn prefixes(text: &[u8]) -> Prefixes {
+    let mut all = Prefixes::default();
+    // A line may have several: kubectl's before torchrun's.
+    for _ in 0..4 {
+        let rest = text.get(all.length..).unwrap_or_default();
+        let Some((taken, found)) = PATTERNS.prefixes.iter().find_map(|(first, pattern)| {
+            if !rest.first().is_some_and(|byte| first.contains(byte)) {
+                return None;
+            }
+            let groups = pattern.captures(rest)?;
+            let length = groups.get(0)?.end();
+            Some((length, groups))
+        }) else {
+            break;
+        };
+        let rank = || number(&found, "rank").and_then(|rank| u32::try_from(rank).ok());
+        all.rank = all.rank.or_else(rank);
+        all.node = all.node.or_else(|| word(&found, "node"));
+        if found.name("stamp").is_some() {
+            all.stamp = all.stamp.or_else(|| time(rest));
+        } else {
+            all.writer.extend_from_slice(rest.get(..taken).unwrap_or_default());
+        }
+        all.length += taken;
+        if taken == 0 {
+            break;
+        }
+    }
+    all
+}
+
+fn header(text: &[u8]) -> (usize, Level) {
+    let found = PATTERNS.headers.iter().find_map(|pattern| {
+        let groups = pattern.captures(text)?;
+        let level = groups.name("level")?.as_bytes();
+        let end = groups.get(0)?.end();
+        let level = match level.first() {
+            Some(b'E' | b'C' | b'F') => Level::Error,
+            _ => Level::Warning,
+        };
+        Some((end, level))
+    });
+    found.unwrap_or_else(|| {
+        let warning = PATTERNS.warnings.as_ref().is_some_and(|pattern| pattern.is_match(text));
+        (0, if warning { Level::Warning } else { Level::Unsaid })
+    })
+}
+
+fn number(groups: &Captures<'_>, name: &str) -> Option<u64> {
+    std::str::from_utf8(groups.name(name)?.as_bytes()).ok()?.parse().ok()
+}
+
+fn word(groups: &Captures<'_>, name: &str) -> Option<String> {
+    Some(kept(groups.name(name)?.as_bytes()))
+}
+
+/// Whether a line may hold a time where [`peel`] looks for one.
+pub(super) fn may_be_dated(line: &[u8]) -> bool {
+    let head = line.get(..DATED_WITHIN).unwrap_or(line);
+    let digit = |at: usize| head.get(at).is_some_and(u8::is_ascii_digit);
+    memchr_iter(b':', head).any(|at| {
+        head.get(at + 3) == Some(&b':') && at > 0 && digit(at - 1) && digit(at + 1) && digit(at + 2)
+    })
+}
+
+fn time(text: &[u8]) -> Option<Time> {
+    /// Of a leap year: a log without a year is not off by a day from one with it.
+    const DAYS_BEFORE: [u64; 12] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335];
+    const SECOND: u64 = 1_000_000_000;
+    let text = text.get(..TIME_WITHIN).unwrap_or(text);
+    PATTERNS.times.iter().find_map(|pattern| {
+        let groups = pattern.captures(text)?;
+        let part = |name: &str| number(&groups, name);
+        let month = usize::try_from(part("month")?).ok()?;
+        let days = DAYS_BEFORE.get(month.checked_sub(1)?)? + part("day")?;
+        let seconds = (days * 24 + part("hour")?) * 3600 + part("minute")? * 60 + part("second")?;
+        let fraction = groups.name("fraction").map_or(0, |digits| {
+            let digits = digits.as_bytes().iter().chain(std::iter::repeat(&b'0')).take(9);
+            digits.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'))
+        });
+        let zone = groups.name("zone").map(|zone| zone.as_bytes());
+        // The first of January is day 1, so that no zone leads below 0.
+        let seconds = seconds.checked_add_signed(-zone.map_or(0, east))?;
+        Some(Time { utc: zone.is_some(), nanoseconds: seconds * SECOND + fraction })
+    })
+}
+
+/// The seconds by which `+08:00` is before UTC.
+fn east(zone: &[u8]) -> i64 {
+    let digits = zone.iter().filter(|byte| byte.is_ascii_digit());
+    let number = digits.fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'));
+    let seconds = (number / 100 * 60 + number % 100) * 60;
+    if zone.first() == Some(&b'-') { -seconds } else { seconds }
+}
+
+/// The line without terminal sequences (`ESC [ … letter`).
+fn without_colours(line: &[u8]) -> Cow<'_, [u8]> {
+    const ESCAPE: u8 = 0x1b;
+    if memchr(ESCAPE, line).is_none() {
+        return Cow::Borrowed(line);
+    }
+    let mut out = Vec::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = memchr(ESCAPE, rest) {
+        let (before, from) = rest.split_at(at);
+        out.extend_from_slice(before);
+        let parameters = from.get(1..).and_then(|from| from.strip_prefix(b"["));
+        rest = match parameters
+            .map(|rest| (rest, rest.iter().position(|byte| (0x40..0x7f).contains(byte))))
+        {
+            Some((rest, Some(end))) => rest.get(end + 1..).unwrap_or_default(),
+            Some((_, None)) => b"",
+            None => from.get(1..).unwrap_or_default(),
+        };
+    }
+    out.extend_from_slice(rest);
+    Cow::Owned(out)
+}

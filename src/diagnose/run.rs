@@ -1,0 +1,245 @@
+//! The evidence of one run, and what of it the program survived.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::catalogue::Catalogue;
+use super::evidence::{Evidence, Fate, Place};
+use super::prefixes::Time;
+use super::rows::{Role, Row, RowIndex};
+use crate::rank::GlobalRank;
+
+/// Pieces of evidence that are kept of one run. Of a row that has none yet, one more is.
+const MOST_EVIDENCE: usize = 2048;
+/// The same where many logs are read together.
+const MOST_EVIDENCE_OF_MANY: usize = 64;
+/// Logs that keep the larger number.
+const FEW_LOGS: usize = 8;
+/// Writers of a log that are told apart.
+pub(super) const MOST_WRITERS: usize = 4096;
+/// Progress between two lines of the same row that makes the earlier one a trouble of the past.
+const SURVIVED_BETWEEN: u64 = 40;
+/// Progress after a line that ends nothing, from which on it is taken for survived.
+const WENT_ON: u64 = 3;
+/// The same where something failed later, or where the line is the end of a process in most
+/// logs: what stood in the buffer of its standard output comes below it.
+const WENT_ON_FOR_LONG: u64 = 200;
+/// Lines of any kind after an exception that say the same as progress.
+const FOLLOWED_BY: u64 = 1000;
+/// The same after a line that belongs to no exception.
+const TALKED_ON: u64 = 100;
+
+/// A key of evidence within its run.
+pub(super) type Key = u64;
+
+/// One run of a log that is being read: from where its launcher began.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Run {
+    most: usize,
+    known: HashMap<Key, Evidence>,
+    of_row: HashMap<RowIndex, Vec<Key>>,
+    /// Evidence that no dated line has followed yet.
+    open: Vec<Key>,
+    /// Lines of progress since the first evidence.
+    pub(super) progress: u64,
+    /// The same of each writer.
+    progress_of: HashMap<u64, u64>,
+    /// Of the last line that says that the run is done, counted by [`Run::close`]'s `seen`.
+    pub(super) done: Option<u64>,
+    /// The rank that the launcher names as the first that failed.
+    pub(super) blamed: Option<GlobalRank>,
+    /// Where a launcher first says that its job has failed.
+    pub(super) ended: Option<Place>,
+}
+
+/// A run that was read.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// In the order of the log.
+    pub(super) evidence: Vec<Evidence>,
+    pub(super) blamed: Option<GlobalRank>,
+    /// Where a launcher first says that its job has failed.
+    pub(super) ended: Option<Place>,
+    /// It may be an attempt before the last one.
+    pub(super) doubtful: bool,
+}
+
+impl Run {
+    /// `log`: the number of the log that is read.
+    pub(super) fn new(log: usize) -> Run {
+        let most = if log < FEW_LOGS { MOST_EVIDENCE } else { MOST_EVIDENCE_OF_MANY };
+        Run { most, ..Run::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Takes a piece of evidence; gives its key, unless there is no room.
+    pub(super) fn add(&mut self, key: Key, new: Evidence) -> Option<Key> {
+        let dated = new.until.is_some();
+        let new =
+            Evidence { progress: self.progress, own_progress: self.progress_of(new.writer), ..new };
+        if let Some(known) = self.known.get_mut(&key) {
+            let survived = known.progress + SURVIVED_BETWEEN <= new.progress;
+            known.count += 1;
+            if survived
+                || (new.uncaught && !known.uncaught)
+                || (new.stated && !known.stated)
+                || new.level > known.level
+            {
+                let count = known.count;
+                let first = if survived { new.first } else { known.first };
+                *known = Evidence { count, first, ..new };
+                if !dated {
+                    self.open.push(key);
+                }
+            } else {
+                known.last_seen = new.last_seen;
+                known.progress = new.progress;
+                (known.writer, known.own_progress) = (new.writer, new.own_progress);
+            }
+            return Some(key);
+        }
+        let of_row = self.of_row.entry(new.row).or_default();
+        if self.known.len() >= self.most && !of_row.is_empty() {
+            return None;
+        }
+        of_row.push(key);
+        self.known.insert(key, new);
+        if !dated {
+            self.open.push(key);
+        }
+        Some(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Evidence> {
+        self.known.get_mut(&key)
+    }
+
+    /// The trouble of a row is over, for that object.
+    pub(super) fn clear(&mut self, row: RowIndex, object: Option<&str>) {
+        let Some(keys) = self.of_row.get_mut(&row) else { return };
+        let known = &mut self.known;
+        keys.retain(|key| {
+            let over = known.get(key).is_none_or(|one| one.object.as_deref() == object);
+            if over {
+                known.remove(key);
+            }
+            !over
+        });
+        if keys.is_empty() {
+            self.of_row.remove(&row);
+        }
+    }
+
+    /// Whether a dated line would tell anything.
+    pub(super) fn has_undated(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// All evidence so far was written before this time.
+    pub(super) fn date(&mut self, time: Time) {
+        for key in self.open.drain(..) {
+            if let Some(one) = self.known.get_mut(&key) {
+                one.until = one.until.or(Some(time));
+            }
+        }
+    }
+
+    /// Counts one line that a program prints while it works.
+    pub(super) fn went_on(&mut self, writer: u64) {
+        self.progress += 1;
+        if self.progress_of.len() < MOST_WRITERS || self.progress_of.contains_key(&writer) {
+            *self.progress_of.entry(writer).or_default() += 1;
+        }
+    }
+
+    fn progress_of(&self, writer: u64) -> u64 {
+        self.progress_of.get(&writer).copied().unwrap_or_default()
+    }
+
+    /// Whether anything says that the run came to a bad end.
+    pub(super) fn failed(&self, catalogue: &Catalogue, seen: u64) -> bool {
+        self.fates(catalogue, seen).iter().any(|(_, fate)| fate.failure)
+    }
+
+    /// Whether it holds what may be a cause.
+    pub(super) fn has_root(&self, catalogue: &Catalogue, seen: u64) -> bool {
+        self.fates(catalogue, seen).iter().any(|(key, fate)| {
+            let row = self.known.get(key).and_then(|one| catalogue.row(one.row));
+            !fate.survived && row.is_some_and(|row| row.role == Role::Root)
+        })
+    }
+
+    /// From the last line up, since only a failure that was not survived is one.
+    fn fates(&self, catalogue: &Catalogue, seen: u64) -> Vec<(Key, Fate)> {
+        let mut all: Vec<(&Key, &Evidence)> = self.known.iter().collect();
+        all.sort_by_key(|(_, one)| Reverse(one.last_seen));
+        let mut fates = Vec::with_capacity(all.len());
+        // The progress before the next failure below, and before those in the same line.
+        let (mut next, mut here) = (None, None);
+        let mut line = None;
+        for (key, one) in all {
+            if line.replace(one.last_seen) != Some(one.last_seen) {
+                next = here.take().or(next);
+            }
+            let Some(row) = catalogue.row(one.row) else { continue };
+            let fate = self.fate(row, one, next, seen);
+            if fate.failure {
+                here = Some(one.progress);
+            }
+            fates.push((*key, fate));
+        }
+        fates
+    }
+
+    fn fate(&self, row: &Row, one: &Evidence, next: Option<u64>, seen: u64) -> Fate {
+        let record = row.stream.is_record();
+        let went_on = next.unwrap_or(self.progress).saturating_sub(one.progress);
+        let own = self.progress_of(one.writer).saturating_sub(one.own_progress);
+        let done = next.is_none() && self.done.is_some_and(|done| done > one.last_seen);
+        let ends = match row.role {
+            Role::Cascade => true,
+            Role::Root => one.uncaught || record,
+            Role::Confirmation | Role::Context => false,
+        };
+        let survived = if record {
+            false
+        } else if one.uncaught {
+            // A process that ended says nothing more, whatever failed after it.
+            done || own >= WENT_ON_FOR_LONG
+        } else if ends {
+            done || went_on >= WENT_ON_FOR_LONG
+        } else if next.is_some() {
+            went_on >= WENT_ON_FOR_LONG
+        } else {
+            let lines = seen.saturating_sub(one.last_seen);
+            done || went_on >= WENT_ON || lines >= if one.raised { FOLLOWED_BY } else { TALKED_ON }
+        };
+        let last_word = record || own < WENT_ON || went_on < WENT_ON;
+        Fate { survived, failure: ends && !survived, last_word }
+    }
+
+    /// `seen`: the lines of the log up to here.
+    pub(super) fn close(mut self, catalogue: &Catalogue, seen: u64) -> Ended {
+        let fates = self.fates(catalogue, seen);
+        let known = &mut self.known;
+        let with_fate = |(key, fate): (Key, Fate)| Some(Evidence { fate, ..known.remove(&key)? });
+        let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
+        evidence.sort_by_key(|one| (one.first, one.row));
+        Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false }
+    }
+}
+
+/// What makes two lines one piece of evidence.
+pub(super) fn key(row: RowIndex, rank: Option<GlobalRank>, words: &str) -> Key {
+    hash(&(row, rank, words))
+}
+
+pub(super) fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}

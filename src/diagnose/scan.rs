@@ -1,0 +1,522 @@
+//! Reads one log and keeps what it says of the end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use aho_corasick::AhoCorasick;
+use regex::bytes::Regex;
+
+use super::blocks::{Blocks, Exception, Part, is_exception};
+use super::catalogue::Catalogue;
+use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_around};
+use super::lines::{Line, Lines, kept};
+use super::matcher::Found;
+use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
+use super::rows::{Role, Row, RowIndex, Stream, compile};
+use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
+use crate::rank::GlobalRank;
+
+/// Runs of one stream that are kept side by side.
+const MOST_BESIDE: usize = 64;
+/// Lines of any writer after a part of a block in which another may come.
+const NEAR_A_BLOCK: u64 = 400;
+/// Lines of any writer between what happened and the dump of the stack that belongs to it.
+const NEAR_A_DUMP: u64 = 40;
+/// Bytes at the end of a log that are kept for people.
+const TAIL: usize = 8 * 1024;
+
+/// What is known of a log before it is read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Origin {
+    /// Its path as it was given; `-` for standard input.
+    pub name: String,
+    /// Whose log it is, where it belongs to one rank.
+    pub rank: Option<GlobalRank>,
+    pub node: Option<Node>,
+}
+
+/// What is left of a log that was read.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    pub origin: Origin,
+    /// More than one where several logs stand in one stream.
+    pub(super) runs: Vec<Ended>,
+    /// The last bytes of the log.
+    tail: Vec<u8>,
+    /// Line feeds; a last line without one counts as well.
+    pub lines: u64,
+    pub bytes: u64,
+}
+
+impl Scanned {
+    /// The last lines of the log, without empty ones.
+    pub(crate) fn last_lines(&self, most: usize) -> Vec<String> {
+        let mut tail = self.tail.as_slice();
+        if tail.len() == TAIL
+            && let Some(end) = tail.iter().position(|byte| matches!(byte, b'\n' | b'\r'))
+            && end + 1 < tail.len()
+        {
+            // The first line is not whole; where it is the only one, its end is what there is.
+            tail = tail.get(end + 1..).unwrap_or_default();
+        }
+        let lines = tail.split(|byte| matches!(byte, b'\n' | b'\r'));
+        let lines =
+            lines.map(|line| line.get(line.len().saturating_sub(LONGEST_TEXT)..).unwrap_or(line));
+        let lines: Vec<String> = lines.map(shown).filter(|line| !line.is_empty()).collect();
+        let from = lines.len().saturating_sub(most);
+        lines.into_iter().skip(from).collect()
+    }
+}
+
+/// One who writes lines of the log, known by the prefix.
+#[derive(Debug, Default, Clone)]
+struct Writer {
+    blocks: Blocks,
+    /// The chain of exceptions has its evidence already.
+    explained: bool,
+    /// The evidence whose dump of the stack may follow, until that line.
+    dumped: Option<(Key, u64)>,
+    /// Of the row of torchrun's table that is being read.
+    table_rank: Option<u32>,
+    blames: bool,
+}
+
+/// A log that is being read: one stream, or the streams of one process.
+#[derive(Debug, Clone)]
+pub(crate) struct LogScan<'c> {
+    /// By the number of the log that each is.
+    streams: BTreeMap<usize, Lines>,
+    reader: Reader<'c>,
+    tail: Vec<u8>,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Reader<'c> {
+    catalogue: &'c Catalogue,
+    /// Whose line is read.
+    log: usize,
+    /// When the line was read from the process, where it is read while the process runs.
+    arrived: Option<Time>,
+    origin: Origin,
+    /// By what their prefix hashes to.
+    writers: HashMap<u64, Writer>,
+    run: Run,
+    /// Runs of other nodes, which overlap with this one in time.
+    beside: Vec<Run>,
+    /// The last run before this one, if it failed.
+    earlier: Option<Run>,
+    /// No times tell whether that is an attempt before this one or another node's.
+    untold: bool,
+    seen: u64,
+    near_a_block: u64,
+    last_progress: u64,
+    /// The head of the last line that holds a time; empty: none. Most are never read.
+    dated: Vec<u8>,
+}
+
+impl<'c> LogScan<'c> {
+    /// `log`: its number among those that are read for one diagnosis.
+    pub(crate) fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> LogScan<'c> {
+        let reader = Reader {
+            catalogue,
+            log,
+            arrived: None,
+            origin,
+            writers: HashMap::new(),
+            run: Run::new(log),
+            beside: Vec::new(),
+            earlier: None,
+            untold: false,
+            seen: 0,
+            near_a_block: 0,
+            last_progress: 0,
+            dated: Vec::new(),
+        };
+        LogScan {
+            streams: BTreeMap::from([(log, Lines::new())]),
+            reader,
+            tail: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Takes the next bytes. Where they are cut changes nothing.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.feed_stream(self.reader.log, bytes);
+    }
+
+    /// Takes the next bytes of one stream of a process that runs. `log`: the number of the log
+    /// that the stream is. `arrived`: since any moment that all logs share.
+    pub(crate) fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
+        let nanoseconds = u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX);
+        self.reader.arrived = Some(Time { utc: true, nanoseconds });
+        self.feed_stream(log, bytes);
+    }
+
+    /// Bytes of that stream were not kept, and `line_feeds` of them end lines.
+    pub(crate) fn skip(&mut self, log: usize, bytes: u64, line_feeds: u64) {
+        self.bytes += bytes;
+        let (reader, lines) = self.stream(log);
+        lines.skip(bytes, line_feeds, |line| reader.line(line));
+    }
+
+    fn stream(&mut self, log: usize) -> (&mut Reader<'c>, &mut Lines) {
+        self.reader.log = log;
+        (&mut self.reader, self.streams.entry(log).or_insert_with(Lines::new))
+    }
+
+    fn feed_stream(&mut self, log: usize, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let (reader, lines) = self.stream(log);
+        lines.feed(bytes, |line| reader.line(line));
+        self.tail.extend_from_slice(bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or(bytes));
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+    }
+
+    pub(crate) fn finish(mut self) -> Scanned {
+        let reader = &mut self.reader;
+        for (log, lines) in &mut self.streams {
+            reader.log = *log;
+            lines.finish(|line| reader.line(line));
+        }
+        let lines = self.streams.values().map(|lines| lines.count(&self.tail)).sum();
+        let Reader { run, beside, earlier, untold, origin, seen, catalogue, .. } = self.reader;
+        let failed = run.failed(catalogue, seen);
+        let mut runs: Vec<Ended> = Vec::new();
+        let mut close = |run: Run, doubtful: bool| {
+            runs.push(Ended { doubtful, ..run.close(catalogue, seen) });
+        };
+        beside.into_iter().for_each(|run| close(run, false));
+        match earlier {
+            // A run that began after the failure and has done nothing yet says nothing.
+            Some(earlier) if !failed && run.progress == 0 => close(earlier, false),
+            // Without times, a retry and the log of another node look the same.
+            Some(earlier) if failed && untold && !run.has_root(catalogue, seen) => {
+                close(earlier, true);
+                close(run, true);
+            }
+            _ => close(run, false),
+        }
+        Scanned { origin, runs, tail: self.tail, lines, bytes: self.bytes }
+    }
+}
+
+impl Reader<'_> {
+    fn line(&mut self, line: Line<'_>) {
+        self.seen += 1;
+        let interesting = self.catalogue.is_of_interest(line.bytes);
+        if interesting || self.seen < self.near_a_block {
+            self.read(line, interesting);
+        } else {
+            self.note_progress(line.bytes);
+            self.note_time(line.bytes);
+        }
+    }
+
+    /// Keeps the time of a line, unless a reader of it is not there yet.
+    fn note_time(&mut self, line: &[u8]) {
+        if !may_be_dated(line) {
+            return;
+        }
+        self.dated.clear();
+        self.dated.extend_from_slice(line.get(..DATED_WITHIN).unwrap_or(line));
+        if self.run.has_undated()
+            && let Some(time) = time_of(&self.dated)
+        {
+            self.run.date(time);
+        }
+    }
+
+    /// Another launcher begins. What stands above is of an attempt before it, or of another node.
+    fn start(&mut self, began: Option<Time>) {
+        let latest = time_of(&self.dated);
+        let beside = match (began, latest) {
+            // In the same second, it may be either.
+            (Some(began), Some(latest)) if began != latest => began.is_until(latest),
+            _ => None,
+        };
+        let (catalogue, seen) = (self.catalogue, self.seen);
+        let failed = self.run.failed(catalogue, seen);
+        let overlaps = beside == Some(true);
+        if !(failed || overlaps && self.run.has_root(catalogue, seen)) {
+            return;
+        }
+        let run = std::mem::replace(&mut self.run, Run::new(self.log));
+        if overlaps && self.beside.len() < MOST_BESIDE {
+            self.beside.push(run);
+        } else {
+            self.beside.clear();
+            self.earlier = Some(run);
+            self.untold = beside.is_none();
+        }
+        self.writers.clear();
+        self.dated.clear();
+    }
+
+    /// Counts what a program prints while it works, once something to survive has been seen.
+    fn note_progress(&mut self, line: &[u8]) {
+        if self.run.is_empty() && self.earlier.is_none() {
+            return;
+        }
+        if is_progress(line) {
+            let hash = hash(&line);
+            if hash != self.last_progress {
+                self.last_progress = hash;
+                self.run.went_on(self::hash(&writer(line)));
+            }
+        }
+    }
+
+    fn read(&mut self, line: Line<'_>, interesting: bool) {
+        let peeled = peel(line.bytes);
+        let body = peeled.text.get(peeled.body..).unwrap_or_default();
+        let catalogue = self.catalogue;
+        let mut found = if interesting { catalogue.find(&peeled.text) } else { Found::default() };
+        if found.start {
+            self.start(peeled.time);
+        }
+        if found.done {
+            self.run.done = Some(self.seen);
+        }
+        if found.end {
+            let place = Place { log: self.log, line: line.number, offset: line.offset };
+            self.run.ended.get_or_insert(place);
+        }
+        if is_variable(body) {
+            found.rows.clear();
+        }
+        self.note_time(line.bytes);
+        let prefix = hash(&(self.log, &peeled.writer));
+        // Writers beyond these share one.
+        let known = self.writers.len() < MOST_WRITERS || self.writers.contains_key(&prefix);
+        let key = if known { prefix } else { hash(&Vec::<u8>::new()) };
+        let mut writer = self.writers.remove(&key).unwrap_or_default();
+        let in_group = body.trim_ascii_start().starts_with(b"|");
+        let source = writer.blocks.is_open() && body.starts_with(b"    ") && !in_group;
+        let part = writer.blocks.read(body);
+        let elsewhere =
+            |row: &Row| !row.raised_in.is_empty() && !writer.blocks.is_raised_in(&row.raised_in);
+        found.rows.retain(|index| !catalogue.row(*index).is_some_and(elsewhere));
+        if part != Part::Other {
+            self.near_a_block = self.seen + NEAR_A_BLOCK;
+        }
+        self.note_table(&mut writer, body);
+        // Source lines in a traceback hold messages that were not printed.
+        let quoted = part == Part::Inside || source;
+        if !quoted {
+            self.note_rows(&mut writer, &peeled, line, &found, &part);
+            if let Part::Exception(exception) = &part {
+                self.note_exception(&mut writer, &peeled, line, &found.rows, exception);
+            }
+        }
+        self.note_dump(&mut writer, &part);
+        if found.rows.is_empty() && part == Part::Other {
+            self.note_progress(line.bytes);
+        }
+        self.writers.insert(key, writer);
+    }
+
+    /// torchrun's table: `rank      : 1 (local_rank: 1)` below `Root Cause (first observed failure)`.
+    fn note_table(&mut self, writer: &mut Writer, body: &[u8]) {
+        let trimmed = body.trim_ascii();
+        if trimmed.starts_with(b"Root Cause (first") {
+            writer.blames = true;
+        }
+        let Some(rest) = trimmed.strip_prefix(b"rank").map(<[u8]>::trim_ascii_start) else {
+            return;
+        };
+        let Some(rest) = rest.strip_prefix(b":").map(<[u8]>::trim_ascii_start) else { return };
+        let digits: &[u8] = rest.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
+        writer.table_rank = std::str::from_utf8(digits).ok().and_then(|rank| rank.parse().ok());
+        if std::mem::take(&mut writer.blames) {
+            self.run.blamed = writer.table_rank.map(GlobalRank);
+        }
+    }
+
+    fn note_rows(
+        &mut self,
+        writer: &mut Writer,
+        peeled: &Peeled<'_>,
+        line: Line<'_>,
+        found: &Found,
+        part: &Part,
+    ) {
+        let catalogue = self.catalogue;
+        for index in &found.rows {
+            let Some(row) = catalogue.row(*index) else { continue };
+            for cleared in row.clears.iter().filter_map(|id| catalogue.by_id(id)) {
+                self.run.clear(cleared, object(row, &peeled.text).as_deref());
+            }
+            let captures = if row.role == Role::Root {
+                catalogue.captures(*index, &peeled.text)
+            } else {
+                Vec::new()
+            };
+            let text = shown_around(&peeled.text, found.at);
+            let new = Evidence { text, ..self.evidence(writer, peeled, line, (*index, row)) };
+            let new = Evidence { captures, ..new };
+            let key = key(*index, new.rank, new.object.as_deref().unwrap_or_default());
+            let key = self.run.add(key, new);
+            if row.role == Role::Root {
+                writer.explained |= matches!(part, Part::Exception(_));
+                writer.dumped = key.map(|key| (key, self.seen + NEAR_A_DUMP));
+            }
+        }
+    }
+
+    fn note_exception(
+        &mut self,
+        writer: &mut Writer,
+        peeled: &Peeled<'_>,
+        line: Line<'_>,
+        rows: &[RowIndex],
+        exception: &Exception,
+    ) {
+        let first_of_chain = !exception.chained;
+        if first_of_chain {
+            writer.explained = self.is_explained(rows);
+        }
+        let Some(index) = self.catalogue.user_exception() else { return };
+        let Some(row) = self.catalogue.row(index) else { return };
+        if !rows.is_empty() || writer.explained || writer.blocks.is_ignored() {
+            return;
+        }
+        let Exception { kind, message, .. } = exception;
+        let captures =
+            vec![("type".to_owned(), kind.clone()), ("message".to_owned(), message.clone())];
+        let new = Evidence { captures, ..self.evidence(writer, peeled, line, (index, row)) };
+        let key = key(index, new.rank, &new.text);
+        self.run.add(key, new);
+        writer.explained = true;
+    }
+
+    fn is_explained(&self, rows: &[RowIndex]) -> bool {
+        rows.iter().filter_map(|index| self.catalogue.row(*index)).any(|row| row.role == Role::Root)
+    }
+
+    /// The frames of a dump follow the line that says what happened.
+    fn note_dump(&mut self, writer: &mut Writer, part: &Part) {
+        let Some((key, until)) = writer.dumped else { return };
+        if !writer.blocks.is_dump() {
+            writer.dumped = writer.dumped.filter(|_| self.seen < until);
+            return;
+        }
+        if *part == Part::Inside {
+            // The dumps of other threads may come first.
+            writer.dumped = Some((key, self.seen + NEAR_A_DUMP));
+        }
+        if let Some(frame) = writer.blocks.own_frame()
+            && let Some(evidence) = self.run.get_mut(key)
+        {
+            evidence.frame.get_or_insert_with(|| frame.clone());
+            writer.dumped = None;
+        }
+    }
+
+    fn evidence(
+        &self,
+        writer: &Writer,
+        peeled: &Peeled<'_>,
+        line: Line<'_>,
+        (index, row): (RowIndex, &Row),
+    ) -> Evidence {
+        let place = Place { log: self.log, line: line.number, offset: line.offset };
+        let inline = || inline_rank(&peeled.text);
+        let tabled = || writer.table_rank.filter(|_| row.stream == Stream::Exit);
+        let rank = peeled.rank.or_else(inline).or_else(tabled).map(GlobalRank);
+        let ignored = writer.blocks.is_ignored();
+        let raised = writer.blocks.is_near();
+        let body = peeled.text.get(peeled.body..).unwrap_or_default();
+        Evidence {
+            row: index,
+            first: place,
+            count: 1,
+            rank: self.origin.rank.or(rank),
+            node: self.origin.node.clone().or_else(|| peeled.node.clone().map(Node::Name)),
+            text: shown(&peeled.text),
+            frame: writer.blocks.own_frame().cloned(),
+            last_seen: self.seen,
+            time: self.arrived.or(peeled.time).or_else(|| time_of(&self.dated)),
+            until: self.arrived.or(peeled.time),
+            level: if ignored { Level::Warning } else { peeled.level },
+            raised,
+            uncaught: (writer.blocks.is_uncaught() && !ignored) || terminates(body),
+            stated: raised
+                || terminates(body)
+                || peeled.level == Level::Error
+                || is_exception(body)
+                || is_error(&peeled.text),
+            captures: Vec::new(),
+            by_shell: is_by_shell(body),
+            of_task: peeled.of_task,
+            object: object(row, &peeled.text),
+            writer: hash(&peeled.writer),
+            progress: 0,
+            own_progress: 0,
+            fate: Fate::default(),
+        }
+    }
+}
+
+/// `  what():  words`: C++ ends a process that does not catch this exception.
+fn terminates(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"what():")
+}
+
+/// `NAME=words`, as `env` and `set -x` print the environment: it says nothing of this run.
+fn is_variable(body: &[u8]) -> bool {
+    static PATTERN: LazyLock<Option<Regex>> =
+        LazyLock::new(|| compile(r"^(?:\++ )?(?:(?:export|declare -x) )?[A-Z_][A-Z0-9_]*=").ok());
+    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(body))
+}
+
+/// `job.sh: line 3: python: command not found`
+fn is_by_shell(body: &[u8]) -> bool {
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        compile(r"(?:\bline \d+|(?:^|[ /])(?:ba|da|z|k)?sh(?:: \d+)?): [^:]{1,80}: (?:command )?not found\s*$").ok()
+    });
+    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(body))
+}
+
+/// `train.py: error: words`, as argparse and Slurm say it.
+fn is_error(text: &[u8]) -> bool {
+    static PATTERN: LazyLock<Option<Regex>> =
+        LazyLock::new(|| compile(r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: ").ok());
+    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(text))
+}
+
+/// The time of a line, whole or only its head.
+fn time_of(line: &[u8]) -> Option<Time> {
+    if line.is_empty() { None } else { peel(line).time }
+}
+
+/// The pod of an event, where the list names it.
+fn object(row: &Row, text: &[u8]) -> Option<String> {
+    static PATTERN: LazyLock<Option<Regex>> =
+        LazyLock::new(|| compile(r"(?i)\b(?:pods?/)([\w.-]+)").ok());
+    if row.stream != Stream::Event {
+        return None;
+    }
+    Some(kept(PATTERN.as_ref()?.captures(text)?.get(1)?.as_bytes()))
+}
+
+/// A rank that a line names in its own words.
+fn inline_rank(text: &[u8]) -> Option<u32> {
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        compile(r"(?i:\brank (\d{1,6})\]|\bfor rank (\d{1,6})\b|local_rank: (\d{1,6})\b)").ok()
+    });
+    let groups = PATTERN.as_ref()?.captures(text)?;
+    let digits = groups.iter().skip(1).flatten().next()?;
+    std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()
+}
+
+/// Whether a program reports that it works: a progress bar, a step, a loss.
+fn is_progress(line: &[u8]) -> bool {
+    static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+        const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];
+        AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).ok()
+    });
+    line.iter().any(u8::is_ascii_digit) && WORDS.as_ref().is_some_and(|words| words.is_match(line))
+}

@@ -1,0 +1,350 @@
+//! Which piece of evidence is the cause.
+//!
+//! The earliest root wins, with these exceptions: an exception that only the program itself
+//! explains and a bare exit status yield to every other root; what also comes as a consequence
+//! (a time-out, a signal) must be the very first; what another program wrote before or after the
+//! job yields to what the job itself says; a trouble that was survived is none. Nothing but
+//! consequences means that the cause is not visible.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::blocks::is_exception;
+use super::catalogue::Catalogue;
+use super::evidence::{Evidence, Frame, Node, Place};
+use super::prefixes::Level;
+use super::rows::{Role, Row, RowIndex, Stream, filled};
+use super::run::Ended;
+use super::scan::Scanned;
+use super::stragglers::stragglers;
+use crate::lang::Text;
+use crate::rank::GlobalRank;
+use crate::verdict::{Confidence, Owner, Retry};
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cause {
+    pub row: RowIndex,
+    pub id: String,
+    pub confidence: Confidence,
+    /// What happened.
+    pub text: Text,
+    pub remedy: Text,
+    pub owner: Owner,
+    pub retry: Retry,
+    /// The culprit, where a line or the launcher names it.
+    pub rank: Option<GlobalRank>,
+    pub node: Option<Node>,
+    /// The last frame of the user's own code.
+    pub frame: Option<Frame>,
+    /// The line that says it.
+    pub evidence: Evidence,
+    /// Ranks that did not reach what the others waited for.
+    pub missing: Vec<GlobalRank>,
+}
+
+/// Ranks that failed because of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Victims {
+    pub ranks: Vec<GlobalRank>,
+    pub row: RowIndex,
+}
+
+/// What logs say of the end of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Diagnosis {
+    /// None: nothing in these logs says why, or nothing failed.
+    pub cause: Option<Cause>,
+    /// Causes that do not depend on the first one.
+    pub also: Vec<Cause>,
+    pub victims: Vec<Victims>,
+    /// Whether anything says that something failed.
+    pub failed: bool,
+    /// All evidence in the order of the logs, each row once per rank.
+    pub findings: Vec<Evidence>,
+}
+
+/// How much a root is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Strength {
+    /// What wrote it is not what failed: a shell that went on, a command before the job, what
+    /// still ended after it.
+    Aside,
+    /// It stands only in a warning.
+    Warned,
+    /// It is often a consequence, and a cause only where it is the first.
+    FirstOnly,
+    /// An exception without a row, or an exit status.
+    Weak,
+    Strong,
+}
+
+/// A root that may be the cause.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'a> {
+    evidence: &'a Evidence,
+    row: &'a Row,
+    strength: Strength,
+    run: &'a Ended,
+}
+
+/// The cause, from all logs of one job.
+pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned]) -> Diagnosis {
+    let runs: Vec<&Ended> = logs.iter().flat_map(|log| &log.runs).collect();
+    let evidence = || runs.iter().flat_map(|run| &run.evidence);
+    let failed = evidence().any(|one| one.fate.failure);
+    let candidates: Vec<Vec<Candidate<'_>>> = runs
+        .iter()
+        .map(|run| candidates(catalogue, run, failed))
+        .filter(|of| !of.is_empty())
+        .collect();
+    let chosen = choose(&candidates).or_else(|| if failed { warned(&candidates) } else { None });
+    let findings: Vec<Evidence> = evidence().cloned().collect();
+    let Some(chosen) = chosen else {
+        return Diagnosis { failed, findings, ..Diagnosis::default() };
+    };
+    let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
+    let own = catalogue.is_own(chosen.evidence.row);
+    let confidence = confidence(&chosen, own, &others, &findings);
+    let cause = cause(&chosen, confidence, chosen.run.blamed, &findings);
+    let also = independent(&chosen, &others)
+        .into_iter()
+        .map(|other| self::cause(&other, Confidence::Likely, None, &findings))
+        .collect();
+    let victims = victims(catalogue, &cause, &findings);
+    Diagnosis { cause: Some(cause), also, victims, failed: true, findings }
+}
+
+/// The roots of one run that were not survived, in its order. `failed`: something says that the
+/// job came to a bad end; otherwise words that happen to name a trouble are none.
+fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, failed: bool) -> Vec<Candidate<'a>> {
+    let roots = run.evidence.iter().filter(|one| !one.fate.survived).filter_map(|evidence| {
+        let row = catalogue.row(evidence.row).filter(|row| row.role == Role::Root)?;
+        let told = row.stream.is_record() || row.stream == Stream::Event;
+        let hearsay = !(failed || told || evidence.stated);
+        if hearsay && !row.weak && !row.first_only {
+            return None;
+        }
+        let user = catalogue.user_exception() == Some(evidence.row);
+        let strength = match evidence.level {
+            _ if row.first_only => Strength::FirstOnly,
+            // The type of an event is `Warning` for everything that goes wrong.
+            Level::Warning if !told => Strength::Warned,
+            _ if row.weak || user => Strength::Weak,
+            _ => Strength::Strong,
+        };
+        Some(Candidate { evidence, row, strength, run })
+    });
+    set_aside(roots.collect(), run)
+}
+
+/// Ranks down what another program wrote, where the job itself says why it failed.
+fn set_aside<'a>(mut roots: Vec<Candidate<'a>>, run: &Ended) -> Vec<Candidate<'a>> {
+    let raised = roots.iter().find(|one| is_raised(one)).map(|one| one.evidence.first);
+    let task = roots.iter().find(|one| one.evidence.of_task).map(|one| one.evidence.first);
+    let follows =
+        |end: Place, first: Place| raised.is_some_and(|raised| raised < end) && end < first;
+    for one in &mut roots {
+        let Evidence { first, of_task, by_shell, .. } = *one.evidence;
+        let record = one.row.stream.is_record();
+        // With a number before the lines of all tasks, one without is the batch script's.
+        let before = !of_task && task.is_some_and(|task| first < task);
+        // The kernel and Slurm write their own words, and late.
+        let strong = one.strength == Strength::Strong && is_exception(one.evidence.text.as_bytes());
+        let after = strong && run.ended.is_some_and(|end| follows(end, first));
+        if one.row.weak && by_shell || !record && (before || after) {
+            one.strength = Strength::Aside;
+        }
+    }
+    roots
+}
+
+/// Whether it is an exception without a row that no code caught.
+fn is_raised(one: &Candidate<'_>) -> bool {
+    one.strength == Strength::Weak && one.evidence.uncaught && !one.row.stream.is_record()
+}
+
+/// Of several logs: where times tell their order, as in one; else the one that is worth most.
+fn choose<'a>(logs: &[Vec<Candidate<'a>>]) -> Option<Candidate<'a>> {
+    let winner = |log: &Vec<Candidate<'a>>| earliest(log).map(|one| announced(log, one));
+    let winners: Vec<Candidate<'a>> = logs.iter().filter_map(winner).collect();
+    if let Some(winners) = in_time(&winners) {
+        return earliest(&winners);
+    }
+    let worth = |one: &Candidate<'_>| match one.strength {
+        Strength::Strong => 3,
+        // A warning is among them only as what led to another.
+        Strength::Weak | Strength::Warned => 2,
+        Strength::FirstOnly => 1,
+        Strength::Aside => 0,
+    };
+    // The first of those that are worth the same.
+    winners.into_iter().rev().max_by_key(worth)
+}
+
+/// The same in the order of their times, where every one is known to be before the next.
+fn in_time<'a>(winners: &[Candidate<'a>]) -> Option<Vec<Candidate<'a>>> {
+    let mut winners = winners.to_vec();
+    winners.sort_by_key(|one| one.evidence.time.map(|time| time.nanoseconds));
+    let known = |pair: &[Candidate<'_>]| match pair {
+        [one, other] => is_before(one.evidence, other.evidence),
+        _ => false,
+    };
+    winners.windows(2).all(known).then_some(winners)
+}
+
+/// Whether the times of two lines say that the first was written first.
+fn is_before(one: &Evidence, other: &Evidence) -> bool {
+    one.until.zip(other.time).and_then(|(until, time)| until.is_until(time)) == Some(true)
+}
+
+/// The cause among roots that stand in the order of their times.
+fn earliest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
+    let of = |strength: Strength| candidates.iter().find(|one| one.strength == strength).copied();
+    let position = |wanted: &Candidate<'_>| {
+        candidates.iter().position(|one| std::ptr::eq(one.evidence, wanted.evidence))
+    };
+    let (strong, weak, first_only) =
+        (of(Strength::Strong), of(Strength::Weak), of(Strength::FirstOnly));
+    let before = |one: &Candidate<'_>, other: &Option<Candidate<'_>>| {
+        other.as_ref().is_none_or(|other| position(one) < position(other))
+    };
+    first_only
+        .filter(|one| before(one, &strong) && before(one, &weak))
+        .or(strong)
+        .or(weak)
+        .or(first_only)
+        .or_else(|| of(Strength::Aside))
+}
+
+/// The warning that the winner of a log follows from; else the winner.
+fn announced<'a>(log: &[Candidate<'a>], winner: Candidate<'a>) -> Candidate<'a> {
+    let leads = |one: &&Candidate<'a>| {
+        one.strength == Strength::Warned
+            && one.evidence.rank == winner.evidence.rank
+            && one.evidence.first < winner.evidence.first
+            && one.row.leads_to.contains(&winner.row.id)
+    };
+    log.iter().find(leads).copied().unwrap_or(winner)
+}
+
+/// What stands only in warnings, where nothing else explains the failure.
+fn warned<'a>(logs: &[Vec<Candidate<'a>>]) -> Option<Candidate<'a>> {
+    logs.iter().flatten().find(|one| one.strength == Strength::Warned).copied()
+}
+
+/// `own`: the row is the profile's, which says what the line means whatever else it holds.
+fn confidence(
+    chosen: &Candidate<'_>,
+    own: bool,
+    others: &[Candidate<'_>],
+    findings: &[Evidence],
+) -> Confidence {
+    let one = chosen.evidence;
+    // Of another log only times tell what came later.
+    let later = |other: &Evidence| {
+        if other.first.log == one.first.log {
+            other.first > one.first
+        } else {
+            is_before(one, other)
+        }
+    };
+    let ended = one.uncaught
+        || chosen.row.stream.is_record()
+        || findings.iter().any(|other| other.row != one.row && other.fate.failure && later(other));
+    let ended = ended && one.fate.last_word && !chosen.run.doubtful;
+    let alone = |strengths: &[Strength]| {
+        others.iter().all(|other| {
+            let same_line = own && other.evidence.first == one.first;
+            other.evidence.row == one.row || same_line || !strengths.contains(&other.strength)
+        })
+    };
+    // What no code caught before this line may be the cause as well.
+    let preceded = others.iter().any(|other| is_raised(other) && other.evidence.first < one.first);
+    let certain = match chosen.strength {
+        Strength::Strong => ended && !preceded && alone(&[Strength::Strong]),
+        Strength::FirstOnly => {
+            chosen.row.stream.is_record()
+                && !chosen.run.doubtful
+                && alone(&[Strength::Strong, Strength::Weak])
+        }
+        Strength::Weak | Strength::Warned | Strength::Aside => false,
+    };
+    if certain { Confidence::Certain } else { Confidence::Likely }
+}
+
+fn cause(
+    chosen: &Candidate<'_>,
+    confidence: Confidence,
+    blamed: Option<GlobalRank>,
+    findings: &[Evidence],
+) -> Cause {
+    let Candidate { evidence, row, strength, .. } = *chosen;
+    let missing = stragglers(evidence, findings);
+    let blamed = blamed.filter(|_| strength == Strength::Weak);
+    let rank = match &missing[..] {
+        [only] => Some(*only),
+        _ => evidence.rank.or(blamed),
+    };
+    Cause {
+        row: evidence.row,
+        id: row.id.clone(),
+        confidence,
+        text: filled(&row.cause, &evidence.captures),
+        remedy: filled(&row.remedy, &evidence.captures),
+        owner: row.owner,
+        retry: row.retry,
+        rank,
+        node: evidence.node.clone(),
+        frame: evidence.frame.clone(),
+        evidence: evidence.clone(),
+        missing,
+    }
+}
+
+/// Roots of other ranks that the chosen one does not explain, each row once.
+fn independent<'a>(chosen: &Candidate<'a>, others: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
+    let mut rows = BTreeSet::from([chosen.evidence.row]);
+    others
+        .iter()
+        .filter(|other| independent_of(chosen, other) && rows.insert(other.evidence.row))
+        .copied()
+        .collect()
+}
+
+fn independent_of(chosen: &Candidate<'_>, other: &Candidate<'_>) -> bool {
+    let ranks = (chosen.evidence.rank, other.evidence.rank);
+    let apart = matches!(ranks, (Some(one), Some(other)) if one != other);
+    apart
+        && chosen.strength == Strength::Strong
+        && other.strength == Strength::Strong
+        && other.evidence.row != chosen.evidence.row
+}
+
+/// The ranks of which only consequences are known, by the first of these.
+fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<Victims> {
+    let mut of_rank: BTreeMap<GlobalRank, RowIndex> = BTreeMap::new();
+    let mut own = BTreeSet::from_iter(cause.rank);
+    own.extend(cause.missing.iter().copied());
+    for one in findings {
+        let (Some(rank), Some(row)) = (one.rank, catalogue.row(one.row)) else { continue };
+        match row.role {
+            Role::Cascade => {
+                of_rank.entry(rank).or_insert(one.row);
+            }
+            Role::Root if row.first_only => {
+                of_rank.entry(rank).or_insert(one.row);
+            }
+            Role::Root => {
+                own.insert(rank);
+            }
+            Role::Confirmation | Role::Context => {}
+        }
+    }
+    let mut victims: BTreeMap<RowIndex, Vec<GlobalRank>> = BTreeMap::new();
+    for (rank, row) in of_rank {
+        if !own.contains(&rank) {
+            victims.entry(row).or_default().push(rank);
+        }
+    }
+    victims.into_iter().map(|(row, ranks)| Victims { ranks, row }).collect()
+}

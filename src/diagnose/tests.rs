@@ -1,0 +1,80 @@
+//! The rules of the room, each with a log that needs it.
+
+mod any_bytes;
+mod choice;
+mod own_rows;
+mod survival;
+mod tracebacks;
+mod writers;
+
+use super::rows::RowIndex;
+use super::{Catalogue, Diagnosis, LogScan, Origin, Scanned, catalogue, diagnose};
+
+fn scanned(number: usize, origin: Origin, log: &[u8]) -> Scanned {
+    let mut scan = LogScan::new(catalogue(), number, origin);
+    scan.feed(log);
+    scan.finish()
+}
+
+/// The diagnosis of one log.
+fn of(log: &str) -> Diagnosis {
+    diagnose(catalogue(), &[scanned(0, Origin::default(), log.as_bytes())])
+}
+
+/// The id of the cause, or `none`.
+fn id(diagnosis: &Diagnosis) -> &str {
+    diagnosis.cause.as_ref().map_or("none", |cause| cause.id.as_str())
+}
+
+/// Every flaw that is not found by reading a catalogue: patterns, texts and examples.
+fn flaws(catalogue: &Catalogue) -> Vec<String> {
+    let rows = 0..catalogue.rows().len();
+    rows.flat_map(|index| catalogue.flaws_of(RowIndex(index)))
+        .map(|flaw| flaw.to_string())
+        .collect()
+}
+
+#[test]
+fn the_catalogue_is_sound() {
+    let text = include_str!("catalogue.toml");
+    let catalogue = Catalogue::parse(text).expect("it can be read");
+    let flaws = flaws(&catalogue);
+    assert!(flaws.is_empty(), "{}", flaws.join("\n"));
+    assert!(catalogue.by_id("user_exception").is_some());
+    let poor: Vec<&str> = catalogue
+        .rows()
+        .iter()
+        .filter(|row| row.id != "user_exception" && row.matches.is_empty())
+        .map(|row| row.id.as_str())
+        .collect();
+    assert!(poor.is_empty(), "rows without an example: {poor:?}");
+}
+
+#[test]
+fn a_flawed_catalogue_is_named() {
+    let row = |more: &str| {
+        format!(
+            "[[row]]\nid = \"a\"\nrole = \"root\"\ndomain = \"net\"\nowner = \"code\"\nretry = \"never\"\n\
+             cause = {{ en = \"x {{who}}\", zh = \"x\" }}\nremedy = {{ en = \"y\", zh = \"y\" }}\n{more}"
+        )
+    };
+    for (text, expected) in [
+        (row("") + &row(""), "stands twice"),
+        (row("fragments = [\"Loud\"]"), "not lower-case"),
+        (row("colour = 1"), "unknown field"),
+    ] {
+        let flaw = Catalogue::parse(&text).expect_err(expected).to_string();
+        assert!(flaw.contains(expected), "{flaw}");
+    }
+    for (more, expected) in [
+        ("", "cause `{who}` names no group"),
+        ("clears = [\"b\"]", "clears `b` is no row"),
+        ("leads_to = [\"b\"]", "leads_to `b` is no row"),
+        ("fragments = [\"boom\"]\nmatches = [\"quiet\"]", "does not match"),
+        ("fragments = [\"boom\"]\ndiffers = [\"a BOOM\"]", "`a BOOM` matches"),
+        ("fragments = [\"boom\"]\npatterns = ['(']", "is no regular expression"),
+    ] {
+        let all = flaws(&Catalogue::parse(&row(more)).expect("it can be read"));
+        assert!(all.iter().any(|flaw| flaw.contains(expected)), "{expected}: {all:?}");
+    }
+}

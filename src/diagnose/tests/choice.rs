@@ -1,0 +1,238 @@
+//! Which of several lines is the cause.
+
+use super::super::{Diagnosis, Node, Origin, catalogue, diagnose};
+use super::{id, of, scanned};
+use crate::rank::GlobalRank;
+use crate::verdict::Confidence;
+
+const OOM: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free.\n";
+const RAISED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    main()\n  File \"/work/data.py\", line 4, in load\n    raise ValueError(name)\nValueError: no label for cat.png\n";
+const CHILD_FAILED: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n";
+const WATCHDOG: &str = "[rank1]:[E922 03:32:06.116 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=875, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n";
+const STARTED: &str = "W0922 20:40:30.961000 1403 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n";
+
+fn steps(number: u32) -> String {
+    (0..number).map(|step| format!("epoch 1 step {step} loss 0.{step}\n")).collect()
+}
+
+fn log(parts: &[&str]) -> String {
+    parts.concat()
+}
+
+#[test]
+fn a_root_is_preferred_to_the_exceptions_around_it() {
+    let of_log = of(&log(&[RAISED, OOM, CHILD_FAILED]));
+    assert_eq!(id(&of_log), "cuda_oom");
+    let alone = of(&log(&[RAISED, CHILD_FAILED]));
+    let cause = alone.cause.expect("a cause");
+    assert_eq!((cause.id.as_str(), cause.confidence), ("user_exception", Confidence::Likely));
+    assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("data.py:4"));
+    assert!(cause.text.en.contains("no label for cat.png"), "{}", cause.text.en);
+}
+
+#[test]
+fn consequences_alone_are_no_cause() {
+    let diagnosis = of(CHILD_FAILED);
+    assert_eq!((id(&diagnosis), diagnosis.failed), ("none", true));
+    let nothing = of(&steps(30));
+    assert_eq!((id(&nothing), nothing.failed), ("none", false));
+}
+
+#[test]
+fn a_timeout_is_a_cause_only_where_it_is_the_first() {
+    assert_eq!(id(&of(&log(&[WATCHDOG, CHILD_FAILED]))), "watchdog_timeout");
+    assert_eq!(id(&of(&log(&[RAISED, WATCHDOG, CHILD_FAILED]))), "user_exception");
+    assert_eq!(id(&of(&log(&[WATCHDOG, OOM, CHILD_FAILED]))), "watchdog_timeout");
+}
+
+#[test]
+fn what_was_survived_is_no_cause() {
+    let caught = RAISED.replace("in <module>", "in try_it");
+    assert_eq!(id(&of(&log(&[&caught, &steps(50)]))), "none");
+    assert_eq!(id(&of(&log(&[OOM, &steps(50)]))), "none");
+    assert_eq!(id(&of(&log(&[&caught, "Training completed\n"]))), "none");
+    // Nobody survives what nobody catches; standard output may come late.
+    assert_eq!(id(&of(&log(&[RAISED, &steps(50)]))), "user_exception");
+    // The same trouble again, and this time for good.
+    let again = of(&log(&[OOM, &steps(300), &steps(1), OOM, CHILD_FAILED]));
+    assert_eq!(again.cause.map(|cause| cause.evidence.first.line), Some(303));
+}
+
+#[test]
+fn a_warning_is_a_cause_only_where_nothing_better_is() {
+    let warning = "/opt/torch/cuda/__init__.py:7: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n";
+    assert_eq!(id(&of(&log(&[warning, &steps(9)]))), "none");
+    assert_eq!(id(&of(&log(&[warning, RAISED, CHILD_FAILED]))), "user_exception");
+    assert_eq!(id(&of(&log(&[warning, CHILD_FAILED]))), "cuda_driver_too_old");
+}
+
+#[test]
+fn a_shell_goes_on_after_a_command_that_it_does_not_find() {
+    let shell = "/var/spool/slurmd/job31/slurm_script: line 40: python: command not found\n";
+    let limit = "slurmstepd: error: *** STEP 31.0 ON n4 CANCELLED AT 2025-03-04T05:06:07 DUE TO TIME LIMIT ***\n";
+    assert_eq!(id(&of(&log(&[shell, "0: loading\n", limit]))), "time_limit");
+    assert_eq!(id(&of(&log(&[shell, RAISED, CHILD_FAILED]))), "user_exception");
+    assert_eq!(id(&of(&log(&[shell, CHILD_FAILED]))), "exe_missing");
+    assert_eq!(id(&of(shell)), "exe_missing");
+}
+
+#[test]
+fn a_command_before_the_tasks_is_not_what_failed() {
+    let script = "Traceback (most recent call last):\n  File \"/work/sizes.py\", line 2, in <module>\n    import tabulate\nModuleNotFoundError: No module named 'tabulate'\n";
+    let task: String = RAISED.lines().map(|line| format!(" 3: {line}\n")).collect();
+    assert_eq!(id(&of(&log(&[script, &task, CHILD_FAILED]))), "user_exception");
+    // Where the tasks say nothing of their own, it is what is known.
+    assert_eq!(id(&of(&log(&[script, " 3: ", CHILD_FAILED]))), "module_missing");
+    // Without numbers, the first that is known by name counts.
+    assert_eq!(id(&of(&log(&[script, RAISED, CHILD_FAILED]))), "module_missing");
+}
+
+#[test]
+fn what_comes_after_the_end_of_the_launch_is_not_why_it_ended() {
+    let unmounted = "OSError: [Errno 107] Transport endpoint is not connected\n";
+    let late = of(&log(&[RAISED, CHILD_FAILED, unmounted]));
+    assert_eq!(id(&late), "user_exception");
+    // What the kernel and Slurm say may come late.
+    let killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=31.0. Some of the step tasks have been OOM Killed.\n";
+    assert_eq!(id(&of(&log(&[RAISED, CHILD_FAILED, killed]))), "host_oom");
+    let lost = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.\n";
+    assert_eq!(id(&of(&log(&[RAISED, CHILD_FAILED, lost]))), "xid_79");
+    // Another node's launcher may end first.
+    assert_eq!(id(&of(&log(&[CHILD_FAILED, unmounted]))), "stale_nfs");
+}
+
+#[test]
+fn the_environment_that_a_script_prints_is_no_evidence() {
+    for line in [
+        "_COMPAT_STATUS=System has unsupported display driver / cuda driver combination\n",
+        "+ export LAST_ERROR=CUDA_ERROR_SYSTEM_DRIVER_MISMATCH\n",
+    ] {
+        assert_eq!(id(&of(&log(&[line, CHILD_FAILED]))), "none", "{line}");
+    }
+}
+
+#[test]
+fn what_was_not_caught_before_makes_a_cause_uncertain() {
+    let of_rank = |rank: u32, words: &str| -> String {
+        words.lines().map(|line| format!("[rank{rank}]: {line}\n")).collect()
+    };
+    let confidence = |of: Diagnosis| of.cause.map(|cause| cause.confidence);
+    let after = of(&log(&[&of_rank(0, RAISED), &of_rank(1, OOM), CHILD_FAILED]));
+    assert_eq!(confidence(after), Some(Confidence::Likely));
+    let alone = of(&log(&[&of_rank(1, OOM), CHILD_FAILED]));
+    assert_eq!(confidence(alone), Some(Confidence::Certain));
+}
+
+#[test]
+fn the_last_run_of_a_file_counts() {
+    let two = of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED, OOM, CHILD_FAILED]));
+    assert_eq!(id(&two), "cuda_oom");
+    // The second has only begun.
+    assert_eq!(id(&of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED]))), "user_exception");
+    // The second works.
+    assert_eq!(id(&of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED, &steps(20)]))), "none");
+}
+
+#[test]
+fn ranks_without_a_cause_of_their_own_are_victims() {
+    let text = log(&[
+        "[rank2]: ",
+        OOM,
+        "[rank0]: RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer\n",
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error, NCCL version 2.21.5\n",
+        CHILD_FAILED,
+    ]);
+    let diagnosis = of(&text);
+    let cause = diagnosis.cause.as_ref().expect("a cause");
+    assert_eq!((cause.id.as_str(), cause.rank), ("cuda_oom", Some(GlobalRank(2))));
+    assert_eq!(cause.confidence, Confidence::Certain);
+    let ranks: Vec<u32> =
+        diagnosis.victims.iter().flat_map(|victims| &victims.ranks).map(|rank| rank.0).collect();
+    assert!(ranks.contains(&1) && !ranks.contains(&2), "{ranks:?}");
+}
+
+#[test]
+fn two_independent_causes_are_both_named() {
+    let full = "[rank5]: OSError: [Errno 28] No space left on device: '/data/ckpt/model.pt'\n";
+    let diagnosis = of(&log(&["[rank2]: ", OOM, full, CHILD_FAILED]));
+    assert_eq!(id(&diagnosis), "cuda_oom");
+    let also: Vec<&str> = diagnosis.also.iter().map(|cause| cause.id.as_str()).collect();
+    assert_eq!(also, ["disk_full"]);
+}
+
+#[test]
+fn the_rank_that_did_not_come_is_the_culprit() {
+    let late = |rank: u32, sequence: u32| {
+        WATCHDOG
+            .replace("rank1", &format!("rank{rank}"))
+            .replace("Rank 1", &format!("Rank {rank}"))
+            .replace("875", &sequence.to_string())
+    };
+    let silent = of(&log(&[&late(1, 875), &late(2, 875), &late(3, 875), CHILD_FAILED]));
+    let cause = silent.cause.expect("a cause");
+    assert_eq!((cause.rank, &cause.missing[..]), (Some(GlobalRank(0)), &[GlobalRank(0)][..]));
+    let behind = of(&log(&[&late(0, 875), &late(1, 870), &late(2, 875), CHILD_FAILED]));
+    assert_eq!(behind.cause.expect("a cause").missing, [GlobalRank(1)]);
+    let together = of(&log(&[&late(0, 875), &late(1, 875), CHILD_FAILED]));
+    assert!(together.cause.expect("a cause").missing.is_empty());
+}
+
+#[test]
+fn logs_of_several_ranks_are_one_job() {
+    let origin = |rank: u32, node: u32| Origin {
+        name: format!("node-{node}/rank-{rank:05}.err"),
+        rank: Some(GlobalRank(rank)),
+        node: Some(Node::Rank(node)),
+    };
+    let logs = [
+        scanned(0, origin(0, 0), WATCHDOG.as_bytes()),
+        scanned(1, origin(3, 1), RAISED.as_bytes()),
+        scanned(2, Origin::default(), CHILD_FAILED.as_bytes()),
+    ];
+    let diagnosis = diagnose(catalogue(), &logs);
+    let cause = diagnosis.cause.expect("a cause");
+    // The time-out has a time, the exception has none: what is a cause by itself is preferred.
+    assert_eq!(cause.id, "user_exception");
+    assert_eq!((cause.rank, cause.node), (Some(GlobalRank(3)), Some(Node::Rank(1))));
+    assert_eq!(cause.evidence.first.log, 1);
+}
+
+#[test]
+fn of_several_logs_with_times_the_earliest_counts() {
+    let at = |second: u32, text: &str| format!("[E922 03:32:{second:02}.116 x.cpp:607] {text}");
+    let full = "OSError: [Errno 28] No space left on device: '/data/ckpt/model.pt'\n";
+    for (oom, disk, expected) in [(5, 9, "cuda_oom"), (9, 5, "disk_full")] {
+        let logs = [
+            scanned(0, Origin::default(), at(oom, OOM).as_bytes()),
+            scanned(1, Origin::default(), at(disk, full).as_bytes()),
+        ];
+        assert_eq!(id(&diagnose(catalogue(), &logs)), expected);
+    }
+}
+
+const UNKNOWN_NAME: &str = "[W1122 17:25:54.547 socket.cpp:764] [c10d] The IPv6 network addresses of (train-master-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
+const STORE_TIMEOUT: &str = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (train-master-0, 29500).\n";
+
+#[test]
+fn the_warning_that_a_timeout_follows_from_is_its_cause() {
+    let both = of(&log(&[UNKNOWN_NAME, STORE_TIMEOUT, CHILD_FAILED]));
+    let confidence = both.cause.as_ref().map(|cause| cause.confidence);
+    assert_eq!((id(&both), confidence), ("gai_error", Some(Confidence::Likely)));
+    // Below it, of another rank, or survived, it explains nothing; nor does any other warning.
+    let of_rank = format!("[rank1]: {UNKNOWN_NAME}");
+    let other = "[W1122 17:25:54.547 disk.cpp:7] No space left on device\n";
+    for (before, after) in [
+        (String::new(), UNKNOWN_NAME.to_owned()),
+        (of_rank, String::new()),
+        (UNKNOWN_NAME.to_owned() + &steps(300), String::new()),
+        (other.to_owned(), String::new()),
+    ] {
+        let said = of(&log(&[&before, STORE_TIMEOUT, &after, CHILD_FAILED]));
+        assert_eq!(id(&said), "store_client_timeout", "{before}");
+    }
+    // Of two logs without an order, the one that knows more is right.
+    let of_logs = [log(&[STORE_TIMEOUT, CHILD_FAILED]), log(&[UNKNOWN_NAME, STORE_TIMEOUT])];
+    let scan = |(number, log): (usize, &String)| scanned(number, Origin::default(), log.as_bytes());
+    let logs: Vec<_> = of_logs.iter().enumerate().map(scan).collect();
+    assert_eq!(id(&diagnose(catalogue(), &logs)), "gai_error");
+}

@@ -1,0 +1,199 @@
+//! `ranklaunch explain LOG…`: why a job failed, from its logs.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Read, Write};
+
+use super::log_files::{self, LogFile, Named};
+use super::log_streams::{self, Opened, words};
+use super::output::{print, refuse, show, terminal_width};
+use crate::cli::AnnotatedFormat;
+use crate::columns::{columns, end_within};
+use crate::diagnose::{Catalogue, LogScan, Scanned, diagnose};
+use crate::lang::{Lang, Text};
+use crate::report::diagnosis_view::{self, Unread, View};
+use crate::verdict::{Confidence, Refusal};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 256 * 1024;
+/// A smaller file is read before a progress line could be seen.
+const WORTH_PROGRESS: u64 = 64 * 1024 * 1024;
+
+/// What came of the logs that were named.
+struct Input {
+    logs: Vec<Scanned>,
+    /// Logs that could not be read, or not to their ends.
+    unread: Vec<Unread>,
+    notes: Vec<Text>,
+}
+
+/// The exit code: 0 whatever the cause, since the question was answered.
+pub(super) fn explain(
+    words: &[OsString],
+    catalogue: &Catalogue,
+    format: AnnotatedFormat,
+    lang: Lang,
+) -> i32 {
+    let Input { logs, unread, notes } = match read(words, catalogue) {
+        Ok(input) => input,
+        Err(refusal) => return refuse(&refusal, lang),
+    };
+    let mut diagnosis = diagnose(catalogue, &logs);
+    // The cause may stand in what was not read.
+    if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
+        cause.confidence = cause.confidence.min(Confidence::Likely);
+    }
+    let view =
+        View { catalogue, diagnosis: &diagnosis, logs: &logs, unread: &unread, notes: &notes };
+    match format {
+        AnnotatedFormat::Text => show(&diagnosis_view::text(view, lang, terminal_width())),
+        AnnotatedFormat::Json => print(format!("{:#}\n", diagnosis_view::json(view, lang))),
+        AnnotatedFormat::Github => print(diagnosis_view::github(view, lang)),
+    }
+    0
+}
+
+fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
+    let mut named = Named::default();
+    for word in words {
+        named.add(word)?;
+    }
+    let Named { logs: files, mut unread, notes, .. } = named;
+    let mut logs: Vec<Scanned> = Vec::new();
+    for file in &files {
+        let mut progress = Progress::new(file);
+        let name = &file.origin.name;
+        let opened = match log_streams::open(file.path.as_deref()) {
+            Ok(opened) => opened,
+            Err(error) if file.asked => return Err(log_files::unreadable(name, &error)),
+            Err(error) => {
+                unread.push(Unread { name: name.clone(), error: self::words(&error) });
+                continue;
+            }
+        };
+        let (scanned, damage) = scan(catalogue, logs.len(), file, opened, &mut progress);
+        logs.push(scanned);
+        if let Some(error) = damage {
+            unread.push(Unread { name: name.clone(), error: self::words(&error) });
+        }
+    }
+    match unread.first() {
+        Some(first) if logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
+        _ => Ok(Input { logs, unread, notes }),
+    }
+}
+
+/// What a log says, and why it was not read to its end.
+fn scan(
+    catalogue: &Catalogue,
+    number: usize,
+    file: &LogFile,
+    opened: Opened,
+    progress: &mut Progress<'_>,
+) -> (Scanned, Option<io::Error>) {
+    let Opened { mut bytes, taken } = opened;
+    let mut scan = LogScan::new(catalogue, number, file.origin.clone());
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match bytes.read(&mut chunk) {
+            Ok(0) => return (scan.finish(), None),
+            Ok(count) => {
+                scan.feed(chunk.get(..count).unwrap_or_default());
+                progress.add(count as u64, taken.get());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (scan.finish(), Some(error)),
+        }
+    }
+}
+
+/// One line on a terminal while a large log is read, or one that may never come; taken away at
+/// the end.
+struct Progress<'a> {
+    file: &'a LogFile,
+    /// Plain bytes.
+    read: u64,
+    /// Of them when the line was last written.
+    shown: u64,
+    on: bool,
+}
+
+impl<'a> Progress<'a> {
+    /// How often the line changes, in bytes.
+    const STEP: u64 = 32 * 1024 * 1024;
+
+    fn new(file: &'a LogFile) -> Progress<'a> {
+        let large = file.size.is_none_or(|size| size >= WORTH_PROGRESS);
+        let progress =
+            Progress { file, read: 0, shown: 0, on: large && io::stderr().is_terminal() };
+        if file.size.is_none() {
+            progress.show(0);
+        }
+        progress
+    }
+
+    /// `count`: more plain bytes. `taken`: bytes of the file so far.
+    fn add(&mut self, count: u64, taken: u64) {
+        self.read += count;
+        if self.read >= self.shown + Self::STEP {
+            self.shown = self.read;
+            self.show(taken);
+        }
+    }
+
+    fn show(&self, taken: u64) {
+        if self.on {
+            let width = terminal_width().unwrap_or(80);
+            let line = progress_line(self.file, self.read, taken, width);
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if self.on {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// `…/node-0/train.log: 41 %, 512 MiB`: shorter than the terminal is wide, so that it does not
+/// wrap.
+fn progress_line(file: &LogFile, read: u64, taken: u64, width: usize) -> String {
+    let done = match file.size {
+        Some(size) if size > 0 => format!(": {} %, {} MiB", taken * 100 / size, read >> 20),
+        _ => format!(": {} MiB", read >> 20),
+    };
+    let mut name = file.origin.name.escape_debug().to_string();
+    let room = width.saturating_sub(columns(&done) + 1);
+    if columns(&name) > room {
+        name = format!("…{}", end_within(&name, room.saturating_sub(1)));
+    }
+    format!("{name}{done}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::diagnose::Origin;
+
+    #[test]
+    fn progress_is_a_share_where_the_size_is_known_and_never_wraps() {
+        let file = |name: &str, size| LogFile {
+            path: Some(PathBuf::from(name)),
+            origin: Origin { name: name.to_owned(), ..Origin::default() },
+            size,
+            asked: true,
+        };
+        let read = 512 << 20;
+        let packed = file("a.log.gz", Some(1000));
+        assert_eq!(progress_line(&packed, read, 410, 80), "a.log.gz: 41 %, 512 MiB");
+        assert_eq!(progress_line(&file("-", None), read, 410, 80), "-: 512 MiB");
+        let long = file(&format!("{}/train.log", "folder/".repeat(40)), Some(1000));
+        let line = progress_line(&long, read, 410, 40);
+        assert!(line.starts_with('…') && line.ends_with("/train.log: 41 %, 512 MiB"), "{line}");
+        assert_eq!(columns(&line), 39);
+    }
+}

@@ -1,0 +1,322 @@
+//! Finds the logs that the words of the command line name: files, folders, standard input.
+//!
+//! Takes words of the command line; gives the files behind them, each once, with what its place
+//! says of rank and node, and what was left out. Reads no log.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::log_streams::words;
+use crate::diagnose::{Node, Origin};
+use crate::lang::Text;
+use crate::logs::{AttemptFolder, LATEST, LauncherFolder, RankLog, continued, numbered, run_of};
+use crate::rank::GlobalRank;
+use crate::report::diagnosis_view::Unread;
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// Logs of a folder that are read. A run of ten thousand ranks has two files a rank.
+const MOST_FILES: usize = 20_000;
+/// Logs that are looked at before runs and attempts are chosen.
+const MOST_LISTED: usize = 10 * MOST_FILES;
+/// How deep logs lie below a folder that is named: torchrun's are in
+/// `RUN/attempt_0/0/stderr.log`, ours in `RUN/node-0/attempt-1/rank-00000.err`.
+const DEEPEST: usize = 5;
+/// What a log's name ends in, without the ending of a compression.
+const ENDINGS: &[&str] = &["log", "out", "err", "txt"];
+/// What the folder of an attempt is called by torchrun, before its number.
+const TORCHRUN_ATTEMPT: &str = "attempt_";
+
+/// A log to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LogFile {
+    /// None: standard input.
+    pub(super) path: Option<PathBuf>,
+    pub(super) origin: Origin,
+    /// In bytes, as it is packed. None: not known before it is read.
+    pub(super) size: Option<u64>,
+    /// It was named itself, not found in a folder.
+    pub(super) asked: bool,
+}
+
+/// The logs behind the words so far, in the order in which they are read.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    pub(super) logs: Vec<LogFile>,
+    /// What could not be looked at.
+    pub(super) unread: Vec<Unread>,
+    /// What was left out on purpose.
+    pub(super) notes: Vec<Text>,
+    /// Device and inode of each file.
+    seen: HashSet<(u64, u64)>,
+}
+
+/// A log that a folder holds.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    /// A link comes after the file that it points to.
+    is_link: bool,
+    path: PathBuf,
+    id: (u64, u64),
+    size: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Named {
+    /// Adds the logs behind a word.
+    pub(super) fn add(&mut self, word: &OsStr) -> Result<(), Refusal> {
+        if word == "-" {
+            if self.logs.iter().all(|log| log.path.is_some()) {
+                let origin = Origin { name: "-".to_owned(), ..Origin::default() };
+                self.logs.push(LogFile { path: None, origin, size: None, asked: true });
+            }
+            return Ok(());
+        }
+        let path = Path::new(word);
+        let metadata = path.metadata().map_err(|error| unreadable(&shown(path), &error))?;
+        if metadata.is_dir() {
+            return self.add_folder(path);
+        }
+        if self.seen.insert(id(&metadata)) {
+            let size = Some(metadata.len()).filter(|_| metadata.is_file());
+            let origin = origin(path, path.parent().unwrap_or(path));
+            self.logs.push(LogFile { path: Some(path.to_owned()), origin, size, asked: true });
+        }
+        Ok(())
+    }
+
+    fn add_folder(&mut self, folder: &Path) -> Result<(), Refusal> {
+        let name = shown(folder);
+        let unread_before = self.unread.len();
+        let mut listed = Vec::new();
+        self.list(folder, DEEPEST, &mut listed).map_err(|error| unreadable(&name, &error))?;
+        if listed.len() > MOST_LISTED {
+            return Err(too_many(&name));
+        }
+        if listed.is_empty() {
+            return Err(match self.unread.get(unread_before) {
+                Some(unread) => unread.refusal(),
+                None => no_log(&name),
+            });
+        }
+        let listed = self.newest_run(&name, listed);
+        let mut listed = newest_attempts(listed);
+        if listed.len() > MOST_FILES {
+            return Err(too_many(&name));
+        }
+        listed.sort();
+        listed.retain(|log| self.seen.insert(log.id));
+        listed.sort_by(|one, other| one.path.cmp(&other.path));
+        self.logs.extend(listed.into_iter().map(|log| LogFile {
+            origin: origin(&log.path, folder),
+            size: Some(log.size),
+            path: Some(log.path),
+            asked: false,
+        }));
+        Ok(())
+    }
+
+    /// Lists the logs below a folder. What cannot be looked at is noted and passed over.
+    fn list(&mut self, folder: &Path, deeper: usize, logs: &mut Vec<Listed>) -> io::Result<()> {
+        for entry in folder.read_dir()? {
+            if logs.len() > MOST_LISTED {
+                break;
+            }
+            let (path, kind) = match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))
+            {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.pass_over(folder, &error);
+                    break;
+                }
+            };
+            // Links to folders are not followed: `latest` would give every run twice.
+            if kind.is_dir() {
+                if deeper > 0
+                    && let Err(error) = self.list(&path, deeper - 1, logs)
+                {
+                    self.pass_over(&path, &error);
+                }
+                continue;
+            }
+            if !is_log(&path) {
+                continue;
+            }
+            match path.metadata() {
+                Ok(metadata) if metadata.is_file() => logs.push(Listed {
+                    is_link: kind.is_symlink(),
+                    id: id(&metadata),
+                    size: metadata.len(),
+                    modified: metadata.modified().ok(),
+                    path,
+                }),
+                Ok(_) => {}
+                Err(error) => self.pass_over(&path, &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_over(&mut self, path: &Path, error: &io::Error) {
+        self.unread.push(Unread { name: shown(path), error: words(error) });
+    }
+
+    /// Without the runs before the newest one, where the folder holds several of ours. `latest`
+    /// names it; without that link it is the one that was written to last.
+    fn newest_run(&mut self, name: &str, mut listed: Vec<Listed>) -> Vec<Listed> {
+        let mut runs: BTreeMap<PathBuf, Option<SystemTime>> = BTreeMap::new();
+        for log in &listed {
+            if let Some((run, _)) = run_of(&log.path) {
+                let written = runs.entry(run.to_owned()).or_default();
+                *written = log.modified.max(*written);
+            }
+        }
+        let parents: BTreeSet<&Path> = runs.keys().filter_map(|run| run.parent()).collect();
+        let linked = parents.iter().find_map(|parent| parent.join(LATEST).canonicalize().ok());
+        let is_linked = |run: &&PathBuf| {
+            parents.len() == 1 && run.canonicalize().is_ok_and(|run| Some(run) == linked)
+        };
+        let newest = || runs.iter().max_by_key(|(_, written)| **written).map(|(run, _)| run);
+        let Some(chosen) = runs.keys().find(is_linked).or_else(newest).cloned() else {
+            return listed;
+        };
+        if runs.len() > 1 {
+            listed.retain(|log| run_of(&log.path).is_none_or(|(run, _)| run == chosen));
+            let (count, run) = (runs.len(), shown(&chosen));
+            self.notes.push(text!(
+                "{name} holds {count} runs; this is the newest one, {run}",
+                "{name} 中有 {count} 次运行；此处只分析最新的一次：{run}"
+            ));
+        }
+        listed
+    }
+}
+
+impl Unread {
+    /// The refusal where nothing else can be read.
+    pub(super) fn refusal(&self) -> Refusal {
+        let (name, Text { en, zh }) = (&self.name, &self.error);
+        Refusal::new(
+            Id::ExplainLog,
+            text!("{name}: {en}", "{name}：{zh}"),
+            text!(
+                "name logs that can be read, or - for standard input",
+                "请指定可读取的日志，或用 - 表示标准输入"
+            ),
+        )
+    }
+}
+
+/// The refusal of a log that cannot be opened.
+pub(super) fn unreadable(name: &str, error: &io::Error) -> Refusal {
+    Unread { name: name.to_owned(), error: words(error) }.refusal()
+}
+
+fn no_log(name: &str) -> Refusal {
+    let text = text!("the folder {name} holds no log", "目录 {name} 中没有日志");
+    let hint = text!(
+        "name files; a folder is searched for names that end in .log, .out, .err or .txt, and the same with .gz or .zst",
+        "请指定文件；目录中只查找以 .log、.out、.err 或 .txt 结尾的文件，以及加上 .gz 或 .zst 的文件"
+    );
+    Refusal::new(Id::ExplainLog, text, hint)
+}
+
+fn too_many(name: &str) -> Refusal {
+    let text = text!(
+        "the folder {name} holds more than {MOST_FILES} logs",
+        "目录 {name} 中的日志超过 {MOST_FILES} 个"
+    );
+    let hint = text!("name the folder of one run", "请指定某一次运行的目录");
+    Refusal::new(Id::ExplainLog, text, hint)
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// `train.log`, `rank-00003.err`, `rank-00003.err.00001`, `job.txt.gz`
+fn is_log(path: &Path) -> bool {
+    path.file_name()
+        .and_then(OsStr::to_str)
+        .and_then(|name| plain(name).rsplit_once('.'))
+        .is_some_and(|(_, ending)| ENDINGS.contains(&ending))
+}
+
+/// A file's name without the ending of a compression and the number of a continued log.
+fn plain(name: &str) -> &str {
+    continued(name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name))
+}
+
+fn folder_name(path: &Path) -> Option<&str> {
+    path.file_name().and_then(OsStr::to_str)
+}
+
+/// Without the attempts of a run before its last one, which did not end the job.
+fn newest_attempts(mut listed: Vec<Listed>) -> Vec<Listed> {
+    fn attempt(log: &Path) -> Option<(&Path, u32)> {
+        log.ancestors().skip(1).find_map(|folder| {
+            let name = folder_name(folder)?;
+            let ours = AttemptFolder::parse(name).map(|AttemptFolder(number)| number);
+            let number = ours.or_else(|| numbered(name, TORCHRUN_ATTEMPT))?;
+            let parent = folder.parent()?;
+            let is_launcher = folder_name(parent).and_then(LauncherFolder::parse).is_some();
+            Some((if is_launcher { parent.parent()? } else { parent }, number))
+        })
+    }
+    let mut newest: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    for (run, number) in listed.iter().filter_map(|log| attempt(&log.path)) {
+        let known = newest.entry(run.to_owned()).or_default();
+        *known = number.max(*known);
+    }
+    listed.retain(|log| {
+        attempt(&log.path).is_none_or(|(run, number)| newest.get(run) == Some(&number))
+    });
+    listed
+}
+
+/// What a log's place says. Only names that this launcher and torchrun give count: above the
+/// folder that was named, and in names of other files, `rank-8` means anything.
+fn origin(path: &Path, named: &Path) -> Origin {
+    let file = folder_name(path).unwrap_or_default();
+    let parts = |path: &Path| -> Vec<String> {
+        let folder = path.parent().unwrap_or(path);
+        folder.iter().map(|part| part.to_string_lossy().into_owned()).collect()
+    };
+    let below = parts(path.strip_prefix(named).unwrap_or(path));
+    let launcher = run_of(path)
+        .map(|(_, launcher)| launcher)
+        .or_else(|| below.iter().rev().find_map(|part| LauncherFolder::parse(part)));
+    let of_ours = RankLog::parse(plain(file)).map(|log| log.number);
+    Origin {
+        name: shown(path),
+        rank: of_ours.or_else(|| of_torchrun(&parts(path), file)).map(GlobalRank),
+        node: launcher.map(|launcher| Node::Rank(launcher.node_rank)),
+    }
+}
+
+/// The local rank of `RUN/attempt_0/3/stderr.log`, which is the global one on the first node.
+fn of_torchrun(folders: &[String], file: &str) -> Option<u32> {
+    let later_node = |part: &String| {
+        let node = ["node-", "node_", "node"].iter().find_map(|prefix| numbered(part, prefix));
+        node.is_some_and(|node| node > 0)
+    };
+    match folders {
+        [.., attempt, rank]
+            if matches!(plain(file), "stderr.log" | "stdout.log")
+                && numbered(attempt, TORCHRUN_ATTEMPT).is_some()
+                && !folders.iter().any(later_node) =>
+        {
+            rank.parse().ok()
+        }
+        _ => None,
+    }
+}

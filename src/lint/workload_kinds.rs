@@ -1,0 +1,469 @@
+//! The table of Kubernetes kinds: where each kind has its pods, and how many.
+//!
+//! Takes an object; gives its [`Group`]s. A new kind is one more row of [`KINDS`].
+
+use super::objects::{Layers, Objects, is_kind, name_of};
+use super::pods::Group;
+use super::yaml::Node;
+
+/// Whether the pods of a kind form a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Together {
+    /// One distributed job.
+    Job,
+    /// One distributed job, if its pods use GPUs or a launcher.
+    Perhaps,
+    /// Each pod is independent.
+    No,
+}
+
+/// One kind of object that has pods.
+pub(super) struct WorkloadKind {
+    pub(super) kind: &'static str,
+    /// Prefix of apiVersion; "" for any.
+    pub(super) group: &'static str,
+    pub(super) together: Together,
+    /// The operator passes torchrun's sizes in PET_ variables.
+    pub(super) gives_pet: bool,
+    /// The operator sets MASTER_ADDR and MASTER_PORT.
+    pub(super) gives_master: bool,
+    /// The processes on the GPUs are started from another pod: by Ray's tasks, by mpirun.
+    pub(super) remote: bool,
+    /// Runs until it is deleted, as servers do.
+    pub(super) stays: bool,
+    /// The operator mounts memory at /dev/shm if the pod does not.
+    pub(super) mounts_shm: bool,
+    /// Prefixes of the variables that the operator sets in a container.
+    pub(super) sets: &'static [&'static str],
+    pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
+}
+
+/// A kind with independent pods and no variables.
+const PLAIN: WorkloadKind = WorkloadKind {
+    kind: "",
+    group: "",
+    together: Together::No,
+    gives_pet: false,
+    gives_master: false,
+    remote: false,
+    stays: false,
+    mounts_shm: false,
+    sets: &[],
+    pods: |_, _| Vec::new(),
+};
+
+/// Variables of torchrun and of the env:// rendezvous.
+const TORCH: &[&str] = &["MASTER_", "WORLD_SIZE", "RANK", "PET_", "PYTHONUNBUFFERED"];
+const INDEXED: &[&str] = &["JOB_COMPLETION_INDEX"];
+
+const TRAINER_SETS: &[&str] = &["PET_", "JOB_COMPLETION_INDEX", "JOBSET_", "OMPI_", "TRAINJOB_"];
+
+/// Ray mounts /dev/shm into the Ray container (ray-operator, common/pod.go, BuildPod).
+const RAY: WorkloadKind = WorkloadKind {
+    group: "ray.io/",
+    remote: true,
+    mounts_shm: true,
+    sets: &["RAY_", "FQ_RAY_IP", "KUBERAY_", "REDIS_"],
+    ..PLAIN
+};
+
+/// What a TrainJob refers to, for one namespace or for all.
+const RUNTIME: WorkloadKind = WorkloadKind {
+    group: "trainer.kubeflow.org/",
+    together: Together::Job,
+    gives_pet: true,
+    gives_master: true,
+    sets: TRAINER_SETS,
+    pods: |object, _| runtime_groups(object),
+    ..PLAIN
+};
+
+const VOLCANO: WorkloadKind = WorkloadKind {
+    group: "batch.volcano.sh/",
+    together: Together::Perhaps,
+    gives_master: true,
+    sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
+    ..PLAIN
+};
+
+pub(super) const KINDS: &[WorkloadKind] = &[
+    WorkloadKind {
+        kind: "Pod",
+        group: "v1",
+        pods: |object, _| {
+            object.get("spec").map(|spec| Group::of("pod", spec)).into_iter().collect()
+        },
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "Job",
+        group: "batch/",
+        together: Together::Perhaps,
+        sets: INDEXED,
+        pods: |object, _| batch_job(object.get("spec")),
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "CronJob",
+        group: "batch/",
+        together: Together::Perhaps,
+        sets: INDEXED,
+        pods: |object, _| batch_job(object.at(&["spec", "jobTemplate", "spec"])),
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "PyTorchJob",
+        group: "kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        sets: TORCH,
+        pods: |object, _| replica_specs(object.at(&["spec", "pytorchReplicaSpecs"])),
+        ..PLAIN
+    },
+    // hyperpodrun takes torchrun's options, and its ranks from the operator.
+    WorkloadKind {
+        kind: "HyperPodPyTorchJob",
+        group: "sagemaker.amazonaws.com/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        sets: &[""],
+        pods: |object, _| replicated_items(object.at(&["spec", "replicaSpecs"])),
+        ..PLAIN
+    },
+    // v1 and v2beta1 have their pods at the same place.
+    WorkloadKind {
+        kind: "MPIJob",
+        group: "kubeflow.org/",
+        together: Together::Perhaps,
+        remote: true,
+        sets: &["OMPI_", "K_MPI_JOB_ROLE", "I_MPI_", "HYDRA_"],
+        pods: |object, _| replica_specs(object.at(&["spec", "mpiReplicaSpecs"])),
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "TrainingJob",
+        group: "kubebrain.io/",
+        together: Together::Job,
+        gives_master: true,
+        // Depends on its job template.
+        sets: &[""],
+        pods: |object, _| replica_specs(object.at(&["spec", "replicaSpecs"])),
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "TrainJob",
+        group: "trainer.kubeflow.org/",
+        together: Together::Job,
+        gives_pet: true,
+        gives_master: true,
+        sets: TRAINER_SETS,
+        pods: train_job,
+        ..PLAIN
+    },
+    WorkloadKind { kind: "TrainingRuntime", ..RUNTIME },
+    WorkloadKind { kind: "ClusterTrainingRuntime", ..RUNTIME },
+    WorkloadKind {
+        kind: "RayJob",
+        pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterSpec"])),
+        ..RAY
+    },
+    WorkloadKind {
+        kind: "RayCronJob",
+        pods: |object, _| ray_cluster(object.at(&["spec", "jobTemplate", "rayClusterSpec"])),
+        ..RAY
+    },
+    WorkloadKind {
+        kind: "RayService",
+        stays: true,
+        pods: |object, _| ray_cluster(object.at(&["spec", "rayClusterConfig"])),
+        ..RAY
+    },
+    WorkloadKind { kind: "RayCluster", pods: |object, _| ray_cluster(object.get("spec")), ..RAY },
+    WorkloadKind {
+        kind: "Job",
+        pods: |object, _| replicated_items(object.at(&["spec", "tasks"])),
+        ..VOLCANO
+    },
+    WorkloadKind {
+        kind: "CronJob",
+        pods: |object, _| replicated_items(object.at(&["spec", "jobTemplate", "spec", "tasks"])),
+        ..VOLCANO
+    },
+    WorkloadKind {
+        kind: "JobTemplate",
+        group: "flow.volcano.sh/",
+        pods: |object, _| replicated_items(object.at(&["spec", "tasks"])),
+        ..VOLCANO
+    },
+    WorkloadKind {
+        kind: "JobSet",
+        group: "jobset.x-k8s.io/",
+        together: Together::Perhaps,
+        sets: &["JOB_COMPLETION_INDEX", "JOBSET_"],
+        pods: |object, _| {
+            let jobs = object.at(&["spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
+            jobs.iter().flat_map(|job| replicated_job(job)).collect()
+        },
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "LeaderWorkerSet",
+        group: "leaderworkerset.x-k8s.io/",
+        together: Together::Job,
+        sets: &["LWS_"],
+        pods: leader_worker_set,
+        ..PLAIN
+    },
+    WorkloadKind {
+        kind: "StatefulSet",
+        group: "apps/",
+        together: Together::Perhaps,
+        pods: workload,
+        ..PLAIN
+    },
+    WorkloadKind { kind: "Deployment", group: "apps/", stays: true, pods: workload, ..PLAIN },
+    WorkloadKind { kind: "ReplicaSet", group: "apps/", stays: true, pods: workload, ..PLAIN },
+    WorkloadKind { kind: "DaemonSet", group: "apps/", stays: true, pods: workload, ..PLAIN },
+];
+
+/// Kinds of Kubernetes and of operators without pods of a job.
+pub(super) const WITHOUT_PODS: &[&str] = &[
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "Namespace",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "NetworkPolicy",
+    "ResourceQuota",
+    "LimitRange",
+    "PriorityClass",
+    "StorageClass",
+    "PodGroup",
+    "Queue",
+    "LocalQueue",
+    "ClusterQueue",
+    "ResourceFlavor",
+    "PodDisruptionBudget",
+    "Ingress",
+    "CustomResourceDefinition",
+    "ResourceClaimTemplate",
+    "ResourceClaim",
+    "DeviceClass",
+    "ComputeDomain",
+    "Topology",
+    "WorkloadPriorityClass",
+    "AdmissionCheck",
+    "ProvisioningRequestConfig",
+    "JobFlow",
+    "Endpoints",
+    "EndpointSlice",
+    "RuntimeClass",
+    "APIService",
+    "HorizontalPodAutoscaler",
+    "VerticalPodAutoscaler",
+    "ScaledObject",
+    "TriggerAuthentication",
+    "ClusterTriggerAuthentication",
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "PodMonitor",
+    "PodMonitoring",
+    "ServiceMonitor",
+    "PrometheusRule",
+    "Gateway",
+    "HTTPRoute",
+    "InferencePool",
+    "Certificate",
+    "Issuer",
+    "ClusterIssuer",
+    "ManagedCertificate",
+    "FrontendConfig",
+    "BackendConfig",
+    "ExternalSecret",
+    "SecretStore",
+    "NetworkAttachmentDefinition",
+];
+
+fn number(node: Option<&Node>, missing: u64) -> Option<u64> {
+    match node {
+        None => Some(missing),
+        Some(node) => match node.text() {
+            None => Some(missing),
+            Some(text) => text.parse().ok(),
+        },
+    }
+}
+
+/// StatefulSet, Deployment and similar kinds.
+fn workload<'a>(object: &'a Node, _: &Objects<'a>) -> Vec<Group<'a>> {
+    object.get("spec").and_then(|spec| replicated(spec, "replicas")).into_iter().collect()
+}
+
+/// A map with a number of replicas and a pod template.
+fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
+    let pod = node.at(&["template", "spec"])?;
+    let count = node.get(replicas);
+    let role = node.get("name").and_then(Node::text).unwrap_or("replicas");
+    Some(Group {
+        replicas: number(count, 1),
+        replicas_line: count.map_or(node.line, |count| count.line),
+        metadata: node.at(&["template", "metadata"]),
+        ..Group::of(role, pod)
+    })
+}
+
+fn replicated_items<'a>(list: Option<&'a Node>) -> Vec<Group<'a>> {
+    let items = list.map(Node::list).unwrap_or_default();
+    items.iter().filter_map(|item| replicated(item, "replicas")).collect()
+}
+
+fn replica_specs<'a>(specs: Option<&'a Node>) -> Vec<Group<'a>> {
+    let Some(specs) = specs else { return Vec::new() };
+    specs
+        .entries()
+        .filter_map(|(role, key, spec)| {
+            let group = replicated(spec, "replicas")?;
+            let line = if spec.get("replicas").is_some() { group.replicas_line } else { key.line };
+            Some(Group { role: role.to_owned(), replicas_line: line, ..group })
+        })
+        .collect()
+}
+
+fn batch_job<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
+    spec.and_then(|spec| replicated(spec, "parallelism"))
+        .map(|group| Group { role: "pod".to_owned(), ..group })
+        .into_iter()
+        .collect()
+}
+
+fn replicated_job<'a>(job: &'a Node) -> Option<Group<'a>> {
+    let group = replicated(job.at(&["template", "spec"])?, "parallelism")?;
+    let copies = number(job.get("replicas"), 1)?;
+    let role = job.get("name").and_then(Node::text).unwrap_or("job").to_owned();
+    let replicas = group.replicas.and_then(|n| n.checked_mul(copies));
+    Some(Group { role, replicas, copies, ..group })
+}
+
+fn ray_cluster<'a>(spec: Option<&'a Node>) -> Vec<Group<'a>> {
+    let Some(spec) = spec else { return Vec::new() };
+    let head = spec.at(&["headGroupSpec", "template", "spec"]).map(|pod| Group::of("head", pod));
+    let workers = spec.get("workerGroupSpecs").map(Node::list).unwrap_or_default();
+    let workers = workers.iter().filter_map(|worker| {
+        let group = replicated(worker, "replicas")?;
+        let hosts = number(worker.get("numOfHosts"), 1)?;
+        let role = worker.get("groupName").and_then(Node::text).unwrap_or("worker").to_owned();
+        Some(Group { role, replicas: group.replicas.and_then(|n| n.checked_mul(hosts)), ..group })
+    });
+    head.into_iter().chain(workers).collect()
+}
+
+/// Each group is a job: one leader and its workers.
+fn leader_worker_set<'a>(object: &'a Node, _: &Objects<'a>) -> Vec<Group<'a>> {
+    let Some(template) = object.at(&["spec", "leaderWorkerTemplate"]) else { return Vec::new() };
+    let size = template.get("size");
+    let line = size.map_or(template.line, |size| size.line);
+    let nodes = number(size, 1);
+    let leader = template.at(&["leaderTemplate", "spec"]);
+    let worker = template.at(&["workerTemplate", "spec"]);
+    let sized =
+        |pod, role: &str, replicas| Group { replicas, replicas_line: line, ..Group::of(role, pod) };
+    match (leader, worker) {
+        (Some(leader), Some(worker)) => vec![
+            sized(leader, "leader", Some(1)),
+            sized(worker, "worker", nodes.map(|n| n.saturating_sub(1))),
+        ],
+        (Some(pod), None) | (None, Some(pod)) => vec![sized(pod, "worker", nodes)],
+        (None, None) => Vec::new(),
+    }
+}
+
+pub(super) fn is_runtime(object: &Node) -> bool {
+    is_kind(object, "TrainingRuntime") || is_kind(object, "ClusterTrainingRuntime")
+}
+
+pub(super) fn refers_to(job: &Node, runtime: &Node) -> bool {
+    let reference = |key| job.at(&["spec", "runtimeRef", key]).and_then(Node::text);
+    let kind = reference("kind").unwrap_or("ClusterTrainingRuntime");
+    is_kind(job, "TrainJob")
+        && is_kind(runtime, kind)
+        && reference("name") == Some(name_of(runtime).as_str())
+}
+
+const TRAINER: &str = "node";
+
+/// The replicated jobs of a runtime, or of a patch of one.
+fn runtime_pods(spec: &Node) -> impl Iterator<Item = (&str, &Node)> {
+    let jobs = spec.at(&["template", "spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
+    jobs.iter().filter_map(|job| {
+        let pod = job.at(&["template", "spec", "template", "spec"])?;
+        Some((job.get("name").and_then(Node::text).unwrap_or_default(), pod))
+    })
+}
+
+fn runtime_groups<'a>(object: &'a Node) -> Vec<Group<'a>> {
+    let Some(spec) = object.get("spec") else { return Vec::new() };
+    let count = spec.at(&["mlPolicy", "numNodes"]);
+    runtime_pods(spec)
+        .filter(|(name, _)| *name == TRAINER)
+        .map(|(_, pod)| Group {
+            replicas: number(count, 1),
+            replicas_line: count.map_or(pod.line, |count| count.line),
+            ..Group::of(TRAINER, pod)
+        })
+        .collect()
+}
+
+/// The trainer of a TrainJob, over its patches, over the runtime if that is in the input.
+fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
+    let Some(spec) = object.get("spec") else { return Vec::new() };
+    let runtime = objects
+        .all
+        .iter()
+        .map(|(_, other)| *other)
+        .find(|other| is_runtime(other) && refers_to(object, other));
+    let mut pods: Vec<&'a Node> = Vec::new();
+    for patch in spec.get("runtimePatches").map(Node::list).unwrap_or_default() {
+        if let Some(runtime_spec) = patch.get("trainingRuntimeSpec") {
+            pods.extend(
+                runtime_pods(runtime_spec).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod),
+            );
+        }
+    }
+    for patch in spec.get("podTemplateOverrides").map(Node::list).unwrap_or_default() {
+        pods.extend(patch.get("spec"));
+    }
+    let base = runtime.and_then(|runtime| runtime.get("spec"));
+    if let Some(base) = base {
+        pods.extend(runtime_pods(base).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod));
+    }
+    let trainer = spec.get("trainer");
+    let count = trainer
+        .and_then(|trainer| trainer.get("numNodes"))
+        .or_else(|| base.and_then(|base| base.at(&["mlPolicy", "numNodes"])));
+    vec![Group {
+        role: TRAINER.to_owned(),
+        replicas: match (count, base) {
+            (None, None) => None,
+            _ => number(count, 1),
+        },
+        replicas_line: count.map_or(spec.line, |count| count.line),
+        pod: Layers { layers: pods },
+        metadata: None,
+        copies: 1,
+        whole: base.is_some(),
+        over: Some((TRAINER, trainer.into_iter().collect())),
+        containers: Vec::new(),
+    }]
+}

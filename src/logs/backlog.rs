@@ -1,0 +1,253 @@
+//! The output that is still to be searched for the cause of a failure: a bounded part of each
+//! stream.
+//!
+//! The reader of a pipe pushes and never waits: where the search is slower than a rank, the older
+//! bytes make room and are counted. A failure is told at the end, so what is kept is the end.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memchr::memchr_iter;
+
+use crate::supervise::{Owner, Stream};
+
+/// Bytes of one half of what is kept of a stream.
+const HALF: usize = 256 * 1024;
+/// A search of many small pieces costs more than one of a large piece.
+const GATHER: Duration = Duration::from_millis(200);
+/// Pieces that come within this time of each other have one time.
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// Bytes of a stream that were not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Skipped {
+    pub bytes: u64,
+    pub line_feeds: u64,
+}
+
+impl Skipped {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.line_feeds += memchr_iter(b'\n', bytes).count() as u64;
+    }
+}
+
+/// The next bytes of one stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub owner: Owner,
+    pub stream: Stream,
+    /// Before `bytes`.
+    pub skipped: Skipped,
+    /// When the bytes were read from the pipe.
+    pub arrived: Instant,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    state: Mutex<State>,
+    /// There is something to take, or nothing will come any more.
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: BTreeMap<(Owner, Stream), Kept>,
+    closed: bool,
+}
+
+/// What is kept of a stream: when `newer` is full it displaces `older`.
+#[derive(Debug, Default)]
+struct Kept {
+    skipped: Skipped,
+    older: Half,
+    newer: Half,
+}
+
+#[derive(Debug, Default)]
+struct Half {
+    bytes: Vec<u8>,
+    /// Ends of pieces, with the time of each.
+    pieces: Vec<(usize, Instant)>,
+}
+
+impl Half {
+    fn push(&mut self, bytes: &[u8], now: Instant) {
+        self.bytes.extend_from_slice(bytes);
+        let end = self.bytes.len();
+        match self.pieces.last_mut() {
+            Some((last, at)) if now.saturating_duration_since(*at) < MOMENT => *last = end,
+            _ => self.pieces.push((end, now)),
+        }
+    }
+}
+
+impl Kept {
+    fn push(&mut self, bytes: &[u8], now: Instant) {
+        let surplus = bytes.len().saturating_sub(HALF);
+        if self.newer.bytes.len() + bytes.len() > HALF {
+            self.skipped.add(&self.older.bytes);
+            self.older.bytes.clear();
+            self.older.pieces.clear();
+            std::mem::swap(&mut self.older, &mut self.newer);
+        }
+        if let Some((dropped, kept)) = bytes.split_at_checked(surplus) {
+            if surplus > 0 {
+                self.skipped.add(&self.older.bytes);
+                self.skipped.add(dropped);
+                self.older = Half::default();
+            }
+            self.newer.push(kept, now);
+        }
+    }
+
+    fn cut(self, owner: Owner, stream: Stream, pieces: &mut Vec<Piece>) {
+        let Kept { mut skipped, older, newer } = self;
+        for half in [older, newer] {
+            let mut from = 0;
+            for (end, arrived) in half.pieces {
+                let bytes = half.bytes.get(from..end).unwrap_or_default().to_vec();
+                let skipped = std::mem::take(&mut skipped);
+                pieces.push(Piece { owner, stream, skipped, arrived, bytes });
+                from = end;
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.older.bytes.is_empty() && self.newer.bytes.is_empty()
+    }
+}
+
+impl Backlog {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what was read from a stream. Never waits for who takes it.
+    pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8]) {
+        self.push_at(owner, stream, bytes, Instant::now());
+    }
+
+    fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], now: Instant) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        let kept = state.streams.entry((owner, stream)).or_default();
+        let (was_empty, was_half) = (kept.is_empty(), kept.older.bytes.is_empty());
+        kept.push(bytes, now);
+        if was_empty || (was_half && !kept.older.bytes.is_empty()) {
+            self.filled.notify_all();
+        }
+    }
+
+    /// What was pushed since the last call, in the order of its arrival: whether a program went on
+    /// after an error shows in its other stream.
+    pub(crate) fn take(&self) -> Vec<Piece> {
+        // Nothing is copied while the readers of the pipes would have to wait for it.
+        let taken: Vec<((Owner, Stream), Kept)> = {
+            let mut state = self.lock();
+            state.streams.iter_mut().map(|(key, kept)| (*key, std::mem::take(kept))).collect()
+        };
+        let mut pieces = Vec::new();
+        for ((owner, stream), kept) in taken {
+            kept.cut(owner, stream, &mut pieces);
+        }
+        // Stable, so that the pieces of one stream stay in their order.
+        pieces.sort_by_key(|piece| piece.arrived);
+        pieces
+    }
+
+    /// Waits until there is something to take, and a moment longer for more of it. False:
+    /// nothing will come any more.
+    pub(crate) fn wait(&self) -> bool {
+        let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
+        let is_full =
+            |state: &State| state.streams.values().any(|kept| !kept.older.bytes.is_empty());
+        let state = self
+            .filled
+            .wait_while(self.lock(), |state| !state.closed && is_empty(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = self
+            .filled
+            .wait_timeout_while(state, GATHER, |state| !state.closed && !is_full(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        !state.closed
+    }
+
+    /// Takes nothing more. What is there can still be taken.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ERR: (Owner, Stream) = (Owner::Engine, Stream::Err);
+
+    fn all(backlog: &Backlog) -> (Skipped, Vec<u8>) {
+        let mut skipped = Skipped::default();
+        let mut bytes = Vec::new();
+        for (at, piece) in backlog.take().into_iter().enumerate() {
+            assert!(at == 0 || piece.skipped == Skipped::default(), "a gap in the middle");
+            skipped.bytes += piece.skipped.bytes;
+            skipped.line_feeds += piece.skipped.line_feeds;
+            bytes.extend(piece.bytes);
+        }
+        (skipped, bytes)
+    }
+
+    #[test]
+    fn the_end_of_a_stream_is_kept_and_what_is_missing_is_counted() {
+        let line = |number: usize| format!("line {number:06}\n").into_bytes();
+        for (lines, chunk) in [(10, 1), (100_000, 1), (100_000, 700), (100_000, 90_000)] {
+            let whole: Vec<u8> = (0..lines).flat_map(line).collect();
+            let backlog = Backlog::default();
+            whole.chunks(chunk * 12).for_each(|part| backlog.push(ERR.0, ERR.1, part));
+            let (skipped, bytes) = all(&backlog);
+            let missing = whole.len() - bytes.len();
+            assert_eq!(skipped.bytes, missing as u64, "{lines} by {chunk}");
+            assert_eq!(skipped.line_feeds, missing as u64 / 12, "{lines} by {chunk}");
+            assert!(whole.ends_with(&bytes), "{lines} by {chunk}");
+            assert!(bytes.len() >= HALF.min(whole.len()) && bytes.len() <= 2 * HALF);
+            assert!(backlog.take().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_streams_of_a_process_are_given_in_the_order_of_arrival() {
+        let backlog = Backlog::default();
+        let said = [Stream::Err, Stream::Out, Stream::Err, Stream::Out];
+        let mut now = Instant::now();
+        for (number, stream) in said.into_iter().enumerate() {
+            backlog.push_at(ERR.0, stream, format!("{number}").as_bytes(), now);
+            now += 2 * MOMENT;
+        }
+        let given: Vec<_> =
+            backlog.take().into_iter().map(|piece| (piece.stream, piece.bytes)).collect();
+        let expected = said.into_iter().enumerate();
+        let expected: Vec<_> =
+            expected.map(|(number, stream)| (stream, format!("{number}").into_bytes())).collect();
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn a_waiter_gets_what_came_and_learns_the_end() {
+        let backlog = std::sync::Arc::new(Backlog::default());
+        let pusher = std::sync::Arc::clone(&backlog);
+        let thread = std::thread::spawn(move || {
+            pusher.push(ERR.0, ERR.1, b"last words\n");
+            pusher.close();
+            pusher.push(ERR.0, ERR.1, b"too late\n");
+        });
+        while backlog.wait() {}
+        thread.join().expect("it ends");
+        assert_eq!(all(&backlog).1, b"last words\n");
+    }
+}

@@ -1,0 +1,295 @@
+//! Chooses the log folder of a run.
+//!
+//! Takes candidates in order of preference; gives the first in which a file can be written, as
+//! `<folder>/<run-id>/node-<k>/attempt-<n>`, and the reasons against those before it. Without
+//! any folder the launch goes on and the logs stay in memory. Every candidate is tried in its
+//! own thread with a deadline, because a mount without its server never answers. Files are
+//! opened only through [`LogFolder`].
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::candidate::{Candidate, Unusable};
+use super::file_names::{LauncherFolder, attempt_folders};
+use super::folder::LogFolder;
+use crate::deadline::with_deadline;
+use crate::lang::Text;
+use crate::text;
+use crate::verdict::{Id, Warning};
+
+/// Time limit for one folder.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The first of `candidates` in which a file can be written within 3 s.
+pub(crate) fn choose_folder(
+    candidates: &[Candidate],
+    run_id: &str,
+    launcher: LauncherFolder,
+    attempt: u32,
+) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
+    choose(candidates, run_id, launcher, attempt, LogFolder::make)
+}
+
+fn choose(
+    candidates: &[Candidate],
+    run_id: &str,
+    launcher: LauncherFolder,
+    attempt: u32,
+    make: fn(&Candidate, &[String]) -> Result<LogFolder, Unusable>,
+) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
+    let run = one_name(run_id);
+    let below = attempt_folders(&run, launcher, attempt);
+    let mut refused: Vec<(PathBuf, Text)> = Vec::new();
+    for candidate in candidates {
+        match with_deadline(ANSWER, {
+            let (candidate, below) = (candidate.clone(), below.clone());
+            move || make(&candidate, &below)
+        }) {
+            Some(Ok(folder)) => {
+                let warnings = refused
+                    .into_iter()
+                    .map(|(refused, why)| unusable(&refused, &why, Some(&candidate.path)))
+                    .collect();
+                let folder = Arc::new(folder);
+                let again = Arc::clone(&folder);
+                with_deadline(ANSWER, move || again.point_latest());
+                return (Some(folder), warnings);
+            }
+            Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),
+            None => refused.push((
+                candidate.path.clone(),
+                text!(
+                    "no answer within 3 s; its mount may be dead",
+                    "3 秒内无响应，挂载点可能已失效"
+                ),
+            )),
+        }
+    }
+    let mut warnings: Vec<Warning> =
+        refused.iter().map(|(folder, why)| unusable(folder, why, None)).collect();
+    warnings.push(Warning::new(
+        Id::LogsMemory,
+        text!(
+            "no folder takes log files: the ranks' output goes to the console, and its last 200 lines per rank stay in memory",
+            "没有可写的日志目录：各 rank 的输出只显示在控制台，内存中保留每个 rank 的最后 200 行"
+        ),
+        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
+    ));
+    (None, warnings)
+}
+
+fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
+    let folder = folder.display();
+    let text = match instead.map(Path::display) {
+        Some(used) => Text::new(
+            format!("log folder {folder} cannot be used: {}; the logs go to {used}", why.en),
+            format!("日志目录 {folder} 不可用：{}；日志写入 {used}", why.zh),
+        ),
+        None => Text::new(
+            format!("log folder {folder} cannot be used: {}", why.en),
+            format!("日志目录 {folder} 不可用：{}", why.zh),
+        ),
+    };
+    Warning::new(
+        Id::LogsFolder,
+        text,
+        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
+    )
+}
+
+/// The run id as one folder name: job names come from platforms and may hold anything.
+fn one_name(run_id: &str) -> String {
+    let name: String = run_id
+        .chars()
+        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
+        .take(200)
+        .collect();
+    let mut parts = Path::new(&name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(_)), None) => name,
+        _ => "run".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+    use std::{fs, io};
+
+    use super::super::candidate::{Access, default_candidates};
+    use super::super::folder::FolderLevel;
+    use super::*;
+
+    const NODE_0: LauncherFolder = LauncherFolder { node_rank: 0, task: None };
+
+    #[test]
+    fn the_first_writable_folder_is_used_and_the_others_are_named() {
+        let root = tempfile::tempdir().expect("a folder");
+        let occupied = root.path().join("a-file");
+        fs::write(&occupied, "").expect("written");
+        let good = root.path().join("deep/logs");
+        let (folder, warnings) = choose_folder(
+            &[Candidate::chosen(occupied), Candidate::chosen(&good)],
+            "job-1",
+            LauncherFolder { node_rank: 2, task: None },
+            0,
+        );
+        let folder = folder.expect("a folder");
+        assert_eq!(folder.path(), good.join("job-1/node-2/attempt-0"));
+        assert_eq!(folder.node_path(), good.join("job-1/node-2"));
+        assert!(fs::read_dir(folder.path()).expect("it exists").next().is_none(), "left clean");
+        assert_eq!(warnings.len(), 1);
+        assert_eq!(warnings[0].id, Id::LogsFolder);
+        assert!(warnings[0].text.en.contains("a-file") && warnings[0].text.en.contains("deep"));
+    }
+
+    #[test]
+    fn latest_points_at_the_newest_run_and_moves_with_the_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        for run in ["job-1", "job-2"] {
+            choose_folder(&[Candidate::chosen(root.path())], run, NODE_0, 0);
+            let link = fs::read_link(root.path().join("latest")).expect("a link");
+            assert_eq!(link, Path::new(run));
+        }
+        assert!(root.path().join("latest/node-0/attempt-0").is_dir());
+    }
+
+    #[test]
+    fn a_folder_called_latest_is_left_alone() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir(root.path().join("latest")).expect("made");
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen(root.path())], "job-1", NODE_0, 0);
+        assert!(folder.is_some() && warnings.is_empty());
+        let names = fs::read_dir(root.path()).expect("read").count();
+        assert_eq!(names, 2, "nothing else is left behind");
+    }
+
+    #[test]
+    fn no_folder_is_a_warning_and_memory() {
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", NODE_0, 0);
+        assert!(folder.is_none());
+        let ids: Vec<Id> = warnings.iter().map(|warning| warning.id).collect();
+        assert_eq!(ids, [Id::LogsFolder, Id::LogsMemory]);
+    }
+
+    #[test]
+    fn a_dead_mount_is_given_up_on() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dead = Candidate::chosen("/dead-mount");
+        let began = Instant::now();
+        let (folder, warnings) =
+            choose(&[dead, Candidate::chosen(root.path())], "job-1", NODE_0, 0, |base, below| {
+                while base.path.starts_with("/dead-mount") {
+                    std::thread::park();
+                }
+                LogFolder::make(base, below)
+            });
+        assert!(folder.is_some());
+        assert!(warnings[0].text.en.contains("no answer within 3 s"));
+        assert!(began.elapsed() < 2 * ANSWER);
+    }
+
+    #[test]
+    fn a_run_id_is_one_name() {
+        for (id, name) in [
+            ("job-1", "job-1"),
+            ("../../etc", ".._.._etc"),
+            ("..", "run"),
+            ("", "run"),
+            ("a/b", "a_b"),
+        ] {
+            assert_eq!(one_name(id), name);
+        }
+    }
+
+    #[test]
+    fn the_usual_places_stand_behind_the_flag() {
+        let candidates = default_candidates(Some(Path::new("/logs")), Some(OsStr::new("/scratch")));
+        let names: Vec<_> = candidates.iter().map(|it| it.path.to_string_lossy()).collect();
+        let uid = rustix::process::geteuid().as_raw();
+        let (scratch, tmp) =
+            (format!("/scratch/ranklaunch-{uid}"), format!("/tmp/ranklaunch-{uid}"));
+        assert_eq!(names, ["/logs", "ranklaunch-logs", &scratch, &tmp]);
+        let access: Vec<_> = candidates.iter().map(|it| it.access).collect();
+        use Access::{AsItIs, OursAlone};
+        assert_eq!(access, [AsItIs, AsItIs, OursAlone, OursAlone]);
+        assert_eq!(default_candidates(None, Some(OsStr::new("/tmp"))).len(), 2);
+    }
+
+    #[test]
+    fn in_a_shared_place_only_a_folder_of_ours_is_used() {
+        let shared = tempfile::tempdir().expect("a folder");
+        let ours = Candidate::temporary(shared.path());
+        let of = |candidate: &Candidate| {
+            choose_folder(std::slice::from_ref(candidate), "job-1", NODE_0, 0)
+        };
+        assert!(of(&ours).0.is_some());
+        let mode = fs::metadata(&ours.path).expect("made").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+
+        fs::set_permissions(&ours.path, fs::Permissions::from_mode(0o777)).expect("changed");
+        let (folder, warnings) = of(&ours);
+        assert!(folder.is_none());
+        assert!(warnings[0].text.en.contains("with mode 0777"), "{}", warnings[0].text.en);
+        assert!(warnings[0].text.zh.contains("0777"), "{}", warnings[0].text.zh);
+
+        fs::remove_dir_all(&ours.path).expect("removed");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink(elsewhere.path(), &ours.path).expect("a link");
+        assert!(of(&ours).0.is_none(), "a link leads elsewhere");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
+    }
+
+    /// Another user who may write in the parent folder renames ours and puts links in its place.
+    #[test]
+    fn nothing_is_written_through_a_link_that_was_put_in_our_place() {
+        let root = tempfile::tempdir().expect("a folder");
+        let victim = root.path().join("victim");
+        fs::write(&victim, "precious").expect("written");
+        let logs = root.path().join("logs");
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", NODE_0, 0);
+        let folder = folder.expect("a folder");
+        let link = |at: &Path| {
+            for name in [".run.json.new", "run.json", "agent.jsonl"] {
+                std::os::unix::fs::symlink(&victim, at.join(name)).expect("a link");
+            }
+        };
+        let write = || {
+            let replaced = folder.replace(FolderLevel::Node, "run.json", b"{}\n");
+            let appended = folder.append(FolderLevel::Node, "agent.jsonl").map(|mut file| {
+                io::Write::write_all(&mut file, b"{}\n").expect("written");
+            });
+            (replaced, appended)
+        };
+        // In the folder itself…
+        link(&folder.node_path());
+        let (replaced, appended) = write();
+        assert!(replaced.is_ok() && appended.is_err(), "{replaced:?} {appended:?}");
+        // …and in place of it.
+        fs::rename(logs.join("job-1"), logs.join("old")).expect("renamed");
+        fs::create_dir_all(folder.node_path()).expect("made");
+        link(&folder.node_path());
+        assert!(write().0.is_ok());
+        assert_eq!(fs::read_to_string(&victim).expect("read"), "precious");
+        let held = fs::read_to_string(logs.join("old/node-0/run.json"));
+        assert_eq!(held.expect("written where the folder went"), "{}\n");
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_is_made_again() {
+        let root = tempfile::tempdir().expect("a folder");
+        let logs = root.path().join("logs");
+        let (folder, _) = choose_folder(&[Candidate::chosen(&logs)], "job-1", NODE_0, 0);
+        let folder = folder.expect("a folder");
+        fs::remove_dir_all(&logs).expect("removed");
+        folder.append(FolderLevel::Attempt, "rank-00000.out").expect("made again");
+        folder.replace(FolderLevel::Node, "run.json", b"{}\n").expect("written");
+        assert!(folder.path().join("rank-00000.out").is_file());
+        assert!(folder.node_path().join("run.json").is_file());
+    }
+}

@@ -1,0 +1,209 @@
+//! Names of a run's folders and files.
+//!
+//! Owns the layout `<log-dir>/<run-id>/node-<k>/attempt-<n>/rank-<rrrrr>.out`: what is written and
+//! how it is read again. Never touches a file system.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::rank::{GlobalRank, LocalRank};
+use crate::supervise::{Owner, Stream};
+
+/// The output of the engine, in the folder of an attempt.
+const ENGINE_LOG: &str = "engine.log";
+/// The program's own journal, in the folder of a launcher.
+pub(crate) const JOURNAL: &str = "agent.jsonl";
+/// The result of a launch, in the folder of a launcher.
+pub(crate) const RUN_JSON: &str = "run.json";
+/// The link to the newest run, in the log folder.
+pub(crate) const LATEST: &str = "latest";
+
+/// The folder of one launcher in a run: `node-<k>`, and `node-<k>-task-<local>` where the platform
+/// starts a launcher per task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LauncherFolder {
+    pub node_rank: u32,
+    pub task: Option<LocalRank>,
+}
+
+impl LauncherFolder {
+    pub(crate) fn parse(name: &str) -> Option<LauncherFolder> {
+        let (node, task) = match name.split_once("-task-") {
+            Some((node, task)) => (node, Some(LocalRank(whole(task)?))),
+            None => (name, None),
+        };
+        Some(LauncherFolder { node_rank: numbered(node, "node-")?, task })
+    }
+}
+
+impl fmt::Display for LauncherFolder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "node-{}", self.node_rank)?;
+        self.task.map_or(Ok(()), |task| write!(out, "-task-{task}"))
+    }
+}
+
+/// The folder of one attempt below that of its launcher: `attempt-<n>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttemptFolder(pub u32);
+
+impl AttemptFolder {
+    pub(crate) fn parse(name: &str) -> Option<AttemptFolder> {
+        numbered(name, "attempt-").map(AttemptFolder)
+    }
+}
+
+impl fmt::Display for AttemptFolder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "attempt-{}", self.0)
+    }
+}
+
+/// A stream of one rank: `rank-<rrrrr>.out` or `rank-<rrrrr>.err`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RankLog {
+    /// The global rank; with engine `command` the node rank.
+    pub number: u32,
+    pub stream: Stream,
+}
+
+impl RankLog {
+    /// The number has five digits or more, so that `rank-8.err` of another program is none.
+    pub(crate) fn parse(name: &str) -> Option<RankLog> {
+        let (rank, ending) = name.rsplit_once('.')?;
+        let stream = match ending {
+            "out" => Stream::Out,
+            "err" => Stream::Err,
+            _ => return None,
+        };
+        let number = numbered(rank, "rank-").filter(|_| rank.len() >= "rank-00000".len())?;
+        Some(RankLog { number, stream })
+    }
+}
+
+impl fmt::Display for RankLog {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ending = match self.stream {
+            Stream::Out => "out",
+            Stream::Err => "err",
+        };
+        write!(out, "rank-{:05}.{ending}", self.number)
+    }
+}
+
+/// The file of a stream, in the folder of an attempt. Both streams of the engine share one.
+pub(crate) fn log_name(owner: Owner, stream: Stream) -> String {
+    match owner {
+        Owner::Engine => ENGINE_LOG.to_owned(),
+        Owner::Rank(GlobalRank(number)) | Owner::Command(number) => {
+            RankLog { number, stream }.to_string()
+        }
+    }
+}
+
+/// The folders of an attempt below the log folder, outermost first.
+pub(super) fn attempt_folders(run: &str, launcher: LauncherFolder, attempt: u32) -> [String; 3] {
+    [run.to_owned(), launcher.to_string(), AttemptFolder(attempt).to_string()]
+}
+
+/// The run's folder and the launcher of a file in the folder of an attempt.
+pub(crate) fn run_of(file: &Path) -> Option<(&Path, LauncherFolder)> {
+    let attempt = file.parent()?;
+    AttemptFolder::parse(last(attempt)?)?;
+    let launcher = attempt.parent()?;
+    Some((launcher.parent()?, LauncherFolder::parse(last(launcher)?)?))
+}
+
+/// The name of the part with this number of a log that outgrew its limit: `rank-00003.err.00001`.
+pub(super) fn segment(name: &str, number: u32) -> String {
+    format!("{name}.{number:05}")
+}
+
+/// The name of the log that a segment continues; any other name as it is. `train.log.1` counts too:
+/// logrotate numbers the parts in the same way.
+pub(crate) fn continued(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((log, number)) if is_number(number) => log,
+        _ => name,
+    }
+}
+
+/// The number of `node-3` with the prefix `node-`.
+pub(crate) fn numbered(name: &str, prefix: &str) -> Option<u32> {
+    whole(name.strip_prefix(prefix)?)
+}
+
+/// Digits alone: `parse` takes a sign too.
+fn whole(digits: &str) -> Option<u32> {
+    digits.parse().ok().filter(|_| is_number(digits))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn last(path: &Path) -> Option<&str> {
+    path.file_name().and_then(|name| name.to_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn numbers() -> impl Strategy<Value = u32> {
+        prop_oneof![0..20_u32, 99_990..100_010_u32, any::<u32>(), Just(u32::MAX)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(
+            (run, node_rank, task) in ("[a-z0-9-]{1,20}", numbers(), prop::option::of(numbers())),
+            (attempt, number, part) in (numbers(), numbers(), numbers()),
+            stream in prop_oneof![Just(Stream::Out), Just(Stream::Err)],
+        ) {
+            let launcher = LauncherFolder { node_rank, task: task.map(LocalRank) };
+            prop_assert_eq!(LauncherFolder::parse(&launcher.to_string()), Some(launcher));
+            let folder = AttemptFolder(attempt);
+            prop_assert_eq!(AttemptFolder::parse(&folder.to_string()), Some(folder));
+            let log = RankLog { number, stream };
+            let name = log.to_string();
+            prop_assert_eq!(RankLog::parse(&name), Some(log));
+            prop_assert_eq!(continued(&name), name.as_str());
+
+            let segment = segment(&name, part);
+            prop_assert_eq!(RankLog::parse(&segment), None);
+            prop_assert_eq!(continued(&segment), name.as_str());
+
+            let folders = attempt_folders(&run, launcher, attempt);
+            let mut file = PathBuf::from("/logs");
+            file.extend(&folders);
+            file.push(segment);
+            let run = Path::new("/logs").join(run);
+            prop_assert_eq!(run_of(&file), Some((run.as_path(), launcher)));
+        }
+    }
+
+    #[test]
+    fn names_of_other_programs_are_not_ours() {
+        for name in
+            ["node-", "node-x", "node--1", "node-+1", "node_1", "node-1-task-", "node-4294967296"]
+        {
+            assert_eq!(LauncherFolder::parse(name), None, "{name}");
+        }
+        for name in ["attempt_0", "attempt-", "attempt-1a", "attempt-+1"] {
+            assert_eq!(AttemptFolder::parse(name), None, "{name}");
+        }
+        for name in
+            ["rank-8.err", "rank-0000.out", "rank-00008.log", "rank-00008", "rank_00008.err"]
+        {
+            assert_eq!(RankLog::parse(name), None, "{name}");
+        }
+        for path in ["rank-00000.err", "/r/node-0/rank-00000.err", "/r/node-0/attempt_0/0/stderr"] {
+            assert_eq!(run_of(Path::new(path)), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The summary of an attempt's output: what was written and what was lost.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::lang::Text;
+use crate::supervise::Owner;
+
+/// What was written and what was lost in an attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LogsSummary {
+    pub folder: Option<PathBuf>,
+    pub owners: BTreeMap<Owner, OwnerSummary>,
+    /// Problems; each was reported when it occurred.
+    pub problems: Vec<Text>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OwnerSummary {
+    pub bytes: u64,
+    pub lines: u64,
+    /// Bytes that never reached a file: the disk was too slow, full or gone.
+    pub dropped_file_bytes: u64,
+    /// Lines that the console did not accept in time.
+    pub dropped_console_lines: u64,
+    /// Bytes removed between head and tail because of the cap.
+    pub truncated_bytes: u64,
+    /// Bytes that another process removed from the files, or together with them.
+    pub removed_file_bytes: u64,
+}

@@ -1,0 +1,14 @@
+//! Starts the threads of this room.
+
+use std::io;
+
+/// They keep their buffers on the heap.
+const STACK: usize = 256 * 1024;
+
+/// Runs `work` in a detached thread of this name.
+///
+/// # Errors
+/// When the system has no thread left.
+pub(super) fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name).stack_size(STACK).spawn(work).map(drop)
+}

@@ -1,0 +1,203 @@
+//! Marks the secrets of a text: gets the parts of a text from the reader of its form, and reads
+//! these further.
+//!
+//! The forms can contain each other, such as a command line a document and a document a command
+//! line. So the recursion is here, not in the readers.
+
+use super::command::CommandReader;
+use super::names::{self, hides, is_secret_name};
+use super::parts::{Parts, ReadAs};
+use super::shell::{self, Piece};
+use super::spans::Spans;
+use super::words::is_command_line;
+use super::{code, json, pairs, sentence, url};
+
+/// Nested substitutions that are followed.
+const DEEPEST: usize = 16;
+
+/// A text on its own: a variable's value, a process's title.
+pub(super) fn whole(spans: &mut Spans, text: &str) {
+    if text.contains(char::is_whitespace) && !text.contains('\n') {
+        // `HF_TOKEN=a b` is one assignment, spaces or not.
+        let assigned = text.split_once('=').filter(|(name, _)| names::is_name(name));
+        if let Some((name, value)) = assigned.filter(|(name, value)| hides(name, value)) {
+            spans.hide(name.len() + 1, value.len());
+            return;
+        }
+        if !json(spans, 0, text) && !sentence::header(spans, 0, text) {
+            script(spans, 0, text, 0);
+        }
+        everywhere(spans, 0, text);
+    } else {
+        let mut parts = Parts::default();
+        CommandReader::default().word(&mut parts, 0, text);
+        read_on(spans, 0, text, parts, 0);
+    }
+}
+
+/// Marks the secrets in the parts of a text that begins at `at`. `depth` is that of the script
+/// it is a word of, or 0.
+pub(super) fn read_on(spans: &mut Spans, at: usize, text: &str, parts: Parts, depth: usize) {
+    for (range, read_as) in parts {
+        let (at, text) = (at + range.start, text.get(range).unwrap_or_default());
+        match read_as {
+            ReadAs::Secret => spans.hide(at, text.len()),
+            ReadAs::Value => value(spans, at, text),
+            ReadAs::EscapedValue => {
+                // Escaped line ends end a word; every byte keeps its position.
+                let text = text.replace("\\n", " \n").replace("\\r", "  ").replace("\\t", "  ");
+                value(spans, at, &text);
+            }
+            ReadAs::Word => plain(spans, at, text),
+            ReadAs::Pairs => pairs::mark(spans, at, text),
+            ReadAs::Script => script(spans, at, text, depth + 1),
+            ReadAs::Code => code::mark(spans, at, text),
+        }
+    }
+}
+
+/// False where the text is no document.
+fn json(spans: &mut Spans, at: usize, text: &str) -> bool {
+    let Some(parts) = json::parts(text) else { return false };
+    read_on(spans, at, text, parts, 0);
+    true
+}
+
+/// A command line, at a depth of command lines in command lines.
+fn script(spans: &mut Spans, at: usize, text: &str, depth: usize) {
+    if depth > DEEPEST {
+        spans.hide(at, text.len());
+        return;
+    }
+    // Code for another program (`python - <<E`, `jq`), and text hidden by quotes.
+    code::mark(spans, at, text);
+    everywhere(spans, at, text);
+    let mut reader = CommandReader::default();
+    for piece in shell::pieces(text) {
+        match piece {
+            Piece::Word(part) => {
+                let word = text.get(part.clone()).unwrap_or_default();
+                let mut parts = Parts::default();
+                reader.raw(&mut parts, 0, word);
+                read_on(spans, at + part.start, word, parts, depth);
+            }
+            Piece::Ends => reader.end(),
+            Piece::Document(part) => {
+                document(spans, at + part.start, text.get(part).unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// One value whose name is no secret: a document, a command line, a header, a URL, a sentence.
+pub(super) fn value(spans: &mut Spans, at: usize, text: &str) {
+    if !json(spans, at, text) {
+        if text.contains('\n') {
+            if is_command_line(text) {
+                script(spans, at, text, 1);
+            } else {
+                document(spans, at, text);
+            }
+        } else if text.contains(char::is_whitespace) {
+            if sentence::header(spans, at, text) {
+            } else if is_command_line(text) {
+                script(spans, at, text, 1);
+            } else {
+                sentence::sentence(spans, at, text);
+            }
+        } else {
+            plain(spans, at, text);
+            return;
+        }
+    }
+    everywhere(spans, at, text);
+}
+
+/// One word.
+fn plain(spans: &mut Spans, at: usize, word: &str) {
+    sentence::header(spans, at, word);
+    pairs::mark(spans, at, word);
+    url::mark_user(spans, at, word);
+    everywhere(spans, at, word);
+}
+
+/// Marks secrets that are recognisable in any context.
+fn everywhere(spans: &mut Spans, at: usize, text: &str) {
+    url::mark(spans, at, text);
+    sentence::shapes(spans, at, text);
+}
+
+/// A file, or the body of a here-document.
+pub(super) fn document(spans: &mut Spans, at: usize, text: &str) {
+    everywhere(spans, at, text);
+    if json(spans, at, text) {
+        return;
+    }
+    code::mark(spans, at, text);
+    let mut offset = 0;
+    // Lines of a multi-line value: up to the closing quote, or while they are indented.
+    let mut open: Option<Open> = None;
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end_matches(['\n', '\r']);
+        match open.take() {
+            Some(Open::Quote(quote)) => {
+                let end = bare.find(quote);
+                spans.hide(at + offset, end.map_or(bare.len(), |end| end + 1));
+                open = end.is_none().then_some(Open::Quote(quote));
+            }
+            Some(Open::Block(indent)) if bare.trim().is_empty() || indented(bare) > indent => {
+                spans.hide(at + offset + indented(bare), bare.trim().len());
+                open = Some(Open::Block(indent));
+            }
+            _ => open = mark_line(spans, at + offset, bare),
+        }
+        offset += line.len();
+    }
+}
+
+/// How a value continues in the next lines.
+enum Open {
+    Quote(char),
+    /// A YAML block; the indentation of its key.
+    Block(usize),
+}
+
+fn indented(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// `NAME=value`, `name: value`, or any other line.
+fn mark_line(spans: &mut Spans, at: usize, line: &str) -> Option<Open> {
+    let start = indented(line);
+    let text = line.trim_start();
+    if text.starts_with('#') {
+        sentence::sentence(spans, at, line);
+        return None;
+    }
+    let name_at = text.strip_prefix("export ").map_or(start, |_| start + "export ".len());
+    let assigned = line.get(name_at..).and_then(|text| text.split_once('='));
+    if let Some((name, value)) = assigned.filter(|(name, _)| names::is_name(name.trim_end())) {
+        let name = name.trim_end();
+        if hides(name, value) {
+            let value_at = line.len() - value.trim_start().len();
+            spans.hide(at + value_at, line.len() - value_at);
+            let quote = value.trim_start().chars().next().filter(|c| matches!(c, '"' | '\''))?;
+            let closed = value.trim_start().get(1..).is_some_and(|rest| rest.contains(quote));
+            return (!closed).then_some(Open::Quote(quote));
+        }
+        if !value.contains(char::is_whitespace) {
+            pairs::mark(spans, at, line);
+        }
+    }
+    let block = text
+        .trim_start_matches("- ")
+        .split_once(':')
+        .is_some_and(|(name, value)| is_secret_name(name) && value.trim().starts_with(['|', '>']));
+    if block {
+        return Some(Open::Block(start));
+    }
+    if !sentence::header(spans, at, line) && !json(spans, at, line) {
+        sentence::sentence(spans, at, line);
+    }
+    None
+}

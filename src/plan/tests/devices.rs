@@ -1,0 +1,150 @@
+//! The GPUs that a plan uses, and the number of processes.
+
+use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
+use crate::plan::solve::plan_for;
+use crate::plan::{AskedNproc, Notes, Scope};
+use crate::settings::Device;
+use crate::text;
+use crate::verdict::{Id, Severity, Verdict, Warning};
+
+use super::network::networked;
+use super::{env, id_of};
+
+#[test]
+fn two_nodes_of_eight_gpus_run_five_ranks_each() {
+    let settings = wan(&["--ulysses_size", "{ulysses_size}"], Some(40));
+    let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
+    assert_eq!((plan.nproc_per_node, plan.world_size, plan.layout.ulysses_size), (5, 10, 10));
+    assert_eq!(plan.program.args(), strings(&["--ulysses_size", "10"]));
+    assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), Some("0,1,2,3,4"));
+    assert!(warned(&plan, Id::GpuUnused));
+    assert_eq!(plan.decision("nproc_per_node").map(|d| d.source.as_str()), Some("solved"));
+}
+
+#[test]
+fn all_gpus_need_no_variable_and_no_warning() {
+    let plan = planned(&settings(&[]), &networked(), 2, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), None);
+    assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
+    assert!(plan.gpus.iter().all(|gpu| gpu.selected && gpu.local_rank == Some(gpu.index)));
+}
+
+#[test]
+fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
+    let of = |node: &crate::observe::Facts| {
+        let plan = planned(&settings(&[]), node, 1, &count(2)).expect("a plan");
+        env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
+    };
+    let mut node = facts(8);
+    for (gpu, used) in [(0, 40), (1, 40), (2, 40)] {
+        node.gpus.gpus[gpu].memory_used = Some(used << 30);
+    }
+    // GPU 3 is idle too, but alone on its NUMA node.
+    assert_eq!(of(&node).as_deref(), Some("4,5"));
+    for gpu in &mut node.gpus.gpus {
+        gpu.memory_used = Some(u64::from(10 - gpu.index) << 32);
+    }
+    assert_eq!(of(&node).as_deref(), Some("6,7"));
+    let mut node = facts(4);
+    node.gpus.cuda_visible_devices = Some("GPU-3,GPU-1,GPU-2".into());
+    node.gpus.visible =
+        [3, 1, 2].map(|gpu| crate::observe::VisibleGpu { gpu, token: format!("GPU-{gpu}") }).into();
+    assert_eq!(of(&node).as_deref(), Some("GPU-3,GPU-1"));
+}
+
+#[test]
+fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
+    let nothing = facts(0);
+    let mut claimed = facts(0);
+    claimed.gpus.requested_by = vec!["GPU_COUNT=8".into()];
+    claimed.gpus.attempts =
+        vec![(crate::observe::GpuSource::Nvml, text!("libnvidia-ml.so.1 not found", "未找到"))];
+    let mut by_device = settings(&[]);
+    by_device.device = flag(Device::Gpu, "--device");
+    let gpu_count = (Verdict::GpuCount, Id::GpuCount);
+    assert_eq!(id_of(planned(&settings(&[]), &claimed, 1, &AskedNproc::Auto)), gpu_count);
+    assert_eq!(id_of(planned(&settings(&[]), &claimed, 1, &count(4))), gpu_count);
+    assert_eq!(id_of(planned(&settings(&[]), &nothing, 1, &AskedNproc::Gpus)), gpu_count);
+    assert_eq!(id_of(planned(&by_device, &nothing, 1, &count(2))), gpu_count);
+    assert_eq!(id_of(planned(&settings(&[]), &facts(4), 1, &count(5))), gpu_count);
+    let text = planned(&settings(&[]), &claimed, 1, &AskedNproc::Auto).expect_err("refused").text;
+    assert!(text.en.contains("GPU_COUNT=8") && text.en.contains("libnvidia-ml.so.1 not found"));
+}
+
+#[test]
+fn without_evidence_the_ranks_are_cpu_workers() {
+    let plan = planned(&settings(&[]), &facts(0), 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(plan.nproc_per_node, 1);
+    assert!(warned(&plan, Id::GpuNone));
+    let plan = planned(&settings(&[]), &facts(0), 2, &count(3)).expect("a plan");
+    assert_eq!(plan.world_size, 6);
+    let plan = planned(&settings(&[]), &facts(0), 1, &AskedNproc::Cpu).expect("a plan");
+    assert_eq!(plan.nproc_per_node, 32);
+    let mut cpu = settings(&[]);
+    cpu.device = flag(Device::Cpu, "--device");
+    let plan = planned(&cpu, &facts(8), 1, &count(2)).expect("a plan");
+    assert!(plan.warnings.is_empty() && plan.gpus.iter().all(|gpu| !gpu.selected));
+    assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), None);
+}
+
+#[test]
+fn hiding_every_gpu_is_named() {
+    let mut node = facts(8);
+    node.gpus.visible.clear();
+    node.gpus.cuda_visible_devices = Some(String::new());
+    node.gpus.requested_by = vec!["/dev/nvidiactl".into()];
+    let refusal = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect_err("refused");
+    assert!(
+        refusal.text.en.contains("CUDA_VISIBLE_DEVICES=\"\" hides all 8"),
+        "{}",
+        refusal.text.en
+    );
+}
+
+#[test]
+fn faults_refuse_unless_their_severity_says_otherwise() {
+    let cases = [(Id::GpuFault, Verdict::GpuFault), (Id::GpuFabric, Verdict::GpuFabric)];
+    for (id, verdict) in cases {
+        let mut node = facts(8);
+        let fault = Warning::new(id, text!("lost", "丢失"), text!("reset", "重置"));
+        match verdict {
+            Verdict::GpuFabric => node.gpus.fabric_faults.push(fault),
+            _ => node.gpus.faults.push(fault),
+        }
+        let mut settings = settings(&[]);
+        assert_eq!(id_of(planned(&settings, &node, 1, &AskedNproc::Auto)), (verdict, id));
+        settings.severities.insert(id, flag(Severity::Warn, "--severity"));
+        assert!(warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
+        settings.severities.insert(id, flag(Severity::Off, "--severity"));
+        assert!(!warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
+    }
+}
+
+#[test]
+fn mig_is_one_process() {
+    let mut node = facts(2);
+    node.gpus.gpus.iter_mut().for_each(|gpu| gpu.mig = true);
+    let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!((plan.nproc_per_node, env(&plan, "CUDA_VISIBLE_DEVICES")), (1, None));
+    assert!(warned(&plan, Id::GpuMig));
+}
+
+#[test]
+fn fewer_gpus_on_another_node_bind_all() {
+    let of = |scope| {
+        let (asked, mut notes) = (AskedNproc::Auto, Notes::default());
+        plan_for(&settings(&[]), &facts(8), member(2, 0), &asked, scope, &mut notes)
+            .map(|plan| plan.nproc_per_node)
+    };
+    let others = |fewest| of(Scope::ForAll { fewest, heads: None });
+    assert_eq!((others(6), others(9), of(Scope::Alone)), (Ok(6), Ok(8), Ok(8)));
+}
+
+#[test]
+fn a_least_number_of_processes_refuses_less() {
+    let mut settings = wan(&[], Some(40));
+    settings.min_nproc = Some(flag(8, "--min-nproc"));
+    let refused = planned(&settings, &facts(8), 2, &AskedNproc::Auto);
+    assert_eq!(id_of(refused), (Verdict::Layout, Id::LayoutMinNproc));
+    assert!(planned(&settings, &facts(8), 1, &AskedNproc::Auto).is_ok());
+}

@@ -1,0 +1,169 @@
+//! Attributes a SIGKILL to the out-of-memory killer, or rules it out.
+
+use super::types::Ending;
+use crate::lang::{Text, bytes};
+use crate::observe::OomKills;
+use crate::supervise::{End, Outcome, StopReason};
+use crate::text;
+use crate::verdict::Id;
+
+/// SIGKILL, the signal of the out-of-memory killer, which others send as well.
+const KILL: i32 = 9;
+
+/// Completes the ending by the kernel's count of out-of-memory kills during the job. A SIGKILL
+/// without a count came from elsewhere.
+///
+/// `counts`: the kernel counts kills on this node, so that a count of 0 is proof.
+pub(crate) fn attributed(
+    ending: Ending,
+    outcome: &Outcome,
+    kills: Option<OomKills>,
+    counts: bool,
+) -> Ending {
+    let Some(kills) = kills else {
+        let killed = counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
+        return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
+    };
+    match victim(outcome, ending.rank) {
+        Some(victim) => of_victim(ending, &victim, &kills),
+        None => beside(ending, outcome, &kills),
+    }
+}
+
+/// The ending of a process that was killed while the kernel counted a kill.
+pub(crate) fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
+    let Text { en, zh } = victim;
+    let Text { en: limit, zh: limit_zh } = limit(kills);
+    Ending {
+        id: Id::MemoryOom,
+        text: text!(
+            "{en} was killed by the kernel's out-of-memory killer: {limit}",
+            "{zh} 被内核 OOM killer 杀死：{limit_zh}"
+        ),
+        hint: advice(kills),
+        ..ending
+    }
+}
+
+/// The process that got a SIGKILL from elsewhere.
+fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
+    if outcome.stop == Some(StopReason::EngineGone(End::Signal(KILL))) {
+        return Some(text!("the engine", "启动引擎"));
+    }
+    let failed = outcome.ranks.iter().find(|seen| Some(seen.id.global.0) == rank)?;
+    let rank = failed.id.global;
+    match failed.end {
+        Some(End::Signal(KILL)) => Some(text!("rank {rank}", "rank {rank}")),
+        None => Some(text!("the shim of rank {rank}", "rank {rank} 的 shim")),
+        Some(_) => None,
+    }
+}
+
+/// A rank ended by itself after the kernel had killed another process. The hint names that,
+/// since the loss of a data loader's worker may have ended the rank.
+fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
+    if !matches!(outcome.stop, Some(StopReason::RankFailed(_)) | None) || ending.rank.is_none() {
+        return ending;
+    }
+    let count = kills.processes;
+    let Text { en, zh } = limit(kills);
+    let Text { en: advice, zh: advice_zh } = advice(kills);
+    let hint = text!(
+        "before that the kernel's out-of-memory killer ended {count} processes of this container, perhaps workers of this rank: {en}; {advice}",
+        "在此之前，内核 OOM killer 杀死了本容器中的 {count} 个进程，可能是该 rank 的子进程：{zh}；{advice_zh}"
+    );
+    Ending { hint, ..ending }
+}
+
+fn not_for_memory() -> Text {
+    text!(
+        "the kernel recorded no out-of-memory kill here, so SIGKILL was sent from outside: by hand, by a watchdog, or by what manages the node",
+        "内核在此没有 OOM 终止记录，因此 SIGKILL 来自外部：手动发送、看门狗程序或节点管理组件"
+    )
+}
+
+fn limit(kills: &OomKills) -> Text {
+    let Some(limit) = kills.limit.map(bytes) else {
+        return text!(
+            "no limit of this container was reached; the node itself ran out of memory",
+            "未达到本容器的内存限制，是节点自身内存耗尽"
+        );
+    };
+    match kills.peak.map(bytes) {
+        Some(peak) => text!(
+            "the container's limit is {limit}, and its use peaked at {peak}",
+            "容器内存限制为 {limit}，使用峰值 {peak}"
+        ),
+        None => text!("the container's limit is {limit}", "容器内存限制为 {limit}"),
+    }
+}
+
+fn advice(kills: &OomKills) -> Text {
+    if kills.limit.is_none() {
+        return text!(
+            "check what else runs on the node; a memory request (resources.requests.memory) reserves memory for this container",
+            "请检查该节点上的其他负载；设置内存请求（resources.requests.memory）可为本容器预留内存"
+        );
+    }
+    text!(
+        "raise the limit (resources.limits.memory, docker run --memory), or load less at a time; files in /dev/shm count towards it",
+        "请提高限制（resources.limits.memory、docker run --memory），或减少同时加载的数据；/dev/shm 中的文件也计入"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::rank;
+    use super::*;
+    use crate::rank::GlobalRank;
+    use crate::report::ending::ending;
+
+    fn outcome(end: Option<End>, stop: Option<StopReason>) -> Outcome {
+        Outcome { ranks: vec![rank(3, end)], stop, ..Outcome::default() }
+    }
+
+    #[test]
+    fn only_what_the_kernel_counted_is_out_of_memory() {
+        const BOX: OomKills =
+            OomKills { processes: 1, limit: Some(64 << 20), peak: Some(64 << 20) };
+        const NODE: OomKills = OomKills { processes: 1, limit: None, peak: None };
+        let failed = Some(StopReason::RankFailed(GlobalRank(3)));
+        let engine = Some(StopReason::EngineGone(End::Signal(9)));
+        let told = Some(StopReason::Signal(15));
+        let rows = [
+            (
+                Some(End::Signal(9)),
+                failed,
+                Some(BOX),
+                Id::MemoryOom,
+                "limit is 64 MiB, and its use peaked",
+            ),
+            (Some(End::Signal(9)), failed, Some(NODE), Id::MemoryOom, "the node itself"),
+            (Some(End::Signal(9)), failed, None, Id::RankSignal, "SIGKILL"),
+            (None, failed, Some(BOX), Id::MemoryOom, "the shim of rank 3"),
+            (Some(End::Code(0)), engine, Some(BOX), Id::MemoryOom, "the engine was killed"),
+            (Some(End::Code(1)), failed, Some(BOX), Id::RankExit, "exited with code 1"),
+            (Some(End::Signal(9)), told, Some(BOX), Id::StoppedSignal, "SIGTERM"),
+        ];
+        for (end, stop, kills, id, words) in rows {
+            let outcome = outcome(end, stop);
+            let plain = ending(&outcome);
+            let code = plain.code;
+            let ending = attributed(plain, &outcome, kills, true);
+            assert_eq!((ending.id, ending.code), (id, code), "{ending:?}");
+            assert!(ending.text.en.contains(words), "{ending:?}");
+            let says = ending.hint.en.contains("limits.memory");
+            assert_eq!(says, kills == Some(BOX) && stop != told, "{ending:?}");
+        }
+        // Without a counting kernel, a count of 0 proves nothing.
+        for counts in [false, true] {
+            let outcome = outcome(Some(End::Signal(9)), failed);
+            let ending = attributed(ending(&outcome), &outcome, None, counts);
+            assert_eq!(
+                ending.hint.en.contains("recorded no out-of-memory kill"),
+                counts,
+                "{ending:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Endings because of a stop from outside or of another node.
+
+use std::io::IsTerminal;
+
+use super::types::Ending;
+use crate::lang::Text;
+use crate::supervise::End;
+use crate::sys::{Signal, signal_name};
+use crate::text;
+use crate::verdict::{Class, Id, Verdict};
+
+/// Stopped from outside by `signal`.
+pub(crate) fn stopped(signal: i32) -> Ending {
+    let name = signal_name(signal);
+    // After Ctrl-C at the terminal the user needs no hint.
+    let hint = if signal == Signal::INT.as_raw() && std::io::stderr().is_terminal() {
+        Text::same("")
+    } else {
+        text!(
+            "find where the signal came from: a deleted pod, a preemption, a time limit or Ctrl-C",
+            "请查明信号来源：Pod 被删除或抢占、达到时间限制，或 Ctrl-C"
+        )
+    };
+    Ending::new(
+        End::Signal(signal).shell_code(),
+        Class::Stopped,
+        Id::StoppedSignal,
+        None,
+        text!("stopped from outside by {name}", "收到外部信号 {name}，任务停止"),
+        hint,
+    )
+}
+
+/// Stopped because of another node, whose cause did not arrive.
+pub(super) fn other_node() -> Ending {
+    Ending::new(
+        Verdict::OtherNode.code(),
+        Class::Launcher,
+        Id::NodeOther,
+        None,
+        text!("stopped because another node failed", "因其他节点失败而停止"),
+        text!("read the report of the other nodes", "请查看其他节点的报告"),
+    )
+}

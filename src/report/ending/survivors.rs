@@ -1,0 +1,45 @@
+//! The text about processes of the job that outlived SIGKILL.
+
+use super::types::Ending;
+use crate::supervise::Outcome;
+use crate::text;
+use crate::verdict::{Class, Id, Verdict};
+
+pub(super) fn unkillable(outcome: &Outcome) -> Ending {
+    let list: Vec<String> = outcome
+        .survivors
+        .iter()
+        .map(|left| {
+            let place = left.wait_channel.as_deref().unwrap_or("?");
+            format!("{} ({}, {}, {place})", left.pid, left.comm, left.state)
+        })
+        .collect();
+    let list = list.join(", ");
+    if outcome.survivors.iter().any(|left| left.forbidden) {
+        return Ending::new(
+            Verdict::Stale.code(),
+            Class::Launcher,
+            Id::Forbidden,
+            None,
+            text!(
+                "processes that ranklaunch may not signal are left: {list}",
+                "仍有 ranklaunch 无权发送信号的进程：{list}"
+            ),
+            text!(
+                "they run as another user and this container has no CAP_KILL (docker run --cap-drop, securityContext.capabilities): keep KILL, or start ranklaunch as the user that the job runs as",
+                "它们以其他用户身份运行，而此容器没有 CAP_KILL（docker run --cap-drop、securityContext.capabilities）：请保留 KILL，或以任务的用户身份启动 ranklaunch"
+            ),
+        );
+    }
+    Ending::new(
+        Verdict::Stale.code(),
+        Class::Launcher,
+        Id::Unkillable,
+        None,
+        text!("processes outlived SIGKILL: {list}", "以下进程收到 SIGKILL 后仍未退出：{list}"),
+        text!(
+            "they are blocked in the kernel by a hung driver or file system; reboot the node",
+            "它们因驱动或文件系统挂死而卡在内核中；请重启该节点"
+        ),
+    )
+}

@@ -1,0 +1,229 @@
+//! Profile files: where they are found, which errors they may have, and how one extends another.
+
+use std::collections::BTreeMap;
+
+use crate::diagnose::Role;
+use crate::verdict::{Id, Severity};
+use crate::verdict::{Owner, Retry};
+
+use super::*;
+
+#[test]
+fn faults_of_a_profile_are_told_with_file_and_line() {
+    for (text, line, parts) in [
+        ("[job]\nnnode = 2", 2, &["`nnode`", "nnodes"][..]),
+        ("[jop]\n", 1, &["`jop`", "[job]"]),
+        ("[job]\nconsole = 'all'", 2, &["`console`", "[logs]"]),
+        ("nnodes = 2", 1, &["`nnodes`", "[job]"]),
+        ("[job]\nnnodes = '2'", 2, &["`nnodes`", "`2`", "whole number"]),
+        ("[job]\nnnodes = 0", 2, &["nnodes", "`0`", "1 or more"]),
+        ("[job]\n\nengine = 3", 3, &["`engine`", "3", "text in quotes"]),
+        ("[job]\nengine = 'slurm'", 2, &["`slurm`", "torchrun, accelerate, deepspeed"]),
+        ("[layout]\nrule = 'xdit'", 2, &["`xdit`", "none, ulysses-world or ulysses-ring"]),
+        ("[job]\nnested = 1", 2, &["`nested`", "true or false"]),
+        ("[job]\nscript = ''", 2, &["`script`"]),
+        ("[job]\nscript = 'a.py'\nmodule = 'b'", 3, &["`module`", ":2"]),
+        ("[job]\nargs = ['x']", 2, &["`args`", "script ="]),
+        ("[job]\nscript = 'a.py'\nargs = [\n 'x',\n 3]", 5, &["`args`", "3"]),
+        ("[job]\ncommand = []", 2, &["`command`"]),
+        ("[job]\nscript = \"a\\u0000\"", 2, &["NUL"]),
+        ("[job\n", 1, &["TOML"]),
+        ("[job]\nnnodes = 2\nnnodes = 3", 3, &["TOML"]),
+        ("[[select]]\nvalues = { a = 'x' }", 1, &["total_gpus"]),
+        ("[[select]]\ntotal_gpus = 8\n[[select]]\ntotal_gpus = 8", 3, &["8", ":2"]),
+        ("[[select]]\ntotal_gpus = 8\nvalues.a = '1'\n[[select]]\ntotal_gpus = 4", 4, &["`a`"]),
+        ("[[select]]\ntotal_gpus = 8\nvalues.nnodes = '1'", 3, &["`nnodes`", "placeholder"]),
+        ("[job]\nnnodes = '2'", 2, &["`nnodes`", "without quotes"]),
+        ("[job]\nnnodes = 'two'", 2, &["`two`", "a whole number"]),
+        ("[[select]]\ntotal_gpus = '*'\n[[select]]\ntotal_gpus = '*'", 3, &["\"*\"", ":2"]),
+        ("[[select]]\ntotal_gpus = 'all'", 2, &["`all`", "\"*\""]),
+        ("[[select]]\ntotal_gpus = 0", 2, &["1 or more", "\"*\""]),
+        ("[[select]]\ntotal_gpu = 8", 2, &["`total_gpu`", "total_gpus"]),
+        ("[select]\ntotal_gpus = 8", 1, &["a list"]),
+        ("[env]\nA = true", 2, &["`A`", "true"]),
+        ("[env]\n'A B' = '1'", 2, &["`A B`"]),
+        ("[severity]\n'shm.sise' = 'fail'", 2, &["`shm.sise`", "shm.size"]),
+        ("[severity]\nmemlock = 'bad'", 2, &["`memlock`", "`bad`", "fail, warn or off"]),
+        ("[exit]\n83 = 256", 2, &["`83`", "256", "0 to 255"]),
+        ("[exit]\n63 = 1", 2, &["`63`"]),
+        ("[layout.heads]\nargument = '--task'", 1, &["values"]),
+        ("[layout.heads]\nargument='-t'\ndefault='b'\nvalues={a=40}", 3, &["`b`", "values: a"]),
+        ("[layout.heads]\nargument='-t'\nvalues={a=0}", 3, &["`a`", "0"]),
+        ("[[diagnose]]\nid = 'a'\ncause = 'b'", 1, &["`remedy`", "id = \"nan_loss\""]),
+        ("[[diagnose]]\nid = '2x'", 2, &["`2x`", "begins with a letter"]),
+        ("[[diagnose]]\nid = 'gpu.count'", 2, &["`gpu.count`", "explain gpu.count"]),
+        (
+            "[[diagnose]]\nretry = 'always'",
+            2,
+            &["`always`", "never, same-nodes, other-node or wait"],
+        ),
+        ("[[diagnose]]\nowner = 3", 2, &["`owner`", "3", "code, configuration"]),
+        ("[[diagnose]]\ncause = { fr = 'x' }", 2, &["`fr`", "en, zh"]),
+        ("[[diagnose]]\npattern = ['x']", 2, &["`pattern`", "patterns"]),
+        ("[[diagnose]]\npatterns = 'x'", 2, &["`patterns`", "list"]),
+        ("[[diagnose]]\nweak = 'no'", 2, &["`weak`", "true or false"]),
+        ("[diagnose]\nid = 'a'", 1, &["a list"]),
+        (
+            "[[diagnose]]\nid='a'\ncause='b'\nremedy='c'\n[[diagnose]]\nid='a'\ncause='b'\nremedy='c'",
+            5,
+            &["`a`", ":1"],
+        ),
+        ("[logs]\nlog_cap_rank = '1 PB'", 2, &["`1 PB`", "256MiB"]),
+    ] {
+        let (_folder, path) = file(text);
+        let given = cli::Options { profile: Some(path.clone().into()), ..cli::Options::default() };
+        let refusal = read(&given, &host(&[])).expect_err(text);
+        assert_eq!(refusal.verdict, Verdict::Usage, "{text}");
+        for words in [&refusal.text.en, &refusal.text.zh] {
+            assert!(words.contains(&format!("{path}:{line}:")), "{text}: {words}");
+        }
+        let told = format!("{} | {}", refusal.text.en, refusal.hint.en);
+        for part in parts {
+            assert!(told.contains(part), "{text}: {part} is missing in {told}");
+        }
+    }
+}
+
+#[test]
+fn severities_may_be_written_with_and_without_quotes() {
+    let settings =
+        read_profile("[severity]\nshm.size = 'fail'\n'gpu.busy' = 'off'\nmemlock='warn'");
+    let severities = settings.expect("settings").severities;
+    let found: Vec<(Id, Severity)> = severities.iter().map(|(id, s)| (*id, s.value)).collect();
+    let expected = [
+        (Id::GpuBusy, Severity::Off),
+        (Id::ShmSize, Severity::Fail),
+        (Id::Memlock, Severity::Warn),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn profiles_are_found_by_name_and_by_file() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = Host::replayed(root.path(), BTreeMap::new());
+    let etc = root.path().join("etc/ranklaunch");
+    std::fs::create_dir_all(&etc).expect("a folder");
+    let profile = |line: &[&str]| {
+        read(&options(line), &node)
+            .map(|s| (s.profile.unwrap_or_default(), s.nnodes.map(|n| n.value)))
+    };
+    assert_eq!(profile(&[]).expect("none"), (String::new(), None));
+    assert_eq!(profile(&["--profile", "zimdb"]).expect("embedded"), ("zimdb".into(), Some(1)));
+
+    std::fs::write(etc.join("ranklaunch.toml"), "[job]\nnnodes = 5").expect("a file");
+    std::fs::write(etc.join("zimdb.toml"), "[job]\nnnodes = 6").expect("a file");
+    let at = |name: &str| etc.join(name).display().to_string();
+    assert_eq!(profile(&[]).expect("unnamed"), (at("ranklaunch.toml"), Some(5)));
+    assert_eq!(profile(&["--profile", "zimdb"]).expect("named"), (at("zimdb.toml"), Some(6)));
+
+    let refusal = profile(&["--profile", "wan2"]).expect_err("no such name");
+    for part in ["--profile is `wan2`", "wan22, taehv, zimdb", &at("wan2.toml")] {
+        assert!(refusal.text.en.contains(part), "{}", refusal.text.en);
+    }
+    assert!(refusal.hint.en.contains("--profile wan22"));
+    let refusal = profile(&["--profile", "/no/such.toml"]).expect_err("no such file");
+    assert!(refusal.text.en.contains("searched: /no/such.toml"), "{}", refusal.text.en);
+
+    std::fs::write(etc.join("bad.toml"), b"[job]\n\xff").expect("a file");
+    let refusal = profile(&["--profile", &at("bad.toml")]).expect_err("not UTF-8");
+    assert!(refusal.text.en.contains("line 2 is not UTF-8"), "{}", refusal.text.en);
+    std::fs::write(etc.join("big.toml"), vec![b'#'; 2 << 20]).expect("a file");
+    let refusal = profile(&["--profile", &at("big.toml")]).expect_err("too large");
+    assert!(refusal.text.en.contains("1 MiB"), "{}", refusal.text.en);
+}
+
+#[test]
+fn a_profile_over_another_says_what_is_different() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+        folder.path().join(name).to_str().expect("a plain path").to_owned()
+    };
+    let of = |path: &str| {
+        let options = cli::Options { profile: Some(path.into()), ..cli::Options::default() };
+        read(&options, &host(&[]))
+    };
+    // One variable and one argument in addition to the embedded profile.
+    let mine = write(
+        "mine.toml",
+        "extends = 'wan22'\n[job]\nargs = ['--size', '1280*720']\n[env]\nA = '1'\n[severity]\n'memlock' = 'off'",
+    );
+    let settings = of(&mine).expect("settings");
+    let base = embedded("wan22");
+    let args = |settings: &Settings| settings.program.as_ref().map(|p| p.value.args().to_vec());
+    let mut expected = args(&base).expect("arguments");
+    expected.extend(words(&["--size", "1280*720"]));
+    assert_eq!(args(&settings), Some(expected));
+    assert_eq!(settings.env.len(), base.env.len() + 1);
+    assert_eq!(settings.severities.len(), base.severities.len() + 1);
+    assert_eq!(settings.layout.rule.value, LayoutRule::UlyssesWorld);
+    assert!(settings.layout.heads_table.is_some());
+
+    // A profile with its own program has only its own arguments; lists replace lists.
+    let other = write(
+        "other.toml",
+        "extends = 'taehv'\n[job]\nmodule = 'a.b'\nengine_args = []\nworkdir = 'src'\n[layout]\nheads = 8",
+    );
+    let settings = of(&other).expect("settings");
+    let module = Program::Module { name: "a.b".into(), args: Vec::new() };
+    assert_eq!(settings.program.map(|program| program.value), Some(module));
+    assert_eq!((settings.engine_args.len(), settings.selects.len()), (0, 2));
+    assert_eq!(settings.engine.value, Engine::Accelerate);
+    assert_eq!(settings.chdir.map(|chdir| chdir.value), Some(folder.path().join("src")));
+
+    // Two files by path; the working directory is relative to the file that sets it.
+    std::fs::create_dir(folder.path().join("sub")).expect("a folder");
+    let top = write("sub/top.toml", "extends = '../other.toml'\n[job]\nnproc_per_node = 2");
+    let settings = of(&top).expect("settings");
+    assert_eq!(settings.nproc_per_node.value, Nproc::Count(2));
+    let workdir = settings.chdir.map(|chdir| chdir.value).expect("a folder");
+    assert_eq!(workdir.file_name(), Some("src".as_ref()));
+    assert!(!workdir.starts_with(folder.path().join("sub/src")), "{workdir:?}");
+
+    // A file may extend the embedded profile of its own name.
+    let same = write("wan22.toml", "extends = 'wan22'\n[job]\nnnodes = 3");
+    let settings = of(&same).expect("settings");
+    assert_eq!(settings.nnodes.map(|n| n.value), Some(3));
+    assert!(settings.layout.heads_table.is_some());
+
+    write("a.toml", "extends = 'b.toml'");
+    let loops = write("b.toml", "extends = './a.toml'");
+    let refusal = of(&loops).expect_err("a loop");
+    assert!(refusal.text.en.contains("extends this profile itself"), "{}", refusal.text.en);
+    let wrong = write("wrong.toml", "extends = 'wan2'");
+    let refusal = of(&wrong).expect_err("no such name");
+    assert!(refusal.text.en.contains(&format!("{wrong}:1")), "{}", refusal.text.en);
+    assert_eq!(refusal.hint.en, "did you mean wan22?");
+    let deep: Vec<String> = (0..12)
+        .map(|n| write(&format!("d{n}.toml"), &format!("extends = 'd{}.toml'", n + 1)))
+        .collect();
+    let refusal = of(&deep[0]).expect_err("too many");
+    assert!(refusal.text.en.contains("extend each other"), "{}", refusal.text.en);
+}
+
+#[test]
+fn rows_for_failures_have_defaults_and_are_replaced_one_by_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let row = |id: &str, cause: &str| {
+        format!("[[diagnose]]\nid = '{id}'\nfragments = ['Boom']\ncause = {cause}\nremedy = 'r'\n")
+    };
+    let base = row("a", "'of the base'") + &row("b", "{ en = 'B', zh = '乙' }");
+    std::fs::write(at("base.toml"), base).expect("a file");
+    let over = format!("extends = 'base.toml'\n{}", row("a", "'of mine'"));
+    std::fs::write(at("mine.toml"), over).expect("a file");
+    let settings = read(&options(&["--profile", &at("mine.toml")]), &host(&[])).expect("settings");
+    let found: Vec<_> = (settings.diagnose.iter())
+        .map(|row| (row.value.id.as_str(), &*row.value.cause.en, &*row.value.cause.zh))
+        .collect();
+    assert_eq!(found, [("b", "B", "乙"), ("a", "of mine", "of mine")]);
+    let row = &settings.diagnose[1].value;
+    assert_eq!((row.role, row.owner, row.retry), (Role::Root, Owner::Code, Retry::SameNodes));
+    // `explain` reads only the rows: a program that is not there does not matter.
+    std::fs::write(at("other.toml"), "extends = 'mine.toml'\n[job]\nscript = 'none.py'")
+        .expect("a file");
+    let rows = read_diagnose(&options(&["--profile", &at("other.toml")]), &host(&[]));
+    assert_eq!(rows.expect("rows").len(), 2);
+    assert_eq!(read_diagnose(&options(&[]), &host(&[])).expect("none"), []);
+}

@@ -1,0 +1,96 @@
+//! config/reference.toml and the help name the true defaults.
+
+use harness::reference::{self, REFERENCE};
+
+use crate::diagnose::Catalogue;
+use crate::verdict::Id;
+
+use super::*;
+
+#[test]
+fn a_copy_of_the_reference_changes_nothing() {
+    let mut copied = read_profile(REFERENCE).expect("the reference");
+    assert!(copied.profile.take().is_some());
+    let none = read(&options(&[]), &host(&[])).expect("settings");
+    assert_eq!(format!("{copied:?}"), format!("{none:?}"));
+    assert!(Profile::read("", REFERENCE).expect("a profile").is_empty());
+}
+
+#[test]
+fn the_reference_shows_every_key_and_is_a_profile() {
+    let text = reference::in_force();
+    let settings = read_profile(&text).expect("the reference");
+    assert_eq!(settings.layout.heads_table.as_ref().map(|table| table.heads.len()), Some(2));
+    let shown = |key: &str| {
+        text.lines().any(|line| {
+            let line = line.trim_start_matches("# ");
+            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        })
+    };
+    for row in TABLE {
+        assert!(row.table.is_none() || shown(&row.key()), "{} is missing", row.key());
+    }
+    let others = ["total_gpus", "values", "argument", "default"];
+    for key in profile::JOB_KEYS.iter().chain(&others).chain(diagnose::KEYS) {
+        assert!(shown(key), "{key} is missing");
+    }
+    for id in Id::checks() {
+        assert!(settings.severities.contains_key(&id), "{id} is missing");
+    }
+    let rows: Vec<Row> = settings.diagnose.iter().map(|row| row.value.clone()).collect();
+    assert_eq!(rows.len(), 1);
+    assert!(Catalogue::with(&rows).is_ok(), "the row of the reference is sound");
+    for section in profile::SECTIONS {
+        assert!(text.contains(&format!("[{section}]")), "[{section}] is missing");
+    }
+    assert!(REFERENCE.contains(&format!("#{} = ", profile::EXTENDS)));
+    for verdict in Verdict::ALL {
+        assert_eq!(settings.exit_codes.get(&verdict.code()), Some(&verdict.code()));
+    }
+    // Settings with a default are shown with it.
+    let none = read(&options(&[]), &host(&[])).expect("settings");
+    let of = |s: &Settings| {
+        let text = [
+            format!("{:?} {:?}", s.engine.value, s.rdzv.value),
+            format!("{:?} {:?}", s.world_size_counts.value, s.nproc_per_node.value),
+            format!("{:?} {:?} {:?}", s.device.value, s.layout.rule.value, s.stale.value),
+            format!("{:?} {:?} {:?}", s.muster.value, s.wait_timeout.value, s.rdma.value),
+            format!("{:?} {:?} {:?}", s.probe.value, s.bind.value, s.grace.value),
+            format!("{:?} {:?}", s.max_restarts.value, s.log_cap_rank.value),
+            format!(
+                "{:?} {:?} {:?}",
+                s.log_cap_node.value, s.console.value, s.console_prefix.value
+            ),
+            format!("{:?} {:?} {:?}", s.nested, s.interactive, s.lang),
+        ];
+        text.join("\n")
+    };
+    assert_eq!(of(&settings), of(&none));
+    assert!(settings.warnings.iter().any(|warning| warning.id == Id::SettingsNodeRank));
+}
+
+/// A default value in the help text is the real default.
+#[test]
+fn help_names_the_defaults_as_they_are() {
+    let none = fixtures::undecided();
+    let mut told = 0;
+    for (name, help) in cli::descriptions() {
+        let default = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+        let Some((default, _)) = default.filter(|(text, _)| !text.contains([' ', ','])) else {
+            continue;
+        };
+        let row = row(&name).unwrap_or_else(|| panic!("{name} is no row"));
+        let Take::One(put) = row.take else { panic!("{name} has several values") };
+        let mut settings = none.clone();
+        put(&mut settings, default, Source::Default).unwrap_or_else(|| panic!("{name}: {default}"));
+        assert_eq!(format!("{settings:?}"), format!("{none:?}"), "{name} is not {default}");
+        told += 1;
+    }
+    assert!(told > 15, "{told} defaults");
+    let wait = cli::Wait { target: "a:1".into(), timeout: None, lang: None };
+    let wait = read_wait(&wait, &host(&[])).expect("a target");
+    assert_eq!(Some(wait.timeout), duration("30m"));
+    let init = cli::Init { grace: None, lang: None, command: Vec::new() };
+    let init = read_init(&init, &host(&[])).expect("settings");
+    assert_eq!(Some(init.grace), duration("5s"));
+}

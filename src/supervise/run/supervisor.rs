@@ -1,0 +1,349 @@
+//! The state of an attempt, and the events that change it: packets of the shims, commands of the
+//! guard, ends of children.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+use tokio::sync::mpsc;
+
+use super::super::link::GuardCommand;
+use super::super::message::{FromRank, ToRank};
+use super::super::outcome::{End, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream};
+use super::super::socket::ShimSocket;
+use super::super::sweep::Sweep;
+use super::super::{terminal, tree};
+use super::launching::Launching;
+use crate::rank::{GlobalRank, RankId};
+use crate::sys::{self, Signal, own_pid};
+use crate::verdict::Verdict;
+
+/// Receives the read ends of the pipes.
+pub(crate) trait Streams {
+    fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd);
+}
+
+/// A shim's packet, or None once, when it has disconnected.
+pub(super) type ShimMessage = (u64, Option<(FromRank, Vec<OwnedFd>)>);
+
+pub(super) struct ShimConnection {
+    pub(super) connection: Arc<ShimSocket>,
+    pub(super) phase: ShimPhase,
+}
+
+/// What is known about the peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShimPhase {
+    /// Not identified yet; nothing waits for it.
+    New,
+    /// A shim of ours, with its rank.
+    Rank(Identity),
+    /// The end of its rank is known, so its disconnection means nothing.
+    Ended(RankId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) rank: RankId,
+    session: i32,
+}
+
+/// Time limit for a peer to send the token. A shim does so at once.
+const HELLO: Duration = Duration::from_secs(5);
+
+impl ShimConnection {
+    pub(super) fn new(
+        connection: ShimSocket,
+        id: u64,
+        sender: mpsc::UnboundedSender<ShimMessage>,
+    ) -> ShimConnection {
+        let connection = Arc::new(connection);
+        let reader = Arc::clone(&connection);
+        tokio::spawn(async move {
+            let mut next =
+                tokio::time::timeout(HELLO, reader.receive::<FromRank>()).await.unwrap_or(Ok(None));
+            // A shim that sends an invalid packet counts as disconnected.
+            while let Ok(Some(packet)) = next {
+                if sender.send((id, Some(packet))).is_err() {
+                    return;
+                }
+                next = reader.receive::<FromRank>().await;
+            }
+            let _ = sender.send((id, None));
+        });
+        ShimConnection { connection, phase: ShimPhase::New }
+    }
+
+    pub(super) fn identity(&self) -> Option<Identity> {
+        match self.phase {
+            ShimPhase::Rank(identity) => Some(identity),
+            ShimPhase::New | ShimPhase::Ended(_) => None,
+        }
+    }
+}
+
+/// What is known of the attempt. [`super::stop`] has its rules of a stop.
+pub(super) struct Supervisor<'a> {
+    /// The token that a shim of ours sends first.
+    pub(super) token: String,
+    /// Descendants from before the job; they are left alone.
+    pub(super) others: HashSet<i32>,
+    pub(super) grace: Duration,
+    pub(super) interactive: bool,
+    pub(super) has_engine: bool,
+    /// The engine, or our shims: pid → rank, until reaped.
+    pub(super) children: HashMap<i32, Option<RankId>>,
+    pub(super) shims: HashMap<u64, ShimConnection>,
+    /// Shims of ours that ended and whose connections are not read yet: (pid, rank, end).
+    pub(super) unreported: Vec<(i32, RankId, End)>,
+    /// No process of the job is left, or only ones that cannot be ended.
+    pub(super) nothing_left: bool,
+    pub(super) launching: Launching,
+    pub(super) ranks: BTreeMap<GlobalRank, RankEnd>,
+    pub(super) outcome: Outcome,
+    pub(super) engine_weighed: bool,
+    pub(super) stop: Option<Stopping>,
+    pub(super) leftovers: Option<Leftovers>,
+    pub(super) streams: &'a mut (dyn Streams + Send),
+    pub(super) notice: &'a mut (dyn FnMut(Notice) + Send),
+}
+
+/// State of a stop.
+pub(super) struct Stopping {
+    /// The sweep of every process of the tree.
+    pub(super) sweep: Sweep,
+    pub(super) killing: bool,
+    /// When an engine without ranks is killed.
+    pub(super) kill_engine: Option<std::time::Instant>,
+}
+
+/// The sweep of processes that are left after the engine and all shims.
+pub(super) struct Leftovers {
+    pub(super) sweep: Sweep,
+    pub(super) wake: std::time::Instant,
+    pub(super) announced: bool,
+}
+
+impl Supervisor<'_> {
+    pub(super) fn on_shim_message(&mut self, id: u64, word: Option<(FromRank, Vec<OwnedFd>)>) {
+        let Some((word, pipes)) = word else {
+            return self.shim_gone(id);
+        };
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        match (word, shim.phase) {
+            (FromRank::Hello { token, .. }, ShimPhase::New) if token != self.token => {
+                self.shims.remove(&id);
+            }
+            (FromRank::Hello { rank, local_rank, world_size, program, .. }, ShimPhase::New) => {
+                let planned = self.outcome.planned;
+                let rank = match rank {
+                    Some(global) => RankId { global, local: local_rank },
+                    None => planned.rank(local_rank),
+                };
+                // The pid comes from the kernel, not from the packet.
+                let session = sys::session_of(shim.connection.peer()).unwrap_or(0);
+                shim.phase = ShimPhase::Rank(Identity { rank, session });
+                if self.interactive {
+                    give_terminal(&shim.connection);
+                } else if pipes.len() < 2 {
+                    // We are out of descriptors, so the kernel closed those of the packet.
+                    (self.notice)(Notice::Unread { rank });
+                }
+                for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(pipes) {
+                    self.streams.attach(planned.owner(rank.global), stream, pipe);
+                }
+                let at = SystemTime::now();
+                self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });
+                self.launching.rank_begins(rank, program);
+                if planned.is_other(world_size) && self.outcome.other_world.is_none() {
+                    let other = OtherWorld { rank: rank.global, world_size };
+                    self.outcome.other_world = Some(other);
+                    (self.notice)(Notice::OtherWorld(other));
+                }
+            }
+            (FromRank::Started { pid }, ShimPhase::Rank(Identity { rank, .. })) => {
+                // Its child, or ours after the shim has ended.
+                let parents = [shim.connection.peer(), own_pid()];
+                if tree::process(pid).is_some_and(|seen| !parents.contains(&seen.ppid)) {
+                    return;
+                }
+                if let Some(seen) = self.ranks.get_mut(&rank.global) {
+                    seen.pid = Some(pid);
+                }
+                self.launching.rank_is_through(rank.global);
+                (self.notice)(Notice::RankStarted { rank, pid });
+                if self.stop.as_ref().is_some_and(|stop| stop.sweep.has_asked()) {
+                    // It did not exist yet when the tree got TERM.
+                    let number = Signal::TERM.as_raw();
+                    let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
+                }
+            }
+            (FromRank::NotExecuted { program, errno }, ShimPhase::Rank(_)) => {
+                self.outcome.not_executed = Some((program, errno));
+            }
+            (FromRank::Ended { end }, ShimPhase::Rank(Identity { rank, .. })) => {
+                shim.phase = ShimPhase::Ended(rank);
+                self.rank_ended(rank, Some(end));
+            }
+            (FromRank::Leftovers { names, count }, ShimPhase::Ended(rank)) => {
+                let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+                (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
+            }
+            // Out of order: our shim does not send this, so it is ignored.
+            _ => {}
+        }
+    }
+
+    fn shim_gone(&mut self, id: u64) {
+        let Some(shim) = self.shims.remove(&id) else { return };
+        let Some(Identity { rank, session }) = shim.identity() else { return };
+        // The shim died without a report, so its rank is unsupervised and is killed. If ranks
+        // share a session (deepspeed's is the launcher's own, and a rank with the terminal is in
+        // the user's), the session must not be signalled.
+        let engines = self.has_engine && self.children.contains_key(&session);
+        let users = sys::own_session() == Some(session);
+        let shared = self
+            .shims
+            .values()
+            .any(|other| other.identity().is_some_and(|other| other.session == session));
+        if session > 1 && !engines && !users && !shared {
+            for process in tree::snapshot().values().filter(|process| process.session == session) {
+                tree::signal(process, Signal::KILL);
+            }
+        }
+        if let Some(process) =
+            self.ranks.get(&rank.global).and_then(|seen| tree::process(seen.pid?))
+        {
+            tree::signal(&process, Signal::KILL);
+        }
+        self.rank_ended(rank, None);
+    }
+
+    fn rank_ended(&mut self, rank: RankId, end: Option<End>) {
+        self.launching.rank_is_through(rank.global);
+        if let Some(seen) = self.ranks.get_mut(&rank.global) {
+            seen.end = end;
+            seen.at = SystemTime::now();
+        }
+        (self.notice)(Notice::RankEnded { rank, end });
+        if !end.is_some_and(End::success) && self.outcome.stop.is_none() {
+            self.outcome.first_failure.get_or_insert(rank.global);
+            self.begin_stop(StopReason::RankFailed(rank.global));
+        }
+    }
+
+    pub(super) fn on_guard_command(&mut self, word: GuardCommand) {
+        self.outcome.told |= !matches!(word, GuardCommand::Pass(_));
+        match word {
+            GuardCommand::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
+            GuardCommand::KillNow => self.kill_now(),
+            GuardCommand::Pass(number) => {
+                let mut taken = false;
+                for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
+                    // A shim that does not read is stopped or dying.
+                    taken |= shim.connection.send(&ToRank::Signal { number }, &[]).is_ok();
+                }
+                // A Ctrl-C before the start or after the end of the rank is meant for us.
+                if !taken && number == Signal::INT.as_raw() {
+                    self.begin_stop(StopReason::Signal(number));
+                }
+            }
+            GuardCommand::Gone => {
+                self.begin_stop(StopReason::GuardGone);
+                self.kill_now();
+            }
+        }
+    }
+
+    /// Reaps our children, adopted ones included.
+    pub(super) fn reap(&mut self) {
+        loop {
+            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(ended)) => ended,
+                Err(Errno::INTR) => continue,
+                Ok(None) => return,
+                Err(_no_child) => {
+                    self.nothing_left = true;
+                    // None should be left here; any that is has ended, and its status was taken
+                    // elsewhere.
+                    for (_, rank) in self.children.drain().collect::<Vec<_>>() {
+                        let end = End::Code(Verdict::Internal.code());
+                        match rank {
+                            None => self.engine_ended(end),
+                            Some(rank) => self.unreported.push((0, rank, end)),
+                        }
+                    }
+                    return;
+                }
+            };
+            let Some(end) = End::from_wait(status) else { continue };
+            let pid = pid.as_raw_pid();
+            match self.children.remove(&pid) {
+                Some(None) => self.engine_ended(end),
+                Some(Some(rank)) => self.unreported.push((pid, rank, end)),
+                None => {
+                    self.others.remove(&pid);
+                }
+            }
+        }
+    }
+
+    /// Handles a shim that ended without a Hello: its rank never started. Called after every
+    /// connection that it may have made was accepted.
+    pub(super) fn report_unreported(&mut self) {
+        for (pid, rank, end) in std::mem::take(&mut self.unreported) {
+            if self.ranks.contains_key(&rank.global) {
+                continue;
+            }
+            if self.shims.values().any(|shim| shim.connection.peer() == pid) {
+                // Its last packets are not read yet.
+                self.unreported.push((pid, rank, end));
+                continue;
+            }
+            let at = SystemTime::now();
+            self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: Some(end), at });
+            self.rank_ended(rank, Some(end));
+        }
+    }
+
+    fn engine_ended(&mut self, end: End) {
+        self.outcome.engine = Some(end);
+        (self.notice)(Notice::EngineEnded { end });
+    }
+
+    /// Decides whether the engine ended before its ranks. The last packets of a shim may not be
+    /// read yet, and an engine ends right after its last rank: an agent that was slow or stopped
+    /// sees both at once.
+    pub(super) fn weigh_engine(&mut self) {
+        let Some(end) = self.outcome.engine.filter(|_| !self.engine_weighed) else { return };
+        let lives = |shim: &ShimConnection| tree::is_running(shim.connection.peer());
+        if self.shims.values().any(|shim| shim.identity().is_some() && lives(shim)) {
+            self.engine_weighed = true;
+            self.engine_gone(end);
+        }
+    }
+
+    fn engine_gone(&mut self, end: End) {
+        self.begin_stop(StopReason::EngineGone(end));
+        // Its share of the grace period is not needed any more.
+        if let Some(stop) = &mut self.stop {
+            stop.sweep.term_now(std::time::Instant::now());
+        }
+    }
+
+    pub(super) fn into_outcome(self) -> Outcome {
+        Outcome { ranks: self.ranks.into_values().collect(), ..self.outcome }
+    }
+}
+
+/// Sends our own streams to the shim. A disconnected shim is noticed by its end of file.
+fn give_terminal(connection: &ShimSocket) {
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let owner = terminal::guards_group().unwrap_or(0);
+    let _ = connection.send(&ToRank::Terminal { owner }, &streams);
+}

@@ -1,0 +1,87 @@
+//! Why a job failed, as far as what its processes wrote shows it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lang::Text;
+
+/// How far a cause can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    Unknown,
+    Likely,
+    Certain,
+}
+
+/// Who has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Owner {
+    /// The author of the training program.
+    Code,
+    Configuration,
+    Image,
+    Node,
+    Fabric,
+    Platform,
+}
+
+/// Whether another attempt can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retry {
+    /// It would fail again in the same way.
+    Never,
+    SameNodes,
+    OtherNode,
+    /// Later, when something outside has changed.
+    Wait,
+}
+
+/// The root cause in the form that is printed, stored and sent to the other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Why {
+    /// A row of the catalogue of failures, or of the profile.
+    pub id: String,
+    pub confidence: Confidence,
+    /// What happened.
+    pub text: Text,
+    pub remedy: Text,
+    pub owner: Owner,
+    pub retry: Retry,
+    /// Global rank of the culprit.
+    pub rank: Option<u32>,
+    /// The last frame of the user's own code: `generate.py:363 main`.
+    pub frame: Option<String>,
+    /// The log that shows it, as a path below the folder of the attempt; empty where no line
+    /// does, but the exit status of a rank.
+    pub log: String,
+    /// Counts line feeds, from 1.
+    pub line: u64,
+    /// That line, without its prefix.
+    pub evidence: String,
+    /// Ranks that did not reach what the others waited for.
+    pub missing: Vec<u32>,
+    /// Ranks that failed as a consequence.
+    pub victims: Vec<Victims>,
+    /// Causes that do not depend on this one.
+    pub also: Vec<AlsoFailed>,
+}
+
+/// Ranks that failed because of another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victims {
+    /// Global ranks in ascending order.
+    pub ranks: Vec<u32>,
+    /// The row of what they said.
+    pub id: String,
+    pub text: Text,
+}
+
+/// A cause beside the first one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlsoFailed {
+    pub id: String,
+    pub text: Text,
+    pub rank: Option<u32>,
+}

@@ -1,0 +1,70 @@
+//! Which processes are older than the one that ends them, and how they end.
+
+use std::process::Command;
+
+use harness::{Launcher, TIMEOUT, python};
+
+use super::{Scene, in_a_namespace};
+
+#[test]
+fn clean_ends_what_is_older_and_leaves_what_is_younger() {
+    in_a_namespace(inside_younger);
+}
+
+#[test]
+#[ignore = "runs inside a namespace"]
+fn inside_younger() {
+    let mut scene = Scene::new();
+    let mut rank = scene.python(&["train.py", "older"]);
+    rank.env("TORCHELASTIC_RUN_ID", "x");
+    scene.plant(rank, &["older"]);
+    // The shell becomes ranklaunch once an orphan that is younger than it is there.
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(
+        "(cd \"$1\"; TORCHELASTIC_RUN_ID=x \"$2\" train.py younger &)\n\
+         while [ ! -e \"$1/ready/younger\" ]; do sleep 0.01; done\n\
+         exec \"$3\" clean --device cpu --python \"$2\" -- \"$1/train.py\"",
+    );
+    shell.arg("sh").arg(scene.folder.path()).arg(python()).arg(harness::executable());
+    let none: [&str; 0] = [];
+    let ended = Launcher::of(shell, none).run().expect_code(0);
+    scene.arrived(&["younger"]);
+    assert_eq!(scene.gone(), ["older"], "{}{}", ended.out, ended.err);
+    let line = scene.line(&ended.out, "older");
+    assert!(line.contains("ended: pid") && line.contains("runs this job's script"), "{line}");
+    // Asked again by a newer one, the younger is older, and in Chinese the same holds.
+    let ended = scene.launcher(&["clean", "--lang", "zh"], &[]).run().expect_code(0);
+    assert_eq!(scene.gone(), ["older", "younger"], "{}{}", ended.out, ended.err);
+    assert!(ended.out.contains("已终止"), "{}", ended.out);
+    let ended = scene.launcher(&["clean"], &[]).run().expect_code(0);
+    assert_eq!(ended.out, "nothing found\n");
+}
+
+#[test]
+fn who_ignores_term_is_killed_after_the_wait() {
+    in_a_namespace(inside_deaf);
+}
+
+#[test]
+#[ignore = "runs inside a namespace"]
+fn inside_deaf() {
+    let mut scene = Scene::new();
+    for name in ["a-deaf", "polite"] {
+        let mut rank = scene.python(&["train.py", name]);
+        rank.env("TORCHELASTIC_RUN_ID", "x");
+        scene.plant(rank, &[name]);
+    }
+    let ended = scene.run("kill");
+    assert_eq!(scene.gone(), ["a-deaf", "polite"], "{}", ended.err);
+    let waited = ended.elapsed.as_secs();
+    assert!((10..TIMEOUT.as_secs()).contains(&waited), "TERM is given 10 s: {waited} s");
+    let signals: Vec<Option<i32>> = scene
+        .children
+        .iter_mut()
+        .map(|child| {
+            let status = child.wait().expect("it ended");
+            std::os::unix::process::ExitStatusExt::signal(&status)
+        })
+        .collect();
+    assert_eq!(signals, [Some(9), Some(15)]);
+}

@@ -1,0 +1,207 @@
+//! A launch that ends leftovers and leaves other processes alone.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use harness::{Running, python};
+
+use super::{Scene, in_a_namespace};
+
+#[test]
+fn leftovers_end_and_neighbours_stay() {
+    in_a_namespace(inside_leftovers);
+}
+
+#[test]
+#[ignore = "runs inside a namespace"]
+fn inside_leftovers() {
+    let mut scene = Scene::new();
+    let live = plant_neighbours(&mut scene);
+    plant_innocents(&mut scene);
+    let neighbours = scene.planted.len();
+    plant_leftovers(&mut scene);
+    let nobody: Vec<&str> = Vec::new();
+
+    // The negative controls: all planted processes survive if nothing may be ended.
+    let ended = scene.run("off");
+    assert!(!ended.err.contains("pid "), "{}", ended.err);
+    assert_eq!(scene.gone(), nobody, "--stale off");
+    let ended = scene.run("report");
+    let line = scene.line(&ended.err, "a-rank-with-children0");
+    assert!(line.contains("left alone: ") && line.contains("kill would end it"), "{line}");
+    assert_eq!(scene.gone(), nobody, "--stale report");
+    what_each_mode_would_end(&scene);
+    assert_eq!(scene.gone(), nobody, "clean --dry-run");
+
+    let ended = scene.run("kill");
+    for (name, rule) in [
+        ("a-rank-with-children0", "a rank (LOCAL_RANK) whose launcher is dead: pid 1 "),
+        ("a-rank-with-children0-child", "belongs to the process tree of"),
+        ("a-rank-with-children0-escaped", "belongs to the process tree of"),
+        ("torchrun0", "a rank (TORCHELASTIC_RUN_ID) whose launcher is dead"),
+        ("torchrun1", "a rank (TORCHELASTIC_RUN_ID) whose launcher is dead"),
+        ("marked", "carries RANKLAUNCH_JOB of job gone"),
+    ] {
+        let line = scene.line(&ended.err, name);
+        assert!(line.contains("ended: pid") && line.contains(rule), "{name}: {rule}\n{line}");
+    }
+    for (name, why) in [
+        ("nohup", "it may run by itself"),
+        ("nohup-rank0", "ignores SIGHUP as after nohup"),
+        ("sweep", "parent"),
+        ("mpirun", "it is a launcher that runs"),
+        ("a-nobody", "it belongs to user 65534"),
+    ] {
+        let line = scene.line(&ended.err, name);
+        let of_force = line.contains("--stale force would end it") == (name != "a-nobody");
+        assert!(line.contains("left alone: ") && line.contains(why) && of_force, "{line}");
+        assert!(line.contains(" old, parent "), "age and parent: {line}");
+    }
+    // Of a tree that is left alone the topmost process is named, here the guard.
+    let left = |line: &&str| line.contains("left alone: pid") && line.contains("another-live");
+    let line: Vec<&str> = ended.err.lines().filter(left).collect();
+    assert!(line.len() == 1 && line[0].contains("its job is running"), "{}", ended.err);
+    let gone = scene.gone();
+    assert_eq!(gone.len(), scene.planted.len() - neighbours, "{gone:?}\n{}", ended.err);
+    let leftover = |name: &&str| {
+        name.starts_with("a-rank") || name.starts_with("torchrun") || *name == "marked"
+    };
+    assert!(gone.iter().all(leftover), "{gone:?}");
+
+    // The other control: the innocent processes can be ended, and `force` does.
+    let before: Vec<String> = gone.into_iter().map(str::to_owned).collect();
+    let ended = scene.run("force");
+    let by_force: Vec<&str> =
+        scene.gone().into_iter().filter(|name| !before.iter().any(|gone| gone == name)).collect();
+    let expected = ["another-live-until", "mpirun", "mpi0", "nohup", "nohup-rank0", "sweep"];
+    let mut by_force = by_force;
+    by_force.sort_unstable();
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(by_force, expected, "{}", ended.err);
+    for name in expected {
+        let line = scene.line(&ended.err, name);
+        assert!(line.contains("ended: pid"), "{line}");
+    }
+    live.wait().expect_code(143).expect_nothing_left();
+}
+
+/// The table has a column for each mode, and JSON says the same.
+fn what_each_mode_would_end(scene: &Scene) {
+    let table = scene.launcher(&["clean", "--dry-run"], &[]).run().expect_code(0);
+    let head = table.out.lines().next().unwrap_or_default();
+    assert!(head.trim_start().starts_with("PID") && head.contains("kill  force"), "{}", table.out);
+    let json = scene.launcher(&["clean", "--dry-run", "--format", "json"], &[]).run();
+    let json: serde_json::Value = serde_json::from_str(&json.expect_code(0).out).expect("JSON");
+    assert_eq!(json["schema"], 1);
+    for (name, kill, force) in [
+        ("a-rank-with-children0", true, true),
+        ("torchrun1", true, true),
+        ("marked", true, true),
+        ("nohup", false, true),
+        ("sweep", false, true),
+        ("mpi0", false, true),
+        ("another-live-until", false, true),
+        ("a-nobody", false, false),
+    ] {
+        let pid = scene.pid(name);
+        let mut all = json["processes"].as_array().expect("a list").iter();
+        let one = all.find(|one| one["pid"] == pid).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!((one["kill"] == true, one["force"] == true), (kill, force), "{name}: {one}");
+        assert!(one["age_s"].is_u64() && one["parent"]["pid"].is_i64(), "{one}");
+        let of_it = |line: &&str| line.trim_start().starts_with(&format!("{pid} "));
+        let row = table.out.lines().find(of_it).expect(name);
+        let cells: Vec<&str> = row.split_ascii_whitespace().skip(1).take(2).collect();
+        let cell = |ends| if ends { "end" } else { "-" };
+        assert_eq!(cells, [cell(kill), cell(force)], "{row}");
+    }
+}
+
+/// Processes that name the script, or even run it, but must not be ended.
+fn plant_neighbours(scene: &mut Scene) -> Running {
+    // tail(1) by another name: it keeps running with any file.
+    let tail = which("tail");
+    let vim = scene.path("vim");
+    std::fs::copy(tail, &vim).expect("a copy");
+    let mut editor = scene.command(vim);
+    editor.args(["-f", "train.py"]).env("LOCAL_RANK", "0");
+    scene.plant_plain("editor", editor);
+    let mut tail = scene.command("tail");
+    tail.args(["-f", "train.py"]);
+    scene.plant_plain("tail", tail);
+    let mut grep = scene.command("grep");
+    grep.args(["train.py", "-"]).stdin(Stdio::piped());
+    scene.plant_plain("grep", grep);
+    let mut shell = scene.command("sh");
+    shell.args(["-c", "sleep 600; python train.py"]);
+    scene.plant_plain("shell", shell);
+    let notebook = scene.python(&["-m", "ipykernel_launcher", "notebook", "train.py"]);
+    scene.plant(notebook, &["notebook"]);
+    let other = scene.python(&["other.py", "other-script", "train.py"]);
+    scene.plant(other, &["other-script"]);
+    // A rank of another script whose launcher is dead: not part of this job.
+    scene.plant_orphan("other-orphan", "TORCHELASTIC_RUN_ID=x", "other.py");
+    let mut nobody = scene.python(&["train.py", "a-nobody"]);
+    nobody.env("TORCHELASTIC_RUN_ID", "x");
+    scene.plant(nobody, &["a-nobody"]);
+    let live = scene.launcher(&["run", "--stale", "off"], &["another-live-until"]).start();
+    scene.arrived(&["another-live-until0"]);
+    let pid = scene.planted.remove("another-live-until0").expect("it was inserted");
+    scene.planted.insert("another-live-until".to_owned(), pid);
+    live
+}
+
+/// Healthy processes of the same script without a torchrun.
+fn plant_innocents(scene: &mut Scene) {
+    scene.plant_orphan("nohup", "nohup", "train.py");
+    // A user tries the script on one GPU; its name in the folder has the local rank.
+    let line = "LOCAL_RANK=0 RANK=0 WORLD_SIZE=1 nohup \"$0\" train.py nohup-rank & exit 0";
+    let mut by_hand = scene.command("sh");
+    by_hand.args(["-c", line]).arg(python());
+    scene.plant(by_hand, &["nohup-rank0"]);
+    let mut sweep = scene.command("sh");
+    sweep.args(["-c", "TORCHELASTIC_RUN_ID=x \"$0\" train.py sweep; sleep 600; :"]).arg(python());
+    scene.plant(sweep, &["sweep"]);
+    let shell = scene.children.last().expect("it was started").id().cast_signed();
+    scene.planted.insert("the shell of the sweep".to_owned(), shell);
+    // A launcher is known by its name; this one is a shell by another name.
+    let mpirun = scene.path("mpirun");
+    std::fs::write(&mpirun, "OMPI_COMM_WORLD_RANK=0 \"$3\" train.py mpi & wait\n").expect("a file");
+    let mut launcher = scene.command("sh");
+    std::os::unix::process::CommandExt::arg0(&mut launcher, "mpirun");
+    launcher.arg(&mpirun).args(["-np", "1"]).arg(python()).args(["train.py", "mpi"]);
+    scene.plant(launcher, &["mpi"]);
+    let pid = scene.planted.remove("mpi").expect("it was inserted");
+    scene.planted.insert("mpi0".to_owned(), pid);
+    let launcher = scene.children.last().expect("it was started").id().cast_signed();
+    scene.planted.insert("mpirun".to_owned(), launcher);
+}
+
+/// An orphan rank with its children, the ranks of a killed torchrun, and processes with the
+/// marker of a dead agent.
+fn plant_leftovers(scene: &mut Scene) {
+    let mut rank = scene.command("sh");
+    let line = "LOCAL_RANK=0 RANK=0 WORLD_SIZE=2 \"$0\" train.py a-rank-with-children & exit 0";
+    rank.args(["-c", line]).arg(python());
+    let names =
+        ["a-rank-with-children0", "a-rank-with-children0-child", "a-rank-with-children0-escaped"];
+    scene.plant(rank, &names);
+    let mut marked = scene.python(&["other.py", "marked"]);
+    // Pid 1 is another process than the agent was: it began at another time.
+    marked.env("RANKLAUNCH_JOB", "gone:1:1");
+    scene.plant(marked, &["marked"]);
+    let torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"];
+    let mut torchrun = scene.python(&torchrun);
+    torchrun.args([&harness::free_port().to_string(), "train.py", "torchrun"]);
+    let mut torchrun = torchrun.spawn().expect("torchrun starts");
+    scene.arrived(&["torchrun0", "torchrun1"]);
+    torchrun.kill().and_then(|()| torchrun.wait()).expect("it is killed");
+}
+
+fn which(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").expect("PATH");
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.exists())
+        .expect(name)
+}

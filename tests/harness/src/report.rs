@@ -1,0 +1,22 @@
+//! What `check --format json` says.
+
+use serde_json::Value;
+
+/// One check of a report.
+#[derive(Debug)]
+pub struct Checked {
+    pub severity: String,
+    pub text: String,
+    /// Empty where it has none.
+    pub hint: String,
+}
+
+/// The check `id`, which must have been made.
+#[track_caller]
+pub fn check_of(report: &Value, id: &str) -> Checked {
+    let checks = report["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["id"] == id);
+    let check = check.unwrap_or_else(|| panic!("no {id} in {report:#}"));
+    let word = |name: &str| check[name].as_str().unwrap_or_default().to_owned();
+    Checked { severity: word("severity"), text: word("text"), hint: word("hint") }
+}

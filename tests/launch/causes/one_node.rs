@@ -1,0 +1,201 @@
+//! Failures of one node.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Launcher, executable, skipped};
+
+use super::{Expected, expect_no_cause, fails, job, small_job, survives, words};
+
+/// An exception of the first rank.
+const RAISED: Expected =
+    Expected { id: "", confidence: "certain", ranks: &[0], frame: None, words: "", codes: &[1] };
+
+#[test]
+fn a_full_dev_shm_is_named_with_the_place_that_waited_for_the_data() {
+    let launcher = || small_job(1, "fill_dev_shm.py", &[]);
+    let (Some(fault), Some(control)) = (launcher(), launcher()) else { return };
+    let frame = Some(("fill_dev_shm.py", "train"));
+    fails(fault, Expected { id: "torch_shm_full", frame, words: "/dev/shm is full", ..RAISED });
+    survives(control);
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    let launcher = || small_job(1, "fill_disk.py", &["disk"]);
+    let (Some(fault), Some(control)) = (launcher(), launcher()) else { return };
+    let frame = Some(("fill_disk.py", "save"));
+    fails(fault, Expected { id: "disk_full", frame, words: "file system is full", ..RAISED });
+    survives(control);
+}
+
+/// torch warns that it does not know the name, and raises only that the time is over.
+#[test]
+fn an_unknown_master_is_named_and_not_the_timeout_that_follows() {
+    let launcher = || small_job(1, "name_no_master.py", &[]);
+    let (Some(fault), Some(control)) = (launcher(), launcher()) else { return };
+    let expected = Expected { id: "gai_error", confidence: "likely", ..RAISED };
+    let cause = fails(fault, Expected { words: "cannot be resolved", ..expected });
+    assert!(super::text(&cause["evidence"]).contains("train-master-0"), "{cause:#}");
+    survives(control);
+}
+
+#[test]
+fn a_master_port_that_is_taken_inside_the_rank_is_named() {
+    let launcher = || job("direct", 1, "lose_master_port.py", &[]);
+    fails(launcher(), Expected { id: "port_in_use", words: "already in use", ..RAISED });
+    survives(launcher());
+}
+
+#[test]
+fn a_package_that_is_missing_is_named() {
+    let launcher = || job("direct", 1, "import_missing.py", &[]);
+    let frame = Some(("import_missing.py", "load"));
+    let words = "package is not installed";
+    fails(launcher(), Expected { id: "module_missing", frame, words, ..RAISED });
+    survives(launcher());
+}
+
+#[test]
+fn a_ulysses_size_that_is_not_the_world_size_is_named() {
+    let frame = Some(("ulysses.py", "generate"));
+    let words = "differs from the number of processes";
+    let expected = Expected { id: "ulysses_world", ranks: &[0, 1], ..RAISED };
+    let launcher = job("direct", 2, "ulysses.py", &["--ulysses_size", "4"]);
+    fails(launcher, Expected { frame, words, ..expected });
+    survives(job("direct", 1, "ulysses.py", &["--ulysses_size", "4"]));
+}
+
+#[test]
+fn a_spoilt_checkpoint_is_named() {
+    let frame = Some(("load_checkpoint.py", "load"));
+    for (kind, id, words) in [
+        ("cut", "ckpt_corrupt", "checkpoint cannot be read"),
+        ("empty", "ckpt_empty", "checkpoint is empty"),
+        ("page", "ckpt_refused", "torch.load refused a file"),
+    ] {
+        let launcher = || job("direct", 1, "load_checkpoint.py", &[kind]);
+        fails(launcher(), Expected { id, frame, words, ..RAISED });
+    }
+    survives(job("direct", 1, "load_checkpoint.py", &["cut"]));
+}
+
+/// No line says it: the end of the rank is the evidence.
+#[test]
+fn a_crash_in_native_code_is_named() {
+    let launcher = || job("direct", 2, "segfault.py", &[]);
+    let expected = Expected { id: "worker_sigsegv", confidence: "likely", ..RAISED };
+    fails(launcher(), Expected { ranks: &[1], words: "SIGSEGV", codes: &[139], ..expected });
+    survives(launcher());
+}
+
+/// A control group with a memory limit, version 1 or 2, that the launcher enters; removed at the
+/// end.
+struct MemoryLimit(PathBuf);
+
+impl MemoryLimit {
+    fn new(name: &str, limit: u64) -> Option<MemoryLimit> {
+        let name = format!("ranklaunch-test-{}-{name}", std::process::id());
+        for (place, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
+            let folder = Path::new(place).join(&name);
+            if std::fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let made = MemoryLimit(folder);
+            if std::fs::write(made.0.join(file), limit.to_string()).is_ok() {
+                return Some(made);
+            }
+        }
+        skipped("no control group with a memory limit can be made here");
+        None
+    }
+
+    fn launcher(&self, nproc: u32, script: &str) -> Launcher {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0);
+        Launcher::of(shell, [executable()]).args(words("direct", nproc, script, &[]))
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_rank_that_the_kernel_killed_for_memory_is_named() {
+    // torch itself needs half of it.
+    const LIMIT: u64 = 1 << 30;
+    let limits = || Some([MemoryLimit::new("fault", LIMIT)?, MemoryLimit::new("control", LIMIT)?]);
+    let Some([fault, control]) = limits() else { return };
+    let expected =
+        Expected { id: "host_oom", ranks: &[1], words: "memory", codes: &[137], ..RAISED };
+    fails(fault.launcher(2, "exhaust_memory.py"), expected);
+    // A child of the rank is killed, and the rank goes on.
+    survives(control.launcher(2, "exhaust_memory.py"));
+}
+
+/// gloo ends the process from C++. Each rank may be the one that receives too much.
+#[test]
+fn ranks_that_reduce_different_shapes_are_told_so() {
+    let expected = Expected { id: "collective_mismatch", ranks: &[0, 1], ..RAISED };
+    let expected = Expected { words: "shapes", codes: &[134], ..expected };
+    fails(job("direct", 2, "different_shapes.py", &[]), expected);
+}
+
+/// The exception of one rank is the cause, whichever rank ends first.
+const RAISED_BESIDE_OTHERS: Expected = Expected {
+    id: "user_exception",
+    confidence: "likely",
+    frame: Some(("one_rank_ends.py", "read")),
+    words: "ValueError: sample 17 has no label",
+    codes: &[1, 134],
+    ..RAISED
+};
+
+#[test]
+fn the_rank_that_raised_is_named_and_not_those_that_waited() {
+    let launcher = || job("direct", 4, "one_rank_ends.py", &["raise", "2"]);
+    let cause = fails(launcher(), Expected { ranks: &[2], ..RAISED_BESIDE_OTHERS });
+    let victims = cause["victims"].as_array().expect("a list");
+    let ranks: Vec<&serde_json::Value> =
+        victims.iter().filter_map(|of| of["ranks"].as_array()).flatten().collect();
+    assert!(ranks.iter().all(|rank| **rank != 2), "{cause:#}");
+}
+
+/// What the rank caught is no cause of its later end, and the end of the others is none either.
+#[test]
+fn an_exception_that_was_caught_long_before_the_end_is_not_named() {
+    let launcher = job("direct", 2, "one_rank_ends.py", &["raise", "1"]).env("SURVIVE", "1");
+    let ended = launcher.run().expect_nothing_left();
+    assert!(ended.err.contains("ValueError: sample 17 has no label"), "{}", ended.err);
+    expect_no_cause(&ended);
+}
+
+#[test]
+fn the_rank_that_was_killed_is_named_and_not_those_that_waited() {
+    let expected = Expected { id: "worker_sigkill", confidence: "likely", frame: None, ..RAISED };
+    let expected = Expected { ranks: &[1], words: "SIGKILL", codes: &[137], ..expected };
+    fails(job("direct", 3, "one_rank_ends.py", &["kill", "1"]), expected);
+}
+
+/// A rank that ends without a word explains nothing, and those that waited for it are no cause.
+#[test]
+fn a_rank_that_ends_silently_has_no_cause() {
+    let ended = job("direct", 3, "one_rank_ends.py", &["exit", "1"]).run().expect_nothing_left();
+    expect_no_cause(&ended);
+    let verdict = &ended.run_json(0)["verdict"];
+    // The interpreter may not get as far as its own exit code.
+    assert!([3, 134].contains(&ended.code), "{}", ended.err);
+    assert_eq!(verdict["rank"], 1, "{verdict:#}\n{}", ended.err);
+}
+
+/// torchrun's own report is a consequence.
+#[test]
+fn the_rank_that_raised_below_torchrun_is_named() {
+    let launcher = job("torchrun", 2, "one_rank_ends.py", &["raise", "1"]);
+    fails(launcher, Expected { ranks: &[1], ..RAISED_BESIDE_OTHERS });
+}

@@ -1,0 +1,50 @@
+//! Failures on one of two nodes: both say the same.
+
+use harness::{Ended, free_port};
+use serde_json::json;
+
+use super::{Expected, expect_cause, job};
+
+/// Both nodes, after they ended. The cause is on node 1.
+#[track_caller]
+fn both_say(nproc: u32, script: &str, arguments: &[&str], expected: Expected) {
+    let port = free_port();
+    let nodes = [0, 1].map(|rank| job("direct", nproc, script, arguments).node(rank, 2, port));
+    let [zero, one] = nodes.map(|node| node.start());
+    let ended: [Ended; 2] = [zero.wait(), one.wait()];
+    let causes = (0..).zip(ended).map(|(node, ended)| {
+        let ended = ended.expect_nothing_left();
+        assert!(expected.codes.contains(&ended.code), "{}\n{}", ended.code, ended.err);
+        expect_cause(&ended, node, expected)
+    });
+    let [zero, one]: [serde_json::Value; 2] = causes.collect::<Vec<_>>().try_into().expect("two");
+    assert_eq!(zero, one);
+    assert_eq!(zero["node"], json!(1), "{zero:#}");
+}
+
+#[test]
+fn a_rank_of_another_node_that_raised_is_named_by_both() {
+    let expected = Expected {
+        id: "user_exception",
+        confidence: "likely",
+        ranks: &[3],
+        frame: Some(("one_rank_ends.py", "read")),
+        words: "ValueError: sample 17 has no label",
+        // On the other node: what fails for good has a code of its own.
+        codes: &[1, 92, 134, 143],
+    };
+    both_say(2, "one_rank_ends.py", &["raise", "3"], expected);
+}
+
+#[test]
+fn a_rank_of_another_node_that_was_killed_is_named_by_both() {
+    let expected = Expected {
+        id: "worker_sigkill",
+        confidence: "likely",
+        ranks: &[1],
+        frame: None,
+        words: "SIGKILL",
+        codes: &[137, 143],
+    };
+    both_say(1, "one_rank_ends.py", &["kill", "1"], expected);
+}
