@@ -54,6 +54,10 @@ pub(super) struct Blocks {
     first_function: Option<String>,
     ignored: bool,
     dump: bool,
+    /// Spaces before the head of the block: the tables of launchers indent what they quote.
+    indent: usize,
+    /// The same of its last frame.
+    frame_indent: Option<usize>,
 }
 
 struct Patterns {
@@ -89,6 +93,13 @@ impl Blocks {
     /// Whether the next line may belong to a block, so that it must be given.
     pub(super) fn is_open(&self) -> bool {
         self.open || self.dump
+    }
+
+    /// Whether a line is one of the source that a frame quotes.
+    pub(super) fn is_source(&self, body: &[u8]) -> bool {
+        let in_group = body.trim_ascii_start().starts_with(b"|");
+        let deepest = self.frame_indent.unwrap_or(self.indent + 3);
+        self.is_open() && indent(body) > deepest && !in_group
     }
 
     /// Whether a block ends or ended here.
@@ -131,7 +142,15 @@ impl Blocks {
         if holds(b"Traceback (most recent call last)") {
             let chained = std::mem::take(&mut self.chained);
             let ignored = self.ignored && self.since == Some(0);
-            let new = Blocks { open: true, since: Some(0), chained, ignored, ..Blocks::default() };
+            let indent = indent(body);
+            let new = Blocks {
+                open: true,
+                since: Some(0),
+                chained,
+                ignored,
+                indent,
+                ..Blocks::default()
+            };
             // What a worker of torch raised, passed on by the exception above: who did not catch
             // that one did not catch this one.
             let passed_on = holds(b"Original Traceback") && self.is_near();
@@ -155,6 +174,7 @@ impl Blocks {
             return Part::Inside;
         }
         if let Some(frame) = frame(body) {
+            self.frame_indent = Some(indent(body));
             return self.on_frame(frame);
         }
         let Some(since) = &mut self.since else { return Part::Other };
@@ -168,7 +188,10 @@ impl Blocks {
             *self = Blocks::default();
             return Part::Other;
         }
-        match exception(body, self.open && near) {
+        // The name of the exception is never deeper than the frames.
+        let deepest = self.frame_indent.filter(|_| self.open && near).unwrap_or(self.indent);
+        let named = if indent(body) <= deepest { body.trim_ascii_start() } else { body };
+        match exception(named, self.open && near) {
             // Those that it holds follow, each with a traceback of its own.
             Some((kind, _)) if kind.ends_with("ExceptionGroup") => Part::Inside,
             Some((kind, message)) => {
@@ -210,6 +233,11 @@ impl Blocks {
     }
 }
 
+/// The spaces before the words of a line.
+fn indent(body: &[u8]) -> usize {
+    body.iter().take_while(|byte| **byte == b' ').count()
+}
+
 fn frame(body: &[u8]) -> Option<Frame> {
     let groups = [&PATTERNS.frame, &PATTERNS.rich]
         .into_iter()
@@ -230,6 +258,62 @@ fn path(path: &[u8]) -> String {
 /// Whether a line has the form in which exceptions are printed: `RuntimeError: words`.
 pub(super) fn is_exception(body: &[u8]) -> bool {
     exception(body, false).is_some()
+}
+
+/// An exception by its form alone.
+pub(super) fn lone_exception(body: &[u8]) -> Option<Exception> {
+    let (kind, message) = exception(body, false)?;
+    Some(Exception { kind, message, chained: false })
+}
+
+/// The lines of several writes that stand in one line, each with the prefix of its rank.
+pub(super) fn unglued(line: &[u8]) -> Option<Vec<&[u8]>> {
+    static MARK: LazyLock<Option<Regex>> = LazyLock::new(|| compile(r"\[rank\d{1,6}\]:").ok());
+    let marks: Vec<usize> = MARK.as_ref()?.find_iter(line).map(|mark| mark.start()).collect();
+    let from = usize::from(marks.first() == Some(&0));
+    let mut rest = line;
+    let mut parts = Vec::new();
+    for at in marks.get(from..)?.iter().rev() {
+        let (before, part) = rest.split_at_checked(*at)?;
+        parts.push(part);
+        rest = before;
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    parts.push(rest);
+    parts.reverse();
+    Some(parts)
+}
+
+/// The lines of a traceback that stands in one line, as JSON and `repr` write it.
+pub(super) fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    const HEAD: &[u8] = b"Traceback (most recent call last):";
+    memmem::find_iter(line, HEAD).find(|at| line.get(at + HEAD.len()) == Some(&b'\\'))?;
+    let mut parts = vec![Vec::new()];
+    let mut bytes = line.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            parts.last_mut()?.push(byte);
+            continue;
+        }
+        // Quoted twice, each backslash stands twice.
+        while bytes.next_if_eq(&b'\\').is_some() {}
+        match bytes.peek() {
+            Some(b'n') => {
+                bytes.next();
+                parts.push(Vec::new());
+            }
+            Some(b'"' | b'\'') => {}
+            _ => parts.last_mut()?.push(byte),
+        }
+    }
+    // What stands before a head in its line is not of its traceback.
+    let cut = |part: Vec<u8>| match memmem::find(&part, HEAD).map(|at| part.split_at(at)) {
+        Some((before, head)) if !before.is_empty() => vec![before.to_vec(), head.to_vec()],
+        _ => vec![part],
+    };
+    Some(parts.into_iter().flat_map(cut).collect())
 }
 
 /// `RuntimeError: words`. `open`: a block waits for its end, so that any name may be one.

@@ -82,6 +82,8 @@ pub(super) struct Fate {
     pub(super) failure: bool,
     /// Nothing went on between it and the next failure, or the end.
     pub(super) last_word: bool,
+    /// The log ends with it, or soon after without any work.
+    pub(super) at_end: bool,
 }
 
 /// One row seen of one rank, with the lines that say it.
@@ -106,6 +108,8 @@ pub(crate) struct Evidence {
     pub(super) level: Level,
     /// The line belongs to an exception, not only to the words of a program.
     pub(super) raised: bool,
+    /// It has the form of an exception, and no traceback stands above it.
+    pub(super) alone: bool,
     /// The line ends a traceback that began where a program begins: nobody caught it, or only
     /// code at the top of a module did. So does what C++ prints when it ends a process.
     pub(super) uncaught: bool,

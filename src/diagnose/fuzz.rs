@@ -10,7 +10,7 @@ pub fn log(data: &[u8]) {
     let cut = read(log.chunks(usize::from(*size) + 1));
     assert_eq!((whole.lines, whole.bytes), (cut.lines, cut.bytes));
     assert_eq!(whole.last_lines(20), cut.last_lines(20));
-    assert_eq!(diagnose(catalogue(), &[whole]), diagnose(catalogue(), &[cut]));
+    assert_eq!(diagnose(catalogue(), &[whole], false), diagnose(catalogue(), &[cut], false));
 }
 
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Scanned {

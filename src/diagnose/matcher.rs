@@ -21,6 +21,9 @@ const STRUCTURE: &[&str] = &[
     "exception ignored in",
     "(most recent call first)",
     "(local_rank:",
+    "error: ",
+    "exception: ",
+    "assertionerror",
 ];
 
 /// A launcher begins: what stands above belongs to an earlier run in the same file.
@@ -41,8 +44,14 @@ const DONE: &[&str] = &[
     "training finished",
     "training done",
     "finished training",
+    "training has completed",
+    "training has finished",
+    "done training",
     "finished successfully",
     "job succeeded",
+    // The last metrics of transformers' Trainer; MLPerf.
+    "train_runtime",
+    "ending timing run",
 ];
 
 /// What one fragment stands for.

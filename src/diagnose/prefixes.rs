@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use memchr::{memchr, memchr_iter};
+use memchr::{memchr, memchr_iter, memmem};
 use regex::bytes::{Captures, Regex};
 
 use super::lines::kept;
@@ -68,15 +68,23 @@ const LOWER: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const PREFIXES: &[Prefix] = &[
     // Our own console, torchrun's --tee and NCCL's and c10d's loggers, Lightning.
     Prefix {
-        first: b"[",
-        pattern: r"^\[(?:r|rank|rank: |default)\s*(?P<rank>\d{1,6})!?\]:?(?: |$)?",
+        first: b"[ ",
+        pattern: r"^ {0,12}\[(?:r|rank|rank: |default)\s*(?P<rank>\d{1,6})!?\]:?(?: |$)?",
     },
+    // An excerpt that somebody quotes; NeMo-Run's commented lines.
+    Prefix { first: b">", pattern: r"^> ?" },
+    Prefix { first: b"#", pattern: r"^# [\w.-]+/\d{1,5} " },
     // kubectl logs --prefix
     Prefix { first: b"[", pattern: r"^\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?" },
     // Ray; vLLM's workers.
     Prefix {
         first: b"(",
         pattern: r"^\([\w.:<>-]*(?: ?rank=(?P<rank>\d+))? ?(?:pid=\d+)(?:, ip=(?P<node>[0-9a-fA-F.:]+))?\) ?",
+    },
+    // Ray's own daemons, as its driver shows them.
+    Prefix {
+        first: b"(",
+        pattern: r"^\((?:raylet|gcs_server|autoscaler)(?:, ip=(?P<node>[0-9a-fA-F.:]+))?\) ?",
     },
     // srun --label
     Prefix { first: b" 0123456789", pattern: r"^ *\d{1,5}: " },
@@ -100,10 +108,11 @@ const PREFIXES: &[Prefix] = &[
     Prefix { first: b"s", pattern: r"^std(?:out|err) [FP] " },
 ];
 
-/// Headers of loggers: glog and torch, vLLM, Python's logging in its usual formats.
+/// Headers of loggers: glog and torch, Ray, vLLM, Python's logging in its usual formats.
 const HEADERS: &[&str] = &[
     r"^\[?(?P<level>[IWEFD])\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?\s[^\]]{0,160}\] ?",
     r"^\[(?P<level>[IWEFD]) [\w.]+:\d+\] ?",
+    r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[IWEFC]) \d+ \d+\] ?",
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?: ?\[[^\]]+\])? ?",
     r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?: ?-)? (?:\[?[\w.<>:/ -]{1,60}\]?(?: ?-)? ){0,3}?\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?: ?[-:|])? ?(?:\[[^\]]*\] ?)?",
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]*: ?",
@@ -224,6 +233,10 @@ fn header(text: &[u8]) -> (usize, Level) {
         Some((end, level))
     });
     found.unwrap_or_else(|| {
+        // NCCL has no other level for its errors.
+        if memmem::find(text, b" NCCL WARN ").is_some() || text.starts_with(b"NCCL WARN ") {
+            return (0, Level::Error);
+        }
         let warning = PATTERNS.warnings.as_ref().is_some_and(|pattern| pattern.is_match(text));
         (0, if warning { Level::Warning } else { Level::Unsaid })
     })

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, Place};
-use super::prefixes::Time;
+use super::prefixes::{Level, Time};
 use super::rows::{Role, Row, RowIndex};
 use crate::rank::GlobalRank;
 
@@ -29,6 +29,8 @@ const WENT_ON_FOR_LONG: u64 = 200;
 const FOLLOWED_BY: u64 = 1000;
 /// The same after a line that belongs to no exception.
 const TALKED_ON: u64 = 100;
+/// Lines of any kind after one that the log ends with.
+const ENDS_WITHIN: u64 = 20;
 
 /// A key of evidence within its run.
 pub(super) type Key = u64;
@@ -219,7 +221,11 @@ impl Run {
             done || went_on >= WENT_ON || lines >= if one.raised { FOLLOWED_BY } else { TALKED_ON }
         };
         let last_word = record || own < WENT_ON || went_on < WENT_ON;
-        Fate { survived, failure: ends && !survived, last_word }
+        let after = seen.saturating_sub(one.last_seen);
+        let quiet = !done && self.progress == one.progress && after <= ENDS_WITHIN;
+        // A warning says that the program goes on, unless it is all that there is.
+        let at_end = quiet && (one.level != Level::Warning || seen <= ENDS_WITHIN);
+        Fate { survived, failure: ends && !survived, last_word, at_end }
     }
 
     /// `seen`: the lines of the log up to here.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use aho_corasick::AhoCorasick;
 use regex::bytes::Regex;
 
-use super::blocks::{Blocks, Exception, Part, is_exception};
+use super::blocks::{Blocks, Exception, Part, is_exception, lone_exception, unescaped, unglued};
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_around};
 use super::lines::{Line, Lines, kept};
@@ -207,7 +207,11 @@ impl Reader<'_> {
     fn line(&mut self, line: Line<'_>) {
         self.seen += 1;
         let interesting = self.catalogue.is_of_interest(line.bytes);
-        if interesting || self.seen < self.near_a_block {
+        if interesting && let Some(parts) = unescaped(line.bytes) {
+            parts.iter().for_each(|part| self.read(Line { bytes: part, ..line }, true));
+        } else if interesting && let Some(parts) = unglued(line.bytes) {
+            parts.into_iter().for_each(|part| self.read(Line { bytes: part, ..line }, true));
+        } else if interesting || self.seen < self.near_a_block {
             self.read(line, interesting);
         } else {
             self.note_progress(line.bytes);
@@ -293,8 +297,7 @@ impl Reader<'_> {
         let known = self.writers.len() < MOST_WRITERS || self.writers.contains_key(&prefix);
         let key = if known { prefix } else { hash(&Vec::<u8>::new()) };
         let mut writer = self.writers.remove(&key).unwrap_or_default();
-        let in_group = body.trim_ascii_start().starts_with(b"|");
-        let source = writer.blocks.is_open() && body.starts_with(b"    ") && !in_group;
+        let source = writer.blocks.is_source(body);
         let part = writer.blocks.read(body);
         let elsewhere =
             |row: &Row| !row.raised_in.is_empty() && !writer.blocks.is_raised_in(&row.raised_in);
@@ -307,8 +310,12 @@ impl Reader<'_> {
         let quoted = part == Part::Inside || source;
         if !quoted {
             self.note_rows(&mut writer, &peeled, line, &found, &part);
-            if let Part::Exception(exception) = &part {
-                self.note_exception(&mut writer, &peeled, line, &found.rows, exception);
+            match &part {
+                Part::Exception(exception) => {
+                    self.note_exception(&mut writer, &peeled, line, &found.rows, exception);
+                }
+                Part::Other if found.rows.is_empty() => self.note_alone(&writer, &peeled, line),
+                Part::Other | Part::Inside => {}
             }
         }
         self.note_dump(&mut writer, &part);
@@ -392,6 +399,21 @@ impl Reader<'_> {
         writer.explained = true;
     }
 
+    /// `TypeError: words` of an excerpt that leaves the traceback out.
+    fn note_alone(&mut self, writer: &Writer, peeled: &Peeled<'_>, line: Line<'_>) {
+        let body = peeled.text.get(peeled.body..).unwrap_or_default();
+        let Some(Exception { kind, message, .. }) = lone_exception(body) else { return };
+        let Some(index) = self.catalogue.user_exception() else { return };
+        let Some(row) = self.catalogue.row(index) else { return };
+        if peeled.level == Level::Warning {
+            return;
+        }
+        let new = self.evidence(writer, peeled, line, (index, row));
+        let key = key(index, new.rank, &new.text);
+        let captures = vec![("type".to_owned(), kind), ("message".to_owned(), message)];
+        self.run.add(key, Evidence { captures, alone: true, stated: false, ..new });
+    }
+
     fn is_explained(&self, rows: &[RowIndex]) -> bool {
         rows.iter().filter_map(|index| self.catalogue.row(*index)).any(|row| row.role == Role::Root)
     }
@@ -442,6 +464,7 @@ impl Reader<'_> {
             until: self.arrived.or(peeled.time),
             level: if ignored { Level::Warning } else { peeled.level },
             raised,
+            alone: false,
             uncaught: (writer.blocks.is_uncaught() && !ignored) || terminates(body),
             stated: raised
                 || terminates(body)

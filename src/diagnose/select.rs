@@ -87,17 +87,33 @@ struct Candidate<'a> {
     run: &'a Ended,
 }
 
-/// The cause, from all logs of one job.
-pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned]) -> Diagnosis {
+/// What a line must have so that the trouble that it tells of is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Enough {
+    /// Nothing: the job failed.
+    Told,
+    /// The form of an error.
+    Stated,
+    /// The log ends with it: an excerpt that somebody asks about.
+    LastWord,
+}
+
+/// The cause, from all logs of one job. `known`: that it failed is known from elsewhere.
+pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], known: bool) -> Diagnosis {
     let runs: Vec<&Ended> = logs.iter().flat_map(|log| &log.runs).collect();
     let evidence = || runs.iter().flat_map(|run| &run.evidence);
     let failed = evidence().any(|one| one.fate.failure);
-    let candidates: Vec<Vec<Candidate<'_>>> = runs
-        .iter()
-        .map(|run| candidates(catalogue, run, failed))
-        .filter(|of| !of.is_empty())
-        .collect();
-    let chosen = choose(&candidates).or_else(|| if failed { warned(&candidates) } else { None });
+    let of_all = |enough: Enough| -> Vec<Vec<Candidate<'_>>> {
+        let of_runs = runs.iter().map(|run| candidates(catalogue, run, enough));
+        of_runs.filter(|of| !of.is_empty()).collect()
+    };
+    let enough = match failed || known || !of_all(Enough::Stated).is_empty() {
+        true => Enough::Told,
+        false => Enough::LastWord,
+    };
+    let candidates = of_all(enough);
+    let warning = || warned(&candidates).filter(|_| failed || enough == Enough::LastWord);
+    let chosen = choose(&candidates).or_else(warning);
     let findings: Vec<Evidence> = evidence().cloned().collect();
     let Some(chosen) = chosen else {
         return Diagnosis { failed, findings, ..Diagnosis::default() };
@@ -114,18 +130,23 @@ pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned]) -> Diagnosis {
     Diagnosis { cause: Some(cause), also, victims, failed: true, findings }
 }
 
-/// The roots of one run that were not survived, in its order. `failed`: something says that the
-/// job came to a bad end; otherwise words that happen to name a trouble are none.
-fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, failed: bool) -> Vec<Candidate<'a>> {
+/// The roots of one run that were not survived, in its order. Where nothing says that the job
+/// came to a bad end, words that happen to name a trouble are none.
+fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, enough: Enough) -> Vec<Candidate<'a>> {
     let roots = run.evidence.iter().filter(|one| !one.fate.survived).filter_map(|evidence| {
         let row = catalogue.row(evidence.row).filter(|row| row.role == Role::Root)?;
         let told = row.stream.is_record() || row.stream == Stream::Event;
-        let hearsay = !(failed || told || evidence.stated);
-        if hearsay && !row.weak && !row.first_only {
+        let is_enough = match enough {
+            Enough::Told => true,
+            Enough::Stated => told || evidence.stated || row.weak || row.first_only,
+            Enough::LastWord => evidence.fate.at_end && is_complaint(&evidence.text),
+        };
+        if !is_enough {
             return None;
         }
         let user = catalogue.user_exception() == Some(evidence.row);
         let strength = match evidence.level {
+            _ if evidence.alone => Strength::Aside,
             _ if row.first_only => Strength::FirstOnly,
             // The type of an event is `Warning` for everything that goes wrong.
             Level::Warning if !told => Strength::Warned,
@@ -137,12 +158,21 @@ fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, failed: bool) -> Vec
     set_aside(roots.collect(), run)
 }
 
+/// Whether a line tells of a trouble of its program: it is no data, and nothing is done instead.
+fn is_complaint(line: &str) -> bool {
+    const GOES_ON: &[&str] = &["instead", "fall", "retry", "try again", "ignor", "skip", "continu"];
+    let words = line.to_ascii_lowercase();
+    !line.starts_with('{') && !GOES_ON.iter().any(|word| words.contains(word))
+}
+
 /// Ranks down what another program wrote, where the job itself says why it failed.
 fn set_aside<'a>(mut roots: Vec<Candidate<'a>>, run: &Ended) -> Vec<Candidate<'a>> {
     let raised = roots.iter().find(|one| is_raised(one)).map(|one| one.evidence.first);
     let task = roots.iter().find(|one| one.evidence.of_task).map(|one| one.evidence.first);
     let follows =
         |end: Place, first: Place| raised.is_some_and(|raised| raised < end) && end < first;
+    // The last exception that ended the program, by the work before it.
+    let ended = roots.iter().filter(|one| is_fatal(one)).map(|one| one.evidence.progress).max();
     for one in &mut roots {
         let Evidence { first, of_task, by_shell, .. } = *one.evidence;
         let record = one.row.stream.is_record();
@@ -151,11 +181,28 @@ fn set_aside<'a>(mut roots: Vec<Candidate<'a>>, run: &Ended) -> Vec<Candidate<'a
         // The kernel and Slurm write their own words, and late.
         let strong = one.strength == Strength::Strong && is_exception(one.evidence.text.as_bytes());
         let after = strong && run.ended.is_some_and(|end| follows(end, first));
-        if one.row.weak && by_shell || !record && (before || after) {
+        // Words of a program that went on to work, and that an exception ended later.
+        let passed =
+            is_remark(one) && ended.is_some_and(|end| end >= one.evidence.progress + WORKED);
+        if one.row.weak && by_shell || !record && (before || after || passed) {
             one.strength = Strength::Aside;
         }
     }
     roots
+}
+
+/// Lines of work after which a remark is one of the past.
+const WORKED: u64 = 2;
+
+/// Whether it is an exception with a row that no code caught.
+fn is_fatal(one: &Candidate<'_>) -> bool {
+    one.strength == Strength::Strong && one.evidence.uncaught
+}
+
+/// Whether a program only said it, in words that are no exception's.
+fn is_remark(one: &Candidate<'_>) -> bool {
+    let Evidence { uncaught, raised, level, .. } = one.evidence;
+    one.strength == Strength::Strong && !uncaught && !raised && *level != Level::Error
 }
 
 /// Whether it is an exception without a row that no code caught.

@@ -18,7 +18,7 @@ fn scanned(number: usize, origin: Origin, log: &[u8]) -> Scanned {
 
 /// The diagnosis of one log.
 fn of(log: &str) -> Diagnosis {
-    diagnose(catalogue(), &[scanned(0, Origin::default(), log.as_bytes())])
+    diagnose(catalogue(), &[scanned(0, Origin::default(), log.as_bytes())], false)
 }
 
 /// The id of the cause, or `none`.

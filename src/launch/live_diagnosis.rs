@@ -91,12 +91,12 @@ impl LiveDiagnosis {
         Arc::clone(&self.shared.backlog)
     }
 
-    /// What the output up to now says, together with how a rank ended.
-    pub(super) fn told(&self, end: Option<KnownEnd>) -> Told {
+    /// What the output up to now says, together with how a rank ended. `failed`: the job has.
+    pub(super) fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
         let mut search = self.shared.lock();
         search.take(&self.shared.backlog);
         while search.step() {}
-        search.told(end)
+        search.told(end, failed)
     }
 }
 
@@ -174,7 +174,7 @@ impl Search {
         })
     }
 
-    fn told(&self, end: Option<KnownEnd>) -> Told {
+    fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
         // What the kernel did needs no other evidence, and of a signal the engine knows no more
         // than its rank's shim.
         let counts = |owner: &Owner| match end {
@@ -189,7 +189,7 @@ impl Search {
         logs.extend(end.and_then(|end| self.exit_status(names.len(), end)));
         // No log: the end of the rank itself is the evidence.
         names.push(String::new());
-        let diagnosis = diagnose(self.catalogue(), &logs);
+        let diagnosis = diagnose(self.catalogue(), &logs, failed);
         match diagnose::why(self.catalogue(), &diagnosis, &names) {
             Some(why) => Told::Root(Box::new(why)),
             None if diagnosis.failed => Told::Consequence,
@@ -231,7 +231,7 @@ pub(super) async fn explained(
         return ending;
     }
     let searching = Arc::clone(diagnosis);
-    match with_deadline_async(time_left, move || searching.told(end)).await {
+    match with_deadline_async(time_left, move || searching.told(end, true)).await {
         Some(Told::Root(why)) => ending.explained(*why),
         Some(Told::Consequence) => ending.unexplained(),
         Some(Told::Nothing) | None => ending,
@@ -242,7 +242,7 @@ pub(super) async fn explained(
 /// one that shows nothing but consequences, so a likely cause will do.
 pub(super) async fn raised(diagnosis: &Arc<LiveDiagnosis>, time_left: Duration) -> Option<Ending> {
     let searching = Arc::clone(diagnosis);
-    let told = with_deadline_async(time_left, move || searching.told(None)).await?;
+    let told = with_deadline_async(time_left, move || searching.told(None, false)).await?;
     let Told::Root(why) = told else { return None };
     Some(ending::rank_raised(GlobalRank(why.rank?)).explained(*why))
 }
@@ -275,7 +275,7 @@ mod tests {
             });
         }
         while search.step() {}
-        search.told(end)
+        search.told(end, end.is_some())
     }
 
     fn raised(what: &str) -> String {

@@ -85,7 +85,7 @@ fn ranks_and_writers_without_number_keep_bounded_evidence() {
         scan.feed(format!("(W{rank} pid=1) ValueError: number {rank}\n").as_bytes());
     }
     scan.feed(b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n");
-    let diagnosis = diagnose(catalogue(), &[scan.finish()]);
+    let diagnosis = diagnose(catalogue(), &[scan.finish()], false);
     // One more: the line of the launcher.
     assert_eq!(diagnosis.findings.len(), 2049);
     assert_eq!(diagnosis.cause.map(|cause| cause.id).as_deref(), Some("cuda_oom"));

@@ -189,7 +189,7 @@ fn logs_of_several_ranks_are_one_job() {
         scanned(1, origin(3, 1), RAISED.as_bytes()),
         scanned(2, Origin::default(), CHILD_FAILED.as_bytes()),
     ];
-    let diagnosis = diagnose(catalogue(), &logs);
+    let diagnosis = diagnose(catalogue(), &logs, false);
     let cause = diagnosis.cause.expect("a cause");
     // The time-out has a time, the exception has none: what is a cause by itself is preferred.
     assert_eq!(cause.id, "user_exception");
@@ -206,7 +206,7 @@ fn of_several_logs_with_times_the_earliest_counts() {
             scanned(0, Origin::default(), at(oom, OOM).as_bytes()),
             scanned(1, Origin::default(), at(disk, full).as_bytes()),
         ];
-        assert_eq!(id(&diagnose(catalogue(), &logs)), expected);
+        assert_eq!(id(&diagnose(catalogue(), &logs, false)), expected);
     }
 }
 
@@ -234,5 +234,5 @@ fn the_warning_that_a_timeout_follows_from_is_its_cause() {
     let of_logs = [log(&[STORE_TIMEOUT, CHILD_FAILED]), log(&[UNKNOWN_NAME, STORE_TIMEOUT])];
     let scan = |(number, log): (usize, &String)| scanned(number, Origin::default(), log.as_bytes());
     let logs: Vec<_> = of_logs.iter().enumerate().map(scan).collect();
-    assert_eq!(id(&diagnose(catalogue(), &logs)), "gai_error");
+    assert_eq!(id(&diagnose(catalogue(), &logs, false)), "gai_error");
 }

@@ -19,7 +19,7 @@ fn row(id: &str, more: &str) -> Row {
 fn of(catalogue: &Catalogue, log: &str) -> Diagnosis {
     let mut scan = LogScan::new(catalogue, 0, Origin::default());
     scan.feed(log.as_bytes());
-    diagnose(catalogue, &[scan.finish()])
+    diagnose(catalogue, &[scan.finish()], false)
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(super) fn explain(
         Ok(input) => input,
         Err(refusal) => return refuse(&refusal, lang),
     };
-    let mut diagnosis = diagnose(catalogue, &logs);
+    let mut diagnosis = diagnose(catalogue, &logs, false);
     // The cause may stand in what was not read.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
