@@ -5,7 +5,8 @@
 # make docs   docs/ anew from the table of ids; `make test` fails where they differ
 # make bless  tests/snapshots anew from what is printed now, to be read in the diff
 # make house  how the source is divided: lines, files and circles of imports of each room
-# make bench  speed and memory against the budgets; ONLY="start memory" picks some
+# make bench  speed and memory against the budgets; ONLY="start memory" picks some; BEFORE=FILE is
+#             an executable of an earlier commit, which is measured beside this one
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
 # make fuzz   what any connection may send to the muster, and any log, under libFuzzer; FUZZ_SECONDS=60 for each target
@@ -104,7 +105,8 @@ size: build
 # Not for CI: it wants a quiet machine and takes a minute.
 bench: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) bench --locked --no-fail-fast --bench budgets --bench muster -- $(ONLY)
+	RANKLAUNCH_BEFORE="$(abspath $(BEFORE))" RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
+	$(CARGO) bench --locked --no-fail-fast --bench budgets --bench muster -- $(ONLY)
 
 bench-muster: linker
 	$(CARGO) bench --locked --bench muster -- muster $(ONLY)

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::measure::{Budget, Table, command, direct, median, now, torchrun};
+use harness::executable;
+
+use crate::measure::{Budget, Table, before, command, direct_of, median, now, torchrun};
 use crate::roles::STAMP;
 
 const RANKS: u32 = 2;
@@ -22,14 +24,19 @@ pub(crate) fn measure(table: &mut Table) {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     let (mut ours, mut teed) = (Vec::new(), Vec::new());
-    let (mut cat, mut s6) = (Vec::new(), Vec::new());
+    let (mut cat, mut s6, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
+    let before = before();
     let has_s6 = Command::new("s6-log").stdin(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     let mut least_kept = u64::MAX;
     for _ in 0..ROUNDS {
-        ours.push(capture(root, MUCH, launcher(root)));
+        ours.push(capture(root, MUCH, launcher(&executable(), root)));
         let kept = kept(&root.join("logs"));
         least_kept = least_kept.min(kept);
         clear(root);
+        if let Some(before) = &before {
+            earlier.push(capture(root, MUCH, launcher(before, root)));
+            clear(root);
+        }
         teed.push(capture(root, LITTLE, tee(root)));
         clear(root);
         cat.push(capture(root, MUCH, piped("cat > out-$rank", MUCH, root)));
@@ -60,6 +67,14 @@ pub(crate) fn measure(table: &mut Table) {
         speed / slow,
         Budget::Within("25 x", speed >= 25.0 * slow),
     );
+    if before.is_some() {
+        let theirs = rate(&earlier);
+        let rival = format!("before {theirs:.0} MB/s");
+        let budget = Budget::Within("0.85", speed >= 0.85 * theirs);
+        table.row("the same", &shown, &rival, speed / theirs, budget);
+    } else {
+        table.left_out("the same against an executable before", "BEFORE names none");
+    }
     if has_s6 {
         let theirs = rate(&s6);
         let rival = format!("s6-log, files alone {theirs:.0} MB/s");
@@ -90,8 +105,8 @@ fn writer(megabytes: usize) -> [String; 3] {
     [ourselves.to_string_lossy().into_owned(), "role-write".into(), megabytes.to_string()]
 }
 
-fn launcher(root: &Path) -> Command {
-    let mut command = direct(RANKS, root);
+fn launcher(executable: &Path, root: &Path) -> Command {
+    let mut command = direct_of(executable, RANKS, root);
     command.args(["--log-dir", "logs", "--log-cap-rank", "16GiB", "--log-cap-node", "64GiB"]);
     command.arg("--").args(writer(MUCH));
     command

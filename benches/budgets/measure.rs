@@ -1,7 +1,7 @@
 //! What the measurements share beyond the tests' harness: silent commands, medians, and the table
 //! of results.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
@@ -18,9 +18,22 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, folder: &Path) -> Co
 
 /// `ranklaunch run` with the engine that starts ranks itself, on CPUs.
 pub(crate) fn direct(nproc: u32, folder: &Path) -> Command {
-    let mut command = command(executable(), folder);
+    direct_of(&executable(), nproc, folder)
+}
+
+/// The same of another executable.
+pub(crate) fn direct_of(executable: &Path, nproc: u32, folder: &Path) -> Command {
+    let mut command = command(executable, folder);
     command.args(run_args("direct", nproc));
     command
+}
+
+/// An executable of an earlier commit, to compare with in the same run: `BEFORE=FILE`.
+pub(crate) fn before() -> Option<PathBuf> {
+    let before = std::env::var_os("RANKLAUNCH_BEFORE").filter(|path| !path.is_empty())?;
+    let path = PathBuf::from(before);
+    assert!(path.is_file(), "RANKLAUNCH_BEFORE names no file: {}", path.display());
+    Some(path)
 }
 
 /// Real torchrun.

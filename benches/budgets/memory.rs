@@ -1,21 +1,25 @@
 //! What watching eight ranks costs in memory: proportional set size, so that
 //! pages which guard, agent and shims share count once.
 
+use std::path::Path;
 use std::process::Command;
 
 use harness::alive::descendants;
-use harness::wait_until;
+use harness::{executable, wait_until};
 
-use crate::measure::{Budget, Running, Table, direct, torchrun};
+use crate::measure::{Budget, Running, Table, before, direct_of, torchrun};
 
 const RANKS: u32 = 8;
 const MIB: f64 = 1024.0 * 1024.0;
 
 pub(crate) fn measure(table: &mut Table) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = direct(RANKS, folder.path());
-    command.args(["--grace", "2s", "--", "sleep", "600"]);
-    let (ours, processes) = supervising(command);
+    let launcher = |executable: &Path| {
+        let mut command = direct_of(executable, RANKS, folder.path());
+        command.args(["--grace", "2s", "--", "sleep", "600"]);
+        supervising(command)
+    };
+    let (ours, processes) = launcher(&executable());
     let mut command = torchrun(RANKS, folder.path());
     command.args(["--no-python", "sleep", "600"]);
     let (theirs, _) = supervising(command);
@@ -26,6 +30,12 @@ pub(crate) fn measure(table: &mut Table) {
         ours / theirs,
         Budget::Within("15 MB", ours <= 15e6),
     );
+    if let Some(before) = before() {
+        let (theirs, _) = launcher(&before);
+        let shown = format!("{:.1} MiB", ours / MIB);
+        let rival = format!("before {:.1} MiB", theirs / MIB);
+        table.row("the same", &shown, &rival, ours / theirs, Budget::None);
+    }
 }
 
 /// Bytes of everything but the ranks, and how many processes that is, once all

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{executable, python};
 
-use crate::measure::{Budget, Table, command, direct, median, millis, now, torchrun};
+use crate::measure::{Budget, Table, before, command, direct, median, millis, now, torchrun};
 use crate::roles::STAMP;
 
 const ROUNDS: usize = 15;
@@ -64,9 +64,9 @@ impl Stubs {
         millis(start, spawned.expect("a time"))
     }
 
-    fn ours(&self) -> f64 {
+    fn ours(&self, executable: &Path) -> f64 {
         let root = self.folder.path();
-        let mut ours = command(executable(), root);
+        let mut ours = command(executable, root);
         ours.arg("--python").arg(root.join("env/bin/python3")).args(["--", "train.py"]);
         self.run(ours)
     }
@@ -83,10 +83,12 @@ impl Stubs {
 
 fn until_torchrun(table: &mut Table) {
     let stubs = Stubs::new();
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    let (mut ours, mut bare, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
+    let before = before();
     for _ in 0..ROUNDS {
-        ours.push(stubs.ours());
+        ours.push(stubs.ours(&executable()));
         bare.push(stubs.script(false));
+        earlier.extend(before.as_deref().map(|before| stubs.ours(before)));
     }
     let whole = median((0..FEW_ROUNDS).map(|_| stubs.script(true)).collect());
     let (ours, bare) = (median(ours), median(bare));
@@ -105,6 +107,11 @@ fn until_torchrun(table: &mut Table) {
         ours / bare,
         Budget::None,
     );
+    if before.is_some() {
+        let earlier = median(earlier);
+        let rival = format!("before {earlier:.1} ms");
+        table.row("the same", &shown, &rival, ours / earlier, Budget::None);
+    }
 }
 
 /// Milliseconds from before the start of `command` until the script runs, which
