@@ -1,6 +1,6 @@
 """All ranks wait in a collective over gloo but one, which ends.
 
-one_rank_ends.py raise|kill|exit RANK
+one_rank_ends.py raise|import|kill|exit RANK
 """
 
 import os
@@ -16,6 +16,8 @@ from survival import run
 def read(sample):
     if sys.argv[1] == "raise":
         raise ValueError(f"sample {sample} has no label")
+    if sys.argv[1] == "import":
+        import package_that_no_image_has
     if sys.argv[1] == "exit":
         sys.exit(3)
     os.kill(os.getpid(), signal.SIGKILL)

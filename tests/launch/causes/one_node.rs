@@ -158,12 +158,12 @@ const RAISED_BESIDE_OTHERS: Expected = Expected {
 
 #[test]
 fn the_rank_that_raised_is_named_and_not_those_that_waited() {
-    let launcher = || job("direct", 4, "one_rank_ends.py", &["raise", "2"]);
-    let cause = fails(launcher(), Expected { ranks: &[2], ..RAISED_BESIDE_OTHERS });
+    let launcher = job("direct", 8, "one_rank_ends.py", &["raise", "5"]);
+    let cause = fails(launcher, Expected { ranks: &[5], ..RAISED_BESIDE_OTHERS });
     let victims = cause["victims"].as_array().expect("a list");
     let ranks: Vec<&serde_json::Value> =
         victims.iter().filter_map(|of| of["ranks"].as_array()).flatten().collect();
-    assert!(ranks.iter().all(|rank| **rank != 2), "{cause:#}");
+    assert!(ranks.iter().all(|rank| **rank != 5), "{cause:#}");
 }
 
 /// What the rank caught is no cause of its later end, and the end of the others is none either.
