@@ -84,3 +84,40 @@ fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
     assert!(zero.err.contains("not started again: it would end the same way"), "{}", zero.err);
     assert!(!one.err.contains("start again"), "{}", one.err);
 }
+
+/// Rank 1 of two nodes raises, at once and every time; the ends, the cause and the last attempt.
+fn raises(error: &str, options: &[&str]) -> ([i32; 2], String, u64) {
+    const SCRIPT: &str = "test $RANK = 0 && exec sleep 300
+        printf 'Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n' >&2
+        printf '    main()\n%s\n' \"$0\" >&2
+        exit 1";
+    let port = free_port();
+    let mut args: Vec<OsString> = run_args("direct", 1);
+    args.extend(["--max-restarts", "1"].iter().chain(options).map(OsString::from));
+    args.extend(["--", "sh", "-c", SCRIPT, error].map(OsString::from));
+    let nodes = [0, 1].map(|rank| Launcher::new(&args).node(rank, 2, port).start());
+    let ended = nodes.map(|node| node.wait().expect_nothing_left());
+    let [zero, one] = [0, 1].map(|node: u32| ended[node as usize].run_json(node));
+    assert_eq!(zero["cause"]["id"], one["cause"]["id"], "{zero:#}\n{one:#}");
+    let id = zero["cause"]["id"].as_str().unwrap_or_default().to_owned();
+    (ended.map(|ended| ended.code), id, zero["attempt"].as_u64().expect("a number"))
+}
+
+#[test]
+fn the_cause_decides_for_all_nodes_whether_they_start_again() {
+    let missing = "ModuleNotFoundError: No module named 'flash_attn'";
+    let memory = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered";
+    let raised = "ValueError: the batch is odd";
+    for (error, options, codes, id, attempt) in [
+        (missing, &[][..], [92, 1], "module_missing", 0),
+        (missing, &["--retry-on", "module_missing"], [92, 1], "module_missing", 1),
+        // The platform is told to take another node: no attempt on these.
+        (memory, &[], [143, 90], "cuda_ecc", 0),
+        // What only may be the cause does not prevent an attempt, unless the user says so.
+        (raised, &[], [92, 1], "user_exception", 1),
+        (raised, &["--no-retry-on", "user_exception"], [92, 1], "user_exception", 0),
+    ] {
+        let expected = (codes, id.to_owned(), attempt);
+        assert_eq!(raises(error, options), expected, "{error} {options:?}");
+    }
+}
