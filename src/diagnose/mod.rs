@@ -15,9 +15,11 @@ mod blocks;
 mod catalogue;
 mod evidence;
 mod extended;
+mod forms;
 mod fragments;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod joined;
 mod lines;
 mod matcher;
 mod prefixes;

@@ -1,19 +1,19 @@
 //! Reads one log and keeps what it says of the end.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use aho_corasick::AhoCorasick;
-use regex::bytes::Regex;
-
-use super::blocks::{Blocks, Exception, Part, is_exception, lone_exception, unescaped, unglued};
+use super::blocks::{Blocks, Exception, Part, is_exception, lone_exception};
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_around};
-use super::lines::{Line, Lines, kept};
+use super::forms::{
+    inline_rank, is_by_shell, is_error, is_progress, is_variable, object, terminates, time_of,
+};
+use super::joined::{unescaped, unglued};
+use super::lines::{Line, Lines};
 use super::matcher::Found;
 use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
-use super::rows::{Role, Row, RowIndex, Stream, compile};
+use super::rows::{Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
 use crate::rank::GlobalRank;
 
@@ -481,65 +481,4 @@ impl Reader<'_> {
             fate: Fate::default(),
         }
     }
-}
-
-/// `  what():  words`: C++ ends a process that does not catch this exception.
-fn terminates(body: &[u8]) -> bool {
-    body.trim_ascii_start().starts_with(b"what():")
-}
-
-/// `NAME=words`, as `env` and `set -x` print the environment: it says nothing of this run.
-fn is_variable(body: &[u8]) -> bool {
-    static PATTERN: LazyLock<Option<Regex>> =
-        LazyLock::new(|| compile(r"^(?:\++ )?(?:(?:export|declare -x) )?[A-Z_][A-Z0-9_]*=").ok());
-    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(body))
-}
-
-/// `job.sh: line 3: python: command not found`
-fn is_by_shell(body: &[u8]) -> bool {
-    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
-        compile(r"(?:\bline \d+|(?:^|[ /])(?:ba|da|z|k)?sh(?:: \d+)?): [^:]{1,80}: (?:command )?not found\s*$").ok()
-    });
-    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(body))
-}
-
-/// `train.py: error: words`, as argparse and Slurm say it.
-fn is_error(text: &[u8]) -> bool {
-    static PATTERN: LazyLock<Option<Regex>> =
-        LazyLock::new(|| compile(r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: ").ok());
-    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(text))
-}
-
-/// The time of a line, whole or only its head.
-fn time_of(line: &[u8]) -> Option<Time> {
-    if line.is_empty() { None } else { peel(line).time }
-}
-
-/// The pod of an event, where the list names it.
-fn object(row: &Row, text: &[u8]) -> Option<String> {
-    static PATTERN: LazyLock<Option<Regex>> =
-        LazyLock::new(|| compile(r"(?i)\b(?:pods?/)([\w.-]+)").ok());
-    if row.stream != Stream::Event {
-        return None;
-    }
-    Some(kept(PATTERN.as_ref()?.captures(text)?.get(1)?.as_bytes()))
-}
-
-/// A rank that a line names in its own words.
-fn inline_rank(text: &[u8]) -> Option<u32> {
-    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
-        compile(r"(?i:\brank (\d{1,6})\]|\bfor rank (\d{1,6})\b|local_rank: (\d{1,6})\b)").ok()
-    });
-    let groups = PATTERN.as_ref()?.captures(text)?;
-    let digits = groups.iter().skip(1).flatten().next()?;
-    std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()
-}
-
-/// Whether a program reports that it works: a progress bar, a step, a loss.
-fn is_progress(line: &[u8]) -> bool {
-    static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
-        const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];
-        AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).ok()
-    });
-    line.iter().any(u8::is_ascii_digit) && WORDS.as_ref().is_some_and(|words| words.is_match(line))
 }

@@ -2,6 +2,7 @@
 
 mod any_bytes;
 mod choice;
+mod excerpts;
 mod own_rows;
 mod survival;
 mod tracebacks;

@@ -1,0 +1,93 @@
+//! Logs of which only a part is there, and lines that hold more than one.
+
+use super::super::{Origin, catalogue, diagnose};
+use super::{id, of, scanned};
+use crate::verdict::Confidence;
+
+const ARGUMENTS: &str = "unrecognized arguments: --lora_rank=16\n";
+const CHILD_FAILED: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n";
+
+fn named(log: &str) -> String {
+    id(&of(log)).to_owned()
+}
+
+#[test]
+fn the_last_words_of_a_log_are_a_likely_cause() {
+    let diagnosis = of(ARGUMENTS);
+    let cause = diagnosis.cause.as_ref().expect("a cause");
+    assert_eq!((&*cause.id, cause.confidence), ("cli_args", Confidence::Likely));
+    let warned = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (n7.lab, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
+    assert_eq!(named(warned), "gai_error");
+    // The program worked on, or did something instead.
+    assert_eq!(named(&format!("{ARGUMENTS}step 1 loss 2.5\n")), "none");
+    assert_eq!(named(&format!("{ARGUMENTS}{}", "a line\n".repeat(21))), "none");
+    assert_eq!(
+        named("OSError: [Errno 28] No space left on device, using /tmp instead\nok\n"),
+        "disk_full"
+    );
+    assert_eq!(named("cache: No space left on device, using /tmp instead\n"), "none");
+}
+
+#[test]
+fn where_the_job_is_known_to_have_failed_words_are_enough() {
+    let log = format!("{ARGUMENTS}{}", "a line\n".repeat(30));
+    let of = |known| {
+        let logs = [scanned(0, Origin::default(), log.as_bytes())];
+        id(&diagnose(catalogue(), &logs, known)).to_owned()
+    };
+    assert_eq!((&*of(true), &*of(false)), ("cli_args", "none"));
+}
+
+#[test]
+fn an_exception_without_its_traceback_is_one_where_nothing_else_is() {
+    let alone = "TypeError: main() got multiple values for argument 'seed'\n";
+    assert_eq!(named(&format!("{alone}{CHILD_FAILED}")), "user_exception");
+    let other = "RuntimeError: CUDA error: device-side assert triggered\n";
+    assert_eq!(named(&format!("{alone}{other}{CHILD_FAILED}")), "cuda_device_assert");
+    let worked = (0..5).map(|step| format!("step {step} loss 0.5\n")).collect::<String>();
+    assert_eq!(named(&format!("{alone}{worked}")), "none");
+    assert_eq!(named(&format!("WARNING: {alone}")), "none");
+}
+
+#[test]
+fn tables_and_quotes_indent_what_they_hold() {
+    let table = "  traceback : Traceback (most recent call last):\n    File \"/work/fit.py\", line 8, in main\n      load()\n    File \"/work/fit.py\", line 3, in load\n      raise KeyError('split')\n  KeyError: 'split'\n  \n";
+    let diagnosis = of(&format!("{table}{CHILD_FAILED}"));
+    let cause = diagnosis.cause.expect("a cause");
+    assert_eq!((&*cause.id, &*cause.evidence.text), ("user_exception", "KeyError: 'split'"));
+    assert_eq!(cause.frame.expect("a frame").line, 3);
+    let quoted: String =
+        table.lines().skip(1).map(|line| format!("> {}\n", line.trim_start())).collect();
+    assert_eq!(named(&quoted), "user_exception");
+}
+
+#[test]
+fn one_line_may_hold_many() {
+    let json = r#"{"error": "Traceback (most recent call last):\n  File \"/work/fit.py\", line 3, in load\n    open(path)\nValueError: no split\n", "rank": 3}"#;
+    let diagnosis = of(json);
+    let cause = diagnosis.cause.expect("a cause");
+    assert_eq!(cause.frame.expect("a frame").path, "/work/fit.py");
+    let escaped = json.replace('\\', r"\\");
+    assert_eq!(named(&escaped), "user_exception");
+    let glued = "[rank1]:   File \"/work/fit.py\", line 3, in load [rank1]:     read() [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
+    let cause = of(glued).cause.expect("a cause");
+    assert_eq!((&*cause.id, cause.rank.map(|rank| rank.0)), ("cuda_oom", Some(1)));
+}
+
+#[test]
+fn what_a_program_went_on_after_yields_to_what_ended_it() {
+    let remark = "ninja: build stopped: subcommand failed.\nfalling back to the slow kernel\n";
+    let worked = "step 0 loss 11.0\nstep 1 loss 10.9\n";
+    let fatal = "Traceback (most recent call last):\n  File \"/work/fit.py\", line 3, in <module>\n    step()\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
+    assert_eq!(named(&format!("{remark}{worked}{fatal}")), "cuda_oom");
+    assert_eq!(named(&format!("{remark}{CHILD_FAILED}")), "triton_compile");
+}
+
+#[test]
+fn the_warning_of_nccl_is_its_error() {
+    let said = "n1:7:9 [0] misc/ibvwrap.cc:201 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n";
+    let after = "a line\n".repeat(30);
+    assert_eq!(named(&format!("{said}{after}")), "ib_memlock");
+    let advice = said.replace("NCCL WARN", "NCCL INFO");
+    assert_eq!(named(&format!("{advice}{after}")), "none");
+}
