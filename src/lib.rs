@@ -51,6 +51,7 @@ mod procfs;
 mod random;
 mod ranges;
 mod rank;
+mod regular_file;
 mod report;
 mod settings;
 mod signal;

@@ -20,6 +20,7 @@ mod fragments;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod joined;
+mod known;
 mod lines;
 mod matcher;
 mod prefixes;
@@ -35,7 +36,8 @@ mod why;
 pub(crate) use catalogue::{Catalogue, catalogue};
 pub(crate) use evidence::{Evidence, Node};
 pub(crate) use extended::RowFlaw;
+pub(crate) use known::{Known, Recorded, Survived, survived};
 pub(crate) use rows::{Domain, Role, Row, Stream, filled};
 pub(crate) use scan::{LogScan, Origin, Scanned};
-pub(crate) use select::{Cause, Diagnosis, diagnose};
+pub(crate) use select::{Cause, Diagnosis, diagnose, diagnose_knowing};
 pub(crate) use why::why;

@@ -99,6 +99,9 @@ struct Reader<'c> {
     log: usize,
     /// When the line was read from the process, where it is read while the process runs.
     arrived: Option<Time>,
+    /// The line of the log that holds all lines that are read: a record of an exception that
+    /// ended its process.
+    record: Option<u64>,
     origin: Origin,
     /// By what their prefix hashes to.
     writers: HashMap<u64, Writer>,
@@ -123,6 +126,7 @@ impl<'c> LogScan<'c> {
             catalogue,
             log,
             arrived: None,
+            record: None,
             origin,
             writers: HashMap::new(),
             run: Run::new(log),
@@ -153,6 +157,15 @@ impl<'c> LogScan<'c> {
         let nanoseconds = u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX);
         self.reader.arrived = Some(Time { utc: true, nanoseconds });
         self.feed_stream(log, bytes);
+    }
+
+    /// Takes what a record says of the exception that ended its process, in the form in which
+    /// Python prints one. `line`: where the record stands in its log.
+    pub(crate) fn feed_record(&mut self, log: usize, line: u64, text: &str) {
+        self.reader.record = Some(line);
+        self.feed_stream(log, text.as_bytes());
+        self.feed_stream(log, b"\n");
+        self.reader.record = None;
     }
 
     /// Bytes of that stream were not kept, and `line_feeds` of them end lines.
@@ -285,7 +298,7 @@ impl Reader<'_> {
             self.run.done = Some(self.seen);
         }
         if found.end {
-            let place = Place { log: self.log, line: line.number, offset: line.offset };
+            let place = self.place(line);
             self.run.ended.get_or_insert(place);
         }
         if is_variable(body) {
@@ -437,6 +450,11 @@ impl Reader<'_> {
         }
     }
 
+    fn place(&self, line: Line<'_>) -> Place {
+        let place = Place { log: self.log, line: line.number, offset: line.offset };
+        self.record.map_or(place, |line| Place { line, offset: 0, ..place })
+    }
+
     fn evidence(
         &self,
         writer: &Writer,
@@ -444,7 +462,6 @@ impl Reader<'_> {
         line: Line<'_>,
         (index, row): (RowIndex, &Row),
     ) -> Evidence {
-        let place = Place { log: self.log, line: line.number, offset: line.offset };
         let inline = || inline_rank(&peeled.text);
         let tabled = || writer.table_rank.filter(|_| row.stream == Stream::Exit);
         let rank = peeled.rank.or_else(inline).or_else(tabled).map(GlobalRank);
@@ -453,7 +470,7 @@ impl Reader<'_> {
         let body = peeled.text.get(peeled.body..).unwrap_or_default();
         Evidence {
             row: index,
-            first: place,
+            first: self.place(line),
             count: 1,
             rank: self.origin.rank.or(rank),
             node: self.origin.node.clone().or_else(|| peeled.node.clone().map(Node::Name)),
@@ -465,7 +482,9 @@ impl Reader<'_> {
             level: if ignored { Level::Warning } else { peeled.level },
             raised,
             alone: false,
-            uncaught: (writer.blocks.is_uncaught() && !ignored) || terminates(body),
+            uncaught: ((writer.blocks.is_uncaught() || self.record.is_some() && raised)
+                && !ignored)
+                || terminates(body),
             stated: raised
                 || terminates(body)
                 || peeled.level == Level::Error

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::blocks::is_exception;
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Frame, Node, Place};
+use super::known::{Known, Recorded};
 use super::prefixes::Level;
 use super::rows::{Role, Row, RowIndex, Stream, filled};
 use super::run::Ended;
@@ -98,8 +99,22 @@ enum Enough {
     LastWord,
 }
 
-/// The cause, from all logs of one job. `known`: that it failed is known from elsewhere.
-pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], known: bool) -> Diagnosis {
+/// The cause, from all logs of one job. `has_failed`: that is known from elsewhere.
+pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
+    chosen(catalogue, logs, &Known { has_failed, ..Known::default() })
+}
+
+/// The same where the launcher knows more of the job than its logs hold.
+pub(crate) fn diagnose_knowing(
+    catalogue: &Catalogue,
+    logs: &mut [Scanned],
+    known: &Known,
+) -> Diagnosis {
+    known.settle(catalogue, logs);
+    chosen(catalogue, logs, known)
+}
+
+fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let runs: Vec<&Ended> = logs.iter().flat_map(|log| &log.runs).collect();
     let evidence = || runs.iter().flat_map(|run| &run.evidence);
     let failed = evidence().any(|one| one.fate.failure);
@@ -107,13 +122,18 @@ pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], known: bool) -> 
         let of_runs = runs.iter().map(|run| candidates(catalogue, run, enough));
         of_runs.filter(|of| !of.is_empty()).collect()
     };
-    let enough = match failed || known || !of_all(Enough::Stated).is_empty() {
+    let enough = match failed || known.has_failed || !of_all(Enough::Stated).is_empty() {
         true => Enough::Told,
+        false if known.is_whole => Enough::Stated,
         false => Enough::LastWord,
     };
     let candidates = of_all(enough);
+    let recorded = known.recorded.as_ref();
     let warning = || warned(&candidates).filter(|_| failed || enough == Enough::LastWord);
-    let chosen = choose(&candidates).or_else(warning);
+    let chosen = recorded
+        .and_then(|recorded| found_before(&candidates, recorded))
+        .or_else(|| choose(&candidates, &known.failed))
+        .or_else(warning);
     let findings: Vec<Evidence> = evidence().cloned().collect();
     let Some(chosen) = chosen else {
         return Diagnosis { failed, findings, ..Diagnosis::default() };
@@ -210,11 +230,31 @@ fn is_raised(one: &Candidate<'_>) -> bool {
     one.strength == Strength::Weak && one.evidence.uncaught && !one.row.stream.is_record()
 }
 
-/// Of several logs: where times tell their order, as in one; else the one that is worth most.
-fn choose<'a>(logs: &[Vec<Candidate<'a>>]) -> Option<Candidate<'a>> {
+/// The root that was the cause while the ranks ran, when the order of all lines was known.
+fn found_before<'a>(logs: &[Vec<Candidate<'a>>], recorded: &Recorded) -> Option<Candidate<'a>> {
+    let alike = |one: &&Candidate<'a>| {
+        let ranks = one.evidence.rank.zip(recorded.rank);
+        one.row.id == recorded.id && ranks.is_none_or(|(one, other)| one == other)
+    };
+    let all = || logs.iter().flatten().filter(alike);
+    all().find(|one| one.evidence.first.line == recorded.line).or_else(|| all().next()).copied()
+}
+
+/// Of several logs: where times tell their order, as in one; else as in one where the order in
+/// which their ranks failed is known; else the one that is worth most.
+fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Candidate<'a>> {
     let winner = |log: &Vec<Candidate<'a>>| earliest(log).map(|one| announced(log, one));
     let winners: Vec<Candidate<'a>> = logs.iter().filter_map(winner).collect();
     if let Some(winners) = in_time(&winners) {
+        return earliest(&winners);
+    }
+    if !failed.is_empty() {
+        let place = |one: &Candidate<'_>| {
+            let place = failed.iter().position(|rank| Some(*rank) == one.evidence.rank);
+            place.unwrap_or(failed.len())
+        };
+        let mut winners = winners;
+        winners.sort_by_key(place);
         return earliest(&winners);
     }
     let worth = |one: &Candidate<'_>| match one.strength {

@@ -245,7 +245,9 @@ impl Attempt {
         ending: &Ending,
         last_lines: Vec<String>,
     ) -> Rest {
-        let Attempt { number, started, identity, plan, folder, logs, counters, oom, .. } = self;
+        let Attempt {
+            number, started, identity, plan, folder, logs, counters, oom, diagnosis, ..
+        } = self;
         let FinishedAttempt { outcome, clock, sampling, .. } = over;
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
@@ -276,6 +278,7 @@ impl Attempt {
             exit_code,
             logs: Value::Null,
             link_errors,
+            survived: diagnosis.survived(),
             lang,
         };
         Rest { clock, logs, folder, record, sampling }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::deadline::with_deadline_async;
-use crate::diagnose::{self, Catalogue, LogScan, Node, Origin, Scanned, diagnose};
+use crate::diagnose::{self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose};
 use crate::logs::{Backlog, Piece, log_name};
 use crate::rank::GlobalRank;
 use crate::report::{Ending, ending};
@@ -61,6 +61,8 @@ struct Search {
     scans: BTreeMap<Owner, LogScan<'static>>,
     /// The numbers of the logs are their places in this list.
     logs: Vec<(Owner, Stream)>,
+    /// As of the last time that the result was asked for.
+    survived: Vec<Survived>,
 }
 
 impl LiveDiagnosis {
@@ -75,6 +77,7 @@ impl LiveDiagnosis {
             pending: VecDeque::new(),
             scans: BTreeMap::new(),
             logs: Vec::new(),
+            survived: Vec::new(),
         };
         let shared = Arc::new(Shared { backlog, search: Mutex::new(search) });
         let searching = Arc::clone(&shared);
@@ -97,6 +100,12 @@ impl LiveDiagnosis {
         search.take(&self.shared.backlog);
         while search.step() {}
         search.told(end, failed)
+    }
+
+    /// What the ranks survived, as of the last time that the cause was asked for. Nothing while
+    /// the search is not done.
+    pub(super) fn survived(&self) -> Vec<Survived> {
+        self.shared.search.try_lock().map_or_else(|_| Vec::new(), |search| search.survived.clone())
     }
 }
 
@@ -174,7 +183,7 @@ impl Search {
         })
     }
 
-    fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
+    fn told(&mut self, end: Option<KnownEnd>, failed: bool) -> Told {
         // What the kernel did needs no other evidence, and of a signal the engine knows no more
         // than its rank's shim.
         let counts = |owner: &Owner| match end {
@@ -190,6 +199,7 @@ impl Search {
         // No log: the end of the rank itself is the evidence.
         names.push(String::new());
         let diagnosis = diagnose(self.catalogue(), &logs, failed);
+        self.survived = diagnose::survived(self.catalogue(), &diagnosis.findings);
         match diagnose::why(self.catalogue(), &diagnosis, &names) {
             Some(why) => Told::Root(Box::new(why)),
             None if diagnosis.failed => Told::Consequence,
@@ -197,19 +207,23 @@ impl Search {
         }
     }
 
-    /// The end of a rank as a log of one line, in the words of the launchers whose statements the
-    /// catalogue knows.
+    /// The end of a rank as a log of one line.
     fn exit_status(&self, log: usize, end: KnownEnd) -> Option<Scanned> {
-        let KnownEnd { rank, end, oom } = end;
-        let statement = match end {
-            End::Signal(signal) if !oom => format!("rank {rank}: exitcode: -{signal}\n"),
-            End::Code(_) => return None,
-            End::Signal(_) => format!("error: Detected 1 oom_kill event in rank {rank}\n"),
-        };
-        let origin = Origin { rank: Some(rank), ..Origin::default() };
+        let statement = statement(end)?;
+        let origin = Origin { rank: Some(end.rank), ..Origin::default() };
         let mut scan = LogScan::new(self.catalogue(), log, origin);
         scan.feed_live(log, self.began.elapsed(), statement.as_bytes());
         Some(scan.finish())
+    }
+}
+
+/// The end of a rank in the words of the launchers whose statements the catalogue knows.
+pub(super) fn statement(end: KnownEnd) -> Option<String> {
+    let KnownEnd { rank, end, oom } = end;
+    match end {
+        End::Signal(signal) if !oom => Some(format!("rank {rank}: exitcode: -{signal}\n")),
+        End::Code(_) => None,
+        End::Signal(_) => Some(format!("error: Detected 1 oom_kill event in rank {rank}\n")),
     }
 }
 
@@ -264,6 +278,7 @@ mod tests {
             pending: VecDeque::new(),
             scans: BTreeMap::new(),
             logs: Vec::new(),
+            survived: Vec::new(),
         };
         for ((rank, stream, text), tenths) in pieces.iter().zip(1..) {
             search.pending.push_back(Piece {

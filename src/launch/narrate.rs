@@ -12,7 +12,7 @@ use crate::text;
 
 /// Prints a line for the important events; all events go to the journal.
 pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
-    tracing::info!(?notice);
+    record(notice);
     let line = match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
             let Text { en, zh } = describe(*end);
@@ -101,6 +101,23 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
         _ => return,
     };
     context.say(&line);
+}
+
+/// Writes the notice to the journal. `ended` and `stopping` are what `explain` reads of a run that
+/// has no run.json.
+fn record(notice: &Notice) {
+    match notice {
+        Notice::RankEnded { rank, end } => {
+            let (code, signal) = match end {
+                Some(End::Code(code)) => (Some(*code), None),
+                Some(End::Signal(signal)) => (None, Some(*signal)),
+                None => (None, None),
+            };
+            tracing::info!(?notice, ended = rank.global.0, code, signal);
+        }
+        Notice::Stopping { .. } => tracing::info!(?notice, stopping = true),
+        _ => tracing::info!(?notice),
+    }
 }
 
 fn named(planned: Planned, rank: GlobalRank) -> Text {

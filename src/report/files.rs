@@ -11,6 +11,7 @@ use time::format_description::well_known::Rfc3339;
 use super::ending::Ending;
 use super::why_view;
 use crate::deadline::io_with_deadline;
+use crate::diagnose::Survived;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::observe::OomKills;
@@ -44,6 +45,8 @@ pub(crate) struct RunRecord {
     pub logs: Value,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: Vec<Growth>,
+    /// What looks like a cause in the logs of this node and is none.
+    pub survived: Vec<Survived>,
     pub lang: Lang,
 }
 
@@ -67,6 +70,7 @@ impl RunRecord {
             "plan": self.plan,
             "logs": self.logs,
             "link_errors": self.link_errors,
+            "survived": self.survived,
         });
         let mut bytes = serde_json::to_vec_pretty(&value)?;
         bytes.push(b'\n');

@@ -6,9 +6,11 @@ use std::io::{self, IsTerminal, Read, Write};
 use super::log_files::{self, LogFile, Named};
 use super::log_streams::{self, Opened, words};
 use super::output::{print, refuse, show, terminal_width};
+use super::own_end::Stated;
+use super::own_records::{self, OwnRecords, Unheard};
 use crate::cli::AnnotatedFormat;
 use crate::columns::{columns, end_within};
-use crate::diagnose::{Catalogue, LogScan, Scanned, diagnose};
+use crate::diagnose::{Catalogue, Diagnosis, LogScan, Scanned, diagnose_knowing};
 use crate::lang::{Lang, Text};
 use crate::report::diagnosis_view::{self, Unread, View};
 use crate::verdict::{Confidence, Refusal};
@@ -24,6 +26,8 @@ struct Input {
     /// Logs that could not be read, or not to their ends.
     unread: Vec<Unread>,
     notes: Vec<Text>,
+    /// What ranklaunch wrote of the end.
+    records: OwnRecords,
 }
 
 /// The exit code: 0 whatever the cause, since the question was answered.
@@ -33,11 +37,12 @@ pub(super) fn explain(
     format: AnnotatedFormat,
     lang: Lang,
 ) -> i32 {
-    let Input { logs, unread, notes } = match read(words, catalogue) {
+    let mut input = match read(words, catalogue) {
         Ok(input) => input,
         Err(refusal) => return refuse(&refusal, lang),
     };
-    let mut diagnosis = diagnose(catalogue, &logs, false);
+    let mut diagnosis = diagnosis(catalogue, &mut input);
+    let Input { logs, unread, notes, .. } = input;
     // The cause may stand in what was not read.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
@@ -52,12 +57,46 @@ pub(super) fn explain(
     0
 }
 
+fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
+    let Input { logs, notes, records, .. } = input;
+    let mut diagnosis = diagnose_knowing(catalogue, logs, &records.known);
+    let differs = |diagnosis: &Diagnosis| {
+        let recorded = records.known.recorded.as_ref();
+        recorded.is_some_and(|one| diagnosis.cause.as_ref().is_none_or(|cause| cause.id != one.id))
+    };
+    if differs(&diagnosis)
+        && let Some(stated) = records.cause.take()
+    {
+        // Its log is missing or cut.
+        logs.push(scan_statement(catalogue, logs.len(), stated));
+        diagnosis = diagnose_knowing(catalogue, logs, &records.known);
+    }
+    diagnosis.failed |= records.known.has_failed;
+    if diagnosis.cause.is_none() || differs(&diagnosis) {
+        notes.append(&mut records.verdicts);
+    }
+    diagnosis
+}
+
+fn scan_statement(catalogue: &Catalogue, number: usize, stated: Stated) -> Scanned {
+    let Stated { origin, line, text } = stated;
+    let mut scan = LogScan::new(catalogue, number, origin);
+    scan.feed_record(number, line, &text);
+    scan.finish()
+}
+
 fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     let mut named = Named::default();
     for word in words {
         named.add(word)?;
     }
-    let Named { logs: files, mut unread, notes, .. } = named;
+    let Named { logs: mut files, mut unread, mut notes, launchers, .. } = named;
+    let mut records = own_records::read(&launchers);
+    unread.append(&mut records.unread);
+    notes.append(&mut records.notes);
+    for file in files.iter_mut().filter(|file| file.own && records.runs_a_command) {
+        file.origin.rank = None;
+    }
     let mut logs: Vec<Scanned> = Vec::new();
     for file in &files {
         let mut progress = Progress::new(file);
@@ -70,15 +109,26 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
                 continue;
             }
         };
+        let unheard = match records.unheard {
+            Unheard::None => false,
+            Unheard::Engine => file.own && file.origin.rank.is_none(),
+            Unheard::All => file.own,
+        };
+        if unheard {
+            records.known.unheard.insert(logs.len());
+        }
         let (scanned, damage) = scan(catalogue, logs.len(), file, opened, &mut progress);
         logs.push(scanned);
         if let Some(error) = damage {
             unread.push(Unread { name: name.clone(), error: self::words(&error) });
         }
     }
+    if let Some(stated) = records.end.take() {
+        logs.push(scan_statement(catalogue, logs.len(), stated));
+    }
     match unread.first() {
         Some(first) if logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
-        _ => Ok(Input { logs, unread, notes }),
+        _ => Ok(Input { logs, unread, notes, records }),
     }
 }
 
@@ -186,6 +236,7 @@ mod tests {
             origin: Origin { name: name.to_owned(), ..Origin::default() },
             size,
             asked: true,
+            own: false,
         };
         let read = 512 << 20;
         let packed = file("a.log.gz", Some(1000));

@@ -12,9 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::log_streams::words;
+use super::own_records::OwnFolder;
 use crate::diagnose::{Node, Origin};
 use crate::lang::Text;
-use crate::logs::{AttemptFolder, LATEST, LauncherFolder, RankLog, continued, numbered, run_of};
+use crate::logs::{
+    AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued, numbered, run_of,
+};
 use crate::rank::GlobalRank;
 use crate::report::diagnosis_view::Unread;
 use crate::text;
@@ -42,6 +45,8 @@ pub(super) struct LogFile {
     pub(super) size: Option<u64>,
     /// It was named itself, not found in a folder.
     pub(super) asked: bool,
+    /// It is one of ours, of a rank or of the command of a node.
+    pub(super) own: bool,
 }
 
 /// The logs behind the words so far, in the order in which they are read.
@@ -52,6 +57,8 @@ pub(super) struct Named {
     pub(super) unread: Vec<Unread>,
     /// What was left out on purpose.
     pub(super) notes: Vec<Text>,
+    /// The folders of launchers whose logs are read as a whole.
+    pub(super) launchers: BTreeSet<OwnFolder>,
     /// Device and inode of each file.
     seen: HashSet<(u64, u64)>,
 }
@@ -73,7 +80,7 @@ impl Named {
         if word == "-" {
             if self.logs.iter().all(|log| log.path.is_some()) {
                 let origin = Origin { name: "-".to_owned(), ..Origin::default() };
-                self.logs.push(LogFile { path: None, origin, size: None, asked: true });
+                self.logs.push(LogFile { path: None, origin, size: None, asked: true, own: false });
             }
             return Ok(());
         }
@@ -85,7 +92,8 @@ impl Named {
         if self.seen.insert(id(&metadata)) {
             let size = Some(metadata.len()).filter(|_| metadata.is_file());
             let origin = origin(path, path.parent().unwrap_or(path));
-            self.logs.push(LogFile { path: Some(path.to_owned()), origin, size, asked: true });
+            let path = Some(path.to_owned());
+            self.logs.push(LogFile { path, origin, size, asked: true, own: false });
         }
         Ok(())
     }
@@ -93,12 +101,23 @@ impl Named {
     fn add_folder(&mut self, folder: &Path) -> Result<(), Refusal> {
         let name = shown(folder);
         let unread_before = self.unread.len();
+        // Folders of launchers may be above the one that is named: `.` has no name of its own.
+        let whole = folder.canonicalize();
+        let folder = match &whole {
+            Ok(whole) if is_own(whole) => whole,
+            _ => folder,
+        };
         let mut listed = Vec::new();
         self.list(folder, DEEPEST, &mut listed).map_err(|error| unreadable(&name, &error))?;
         if listed.len() > MOST_LISTED {
             return Err(too_many(&name));
         }
         if listed.is_empty() {
+            let alone = own_folders(folder);
+            if !alone.is_empty() {
+                self.launchers.extend(alone);
+                return Ok(());
+            }
             return Err(match self.unread.get(unread_before) {
                 Some(unread) => unread.refusal(),
                 None => no_log(&name),
@@ -112,9 +131,11 @@ impl Named {
         listed.sort();
         listed.retain(|log| self.seen.insert(log.id));
         listed.sort_by(|one, other| one.path.cmp(&other.path));
+        self.launchers.extend(listed.iter().filter_map(|log| own_folder(&log.path)));
         self.logs.extend(listed.into_iter().map(|log| LogFile {
             origin: origin(&log.path, folder),
             size: Some(log.size),
+            own: run_of(&log.path).is_some(),
             path: Some(log.path),
             asked: false,
         }));
@@ -254,6 +275,38 @@ fn is_log(path: &Path) -> bool {
 /// A file's name without the ending of a compression and the number of a continued log.
 fn plain(name: &str) -> &str {
     continued(name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name))
+}
+
+/// Whether a folder is one of a launcher, or of an attempt of one.
+fn is_own(folder: &Path) -> bool {
+    run_of(&folder.join("log")).is_some() || run_of(&folder.join("attempt-0/log")).is_some()
+}
+
+/// The launcher that wrote a log, and the attempt.
+fn own_folder(log: &Path) -> Option<OwnFolder> {
+    let (_, launcher) = run_of(log)?;
+    let attempt = log.parent()?;
+    let number = folder_name(attempt).and_then(AttemptFolder::parse)?;
+    Some(OwnFolder {
+        path: attempt.parent()?.to_owned(),
+        node: launcher.node_rank,
+        attempt: Some(number.0),
+    })
+}
+
+/// The launchers in a run's folder, or the one whose folder it is, where no log is left.
+fn own_folders(folder: &Path) -> Vec<OwnFolder> {
+    let own = |path: PathBuf| {
+        let node = folder_name(&path).and_then(LauncherFolder::parse)?.node_rank;
+        let is_there = [RUN_JSON, JOURNAL].iter().any(|name| path.join(name).exists());
+        is_there.then_some(OwnFolder { path, node, attempt: None })
+    };
+    let above = folder
+        .parent()
+        .filter(|_| folder_name(folder).is_some_and(|name| AttemptFolder::parse(name).is_some()));
+    let below = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let places = [Some(folder), above].into_iter().flatten().map(Path::to_owned);
+    places.chain(below.take(MOST_FILES)).filter_map(own).collect()
 }
 
 fn folder_name(path: &Path) -> Option<&str> {

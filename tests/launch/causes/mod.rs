@@ -2,6 +2,7 @@
 //! termination message name one cause, its rank and what to do. The same job whose program
 //! survives the failure and ends later for another reason is the negative control.
 
+mod explained;
 mod one_node;
 mod two_nodes;
 

@@ -3,6 +3,7 @@
 use harness::{Ended, free_port};
 use serde_json::json;
 
+use super::explained::explain_all;
 use super::{Expected, expect_cause, job};
 
 /// Both nodes, after they ended, name the same cause, on one of these nodes.
@@ -11,15 +12,25 @@ fn both_say(nproc: u32, script: &str, arguments: &[&str], places: &[u32], expect
     let port = free_port();
     let nodes = [0, 1].map(|rank| job("direct", nproc, script, arguments).node(rank, 2, port));
     let [zero, one] = nodes.map(|node| node.start());
-    let ended: [Ended; 2] = [zero.wait(), one.wait()];
-    let causes = (0..).zip(ended).map(|(node, ended)| {
-        let ended = ended.expect_nothing_left();
+    let ended: [Ended; 2] = [zero.wait(), one.wait()].map(Ended::expect_nothing_left);
+    let causes = (0..).zip(&ended).map(|(node, ended)| {
         assert!(expected.codes.contains(&ended.code), "{}\n{}", ended.code, ended.err);
-        expect_cause(&ended, node, expected)
+        expect_cause(ended, node, expected)
     });
     let [zero, one]: [serde_json::Value; 2] = causes.collect::<Vec<_>>().try_into().expect("two");
     assert_eq!(zero, one);
     assert!(places.iter().any(|node| zero["node"] == json!(node)), "{zero:#}");
+
+    // So does each folder afterwards, and both together.
+    let folders = [ended[0].node_folder(0), ended[1].node_folder(1)];
+    let [of_zero, of_one] = [0, 1].map(|node| folders[node].as_path());
+    for folders in [&[of_zero, of_one][..], &[of_one, of_zero], &[of_zero], &[of_one]] {
+        let said = explain_all(folders);
+        let cause = &said["cause"];
+        for key in ["id", "rank", "node"] {
+            assert_eq!(cause[key], zero[key], "{key} of {folders:?}: {said:#}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,244 @@
+//! `ranklaunch explain FOLDER` after `run`: the folder of a run says of its end what the run said.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Ended, Launcher, executable, run_args};
+use serde_json::Value;
+
+/// A job of engine `direct` whose ranks run this Python program, which needs no torch.
+fn job(nproc: u32, program: &str) -> Ended {
+    let launcher = Launcher::new(run_args("direct", nproc));
+    let script = launcher.folder().join("train.py");
+    let head = "import os, signal, sys, time, traceback\nrank = int(os.environ['RANK'])\n";
+    std::fs::write(&script, format!("{head}{program}")).expect("written");
+    launcher.args(["--".into(), script]).run()
+}
+
+/// What is said of the folders of one job.
+#[track_caller]
+pub(super) fn explain_all(folders: &[&Path]) -> Value {
+    let mut command = Command::new(executable());
+    command.args(["explain", "--lang", "en", "--format", "json"]).args(folders);
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{folders:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn explain(folder: &Path) -> Value {
+    explain_all(&[folder])
+}
+
+/// The id of the cause that is found in a folder; empty: none.
+fn id(said: &Value) -> &str {
+    said["cause"]["id"].as_str().unwrap_or_default()
+}
+
+fn notes(said: &Value) -> String {
+    said["notes"].to_string()
+}
+
+fn attempt(ended: &Ended) -> PathBuf {
+    ended.node_folder(0).join("attempt-0")
+}
+
+/// A rank that logs an exception, goes on, and ends as `end` says.
+fn survivor(end: &str) -> String {
+    format!(
+        "def step():
+    try:
+        raise ValueError('a bad sample, skipped')
+    except ValueError:
+        traceback.print_exc()
+step()
+time.sleep(0.2)
+for step in range(300):
+    print(f'step {{step}}: loss 0.5', flush=True)
+{end}
+"
+    )
+}
+
+/// Rank 0 ends as a victim of rank 1.
+const VICTIM: &str = "
+if rank == 1:
+    open('raised', 'w').close()
+    raise KeyError('the label of rank 1')
+while not os.path.exists('raised'):
+    time.sleep(0.01)
+raise RuntimeError('[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:51514')
+";
+
+/// Rank 0 fails of its own when it is told to end because of rank 1.
+const BOTH: &str = "
+def told(number, frame):
+    raise OSError(28, 'No space left on device')
+signal.signal(signal.SIGTERM, told)
+open(f'ready-{rank}', 'w').close()
+while not os.path.exists('ready-0') or not os.path.exists('ready-1'):
+    time.sleep(0.01)
+if rank == 1:
+    import no_such_package_of_anyone
+while True:
+    time.sleep(0.01)
+";
+
+#[test]
+fn the_folder_of_a_run_says_what_the_run_said() {
+    let survived = survivor("sys.exit(3)");
+    let rows = [
+        ("exception", 1, "raise ValueError('sample 17 has no label')", "user_exception"),
+        (
+            "oom",
+            2,
+            "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')",
+            "cuda_oom",
+        ),
+        (
+            "sigsegv",
+            2,
+            "os.kill(os.getpid(), signal.SIGSEGV) if rank else time.sleep(60)",
+            "worker_sigsegv",
+        ),
+        (
+            "sigkill",
+            2,
+            "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)",
+            "worker_sigkill",
+        ),
+        ("survived", 1, &survived, ""),
+        ("silent", 2, "sys.exit(3) if rank else time.sleep(60)", ""),
+        ("victim", 2, VICTIM, "user_exception"),
+        ("both", 2, BOTH, "module_missing"),
+    ];
+    for (name, nproc, program, wanted) in rows {
+        let ended = job(nproc, program).expect_nothing_left();
+        let run = ended.run_json(0);
+        let cause = &run["cause"];
+        assert_eq!(cause["id"].as_str().unwrap_or_default(), wanted, "{name}: {}", ended.err);
+        let node = ended.node_folder(0);
+        let folders = [node.parent().expect("the run").to_owned(), node, attempt(&ended)];
+        for folder in folders {
+            let said = explain(&folder);
+            let found = &said["cause"];
+            assert_eq!(id(&said), wanted, "{name} in {}: {said:#}", folder.display());
+            assert_eq!(said["failed"], true, "{name}: {said:#}");
+            if wanted.is_empty() {
+                let verdict = run["verdict"]["text"].as_str().expect("a text");
+                assert!(notes(&said).contains(verdict), "{name}: {said:#}");
+                continue;
+            }
+            assert_eq!(found["rank"], cause["rank"], "{name}: {found:#}\n{cause:#}");
+            let log = cause["log"].as_str().expect("a log");
+            let named = found["log"].as_str().expect("a log");
+            if log.is_empty() {
+                assert!(named.ends_with("node-0/run.json"), "{name}: {found:#}");
+            } else {
+                assert!(named.ends_with(&format!("attempt-0/{log}")), "{name}: {found:#}");
+                assert_eq!(found["line"], cause["line"], "{name}: {found:#}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_ended_well_or_was_stopped_has_no_cause() {
+    let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
+    let said = explain(&well.node_folder(0));
+    assert_eq!((id(&said), &said["failed"]), ("", &Value::Bool(false)), "{said:#}");
+    assert!(notes(&said).contains("all ranks ended with code 0"), "{said:#}");
+    // The control: the log itself, without what stands beside it.
+    assert_eq!(id(&explain(&attempt(&well).join("rank-00000.err"))), "user_exception");
+
+    let stopped = "
+def told(number, frame):
+    raise KeyError('in the middle of a step')
+signal.signal(signal.SIGTERM, told)
+os.kill(int(os.environ['LAUNCHER']), signal.SIGTERM)
+while True:
+    time.sleep(0.01)
+";
+    let launcher = Launcher::new(run_args("direct", 1));
+    let script = launcher.folder().join("train.py");
+    std::fs::write(&script, format!("import os, signal, time\n{stopped}")).expect("written");
+    let shell = "LAUNCHER=$$ exec \"$@\"";
+    let mut way_in = Command::new("sh");
+    way_in.args(["-c", shell, "sh"]);
+    let words = run_args("direct", 1);
+    let ended = Launcher::of(way_in, [executable()]).args(words).args(["--".into(), script]).run();
+    assert_eq!(ended.run_json(0)["verdict"]["class"], "stopped", "{}", ended.err);
+    let said = explain(&ended.node_folder(0));
+    assert_eq!(id(&said), "", "{said:#}");
+    assert!(notes(&said).contains("stopped.signal"), "{said:#}");
+}
+
+/// What stands in run.json matters: without a part of it the answer is another one.
+#[test]
+fn a_folder_without_a_part_says_what_it_lacks() {
+    let ended = job(1, &survivor("sys.exit(3)")).expect_code(3);
+    let (node, attempt) = (ended.node_folder(0), attempt(&ended));
+    let file = node.join("run.json");
+    let mut run = ended.run_json(0);
+    assert_eq!(run["survived"][0]["id"], "user_exception", "{run:#}");
+    assert_eq!(id(&explain(&node)), "");
+    run["survived"] = Value::Array(Vec::new());
+    std::fs::write(&file, run.to_string()).expect("written");
+    assert_eq!(id(&explain(&node)), "user_exception");
+    // Cut, no file at all, and not there.
+    let said = |text: &str| {
+        let said = explain(&node);
+        assert!(said.to_string().contains(text), "{said:#}");
+        said
+    };
+    std::fs::write(&file, &run.to_string()[..200]).expect("written");
+    said("cut off or no JSON");
+    for junk in ["[1, 2]", "7", "{\"attempt\": 0, \"outcome\": 3, \"verdict\": []}", "\0\u{1}"] {
+        std::fs::write(&file, junk).expect("written");
+        explain(&node);
+    }
+    std::fs::remove_file(&file).expect("removed");
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    said("no regular file");
+    std::fs::remove_file(&file).expect("removed");
+    said("run.json is missing");
+
+    // The record stands for a log that is gone.
+    let ended = job(2, "raise ValueError('sample 17') if rank else time.sleep(60)");
+    let (node, attempt) = (ended.node_folder(0), {
+        drop(attempt);
+        self::attempt(&ended)
+    });
+    std::fs::remove_file(attempt.join("rank-00001.err")).expect("removed");
+    let said = explain(&node);
+    assert_eq!((id(&said), &said["cause"]["rank"]), ("user_exception", &1.into()), "{said:#}");
+    assert!(said["cause"]["log"].as_str().is_some_and(|log| log.ends_with("run.json")), "{said:#}");
+    std::fs::remove_dir_all(&attempt).expect("removed");
+    assert_eq!(id(&explain(&node)), "user_exception");
+}
+
+/// A run that was killed itself has a journal only.
+#[test]
+fn without_run_json_the_journal_tells_how_the_ranks_ended() {
+    let killed = job(2, "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)");
+    let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
+    for (ended, wanted) in [(&killed, "worker_sigkill"), (&well, "")] {
+        let node = ended.node_folder(0);
+        std::fs::remove_file(node.join("run.json")).expect("removed");
+        let said = explain(&node);
+        assert_eq!(id(&said), wanted, "{said:#}");
+        assert!(notes(&said).contains("run.json is missing"), "{said:#}");
+    }
+    let journal = killed.node_folder(0).join("agent.jsonl");
+    let bytes = std::fs::read(&journal).expect("a journal");
+    assert_eq!(explain(&killed.node_folder(0))["cause"]["rank"], 1);
+    // Cut in the middle of any line, it is read up to there.
+    for keep in (0..bytes.len()).step_by(1 + bytes.len() / 16) {
+        std::fs::write(&journal, &bytes[..keep]).expect("written");
+        explain(&killed.node_folder(0));
+    }
+    std::fs::remove_file(&journal).expect("removed");
+    assert_eq!(id(&explain(&killed.node_folder(0))), "");
+    std::fs::remove_file(well.node_folder(0).join("agent.jsonl")).expect("removed");
+    assert_eq!(id(&explain(&well.node_folder(0))), "user_exception");
+}
