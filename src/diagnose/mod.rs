@@ -13,6 +13,7 @@
 
 mod blocks;
 mod catalogue;
+mod error_file;
 mod evidence;
 mod extended;
 mod forms;
@@ -34,6 +35,7 @@ mod tests;
 mod why;
 
 pub(crate) use catalogue::{Catalogue, catalogue};
+pub(crate) use error_file::recorded_exception;
 pub(crate) use evidence::{Evidence, Node};
 pub(crate) use extended::RowFlaw;
 pub(crate) use known::{Known, Recorded, Survived, survived};

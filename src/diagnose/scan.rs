@@ -154,14 +154,21 @@ impl<'c> LogScan<'c> {
     /// Takes the next bytes of one stream of a process that runs. `log`: the number of the log
     /// that the stream is. `arrived`: since any moment that all logs share.
     pub(crate) fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
-        let nanoseconds = u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX);
-        self.reader.arrived = Some(Time { utc: true, nanoseconds });
+        self.reader.arrived = Some(time(arrived));
         self.feed_stream(log, bytes);
     }
 
     /// Takes what a record says of the exception that ended its process, in the form in which
-    /// Python prints one. `line`: where the record stands in its log.
-    pub(crate) fn feed_record(&mut self, log: usize, line: u64, text: &str) {
+    /// Python prints one. `line`: where the record stands in its log. `arrived`: as for
+    /// [`LogScan::feed_live`].
+    pub(crate) fn feed_record(
+        &mut self,
+        log: usize,
+        line: u64,
+        arrived: Option<Duration>,
+        text: &str,
+    ) {
+        self.reader.arrived = arrived.map(time);
         self.reader.record = Some(line);
         self.feed_stream(log, text.as_bytes());
         self.feed_stream(log, b"\n");
@@ -214,6 +221,11 @@ impl<'c> LogScan<'c> {
         }
         Scanned { origin, runs, tail: self.tail, lines, bytes: self.bytes }
     }
+}
+
+/// A moment of a process that runs.
+fn time(arrived: Duration) -> Time {
+    Time { utc: true, nanoseconds: u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX) }
 }
 
 impl Reader<'_> {

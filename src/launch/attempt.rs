@@ -178,7 +178,7 @@ impl Attempt {
         let launch = launch(context, ready, plan, identity, dispositions, scratch);
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
-        let mut pipes = Pipes { logs, say: &say };
+        let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
         let sampler = sampler(context, folder.as_deref());
         let mut notice = |notice: Notice| {
             match &notice {
@@ -281,7 +281,8 @@ impl Attempt {
             survived: diagnosis.survived(),
             lang,
         };
-        Rest { clock, logs, folder, record, sampling }
+        let error_files = diagnosis.error_files();
+        Rest { clock, logs, folder, record, error_files, sampling }
     }
 }
 

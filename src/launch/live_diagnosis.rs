@@ -6,11 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::deadline::with_deadline_async;
-use crate::diagnose::{self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose};
-use crate::logs::{Backlog, Piece, log_name};
+use crate::diagnose::{
+    self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose, recorded_exception,
+};
+use crate::logs::{Backlog, ErrorFile, Piece, log_name};
 use crate::rank::GlobalRank;
 use crate::report::{Ending, ending};
 use crate::supervise::{End, Outcome, Owner, Stream};
@@ -21,6 +23,9 @@ use crate::verdict::{Id, Why};
 const PART: usize = 8 * 1024;
 /// The nice value of the thread.
 const LOWEST: i32 = 19;
+
+/// Bytes of all records of `@record` that are kept of one attempt.
+const MOST_RECORDED: usize = 16 * 1024 * 1024;
 
 /// The end of a rank as the kernel tells it, which explains what no line does.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +55,24 @@ pub(super) struct LiveDiagnosis {
 struct Shared {
     backlog: Arc<Backlog>,
     search: Mutex<Search>,
+    /// Not searched yet.
+    records: Mutex<Vec<Record>>,
+    error_files: Mutex<Vec<(ErrorFile, Vec<u8>)>>,
+}
+
+/// What torch's `@record` wrote of the exception that ended a rank.
+#[derive(Debug)]
+struct Record {
+    owner: Owner,
+    arrived: Instant,
+    bytes: Vec<u8>,
+}
+
+/// What a log is to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    Stream(Stream),
+    ErrorFile,
 }
 
 #[derive(Debug)]
@@ -60,7 +83,7 @@ struct Search {
     pending: VecDeque<Piece>,
     scans: BTreeMap<Owner, LogScan<'static>>,
     /// The numbers of the logs are their places in this list.
-    logs: Vec<(Owner, Stream)>,
+    logs: Vec<(Owner, Log)>,
     /// As of the last time that the result was asked for.
     survived: Vec<Survived>,
 }
@@ -79,7 +102,12 @@ impl LiveDiagnosis {
             logs: Vec::new(),
             survived: Vec::new(),
         };
-        let shared = Arc::new(Shared { backlog, search: Mutex::new(search) });
+        let shared = Arc::new(Shared {
+            backlog,
+            search: Mutex::new(search),
+            records: Mutex::default(),
+            error_files: Mutex::default(),
+        });
         let searching = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("diagnose".to_owned());
         // Without a thread the search is done when the result is asked for.
@@ -99,7 +127,26 @@ impl LiveDiagnosis {
         let mut search = self.shared.lock();
         search.take(&self.shared.backlog);
         while search.step() {}
+        // After the output, as the rank wrote it.
+        let records = std::mem::take(&mut *held(&self.shared.records));
+        records.iter().for_each(|record| search.take_record(record));
         search.told(end, failed)
+    }
+
+    /// Takes what torch's `@record` wrote of a rank's exception.
+    pub(super) fn recorded(&self, owner: Owner, bytes: Vec<u8>) {
+        let Some(name) = ErrorFile::of(owner) else { return };
+        let mut files = held(&self.shared.error_files);
+        let size: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+        if size + bytes.len() <= MOST_RECORDED {
+            files.push((name, bytes.clone()));
+            held(&self.shared.records).push(Record { owner, arrived: Instant::now(), bytes });
+        }
+    }
+
+    /// The records of all ranks, for the folder of the attempt.
+    pub(super) fn error_files(&self) -> Vec<(ErrorFile, Vec<u8>)> {
+        std::mem::take(&mut *held(&self.shared.error_files))
     }
 
     /// What the ranks survived, as of the last time that the cause was asked for. Nothing while
@@ -115,9 +162,13 @@ impl Drop for LiveDiagnosis {
     }
 }
 
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Search> {
-        self.search.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.search)
     }
 
     fn run(&self) {
@@ -159,16 +210,8 @@ impl Search {
         if piece.bytes.is_empty() {
             self.pending.pop_front();
         }
-        let log = self.number(owner, stream);
-        let (catalogue, node) = (self.catalogue(), self.node);
-        let scan = self.scans.entry(owner).or_insert_with(|| {
-            let rank = match owner {
-                Owner::Rank(rank) => Some(rank),
-                Owner::Engine | Owner::Command(_) => None,
-            };
-            let node = Some(Node::Rank(node));
-            LogScan::new(catalogue, log, Origin { name: String::new(), rank, node })
-        });
+        let log = self.number(owner, Log::Stream(stream));
+        let scan = self.scan(owner, log);
         if skipped.bytes > 0 {
             scan.skip(log, skipped.bytes, skipped.line_feeds);
         }
@@ -176,9 +219,37 @@ impl Search {
         true
     }
 
-    fn number(&mut self, owner: Owner, stream: Stream) -> usize {
-        self.logs.iter().position(|known| *known == (owner, stream)).unwrap_or_else(|| {
-            self.logs.push((owner, stream));
+    fn scan(&mut self, owner: Owner, log: usize) -> &mut LogScan<'static> {
+        let (catalogue, node) = (self.catalogue(), self.node);
+        self.scans.entry(owner).or_insert_with(|| {
+            let rank = match owner {
+                Owner::Rank(rank) => Some(rank),
+                Owner::Engine | Owner::Command(_) => None,
+            };
+            let node = Some(Node::Rank(node));
+            LogScan::new(catalogue, log, Origin { name: String::new(), rank, node })
+        })
+    }
+
+    /// Searches a record in the log of its rank, so that a traceback that the rank has printed as
+    /// well is one piece of evidence.
+    fn take_record(&mut self, record: &Record) {
+        let Some(said) = recorded_exception(&record.bytes) else { return };
+        let mut arrived = record.arrived.saturating_duration_since(self.began);
+        let began = SystemTime::now().checked_sub(self.began.elapsed());
+        let raised = said.seconds.and_then(|seconds| {
+            // The fraction of the second is not known; before the start, the clock is wrong.
+            let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds + 1))?;
+            at.duration_since(began?).ok()
+        });
+        arrived = raised.map_or(arrived, |raised| raised.min(arrived));
+        let log = self.number(record.owner, Log::ErrorFile);
+        self.scan(record.owner, log).feed_record(log, 1, Some(arrived), &said.text);
+    }
+
+    fn number(&mut self, owner: Owner, log: Log) -> usize {
+        self.logs.iter().position(|known| *known == (owner, log)).unwrap_or_else(|| {
+            self.logs.push((owner, log));
             self.logs.len() - 1
         })
     }
@@ -193,8 +264,7 @@ impl Search {
         };
         let scans = self.scans.iter().filter(|(owner, _)| counts(owner));
         let mut logs: Vec<Scanned> = scans.map(|(_, scan)| scan.clone().finish()).collect();
-        let mut names: Vec<String> =
-            self.logs.iter().map(|(owner, stream)| log_name(*owner, *stream)).collect();
+        let mut names: Vec<String> = self.logs.iter().map(name).collect();
         logs.extend(end.and_then(|end| self.exit_status(names.len(), end)));
         // No log: the end of the rank itself is the evidence.
         names.push(String::new());
@@ -214,6 +284,14 @@ impl Search {
         let mut scan = LogScan::new(self.catalogue(), log, origin);
         scan.feed_live(log, self.began.elapsed(), statement.as_bytes());
         Some(scan.finish())
+    }
+}
+
+/// The file of a log, in the folder of the attempt.
+fn name((owner, log): &(Owner, Log)) -> String {
+    match log {
+        Log::Stream(stream) => log_name(*owner, *stream),
+        Log::ErrorFile => ErrorFile::of(*owner).map(|file| file.to_string()).unwrap_or_default(),
     }
 }
 

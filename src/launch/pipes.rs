@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use tokio::io::unix::AsyncFd;
 
+use super::live_diagnosis::LiveDiagnosis;
 use crate::lang::Text;
 use crate::logs::Logs;
 use crate::report::{Ending, ending::Speaker};
@@ -17,6 +18,7 @@ const LAST_LINES: usize = 20;
 /// Hands pipes to the log room.
 pub(super) struct Pipes<'a> {
     pub(super) logs: &'a Logs,
+    pub(super) diagnosis: &'a LiveDiagnosis,
     pub(super) say: &'a (dyn Fn(&Text) + Sync),
 }
 
@@ -34,6 +36,10 @@ impl Streams for Pipes<'_> {
                 "{owner} 的输出将丢失：{error}"
             ));
         }
+    }
+
+    fn recorded(&mut self, owner: Owner, record: Vec<u8>) {
+        self.diagnosis.recorded(owner, record);
     }
 }
 

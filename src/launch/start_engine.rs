@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::context::Context;
@@ -12,10 +12,11 @@ use super::ready::Ready;
 use super::scratch::Scratch;
 use crate::engine::Starts;
 use crate::lang::{self, Text};
+use crate::logs::ErrorFile;
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::ending;
-use crate::supervise::{EndBudget, Launch, Planned, RankStart, RankUnit, Start};
+use crate::supervise::{ERROR_FILE, EndBudget, Launch, Owner, Planned, RankStart, RankUnit, Start};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -87,6 +88,7 @@ pub(super) fn launch(
     }
     env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
     let planned = planned_ranks(plan);
+    let records = Records::of(&env, scratch);
     let start = match plan.engine.row().starts {
         Starts::Ranks => Start::Ranks {
             shim: ready.executable.clone(),
@@ -98,6 +100,7 @@ pub(super) fn launch(
                     env: rank_env(plan, id)
                         .into_iter()
                         .map(|(name, value)| (name.into(), value))
+                        .chain(records.variable(planned.owner(id.global)))
                         .collect(),
                 })
                 .collect(),
@@ -105,7 +108,11 @@ pub(super) fn launch(
         Starts::Command => Start::Ranks {
             shim: ready.executable.clone(),
             argv: argv(plan),
-            ranks: vec![RankStart { id: planned.rank(LocalRank(0)), env: BTreeMap::new() }],
+            ranks: {
+                let id = planned.rank(LocalRank(0));
+                let env = records.variable(planned.owner(id.global)).into_iter().collect();
+                vec![RankStart { id, env }]
+            },
         },
         Starts::Launcher => Start::Engine {
             argv: exec_argv(
@@ -132,6 +139,23 @@ pub(super) fn launch(
         interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
+    }
+}
+
+/// Where torch's `@record` writes down the exception that ends a rank, as below torchrun. On the
+/// local disk, since a log folder whose mount died would hold the rank.
+struct Records(Option<PathBuf>);
+
+impl Records {
+    /// None where the user has named a file, or no file with an empty value.
+    fn of(env: &BTreeMap<OsString, OsString>, scratch: &Scratch) -> Records {
+        let own = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
+        Records(own)
+    }
+
+    fn variable(&self, owner: Owner) -> Option<(OsString, OsString)> {
+        let file = self.0.as_ref()?.join(ErrorFile::of(owner)?.to_string());
+        Some((ERROR_FILE.into(), file.into()))
     }
 }
 

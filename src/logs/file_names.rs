@@ -91,6 +91,35 @@ impl fmt::Display for RankLog {
     }
 }
 
+/// The record that torch's `@record` made of the exception of one rank: `rank-<rrrrr>.error.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ErrorFile {
+    /// As in [`RankLog`].
+    pub number: u32,
+}
+
+impl ErrorFile {
+    /// The file of a rank, or of the command of a node.
+    pub(crate) fn of(owner: Owner) -> Option<ErrorFile> {
+        match owner {
+            Owner::Engine => None,
+            Owner::Rank(GlobalRank(number)) | Owner::Command(number) => Some(ErrorFile { number }),
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<ErrorFile> {
+        let rank = name.strip_suffix(".error.json")?;
+        let number = numbered(rank, "rank-").filter(|_| rank.len() >= "rank-00000".len())?;
+        Some(ErrorFile { number })
+    }
+}
+
+impl fmt::Display for ErrorFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "rank-{:05}.error.json", self.number)
+    }
+}
+
 /// The file of a stream, in the folder of an attempt. Both streams of the engine share one.
 pub(crate) fn log_name(owner: Owner, stream: Stream) -> String {
     match owner {
@@ -173,6 +202,9 @@ mod tests {
             let name = log.to_string();
             prop_assert_eq!(RankLog::parse(&name), Some(log));
             prop_assert_eq!(continued(&name), name.as_str());
+            let record = ErrorFile { number };
+            prop_assert_eq!(ErrorFile::parse(&record.to_string()), Some(record));
+            prop_assert_eq!(RankLog::parse(&record.to_string()), None);
 
             let segment = segment(&name, part);
             prop_assert_eq!(RankLog::parse(&segment), None);

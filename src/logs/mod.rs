@@ -40,8 +40,8 @@ pub(crate) use config::LogsConfig;
 pub(crate) use console::Console;
 pub(crate) use escape::printable;
 pub(crate) use file_names::{
-    AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued, log_name,
-    numbered, run_of,
+    AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued,
+    log_name, numbered, run_of,
 };
 pub(crate) use folder::{FolderLevel, LogFolder};
 pub(crate) use output::Logs;

@@ -12,6 +12,11 @@ use crate::rank::{GlobalRank, LocalRank};
 pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
 /// The fourth word of [`AGENT_SOCKET`].
 pub(super) const TERMINAL: &str = "terminal";
+/// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets
+/// it for each of its ranks; empty: none.
+pub(crate) const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+/// Bytes of that file that are read.
+pub(crate) const LARGEST_RECORD: u64 = 1024 * 1024;
 /// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK.
 pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
 pub(super) use crate::procfs::JOB_MARK;
@@ -39,6 +44,9 @@ pub(super) enum FromRank {
         program: String,
         errno: i32,
     },
+    /// The rank failed, and torch's `@record` has written down why. Carries a copy of that file
+    /// in memory, since torchrun removes the file soon.
+    Recorded,
     Ended {
         end: End,
     },

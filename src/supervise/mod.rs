@@ -27,6 +27,7 @@ mod tree;
 pub(crate) use budget::{EndBudget, EndStep};
 pub(crate) use engine::{Launch, RankStart, Start};
 pub(crate) use link::{AgentLink, GuardCommands, Halt};
+pub(crate) use message::{ERROR_FILE, LARGEST_RECORD};
 pub(crate) use outcome::{
     End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason, Stream,
     exec_code,

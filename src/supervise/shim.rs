@@ -12,30 +12,39 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
-use super::message::{AGENT_SOCKET, FromRank, RANK_SLOT, TERMINAL, ToRank};
+use super::message::{
+    AGENT_SOCKET, ERROR_FILE, FromRank, LARGEST_RECORD, RANK_SLOT, TERMINAL, ToRank,
+};
 use super::outcome::{End, Notice, exec_code};
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
+use crate::deadline::with_deadline;
 use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
+use crate::regular_file;
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
 };
 use crate::text;
 use crate::verdict::Verdict;
 
+/// Time limit for reading what a rank wrote of its exception.
+const RECORD: Duration = Duration::from_millis(500);
 /// Characters of a program's path that always fit into a packet.
 const NAMED: usize = 1000;
 
@@ -257,6 +266,9 @@ impl Shim {
             }
         }
         if let Some(agent) = &self.agent {
+            if let Some(record) = recorded(end) {
+                let _ = socket::send(agent, &FromRank::Recorded, &[record.as_fd()]);
+            }
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
         self.end_leftovers(end);
@@ -372,6 +384,21 @@ impl Shim {
             let _ = socket::send(agent, &said, &[]);
         }
     }
+}
+
+/// A copy in memory of what torch's `@record` wrote of a failed rank.
+fn recorded(end: End) -> Option<OwnedFd> {
+    let path = PathBuf::from(std::env::var_os(ERROR_FILE)?);
+    if end.success() || path.as_os_str().is_empty() {
+        return None;
+    }
+    // The file may be on a mount that died, which must not hold the end of the rank.
+    let read = move || regular_file::read(&path, LARGEST_RECORD);
+    let bytes = with_deadline(RECORD, read)?.ok().filter(|bytes| !bytes.is_empty())?;
+    let copy = rustix::fs::memfd_create("error.json", MemfdFlags::CLOEXEC).ok()?;
+    let mut copy = File::from(copy);
+    copy.write_all(&bytes).ok()?;
+    Some(copy.into())
 }
 
 fn signal_descendants(signal: Signal) {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 
 use super::log_files::{self, LogFile, Named};
 use super::log_streams::{self, Opened, words};
@@ -10,9 +11,14 @@ use super::own_end::Stated;
 use super::own_records::{self, OwnRecords, Unheard};
 use crate::cli::AnnotatedFormat;
 use crate::columns::{columns, end_within};
-use crate::diagnose::{Catalogue, Diagnosis, LogScan, Scanned, diagnose_knowing};
-use crate::lang::{Lang, Text};
+use crate::diagnose::{
+    Catalogue, Diagnosis, LogScan, Scanned, diagnose_knowing, recorded_exception,
+};
+use crate::lang::{Lang, Text, cause};
+use crate::regular_file;
 use crate::report::diagnosis_view::{self, Unread, View};
+use crate::supervise::LARGEST_RECORD;
+use crate::text;
 use crate::verdict::{Confidence, Refusal};
 
 /// Bytes that are read at once.
@@ -81,8 +87,22 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
 fn scan_statement(catalogue: &Catalogue, number: usize, stated: Stated) -> Scanned {
     let Stated { origin, line, text } = stated;
     let mut scan = LogScan::new(catalogue, number, origin);
-    scan.feed_record(number, line, &text);
+    scan.feed_record(number, line, None, &text);
     scan.finish()
+}
+
+/// What torch's `@record` wrote of the exception that ended a rank.
+fn scan_record(catalogue: &Catalogue, number: usize, file: &LogFile) -> Result<Scanned, Text> {
+    let path = file.path.as_deref().unwrap_or(Path::new(""));
+    let bytes = regular_file::read(path, LARGEST_RECORD).map_err(|error| cause(&error))?;
+    let said = recorded_exception(&bytes).ok_or_else(|| {
+        text!(
+            "it is cut off, or no record of torch's @record",
+            "内容不完整，或不是 torch @record 的记录"
+        )
+    })?;
+    let text = said.text;
+    Ok(scan_statement(catalogue, number, Stated { origin: file.origin.clone(), line: 1, text }))
 }
 
 fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
@@ -99,6 +119,13 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     }
     let mut logs: Vec<Scanned> = Vec::new();
     for file in &files {
+        if file.is_record {
+            match scan_record(catalogue, logs.len(), file) {
+                Ok(scanned) => logs.push(scanned),
+                Err(error) => unread.push(Unread { name: file.origin.name.clone(), error }),
+            }
+            continue;
+        }
         let mut progress = Progress::new(file);
         let name = &file.origin.name;
         let opened = match log_streams::open(file.path.as_deref()) {
@@ -126,8 +153,10 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     if let Some(stated) = records.end.take() {
         logs.push(scan_statement(catalogue, logs.len(), stated));
     }
+    // The end is known, whatever the logs hold.
+    let is_told = !records.verdicts.is_empty();
     match unread.first() {
-        Some(first) if logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
+        Some(first) if !is_told && logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
         _ => Ok(Input { logs, unread, notes, records }),
     }
 }
@@ -237,6 +266,7 @@ mod tests {
             size,
             asked: true,
             own: false,
+            is_record: false,
         };
         let read = 512 << 20;
         let packed = file("a.log.gz", Some(1000));

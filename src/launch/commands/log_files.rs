@@ -16,7 +16,8 @@ use super::own_records::OwnFolder;
 use crate::diagnose::{Node, Origin};
 use crate::lang::Text;
 use crate::logs::{
-    AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued, numbered, run_of,
+    AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued,
+    numbered, run_of,
 };
 use crate::rank::GlobalRank;
 use crate::report::diagnosis_view::Unread;
@@ -47,6 +48,8 @@ pub(super) struct LogFile {
     pub(super) asked: bool,
     /// It is one of ours, of a rank or of the command of a node.
     pub(super) own: bool,
+    /// What torch's `@record` wrote, in place of lines.
+    pub(super) is_record: bool,
 }
 
 /// The logs behind the words so far, in the order in which they are read.
@@ -80,7 +83,14 @@ impl Named {
         if word == "-" {
             if self.logs.iter().all(|log| log.path.is_some()) {
                 let origin = Origin { name: "-".to_owned(), ..Origin::default() };
-                self.logs.push(LogFile { path: None, origin, size: None, asked: true, own: false });
+                self.logs.push(LogFile {
+                    path: None,
+                    origin,
+                    size: None,
+                    asked: true,
+                    own: false,
+                    is_record: false,
+                });
             }
             return Ok(());
         }
@@ -92,8 +102,8 @@ impl Named {
         if self.seen.insert(id(&metadata)) {
             let size = Some(metadata.len()).filter(|_| metadata.is_file());
             let origin = origin(path, path.parent().unwrap_or(path));
-            let path = Some(path.to_owned());
-            self.logs.push(LogFile { path, origin, size, asked: true, own: false });
+            let (path, is_record) = (Some(path.to_owned()), is_record(path));
+            self.logs.push(LogFile { path, origin, size, asked: true, own: false, is_record });
         }
         Ok(())
     }
@@ -136,6 +146,7 @@ impl Named {
             origin: origin(&log.path, folder),
             size: Some(log.size),
             own: run_of(&log.path).is_some(),
+            is_record: is_record(&log.path),
             path: Some(log.path),
             asked: false,
         }));
@@ -165,7 +176,7 @@ impl Named {
                 }
                 continue;
             }
-            if !is_log(&path) {
+            if !is_log(&path) && !is_record(&path) {
                 continue;
             }
             match path.metadata() {
@@ -272,6 +283,11 @@ fn is_log(path: &Path) -> bool {
         .is_some_and(|(_, ending)| ENDINGS.contains(&ending))
 }
 
+/// `rank-00003.error.json`, and `error.json` in the folder that torchrun makes for a rank.
+fn is_record(path: &Path) -> bool {
+    folder_name(path).is_some_and(|name| name == "error.json" || ErrorFile::parse(name).is_some())
+}
+
 /// A file's name without the ending of a compression and the number of a continued log.
 fn plain(name: &str) -> &str {
     continued(name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name))
@@ -348,7 +364,8 @@ fn origin(path: &Path, named: &Path) -> Origin {
     let launcher = run_of(path)
         .map(|(_, launcher)| launcher)
         .or_else(|| below.iter().rev().find_map(|part| LauncherFolder::parse(part)));
-    let of_ours = RankLog::parse(plain(file)).map(|log| log.number);
+    let of_stream = RankLog::parse(plain(file)).map(|log| log.number);
+    let of_ours = of_stream.or_else(|| ErrorFile::parse(file).map(|record| record.number));
     Origin {
         name: shown(path),
         rank: of_ours.or_else(|| of_torchrun(&parts(path), file)).map(GlobalRank),
@@ -364,7 +381,7 @@ fn of_torchrun(folders: &[String], file: &str) -> Option<u32> {
     };
     match folders {
         [.., attempt, rank]
-            if matches!(plain(file), "stderr.log" | "stdout.log")
+            if matches!(plain(file), "stderr.log" | "stdout.log" | "error.json")
                 && numbered(attempt, TORCHRUN_ATTEMPT).is_some()
                 && !folders.iter().any(later_node) =>
         {

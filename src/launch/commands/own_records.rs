@@ -195,9 +195,12 @@ impl OwnRecords {
             self.cause = Some(stated);
         }
         self.known.survived = told.iter().flat_map(|(_, one)| one.survived.clone()).collect();
-        let is_failed = |one: &Told| one.rank.is_some() || one.cause.is_some();
-        self.known.has_failed =
-            !self.known.blameless && told.iter().any(|(_, one)| is_failed(one));
+        let is_failed = |one: &Told| {
+            let class = one.class.as_deref();
+            one.rank.is_some() || class.is_some_and(|class| !["done", "stopped"].contains(&class))
+        };
+        self.known.has_failed = !self.known.blameless
+            && told.iter().any(|(_, one)| is_failed(one) || one.cause.is_some());
         if self.runs_a_command {
             return;
         }

@@ -2,7 +2,7 @@
 //! guard, ends of children.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use rustix::process::WaitOptions;
 use tokio::sync::mpsc;
 
 use super::super::link::GuardCommand;
-use super::super::message::{FromRank, ToRank};
+use super::super::message::{FromRank, LARGEST_RECORD, ToRank};
 use super::super::outcome::{End, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream};
 use super::super::socket::ShimSocket;
 use super::super::sweep::Sweep;
@@ -25,6 +25,9 @@ use crate::verdict::Verdict;
 /// Receives the read ends of the pipes.
 pub(crate) trait Streams {
     fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd);
+
+    /// Receives what torch's `@record` wrote of the exception that ended a rank.
+    fn recorded(&mut self, owner: Owner, record: Vec<u8>);
 }
 
 /// A shim's packet, or None once, when it has disconnected.
@@ -184,6 +187,11 @@ impl Supervisor<'_> {
             }
             (FromRank::NotExecuted { program, errno }, ShimPhase::Rank(_)) => {
                 self.outcome.not_executed = Some((program, errno));
+            }
+            (FromRank::Recorded, ShimPhase::Rank(Identity { rank, .. })) => {
+                if let Some(record) = pipes.into_iter().next().and_then(in_memory) {
+                    self.streams.recorded(self.outcome.planned.owner(rank.global), record);
+                }
             }
             (FromRank::Ended { end }, ShimPhase::Rank(Identity { rank, .. })) => {
                 shim.phase = ShimPhase::Ended(rank);
@@ -346,4 +354,15 @@ fn give_terminal(connection: &ShimSocket) {
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     let owner = terminal::guards_group().unwrap_or(0);
     let _ = connection.send(&ToRank::Terminal { owner }, &streams);
+}
+
+/// The beginning of a file, which only a file in memory gives without waiting.
+fn in_memory(file: OwnedFd) -> Option<Vec<u8>> {
+    // F_GET_SEALS fails for every other file.
+    rustix::fs::fcntl_get_seals(&file).ok()?;
+    let mut bytes = Vec::new();
+    let mut file = std::fs::File::from(file);
+    file.rewind().ok()?;
+    file.take(LARGEST_RECORD).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }

@@ -4,6 +4,7 @@
 
 mod explained;
 mod one_node;
+mod recorded;
 mod two_nodes;
 
 use std::ffi::OsString;
