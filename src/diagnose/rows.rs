@@ -76,6 +76,10 @@ pub(crate) struct Row {
     /// A root only where no other stands before it; otherwise a consequence of that one.
     #[serde(default)]
     pub first_only: bool,
+    /// A root only where there is no other, not even in a warning: what failed before was
+    /// swallowed. Otherwise a consequence of that one.
+    #[serde(default)]
+    pub last_resort: bool,
     /// Lower-case ASCII. A line of this row holds one of them, in any case.
     #[serde(default)]
     pub fragments: Vec<String>,

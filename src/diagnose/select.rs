@@ -132,8 +132,13 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let warning = || warned(&candidates).filter(|_| failed || enough == Enough::LastWord);
     let chosen = recorded
         .and_then(|recorded| found_before(&candidates, recorded))
-        .or_else(|| choose(&candidates, &known.failed))
-        .or_else(warning);
+        .or_else(|| choose(&candidates, &known.failed));
+    let chosen = match chosen {
+        Some(last) if last.row.last_resort => {
+            warning().filter(|one| precedes(one, &last)).or(chosen)
+        }
+        _ => chosen.or_else(warning),
+    };
     let findings: Vec<Evidence> = evidence().cloned().collect();
     let Some(chosen) = chosen else {
         return Diagnosis { failed, findings, ..Diagnosis::default() };
@@ -166,7 +171,7 @@ fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, enough: Enough) -> V
         }
         let user = catalogue.user_exception() == Some(evidence.row);
         let strength = match evidence.level {
-            _ if evidence.alone => Strength::Aside,
+            _ if evidence.alone || row.last_resort => Strength::Aside,
             _ if row.first_only => Strength::FirstOnly,
             // The type of an event is `Warning` for everything that goes wrong.
             Level::Warning if !told => Strength::Warned,
@@ -314,6 +319,12 @@ fn announced<'a>(log: &[Candidate<'a>], winner: Candidate<'a>) -> Candidate<'a> 
     log.iter().find(leads).copied().unwrap_or(winner)
 }
 
+/// Whether one may have led to the other.
+fn precedes(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
+    let (one, other) = (one.evidence.first, other.evidence.first);
+    one.log != other.log || one < other
+}
+
 /// What stands only in warnings, where nothing else explains the failure.
 fn warned<'a>(logs: &[Vec<Candidate<'a>>]) -> Option<Candidate<'a>> {
     logs.iter().flatten().find(|one| one.strength == Strength::Warned).copied()
@@ -418,7 +429,7 @@ fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<V
             Role::Cascade => {
                 of_rank.entry(rank).or_insert(one.row);
             }
-            Role::Root if row.first_only => {
+            Role::Root if row.first_only || row.last_resort => {
                 of_rank.entry(rank).or_insert(one.row);
             }
             Role::Root => {

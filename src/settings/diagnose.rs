@@ -86,6 +86,7 @@ pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<
         stream: Stream::Log,
         weak: false,
         first_only: false,
+        last_resort: false,
         fragments: Vec::new(),
         patterns: Vec::new(),
         except: Vec::new(),

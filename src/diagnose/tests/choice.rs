@@ -30,6 +30,26 @@ fn a_root_is_preferred_to_the_exceptions_around_it() {
     assert!(cause.text.en.contains("no label for cat.png"), "{}", cause.text.en);
 }
 
+/// What the program swallowed before it is the cause, where anything shows it.
+#[test]
+fn a_missing_process_group_is_the_cause_only_where_nothing_else_is() {
+    const MISSING: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 71, in <module>\n    main()\n  File \"/work/train.py\", line 60, in main\n    dist.barrier()\n  File \"/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py\", line 1234, in _get_default_group\n    raise ValueError(\nValueError: Default process group has not been initialized, please make sure to call init_process_group.\n";
+    const WARNED: &str = "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n";
+    let alone = of(&log(&[MISSING, CHILD_FAILED]));
+    let cause = alone.cause.expect("a cause");
+    assert_eq!(cause.id, "process_group_missing");
+    assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("train.py:60"));
+    for (other, before, after) in [
+        (RAISED, "user_exception", "user_exception"),
+        (OOM, "cuda_oom", "cuda_oom"),
+        (WARNED, "port_in_use", "process_group_missing"),
+    ] {
+        assert_eq!(id(&of(&log(&[other, MISSING, CHILD_FAILED]))), before);
+        assert_eq!(id(&of(&log(&[MISSING, other, CHILD_FAILED]))), after);
+    }
+    assert_eq!(id(&of(&log(&[MISSING, &steps(400)]))), "none");
+}
+
 #[test]
 fn consequences_alone_are_no_cause() {
     let diagnosis = of(CHILD_FAILED);
