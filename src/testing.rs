@@ -58,7 +58,7 @@ pub mod probe {
     pub use crate::probe::{Answer, ProbeError, run};
 }
 pub mod report {
-    pub use crate::report::{closing, plan_view};
+    pub use crate::report::{closing, plan_json, plan_shell, plan_view};
 }
 pub mod settings {
     pub use crate::settings::{EMBEDDED, Engine, LayoutRule, ProbeMode, forms, read};

@@ -31,8 +31,10 @@ pub(super) fn is_by_shell(body: &[u8]) -> bool {
 
 /// `train.py: error: words`, as argparse and Slurm say it.
 pub(super) fn is_error(text: &[u8]) -> bool {
-    static PATTERN: LazyLock<Option<Regex>> =
-        LazyLock::new(|| compile(r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: ").ok());
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        compile(r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: |\bslurmstepd\b.{0,40}: error: ")
+            .ok()
+    });
     PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(text))
 }
 

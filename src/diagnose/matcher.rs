@@ -49,9 +49,8 @@ const DONE: &[&str] = &[
     "done training",
     "finished successfully",
     "job succeeded",
-    // The last metrics of transformers' Trainer; MLPerf.
+    // The last metrics of transformers' Trainer.
     "train_runtime",
-    "ending timing run",
 ];
 
 /// What one fragment stands for.

@@ -416,6 +416,10 @@ impl Reader<'_> {
             return;
         }
         let Exception { kind, message, .. } = exception;
+        // What passes another one on, which follows.
+        if kind == "Exception" && message.is_empty() {
+            return;
+        }
         let captures =
             vec![("type".to_owned(), kind.clone()), ("message".to_owned(), message.clone())];
         let new = Evidence { captures, ..self.evidence(writer, peeled, line, (index, row)) };

@@ -159,7 +159,15 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
 /// came to a bad end, words that happen to name a trouble are none.
 fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, enough: Enough) -> Vec<Candidate<'a>> {
     let roots = run.evidence.iter().filter(|one| !one.fate.survived).filter_map(|evidence| {
-        let row = catalogue.row(evidence.row).filter(|row| row.role == Role::Root)?;
+        // What the kernel says of a GPU supports other causes; alone it is what there is.
+        let is_alone = |row: &Row| {
+            enough == Enough::LastWord
+                && (row.stream, row.role) == (Stream::Kernel, Role::Confirmation)
+        };
+        let row = catalogue.row(evidence.row)?;
+        if row.role != Role::Root && !is_alone(row) {
+            return None;
+        }
         let told = row.stream.is_record() || row.stream == Stream::Event;
         let is_enough = match enough {
             Enough::Told => true,

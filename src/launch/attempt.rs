@@ -271,7 +271,7 @@ impl Attempt {
             node: plan.membership.node_rank,
             started,
             ended: SystemTime::now(),
-            plan: report::plan_view::json(&plan, lang, &ready.executable),
+            plan: report::plan_json::json(&plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
             oom: oom.kills(&context.host),

@@ -11,6 +11,7 @@ mod code;
 mod command;
 mod json;
 mod mark;
+mod name_words;
 mod names;
 mod pairs;
 mod parts;

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::plan_json;
 use super::plan_view;
 use crate::check::{Check, CheckStatus};
 use crate::lang::{Lang, Text, counted};
@@ -148,10 +149,10 @@ pub(crate) fn json(
         })
         .collect();
     let plan = match plan {
-        Ok(plan) => plan_view::json(plan, lang, shim),
-        Err(refusal) => plan_view::refusal_json(refusal, lang),
+        Ok(plan) => plan_json::json(plan, lang, shim),
+        Err(refusal) => plan_json::refusal_json(refusal, lang),
     };
-    let refused = verdict.refusal.map(|refusal| plan_view::refused(refusal, lang));
+    let refused = verdict.refusal.map(|refusal| plan_json::refused(refusal, lang));
     json!({
         "schema": 1,
         "exit_code": verdict.exit_code,

@@ -13,6 +13,8 @@ pub(crate) mod explain_view;
 pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod nodes_view;
+pub mod plan_json;
+pub mod plan_shell;
 pub mod plan_view;
 pub(crate) mod stale_view;
 pub(crate) mod start;

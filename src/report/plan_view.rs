@@ -1,22 +1,16 @@
-//! Shows a plan as text, as JSON and as shell commands.
+//! Shows a plan to people.
 //!
-//! Takes a [`Plan`] or a [`Refusal`]; gives strings and JSON values. Writes nothing itself. All
-//! forms mask secrets.
+//! Takes a [`Plan`]; gives text. Writes nothing itself, and masks secrets as all forms of a plan do.
 
-use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
-use serde_json::{Map, Value, json};
-
+use super::plan_shell::{masked_env, quoted};
 use crate::columns::{columns, fold, padded, table};
 use crate::lang::{Lang, Text, counted};
-use crate::mask::{MASK, mask_args, mask_value};
-use crate::plan::{Decision, EngineOptions, Plan, argv, exec_argv};
+use crate::mask::{mask_args, mask_value};
+use crate::plan::{Decision, Plan, argv};
 use crate::settings::LayoutRule;
 use crate::text;
-use crate::verdict::Refusal;
 
 /// The plan in one sentence: `2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10`.
 pub fn sentence(plan: &Plan) -> Text {
@@ -196,156 +190,8 @@ fn shortened(word: String) -> String {
     }
 }
 
-/// The plan as JSON. `shim` is the path of this executable.
-pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
-    let words = |argv: &[OsString]| -> Vec<String> {
-        mask_args(argv).iter().map(|word| word.to_string_lossy().into_owned()).collect()
-    };
-    let env: Map<String, Value> = masked_env(plan)
-        .into_iter()
-        .map(|(name, value)| (name, Value::from(value.to_string_lossy().into_owned())))
-        .collect();
-    let decisions: Vec<Value> = plan
-        .decisions
-        .iter()
-        .map(|decision| {
-            json!({
-                "what": decision.what,
-                "value": shown(decision),
-                "because": decision.because.get(lang),
-                "source": decision.source,
-            })
-        })
-        .collect();
-    let warnings: Vec<Value> = plan
-        .warnings
-        .iter()
-        .map(|warning| {
-            json!({
-                "id": warning.id,
-                "text": warning.text.get(lang),
-                "hint": warning.hint.get(lang),
-            })
-        })
-        .collect();
-    json!({
-        "schema": 1,
-        "scope": "local",
-        "assumed": plan.decision("assumed").map(|decision| &decision.value),
-        "membership": plan.membership,
-        "nproc_per_node": plan.nproc_per_node,
-        "world_size": plan.world_size,
-        "gpus": plan.gpus,
-        "layout": plan.layout,
-        "network": plan.network,
-        "env": env,
-        "env_remove": plan.env_remove,
-        "working_directory": plan.chdir,
-        "engine": plan.engine,
-        "argv": words(&argv(plan)),
-        "exec_argv": words(&exec_argv(plan, shim, &EngineOptions::default())),
-        "decisions": decisions,
-        "warnings": warnings,
-    })
-}
-
-/// A refusal for programs.
-pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
-    outlook_json(None, Some(refusal), lang, Path::new(""))
-}
-
-/// The plan as far as it could be made. `refused` has the reason if `run` would refuse it.
-pub fn outlook_json(
-    plan: Option<&Plan>,
-    refusal: Option<&Refusal>,
-    lang: Lang,
-    shim: &Path,
-) -> Value {
-    let mut document = json!({ "schema": 1 });
-    if let Some(refusal) = refusal {
-        document["refused"] = refused(refusal, lang);
-    }
-    if let (Some(Value::Object(plan)), Value::Object(document)) =
-        (plan.map(|plan| json(plan, lang, shim)), &mut document)
-    {
-        document.extend(plan);
-    }
-    document
-}
-
-/// A refusal as a JSON value.
-pub(super) fn refused(refusal: &Refusal, lang: Lang) -> Value {
-    json!({
-        "id": refusal.id,
-        "text": refusal.text.get(lang),
-        "hint": refusal.hint.get(lang),
-    })
-}
-
-/// Lines for `sh`: variables to unset, variables to export, the command.
-///
-/// Masked values are named in a comment, since the user has to fill them in.
-pub fn shell(plan: &Plan) -> String {
-    let mut out = String::new();
-    let (plain, masked) = (argv(plan), mask_args(&argv(plan)));
-    let env = masked_env(plan);
-    let hides = |(name, value): &(String, OsString)| plan.env.get(name) != Some(value);
-    if masked != plain || env.iter().any(hides) {
-        let _ = writeln!(out, "# values shown as {MASK} are secrets: fill them in");
-    }
-    if let Some(folder) = &plan.chdir {
-        let _ = writeln!(out, "cd {}", quoted(folder.as_os_str()));
-    }
-    if !plan.env_remove.is_empty() {
-        let names: Vec<&str> =
-            plan.env_remove.iter().map(String::as_str).filter(|name| is_name(name)).collect();
-        let _ = writeln!(out, "unset {}", names.join(" "));
-    }
-    for (name, value) in env.into_iter().filter(|(name, _)| is_name(name)) {
-        let _ = writeln!(out, "export {name}={}", quoted(&value));
-    }
-    let words: Vec<String> = masked.iter().map(|word| quoted(word)).collect();
-    let _ = writeln!(out, "{}", words.join(" "));
-    out
-}
-
-/// A word quoted for a POSIX shell. Bytes that are not UTF-8 are written by printf, so that the
-/// output stays UTF-8.
-fn quoted(word: &OsStr) -> String {
-    let bytes = word.as_bytes();
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,+@%".contains(byte);
-    // A leading `=` or `~` is special in some shells.
-    if !bytes.is_empty() && bytes.iter().all(is_plain) && !bytes.starts_with(b"=") {
-        return word.to_string_lossy().into_owned();
-    }
-    let mut out = String::new();
-    for chunk in bytes.utf8_chunks() {
-        if !chunk.valid().is_empty() || chunk.invalid().is_empty() {
-            let _ = write!(out, "'{}'", chunk.valid().replace('\'', r"'\''"));
-        }
-        if !chunk.invalid().is_empty() {
-            out.push_str("\"$(printf '");
-            for byte in chunk.invalid() {
-                let _ = write!(out, "\\{byte:03o}");
-            }
-            out.push_str("')\"");
-        }
-    }
-    if out.is_empty() { "''".to_owned() } else { out }
-}
-
-/// Whether a shell can export this name.
-fn is_name(name: &str) -> bool {
-    !name.starts_with(|first: char| first.is_ascii_digit())
-        && !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-fn masked_env(plan: &Plan) -> Vec<(String, OsString)> {
-    plan.env.iter().map(|(name, value)| (name.clone(), mask_value(name, value))).collect()
-}
-
-fn shown(decision: &Decision) -> String {
+/// The value of a decision without secrets.
+pub(super) fn shown(decision: &Decision) -> String {
     mask_value(&decision.what, decision.value.as_ref()).to_string_lossy().into_owned()
 }
 
@@ -367,11 +213,19 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::process::Command;
 
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::super::plan_json::{json, refusal_json};
+    use super::super::plan_shell::shell;
     use super::*;
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings, strings, wan};
     use crate::settings::{Engine, EnvSetting, Program, Source, Sourced};
-    use crate::verdict::Id;
+    use crate::verdict::{Id, Refusal};
 
     fn command(argv: Vec<OsString>) -> Plan {
         let mut settings = settings(&[]);

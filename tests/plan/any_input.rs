@@ -20,7 +20,7 @@ use ranklaunch::testing::lang::{Lang, Text};
 use ranklaunch::testing::launch::{Deadlines, observe_within};
 use ranklaunch::testing::observe;
 use ranklaunch::testing::plan::{Plan, Scope};
-use ranklaunch::testing::report::{closing, plan_view};
+use ranklaunch::testing::report::{closing, plan_json, plan_shell, plan_view};
 use ranklaunch::testing::settings::{self, LayoutRule, ProbeMode};
 use ranklaunch::testing::verdict::{Refusal, Verdict};
 
@@ -330,10 +330,10 @@ fn check_plan(plan: &Plan) {
     assert!(legal, "{layout:?} on {} ranks", plan.world_size);
     for lang in [Lang::En, Lang::Zh] {
         assert!(!plan_view::text(plan, lang, None).is_empty());
-        let json = plan_view::json(plan, lang, Path::new("/bin/ranklaunch"));
+        let json = plan_json::json(plan, lang, Path::new("/bin/ranklaunch"));
         assert_eq!(json["schema"], 1);
     }
-    assert!(!plan_view::shell(plan).is_empty());
+    assert!(!plan_shell::shell(plan).is_empty());
     for one in &plan.decisions {
         check_text(&[&one.because]);
         assert!(!one.source.is_empty(), "{one:?}");
@@ -402,8 +402,8 @@ proptest! {
                 prop_assert!(!text.contains(SECRET), "{text}");
             }
             Ok(plan) => {
-                let json = plan_view::json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
-                let (text, shell) = (plan_view::text(&plan, Lang::Zh, None), plan_view::shell(&plan));
+                let json = plan_json::json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
+                let (text, shell) = (plan_view::text(&plan, Lang::Zh, None), plan_shell::shell(&plan));
                 for shown in [json.to_string(), text, shell] {
                     prop_assert!(!shown.contains(SECRET), "{shown}");
                 }

@@ -10,7 +10,7 @@ use crate::launch::context::remap;
 use crate::launch::open::{Opened, open};
 use crate::launch::outlook::{self, Outlook};
 use crate::plan::Scope;
-use crate::report::{closing, plan_view};
+use crate::report::{closing, plan_json, plan_shell, plan_view};
 use crate::settings;
 
 pub(crate) fn plan(asked: &cli::Plan) -> i32 {
@@ -26,7 +26,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
     let (host, settings) = match opened {
         Ok(opened) => opened,
         Err((refusal, lang)) if asked.format == cli::Format::Json => {
-            print(format!("{:#}\n", plan_view::refusal_json(&refusal, lang)));
+            print(format!("{:#}\n", plan_json::refusal_json(&refusal, lang)));
             return refusal.verdict.code();
         }
         Err((refusal, lang)) => return refuse(&refusal, lang),
@@ -53,7 +53,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
         }
         cli::Format::Json => {
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-            let document = plan_view::outlook_json(plan.as_ref(), refusal.as_ref(), lang, &shim);
+            let document = plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), lang, &shim);
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {
@@ -62,7 +62,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
                 say(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
-                print(plan_view::shell(plan));
+                print(plan_shell::shell(plan));
             }
         }
     }
