@@ -3,11 +3,12 @@
 //! Takes how it may be executed (file, memfd), its arguments and a deadline; gives the parsed
 //! [`Answer`] or a [`ProbeError`]. A driver that hangs costs the deadline, one that crashes a
 //! message. Must never block on a process that no signal can end, and must wait only for its own
-//! child.
+//! child. A probe that watches for Xids stays alive until its owner ends it.
 
 #[path = "node-probe/src/answer.rs"]
 mod answer;
 mod start;
+mod xids;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +21,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 pub use answer::Answer;
-pub(crate) use answer::{CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink};
+pub(crate) use answer::{CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, XidLine};
+
+pub(crate) use xids::{Waited, XidLines, XidProbe};
 
 use crate::lang::Text;
 use crate::settings::ProbeMode;
@@ -125,6 +128,12 @@ fn shown(noise: &str) -> String {
 ///
 /// See [`ProbeError`]; none of them is a statement about GPUs.
 pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, ProbeError> {
+    let deadline = Instant::now() + timeout;
+    wait(started(mode, args)?, timeout, deadline, is_answer)?.answer()
+}
+
+/// The probe, started in the first way that works.
+fn started(mode: ProbeMode, args: &[&str]) -> Result<Started, ProbeError> {
     let ways = start::ways(mode);
     if ways.is_empty() {
         return Err(ProbeError::SwitchedOff);
@@ -134,11 +143,10 @@ pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, 
     if !Path::new(LOADER).exists() {
         return Err(ProbeError::NoLoader { loader: LOADER.to_owned() });
     }
-    let deadline = Instant::now() + timeout;
     let mut attempts = Vec::new();
     for way in ways {
         match start::start(&way, args) {
-            Ok(started) => return wait(started, timeout, deadline, is_answer)?.answer(),
+            Ok(started) => return Ok(started),
             Err(error) => attempts.push((way.to_string(), error.to_string())),
         }
     }
@@ -291,6 +299,7 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
 }
 
 /// The kept output of a pipe that must be emptied, however much arrives.
+#[derive(Debug)]
 struct Collected {
     bytes: Vec<u8>,
     most: usize,

@@ -64,7 +64,7 @@ pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
 }
 
 /// Whether a program reports that it works: a progress bar, a step, a loss.
-pub(super) fn is_progress(line: &[u8]) -> bool {
+pub(crate) fn is_progress(line: &[u8]) -> bool {
     static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
         const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];
         AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).ok()

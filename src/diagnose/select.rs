@@ -354,6 +354,14 @@ fn confidence(
             is_before(one, other)
         }
     };
+    let earlier = |other: &Evidence| {
+        let dated = one.time.is_some() && other.until.is_some();
+        if other.first.log != one.first.log && dated {
+            is_before(other, one)
+        } else {
+            other.first < one.first
+        }
+    };
     let ended = one.uncaught
         || chosen.row.stream.is_record()
         || findings.iter().any(|other| other.row != one.row && other.fate.failure && later(other));
@@ -365,7 +373,7 @@ fn confidence(
         })
     };
     // What no code caught before this line may be the cause as well.
-    let preceded = others.iter().any(|other| is_raised(other) && other.evidence.first < one.first);
+    let preceded = others.iter().any(|other| is_raised(other) && earlier(other.evidence));
     let certain = match chosen.strength {
         Strength::Strong => ended && !preceded && alone(&[Strength::Strong]),
         Strength::FirstOnly => {

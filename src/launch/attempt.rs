@@ -18,7 +18,9 @@ use super::narrate::narrate;
 use super::pipes::{Pipes, last_lines};
 use super::ready::Ready;
 use super::scratch::Scratch;
-use super::start_engine::{launch, local_ranks, not_started, shown_world};
+use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
+use super::witnesses::Witnesses;
+use super::xid_watch::XidWatch;
 use crate::deadline::{in_thread, with_deadline_async};
 use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
@@ -134,8 +136,11 @@ impl Attempt {
             let _ =
                 context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
-        let diagnosis =
-            Arc::new(LiveDiagnosis::start(context.catalogue, plan.membership.node_rank));
+        let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
+        let witnesses =
+            Witnesses { xids: XidWatch::start(&context.host, mode, &plan, planned).await };
+        let node = plan.membership.node_rank;
+        let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
         let logs = Arc::new(Logs::start(
             LogsConfig {
                 folder: folder.clone(),
@@ -175,7 +180,8 @@ impl Attempt {
         dispositions: Dispositions,
     ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
-        let launch = launch(context, ready, plan, identity, dispositions, scratch);
+        let companion = self.diagnosis.companion();
+        let launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
@@ -188,6 +194,7 @@ impl Attempt {
             }
             if matches!(notice, Notice::Stopping { .. }) {
                 oom.note(&context.host);
+                self.diagnosis.stopping();
             }
             narrate(context, planned, &notice);
         };

@@ -1,13 +1,16 @@
 //! Searches the output of an attempt for the cause of a failure, while the ranks run.
 //!
-//! Takes what the logs room keeps in a [`Backlog`]; gives the [`Why`] of the end. The search has
-//! a thread of the lowest priority, so that it takes no time from a rank. Who asks for the
-//! result does at its own priority what is left to do.
+//! Takes what the logs room keeps in a [`Backlog`], and what [`Witnesses`] say; gives the [`Why`]
+//! of the end. The search has a thread of the lowest priority, so that it takes no time from a
+//! rank. Who asks for the result does at its own priority what is left to do.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::progress::Progress;
+use super::statements::Statement;
+use super::witnesses::Witnesses;
 use crate::deadline::with_deadline_async;
 use crate::diagnose::{
     self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose, recorded_exception,
@@ -23,6 +26,9 @@ use crate::verdict::{Id, Why};
 const PART: usize = 8 * 1024;
 /// The nice value of the thread.
 const LOWEST: i32 = 19;
+/// What is said longer than this after the stop began comes from the stop: killed ranks leave Xids
+/// behind as well.
+const AFTER_STOP: Duration = Duration::from_secs(1);
 
 /// Bytes of all records of `@record` that are kept of one attempt.
 const MOST_RECORDED: usize = 16 * 1024 * 1024;
@@ -54,6 +60,9 @@ pub(super) struct LiveDiagnosis {
 #[derive(Debug)]
 struct Shared {
     backlog: Arc<Backlog>,
+    witnesses: Witnesses,
+    /// When the end of the attempt began.
+    stopped: OnceLock<Instant>,
     search: Mutex<Search>,
     /// Not searched yet.
     records: Mutex<Vec<Record>>,
@@ -86,12 +95,18 @@ struct Search {
     logs: Vec<(Owner, Log)>,
     /// As of the last time that the result was asked for.
     survived: Vec<Survived>,
+    /// Of all ranks, after the first statement.
+    progress: Progress,
 }
 
 impl LiveDiagnosis {
     /// `extended`: the catalogue in place of the built-in one, which is read when the first rank
     /// writes something.
-    pub(super) fn start(extended: Option<&'static Catalogue>, node: u32) -> LiveDiagnosis {
+    pub(super) fn start(
+        extended: Option<&'static Catalogue>,
+        node: u32,
+        witnesses: Witnesses,
+    ) -> LiveDiagnosis {
         let backlog = Arc::new(Backlog::default());
         let search = Search {
             extended,
@@ -101,9 +116,12 @@ impl LiveDiagnosis {
             scans: BTreeMap::new(),
             logs: Vec::new(),
             survived: Vec::new(),
+            progress: Progress::default(),
         };
         let shared = Arc::new(Shared {
             backlog,
+            witnesses,
+            stopped: OnceLock::new(),
             search: Mutex::new(search),
             records: Mutex::default(),
             error_files: Mutex::default(),
@@ -122,15 +140,31 @@ impl LiveDiagnosis {
         Arc::clone(&self.shared.backlog)
     }
 
-    /// What the output up to now says, together with how a rank ended. `failed`: the job has.
+    /// The process that watches the driver, a child of ours.
+    pub(super) fn companion(&self) -> Option<i32> {
+        self.shared.witnesses.xids.as_ref()?.pid()
+    }
+
+    /// The end of the attempt begins.
+    pub(super) fn stopping(&self) {
+        self.shared.stopped.get_or_init(Instant::now);
+    }
+
+    /// What the output and the witnesses up to now say, together with how a rank ended. `failed`:
+    /// the job has.
     pub(super) fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
+        let Shared { backlog, witnesses, stopped, .. } = &*self.shared;
+        let mut statements = witnesses.statements();
+        if let Some(stopped) = stopped.get() {
+            statements.retain(|statement| statement.arrived <= *stopped + AFTER_STOP);
+        }
         let mut search = self.shared.lock();
-        search.take(&self.shared.backlog);
-        while search.step() {}
+        search.take(backlog);
+        while search.step(witnesses.first()) {}
         // After the output, as the rank wrote it.
         let records = std::mem::take(&mut *held(&self.shared.records));
         records.iter().for_each(|record| search.take_record(record));
-        search.told(end, failed)
+        search.told(end, failed, &statements)
     }
 
     /// Takes what torch's `@record` wrote of a rank's exception.
@@ -184,7 +218,7 @@ impl Shared {
                 let _ = rustix::process::setpriority_process(None, LOWEST);
             }
             self.lock().take(&self.backlog);
-            while self.lock().step() {}
+            while self.lock().step(self.witnesses.first()) {}
         }
     }
 }
@@ -199,17 +233,20 @@ impl Search {
         self.pending.extend(backlog.take());
     }
 
-    /// Searches a part of what is pending; false if there was nothing.
-    fn step(&mut self) -> bool {
+    /// Searches a part of what is pending; false if there was nothing. `stated`: when a witness
+    /// first said something.
+    fn step(&mut self, stated: Option<Instant>) -> bool {
         let Some(piece) = self.pending.front_mut() else { return false };
         let (owner, stream) = (piece.owner, piece.stream);
-        let arrived = piece.arrived.saturating_duration_since(self.began);
+        let at = piece.arrived;
         let skipped = std::mem::take(&mut piece.skipped);
         let rest = piece.bytes.split_off(piece.bytes.len().min(PART));
         let part = std::mem::replace(&mut piece.bytes, rest);
         if piece.bytes.is_empty() {
             self.pending.pop_front();
         }
+        self.progress.note(at, &part, stated);
+        let arrived = at.saturating_duration_since(self.began);
         let log = self.number(owner, Log::Stream(stream));
         let scan = self.scan(owner, log);
         if skipped.bytes > 0 {
@@ -254,7 +291,7 @@ impl Search {
         })
     }
 
-    fn told(&mut self, end: Option<KnownEnd>, failed: bool) -> Told {
+    fn told(&mut self, end: Option<KnownEnd>, failed: bool, statements: &[Statement]) -> Told {
         // What the kernel did needs no other evidence, and of a signal the engine knows no more
         // than its rank's shim.
         let counts = |owner: &Owner| match end {
@@ -265,6 +302,13 @@ impl Search {
         let scans = self.scans.iter().filter(|(owner, _)| counts(owner));
         let mut logs: Vec<Scanned> = scans.map(|(_, scan)| scan.clone().finish()).collect();
         let mut names: Vec<String> = self.logs.iter().map(name).collect();
+        // The counters of the kernel are more precise than what anybody writes of a kill.
+        if !matches!(end, Some(KnownEnd { oom: true, .. })) {
+            for (place, scan) in self.stated(names.len(), statements) {
+                logs.push(scan);
+                names.push(place.to_owned());
+            }
+        }
         logs.extend(end.and_then(|end| self.exit_status(names.len(), end)));
         // No log: the end of the rank itself is the evidence.
         names.push(String::new());
@@ -275,6 +319,26 @@ impl Search {
             None if diagnosis.failed => Told::Consequence,
             None => Told::Nothing,
         }
+    }
+
+    /// What the witnesses say, as a log of each place and rank. `log`: the number of the first.
+    fn stated(&self, log: usize, statements: &[Statement]) -> Vec<(&'static str, Scanned)> {
+        let counts = |statement: &&Statement| !self.progress.outlived(statement.arrived);
+        let statements: Vec<&Statement> = statements.iter().filter(counts).collect();
+        let mut sources: Vec<_> = statements.iter().map(|said| (said.place, said.rank)).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let scan = |(log, (place, rank)): (usize, (&'static str, Option<GlobalRank>))| {
+            let node = Some(Node::Rank(self.node));
+            let origin = Origin { name: String::new(), rank, node };
+            let mut scan = LogScan::new(self.catalogue(), log, origin);
+            for said in statements.iter().filter(|said| (said.place, said.rank) == (place, rank)) {
+                let arrived = said.arrived.saturating_duration_since(self.began);
+                scan.feed_live(log, arrived, format!("{}\n", said.line).as_bytes());
+            }
+            (place, scan.finish())
+        };
+        (log..).zip(sources).map(scan).collect()
     }
 
     /// The end of a rank as a log of one line.
@@ -340,98 +404,4 @@ pub(super) async fn raised(diagnosis: &Arc<LiveDiagnosis>, time_left: Duration) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::verdict::Confidence;
-
-    const CLOSED: &str = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:51514\n";
-
-    /// What is said of pieces of (rank, stream, text), each a tenth of a second after the other.
-    fn told(pieces: &[(u32, Stream, &str)], end: Option<KnownEnd>) -> Told {
-        let began = Instant::now();
-        let mut search = Search {
-            extended: None,
-            node: 0,
-            began,
-            pending: VecDeque::new(),
-            scans: BTreeMap::new(),
-            logs: Vec::new(),
-            survived: Vec::new(),
-        };
-        for ((rank, stream, text), tenths) in pieces.iter().zip(1..) {
-            search.pending.push_back(Piece {
-                owner: Owner::Rank(GlobalRank(*rank)),
-                stream: *stream,
-                skipped: crate::logs::Skipped::default(),
-                arrived: began + Duration::from_millis(100) * tenths,
-                bytes: text.as_bytes().to_vec(),
-            });
-        }
-        while search.step() {}
-        search.told(end, end.is_some())
-    }
-
-    fn raised(what: &str) -> String {
-        format!(
-            "Traceback (most recent call last):\n  File \"train.py\", line 41, in <module>\n    main()\n{what}\n"
-        )
-    }
-
-    fn root(told: Told) -> Why {
-        match told {
-            Told::Root(why) => *why,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_first_to_arrive_is_the_cause_whatever_its_rank() {
-        let (memory, file) = (
-            raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
-            raised("ModuleNotFoundError: No module named 'flash_attn'"),
-        );
-        let why = root(told(&[(3, Stream::Err, &memory), (1, Stream::Err, &file)], None));
-        assert_eq!((&*why.id, why.rank, &*why.log), ("cuda_oom", Some(3), "rank-00003.err"));
-        let why = root(told(&[(1, Stream::Err, &file), (3, Stream::Err, &memory)], None));
-        assert_eq!((&*why.id, why.rank, why.line), ("module_missing", Some(1), 4));
-        assert_eq!(why.frame.as_deref(), Some("train.py:41 <module>"));
-    }
-
-    #[test]
-    fn a_victim_is_told_from_the_culprit_and_alone_is_no_cause() {
-        let closed = raised(CLOSED.trim());
-        assert_eq!(told(&[(0, Stream::Err, &closed)], None), Told::Consequence);
-        let culprit = raised("ValueError: the batch is empty");
-        let why = root(told(&[(0, Stream::Err, &closed), (2, Stream::Err, &culprit)], None));
-        assert_eq!((&*why.id, why.rank), ("user_exception", Some(2)));
-        assert_eq!(why.victims.first().map(|victims| &*victims.ranks), Some(&[0][..]));
-    }
-
-    #[test]
-    fn an_exception_that_the_other_stream_outlived_is_none() {
-        let caught = raised("ValueError: a bad sample, skipped");
-        let progress: String = (0..2000).map(|step| format!("step {step} loss 0.5\n")).collect();
-        let pieces = [(0, Stream::Err, &*caught), (0, Stream::Out, &*progress)];
-        assert_eq!(told(&pieces, None), Told::Nothing);
-        assert_eq!(root(told(&pieces[..1], None)).id, "user_exception");
-    }
-
-    #[test]
-    fn the_end_of_a_rank_explains_what_no_line_does() {
-        let end =
-            |signal, oom| Some(KnownEnd { rank: GlobalRank(1), end: End::Signal(signal), oom });
-        let quiet = [(1, Stream::Out, "step 1\n")];
-        for (signal, oom, id) in [
-            (11, false, "worker_sigsegv"),
-            (7, false, "worker_sigbus"),
-            (9, false, "worker_sigkill"),
-            (9, true, "host_oom"),
-        ] {
-            let why = root(told(&quiet, end(signal, oom)));
-            assert_eq!((&*why.id, why.rank, &*why.log), (id, Some(1), ""), "{signal}");
-            assert!(why.confidence >= Confidence::Likely);
-        }
-        let exit = KnownEnd { rank: GlobalRank(1), end: End::Code(1), oom: false };
-        assert_eq!(told(&quiet, Some(exit)), Told::Nothing);
-    }
-}
+mod tests;

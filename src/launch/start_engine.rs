@@ -37,7 +37,7 @@ pub(super) fn local_ranks(plan: &Plan) -> u32 {
 }
 
 /// The ranks that the engine is asked to start, to compare with those that report.
-fn planned_ranks(plan: &Plan) -> Planned {
+pub(super) fn planned_ranks(plan: &Plan) -> Planned {
     let node_rank = plan.membership.node_rank;
     if plan.engine.runs_a_command() {
         return Planned {
@@ -76,6 +76,7 @@ pub(super) fn launch(
     identity: &RunIdentity,
     dispositions: Dispositions,
     scratch: &Scratch,
+    companion: Option<i32>,
 ) -> Launch {
     let grace = context.settings.grace.value;
     let mut env = context.host.environment().clone();
@@ -139,6 +140,7 @@ pub(super) fn launch(
         interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
+        companion,
     }
 }
 

@@ -188,10 +188,15 @@ fn take_nvidia_smi(
     take(GpuSource::NvidiaSmi, gpus, facts)
 }
 
+/// The NVML library that the user names for this node.
+pub(crate) fn library(host: &Host) -> Option<String> {
+    host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty())
+}
+
 /// NVML's answer. None for a replayed node, which has no driver, unless a library is named for
 /// it.
 fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAnswer, ProbeError>> {
-    let library = host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty());
+    let library = library(host);
     let health = HEALTH_TIMEOUT.min(timeout / 2).as_millis().to_string();
     let args = match &library {
         Some(library) => vec!["nvml", &health, library.as_str()],

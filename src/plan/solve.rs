@@ -171,6 +171,7 @@ pub(super) fn plan_for(
         nproc_per_node: nproc,
         world_size: world,
         gpus: chosen.gpus,
+        gpu_source: facts.gpus.source,
         layout,
         network: Network {
             socket_ifname: socket.interface,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;
-use crate::observe::AccelerateConfig;
+use crate::observe::{AccelerateConfig, GpuSource};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;
@@ -22,6 +22,8 @@ pub struct Plan {
     /// nnodes × nproc_per_node, unless a platform that starts each rank gives another number.
     pub world_size: u32,
     pub gpus: Vec<PlannedGpu>,
+    /// What counted them.
+    pub gpu_source: GpuSource,
     pub layout: Layout,
     pub network: Network,
     /// Placeholder → value: sizes, ranks, `[[select]]` names.

@@ -45,6 +45,9 @@ pub(crate) struct Launch {
     /// The CPUs of each local rank, None for a rank that is not bound. Empty if no rank is
     /// bound.
     pub bindings: Vec<Option<CpuList>>,
+    /// The pid of a child of ours that watches the node beside the job. It is killed when the
+    /// ranks are over, and one that does not end then is left behind.
+    pub companion: Option<i32>,
 }
 
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use super::tree;
 use launching::Launching;
 use stop::kill_all_descendants;
 pub(crate) use supervisor::Streams;
-use supervisor::{ShimConnection, Supervisor};
+use supervisor::{Companion, ShimConnection, Supervisor};
 
 /// Runs one attempt. An error names the program that could not be started and why; then nothing
 /// of the attempt is running.
@@ -62,6 +62,11 @@ pub(crate) async fn run(
     streams.attach(Owner::Engine, Stream::Err, started.err);
     let mut state = Supervisor {
         token: listener.token().to_owned(),
+        companion: launch
+            .companion
+            .filter(|pid| others.contains(pid))
+            .and_then(tree::process)
+            .map(|process| Companion { process, given_up: None }),
         others,
         grace: launch.grace,
         interactive: launch.interactive,

@@ -27,6 +27,12 @@
  *   FAKE_NVML_POLLS     the fabric is complete once the library was initialised
  *                       so many times, counted in <this library>.polls
  *   FAKE_NVML_PIDS      a process of the bad GPU, with 1 GiB
+ *   FAKE_NVML_EVENTS    what becomes of who waits for events: ok, hang, crash,
+ *                       lost (GPU_IS_LOST at each call), no-permission (of the
+ *                       bad GPU), gone (no handle of the bad GPU any more)
+ *
+ * An event is a line "INDEX XID" of the file <this library>.events, which may
+ * grow while somebody waits. Only registered GPUs have events.
  *
  * cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c -ldl; with -DOLD_DRIVER the calls
  * that old drivers lack are missing, with -DNO_INIT the entry point itself.
@@ -42,6 +48,7 @@
 
 typedef unsigned int code_t;
 enum {
+    TIMEOUT = 10,
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3,
     NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
     RESET_REQUIRED = 16, OPERATING_SYSTEM = 17, LIB_RM_VERSION_MISMATCH = 18,
@@ -256,6 +263,22 @@ code_t nvmlDeviceGetHandleByIndex_v2(unsigned index, gpu_t **gpu)
         return UNKNOWN;
     if (mode("reset-required") && is_bad(index))
         return RESET_REQUIRED;
+    *gpu = &gpus[index];
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, gpu_t **gpu)
+{
+    unsigned domain, bus, device;
+    if (!initialised)
+        return UNINITIALIZED;
+    if (!address || sscanf(address, "%x:%x:%x.", &domain, &bus, &device) != 3)
+        return INVALID_ARGUMENT;
+    unsigned index = (bus - 0x18) / 0x10;
+    if (bus < 0x18 || (bus - 0x18) % 0x10 || index >= count())
+        return NOT_FOUND;
+    if (!strcmp(setting("FAKE_NVML_EVENTS", "ok"), "gone") && is_bad(index))
+        return GPU_IS_LOST;
     *gpu = &gpus[index];
     return SUCCESS;
 }
@@ -633,6 +656,80 @@ code_t nvmlDeviceGetGraphicsRunningProcesses_v3(gpu_t *gpu, unsigned *number, pr
     (void)list;
     *number = 0;
     return SUCCESS;
+}
+
+typedef struct { unsigned long long registered; long read; } event_set_t;
+typedef struct {
+    gpu_t *gpu;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} event_t;
+
+static int events(const char *name)
+{
+    return strcmp(setting("FAKE_NVML_EVENTS", "ok"), name) == 0;
+}
+
+code_t nvmlEventSetCreate(event_set_t **set)
+{
+    *set = calloc(1, sizeof **set);
+    return *set ? SUCCESS : UNKNOWN;
+}
+
+code_t nvmlDeviceRegisterEvents(gpu_t *gpu, unsigned long long types, event_set_t *set)
+{
+    CHECK(gpu);
+    if (types != 8 || !set)
+        return INVALID_ARGUMENT;
+    if (events("no-permission") && is_bad(gpu->index))
+        return NO_PERMISSION;
+    set->registered |= 1ULL << gpu->index;
+    return SUCCESS;
+}
+
+/* The next event of a registered GPU; 0: none yet, or not written to its end. */
+static int next_event(event_set_t *set, event_t *event)
+{
+    Dl_info info;
+    char path[1024], line[64];
+    unsigned index;
+    int found = 0;
+    if (!dladdr((void *)setting, &info) || !info.dli_fname)
+        return 0;
+    snprintf(path, sizeof path, "%s.events", info.dli_fname);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    fseek(file, set->read, SEEK_SET);
+    while (!found && fgets(line, sizeof line, file) && strchr(line, '\n')) {
+        set->read = ftell(file);
+        found = sscanf(line, "%u %llu", &index, &event->data) == 2 && index < count()
+            && set->registered >> index & 1;
+        event->gpu = &gpus[index % MOST];
+        event->type = 8;
+    }
+    fclose(file);
+    return found;
+}
+
+code_t nvmlEventSetWait_v2(event_set_t *set, event_t *event, unsigned ms)
+{
+    struct timespec moment = { 0, 5000000 };
+    if (events("hang"))
+        for (;;)
+            pause();
+    if (events("crash")) {
+        fprintf(stderr, "fake nvml: assertion failed\n");
+        abort();
+    }
+    if (events("lost"))
+        return GPU_IS_LOST;
+    for (unsigned waited = 0; waited <= ms; waited += 5) {
+        if (next_event(set, event))
+            return SUCCESS;
+        nanosleep(&moment, NULL);
+    }
+    return TIMEOUT;
 }
 #endif
 

@@ -65,6 +65,7 @@ impl Expected {
                     // A shim that is killed takes its rank with it, and either may be seen first.
                     Role::Shim => vec![say("shim.killed", "the shim of"), killed],
                     Role::Rank | Role::Grandchild => vec![killed],
+                    Role::Probe => vec![],
                 };
                 let rank = if matches!(role, Role::Shim | Role::Rank) { victim } else { None };
                 Expected { rank, ..hit_by(hit, 137, 143, causes) }

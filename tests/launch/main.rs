@@ -15,3 +15,4 @@ mod readiness;
 mod secrets;
 mod tasks;
 mod torchrun;
+mod xids;

@@ -1,4 +1,4 @@
-//! The probe's answer: one JSON document, with the same types on both sides.
+//! The probe's answer: one JSON document, or one per line, with the same types on both sides.
 //!
 //! The launcher compiles this file too, so that writer and reader cannot differ. Plain data;
 //! every field may be missing, since drivers lack calls.
@@ -176,4 +176,20 @@ pub struct NamesAnswer {
     pub addresses: Vec<std::net::IpAddr>,
     /// getaddrinfo's code and message.
     pub error: Option<(i32, String)>,
+}
+
+/// A line of `node-probe xids`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum XidLine {
+    /// The driver accepted to tell of this many GPUs.
+    Watching(u32),
+    /// The driver tells of a critical Xid, once for each number of a GPU.
+    Xid {
+        /// `0000:18:00.0`, as it was asked for. None: the driver names a GPU that nobody asked for.
+        pci: Option<String>,
+        number: u64,
+    },
+    /// A call failed, for one GPU or for all.
+    Failed { pci: Option<String>, error: CallError },
 }

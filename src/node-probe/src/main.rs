@@ -6,8 +6,9 @@
 //!
 //! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor
 //! 0, which is the write end of a pipe: driver libraries and preload hooks print to 1 and 2, and
-//! nothing ever writes to standard input. Ends by `_exit`, since nvmlShutdown can hang on a
-//! faulty node.
+//! nothing ever writes to standard input. Takes `xids LIBRARY PCI…` (an empty name: the one that
+//! is found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since
+//! nvmlShutdown can hang on a faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
@@ -15,6 +16,7 @@ mod call;
 mod health;
 mod names;
 mod nvml;
+mod xids;
 
 use std::time::Duration;
 
@@ -26,6 +28,17 @@ fn main() {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["xids", library, gpus @ ..] = words.as_slice() {
+        let library = Some(*library).filter(|name| !name.is_empty());
+        xids::watch(library, gpus, |line| match line {
+            Some(line) => {
+                let bytes = serde_json::to_vec(line).map(|bytes| [&bytes[..], b"\n"].concat());
+                bytes.is_ok_and(|bytes| write_all(out, &bytes))
+            }
+            None => is_read(out),
+        });
+        leave(out, 0);
+    }
     let answer = match words.as_slice() {
         ["nvml", timeout, library @ ..] if library.len() < 2 && timeout.parse::<u32>().is_ok() => {
             let timeout = Duration::from_millis(timeout.parse::<u32>().map_or(0, u64::from));
@@ -33,18 +46,32 @@ fn main() {
         }
         ["resolve", name] => Answer::Names(names::resolve(name)),
         _ => Answer::Usage(format!(
-            "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME, not {words:?}"
+            "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME | xids LIBRARY PCI..., \
+             not {words:?}"
         )),
     };
     let written = serde_json::to_vec(&answer).is_ok_and(|bytes| write_all(out, &bytes));
+    leave(out, i32::from(!written))
+}
+
+/// Closes the pipe and ends.
+fn leave(out: i32, code: i32) -> ! {
     // A thread that is stuck in the driver keeps the process alive, and would keep the pipe
     // open: the reader must see its end now. SAFETY: close takes a descriptor of ours that
     // nothing uses after this; _exit takes no pointer and does not return. Exit handlers of the
     // driver library must not run.
     unsafe {
         libc::close(out);
-        libc::_exit(i32::from(!written))
+        libc::_exit(code)
     }
+}
+
+/// Whether the pipe still has a reader.
+fn is_read(out: i32) -> bool {
+    let mut polled = libc::pollfd { fd: out, events: 0, revents: 0 };
+    // SAFETY: one live struct; without a time limit to wait for.
+    unsafe { libc::poll(&mut polled, 1, 0) };
+    polled.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) == 0
 }
 
 /// Prevents core files of a crashed driver library, and a probe that outlives the thread that

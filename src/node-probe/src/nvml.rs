@@ -52,6 +52,15 @@ const MOST_GPUS: u32 = 256;
 /// `timeout` is the time limit for all calls about health and use together.
 pub(crate) fn ask(library: Option<&str>, timeout: Duration) -> NvmlAnswer {
     let mut answer = NvmlAnswer::default();
+    if let Some(nvml) = open(library, &mut answer) {
+        ask_node(nvml, &mut answer);
+        health::ask(nvml, &mut answer.gpus, timeout);
+    }
+    answer
+}
+
+/// The driver library, initialised; None with the reason in `answer`.
+pub(crate) fn open(library: Option<&str>, answer: &mut NvmlAnswer) -> Option<&'static Nvml> {
     let named = library
         .map(str::to_owned)
         .or_else(|| std::env::var(LIBRARY_VARIABLE).ok())
@@ -60,21 +69,16 @@ pub(crate) fn ask(library: Option<&str>, timeout: Duration) -> NvmlAnswer {
         Some(name) => vec![name.as_str()],
         None => LIBRARIES.to_vec(),
     };
-    let Some((loaded, file)) = load(&candidates, &mut answer.not_loaded) else {
-        return answer;
-    };
+    let (loaded, file) = load(&candidates, &mut answer.not_loaded)?;
     answer.library = Some(file);
     // nvmlShutdown can hang on a sick node; the process ends without it.
-    let nvml: &'static Nvml = match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
-        Ok(nvml) => Box::leak(Box::new(nvml)),
+    match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
+        Ok(nvml) => Some(Box::leak(Box::new(nvml))),
         Err(error) => {
             answer.failure = Some(failed("nvmlInit_v2", &error));
-            return answer;
+            None
         }
-    };
-    ask_node(nvml, &mut answer);
-    health::ask(nvml, &mut answer.gpus, timeout);
-    answer
+    }
 }
 
 /// Opens the first library that can be opened and keeps it open. Gives its name and the file

@@ -14,7 +14,7 @@ use super::super::message::ToRank;
 use super::super::outcome::{End, Notice, StopReason};
 use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::super::tree;
-use super::supervisor::{Leftovers, ShimConnection, ShimPhase, Stopping, Supervisor};
+use super::supervisor::{Companion, Leftovers, ShimConnection, ShimPhase, Stopping, Supervisor};
 use crate::sys::{Signal, own_pid};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits
@@ -24,6 +24,8 @@ const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// barrier waits for other nodes up to 300 s inside a call into C++, in which no Python signal
 /// handler runs.
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
+/// Time limit for the killed companion to end. Otherwise it is stuck in a driver.
+const COMPANION: Duration = Duration::from_millis(250);
 /// Interval of the loop without a deadline.
 const FAR: Duration = Duration::from_secs(3600);
 
@@ -140,7 +142,9 @@ impl Supervisor<'_> {
         let engine = self.stop.as_ref().and_then(|stop| stop.kill_engine);
         let engine = engine.map(|at| at.max(now + KILL_PAUSE));
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.wake);
-        [stop, engine, leftovers].into_iter().flatten().min().unwrap_or(now + FAR)
+        let companion = self.companion.as_ref().and_then(|companion| companion.given_up);
+        let companion = companion.filter(|at| *at > now);
+        [stop, engine, leftovers, companion].into_iter().flatten().min().unwrap_or(now + FAR)
     }
 
     /// True if no process of the job is left, or only ones that cannot be ended.
@@ -160,9 +164,10 @@ impl Supervisor<'_> {
         if self.nothing_left || !self.ranks_are_over() {
             return;
         }
+        let waits = self.end_companion();
         let all = tree::snapshot();
         let left = tree::job(&all, own_pid(), &self.others);
-        if left.is_empty() && !self.others.is_empty() {
+        if left.is_empty() && !self.others.is_empty() && !waits {
             self.nothing_left = true;
             return;
         }
@@ -199,6 +204,23 @@ impl Supervisor<'_> {
                 self.nothing_left = true;
             }
         }
+    }
+}
+
+impl Supervisor<'_> {
+    /// Kills the companion. True: it may still end, and then only the kernel's word that no child
+    /// is left proves the end of the job.
+    fn end_companion(&mut self) -> bool {
+        let Some(Companion { process, given_up }) = &mut self.companion else { return false };
+        if !self.others.contains(&process.pid) {
+            return false;
+        }
+        let now = Instant::now();
+        let until = *given_up.get_or_insert_with(|| {
+            tree::signal(process, Signal::KILL);
+            now + COMPANION
+        });
+        now < until
     }
 }
 

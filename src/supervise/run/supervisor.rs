@@ -95,6 +95,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) token: String,
     /// Descendants from before the job; they are left alone.
     pub(super) others: HashSet<i32>,
+    pub(super) companion: Option<Companion>,
     pub(super) grace: Duration,
     pub(super) interactive: bool,
     pub(super) has_engine: bool,
@@ -122,6 +123,13 @@ pub(super) struct Stopping {
     pub(super) killing: bool,
     /// When an engine without ranks is killed.
     pub(super) kill_engine: Option<std::time::Instant>,
+}
+
+/// The one of the others that ends with the ranks.
+pub(super) struct Companion {
+    pub(super) process: tree::Process,
+    /// It was killed, and is not waited for after this time.
+    pub(super) given_up: Option<std::time::Instant>,
 }
 
 /// The sweep of processes that are left after the engine and all shims.

@@ -17,7 +17,8 @@ impl FakeNvml {
         FakeNvml::from(BUILT.get_or_init(|| compile("whole", &[])), settings)
     }
 
-    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric, no health.
+    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric, no health, no
+    /// events.
     pub fn of_old_driver(settings: &[(&str, &str)]) -> FakeNvml {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         FakeNvml::from(BUILT.get_or_init(|| compile("old", &["-DOLD_DRIVER"])), settings)
@@ -53,6 +54,11 @@ impl FakeNvml {
 
     pub fn library(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")
+    }
+
+    /// Who appends a line `INDEX XID` to this file lets that GPU have that Xid.
+    pub fn events(&self) -> PathBuf {
+        self.folder.path().join("libnvidia-ml.so.1.events")
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Role {
     Shim,
     Rank,
     Grandchild,
+    /// What watches the driver beside the job.
+    Probe,
 }
 
 impl Running {
@@ -156,6 +158,8 @@ impl Running {
                     Role::Guard
                 } else if shims.contains(&seen.pid) {
                     Role::Shim
+                } else if seen.argv.first().is_some_and(|word| word.contains("node-probe")) {
+                    Role::Probe
                 } else if first_below.contains(&(seen.parent, seen.pid)) {
                     Role::Rank
                 } else if agents.contains(&seen.parent)

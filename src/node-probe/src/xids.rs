@@ -1,0 +1,166 @@
+//! Waits in the driver for critical Xids of the GPUs of a job.
+//!
+//! The driver wakes it. Without an event it wakes up every few seconds, only to see whether
+//! anybody still reads. What fails is said once.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t, nvmlEventTypeXidCriticalError,
+};
+
+use crate::answer::{CallError, NvmlAnswer, XidLine};
+use crate::call::failed;
+use crate::nvml;
+
+/// How long the driver may sleep without an event, in milliseconds.
+const SLEEP: u32 = 5000;
+
+/// A return of the driver without an event, and each of [`BURST`] events, has this much time: a
+/// storm of Xids, or a call that fails at once, must take none from a rank.
+const PAUSE: Duration = Duration::from_secs(1);
+const BURST: u32 = 64;
+
+/// The same Xid of a GPU again is news only after so long.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// More different lines than GPUs give; the rest of a driver that returns nonsense is not said.
+const MOST_LINES: usize = 4096;
+
+/// Says what happens until `say` returns false. None: nothing happened, but is there still a
+/// reader? `gpus`: PCI addresses, as `0000:18:00.0`.
+pub(crate) fn watch(
+    library: Option<&str>,
+    gpus: &[&str],
+    mut say: impl FnMut(Option<&XidLine>) -> bool,
+) {
+    let mut opened = NvmlAnswer::default();
+    let Some(nvml) = nvml::open(library, &mut opened) else {
+        let error = opened.failure.unwrap_or_else(|| CallError {
+            call: "dlopen".to_owned(),
+            code: None,
+            text: format!("{:?}", opened.not_loaded),
+        });
+        say(Some(&XidLine::Failed { pci: None, error }));
+        return;
+    };
+    let set = match create(nvml.lib()) {
+        Ok(set) => set,
+        Err(error) => {
+            say(Some(&failure(None, "nvmlEventSetCreate", &error)));
+            return;
+        }
+    };
+    let mut watched: Vec<(nvmlDevice_t, &str)> = Vec::new();
+    for pci in gpus {
+        match register(nvml, set, pci) {
+            Ok(device) => watched.push((device, pci)),
+            Err((call, error)) => {
+                if !say(Some(&failure(Some(pci), call, &error))) {
+                    return;
+                }
+            }
+        }
+    }
+    let count = u32::try_from(watched.len()).unwrap_or(u32::MAX);
+    if count > 0 && say(Some(&XidLine::Watching(count))) {
+        wait(nvml.lib(), set, &watched, say);
+    }
+}
+
+fn wait(
+    lib: &NvmlLib,
+    set: nvmlEventSet_t,
+    watched: &[(nvmlDevice_t, &str)],
+    mut say: impl FnMut(Option<&XidLine>) -> bool,
+) {
+    let mut said: HashMap<String, Instant> = HashMap::new();
+    let (mut burst, mut began) = (0, Instant::now());
+    loop {
+        let event = next(lib, set);
+        let (line, again) = match &event {
+            Ok(event) if event.eventType & u64::from(nvmlEventTypeXidCriticalError) != 0 => {
+                // Not asked of the driver, since a lost GPU does not answer.
+                let gpu = watched.iter().find(|(device, _)| *device == event.device);
+                let pci = gpu.map(|(_, pci)| (*pci).to_owned());
+                (Some(XidLine::Xid { pci, number: event.eventData }), Some(AGAIN))
+            }
+            Ok(_) | Err(NvmlError::Timeout) => (None, None),
+            Err(error) => (Some(failure(None, "nvmlEventSetWait_v2", error)), None),
+        };
+        let now = Instant::now();
+        let line = line.filter(|line| {
+            let key = format!("{line:?}");
+            let is_new = match said.get(&key) {
+                Some(at) => again.is_some_and(|again| now.duration_since(*at) >= again),
+                None => said.len() < MOST_LINES,
+            };
+            if is_new {
+                said.insert(key, now);
+            }
+            is_new
+        });
+        if !say(line.as_ref()) || matches!(event, Err(NvmlError::FailedToLoadSymbol(_))) {
+            return;
+        }
+        burst += 1;
+        if event.is_err() || burst >= BURST {
+            std::thread::sleep(PAUSE.saturating_sub(began.elapsed()));
+            burst = 0;
+        }
+        if burst == 0 || began.elapsed() >= PAUSE {
+            (burst, began) = (0, Instant::now());
+        }
+    }
+}
+
+fn create(lib: &NvmlLib) -> Result<nvmlEventSet_t, NvmlError> {
+    let call = nvml_sym(lib.nvmlEventSetCreate.as_ref())?;
+    let mut set: nvmlEventSet_t = std::ptr::null_mut();
+    // SAFETY: the library is initialised and never unloaded, `set` lives.
+    nvml_try(unsafe { call(&mut set) })?;
+    Ok(set)
+}
+
+/// The handle of the GPU, of which the set tells from now on; or the call that failed. By its
+/// address, since looking through all GPUs would wake those that the job does not use.
+fn register(
+    nvml: &Nvml,
+    set: nvmlEventSet_t,
+    pci: &str,
+) -> Result<nvmlDevice_t, (&'static str, NvmlError)> {
+    let lib = nvml.lib();
+    let handle = || {
+        let call = nvml_sym(lib.nvmlDeviceGetHandleByPciBusId_v2.as_ref())?;
+        let address = CString::new(pci)?;
+        let mut device: nvmlDevice_t = std::ptr::null_mut();
+        // SAFETY: a NUL-terminated string and a live place for the handle.
+        nvml_try(unsafe { call(address.as_ptr(), &mut device) })?;
+        Ok(device)
+    };
+    let device = handle().map_err(|error| ("nvmlDeviceGetHandleByPciBusId_v2", error))?;
+    let register = || {
+        let call = nvml_sym(lib.nvmlDeviceRegisterEvents.as_ref())?;
+        // SAFETY: both handles are the library's own and live as long as the process.
+        nvml_try(unsafe { call(device, nvmlEventTypeXidCriticalError.into(), set) })
+    };
+    register().map_err(|error| ("nvmlDeviceRegisterEvents", error))?;
+    Ok(device)
+}
+
+fn next(lib: &NvmlLib, set: nvmlEventSet_t) -> Result<nvmlEventData_t, NvmlError> {
+    let call = nvml_sym(lib.nvmlEventSetWait_v2.as_ref())?;
+    // SAFETY: numbers and a handle that is only compared, for which zero is a value.
+    let mut data: nvmlEventData_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is the library's own, `data` is the struct that the call fills.
+    nvml_try(unsafe { call(set, &mut data, SLEEP) })?;
+    Ok(data)
+}
+
+fn failure(pci: Option<&str>, call: &str, error: &NvmlError) -> XidLine {
+    XidLine::Failed { pci: pci.map(str::to_owned), error: failed(call, error) }
+}
