@@ -19,6 +19,7 @@ mod end;
 pub(crate) mod fuzz;
 mod job_session;
 mod job_verdict;
+mod kernel_watch;
 mod live;
 mod live_diagnosis;
 mod master;

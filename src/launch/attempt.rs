@@ -20,7 +20,6 @@ use super::ready::Ready;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::witnesses::Witnesses;
-use super::xid_watch::XidWatch;
 use crate::deadline::{in_thread, with_deadline_async};
 use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
@@ -137,8 +136,7 @@ impl Attempt {
                 context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
         let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
-        let witnesses =
-            Witnesses { xids: XidWatch::start(&context.host, mode, &plan, planned).await };
+        let witnesses = Witnesses::start(&context.host, mode, &plan, planned).await;
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
         let logs = Arc::new(Logs::start(
@@ -180,7 +178,7 @@ impl Attempt {
         dispositions: Dispositions,
     ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
-        let companion = self.diagnosis.companion();
+        let companion = self.diagnosis.witnesses().companion();
         let launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
@@ -188,7 +186,10 @@ impl Attempt {
         let sampler = sampler(context, folder.as_deref());
         let mut notice = |notice: Notice| {
             match &notice {
-                Notice::RankStarted { rank, pid } => sampler.began(rank.global, *pid),
+                Notice::RankStarted { rank, pid } => {
+                    sampler.began(rank.global, *pid);
+                    self.diagnosis.witnesses().began(rank.global, *pid);
+                }
                 Notice::RankEnded { rank, .. } => sampler.ended(rank.global),
                 _ => {}
             }

@@ -140,9 +140,8 @@ impl LiveDiagnosis {
         Arc::clone(&self.shared.backlog)
     }
 
-    /// The process that watches the driver, a child of ours.
-    pub(super) fn companion(&self) -> Option<i32> {
-        self.shared.witnesses.xids.as_ref()?.pid()
+    pub(super) fn witnesses(&self) -> &Witnesses {
+        &self.shared.witnesses
     }
 
     /// The end of the attempt begins.

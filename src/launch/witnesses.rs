@@ -1,25 +1,61 @@
-//! Who besides the processes of a job can say why it ended: the driver.
+//! Who besides the processes of a job can say why it ended: the driver and the kernel.
 //!
 //! Takes what watches them; gives their [`Statement`]s to the diagnosis, at any time.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::statements::Statement;
+use super::kernel_watch::KernelWatch;
+use super::statements::{Statement, watched_gpus};
 use super::xid_watch::XidWatch;
+use crate::host::Host;
+use crate::observe::GpuSource;
+use crate::plan::Plan;
+use crate::rank::GlobalRank;
+use crate::settings::ProbeMode;
+use crate::supervise::Planned;
 
 /// All of them, of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Witnesses {
-    pub(super) xids: Option<XidWatch>,
+    xids: Option<XidWatch>,
+    kernel: Option<KernelWatch>,
 }
 
 impl Witnesses {
-    /// What they said up to now.
-    pub(super) fn statements(&self) -> Vec<Statement> {
-        self.xids.iter().flat_map(XidWatch::statements).collect()
+    /// Those of this node for a plan. The driver only where NVML counted the GPUs.
+    pub(super) async fn start(
+        host: &Arc<Host>,
+        mode: ProbeMode,
+        plan: &Plan,
+        planned: Planned,
+    ) -> Witnesses {
+        let gpus = watched_gpus(plan, planned);
+        let kernel = KernelWatch::start(host, gpus.clone());
+        let asks_driver = plan.gpu_source == GpuSource::Nvml && !gpus.is_empty();
+        let xids = if asks_driver { XidWatch::start(host, mode, gpus).await } else { None };
+        Witnesses { xids, kernel }
     }
 
-    /// When the first of them said something while the ranks ran.
+    /// The process that watches the driver, a child of ours.
+    pub(super) fn companion(&self) -> Option<i32> {
+        self.xids.as_ref()?.pid()
+    }
+
+    /// A rank has started.
+    pub(super) fn began(&self, rank: GlobalRank, pid: i32) {
+        if let Some(kernel) = &self.kernel {
+            kernel.began(rank, pid);
+        }
+    }
+
+    /// What they said up to now.
+    pub(super) fn statements(&self) -> Vec<Statement> {
+        let driver = self.xids.iter().flat_map(XidWatch::statements);
+        driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
+    }
+
+    /// When the driver first said something while the ranks ran.
     pub(super) fn first(&self) -> Option<Instant> {
         self.xids.as_ref().and_then(XidWatch::first)
     }

@@ -1,6 +1,6 @@
 //! Hears from the driver, while the ranks run, of the Xids of the GPUs that they use.
 //!
-//! Takes the plan; gives [`Statement`]s for the diagnosis. A probe waits in the driver; a thread of
+//! Takes the GPUs; gives [`Statement`]s for the diagnosis. A probe waits in the driver; a thread of
 //! ours owns it, since a probe dies with the thread that started it. Whatever the driver does, no
 //! rank and no end of a job waits for it. What does not work is said in agent.jsonl, once.
 
@@ -8,14 +8,11 @@ use std::io::{PipeReader, PipeWriter, pipe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::statements::Statement;
+use super::statements::{Statement, WatchedGpu};
 use crate::host::Host;
-use crate::observe::{GpuSource, gpu};
-use crate::plan::Plan;
+use crate::observe::gpu;
 use crate::probe::{CallError, Waited, XidLine, XidLines, XidProbe};
-use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::ProbeMode;
-use crate::supervise::{Planned, RankUnit};
 
 /// Where these statements come from, as people read it.
 const PLACE: &str = "NVML event";
@@ -26,39 +23,6 @@ const STARTED: Duration = Duration::from_secs(5);
 const EPISODE: Duration = Duration::from_secs(60);
 /// Statements that are kept; a GPU has no more different Xids in a job.
 const MOST: usize = 256;
-
-/// A GPU that the ranks of this launcher use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WatchedGpu {
-    /// `0000:18:00.0`
-    pub(super) pci: String,
-    /// NVML's number.
-    pub(super) index: u32,
-    /// None where several ranks share it, or where it is not known which one uses it.
-    pub(super) rank: Option<GlobalRank>,
-}
-
-/// The GPUs of the plan that the ranks of this launcher use.
-pub(super) fn watched_gpus(plan: &Plan, planned: Planned) -> Vec<WatchedGpu> {
-    let mut gpus: Vec<WatchedGpu> = Vec::new();
-    let own = plan.membership.task.as_ref().map(|task| task.local.0);
-    let selected = plan.gpus.iter().filter(|gpu| gpu.selected);
-    for gpu in selected.filter(|gpu| own.is_none() || gpu.local_rank == own) {
-        let Some(pci) = gpu.pci.clone() else { continue };
-        let is_rank = planned.what == RankUnit::Rank;
-        let rank = match own {
-            Some(_) => Some(planned.first),
-            None => gpu.local_rank.map(|local| planned.rank(LocalRank(local)).global),
-        };
-        let rank = rank.filter(|_| is_rank);
-        match gpus.iter_mut().find(|known| known.pci == pci) {
-            // Instances of one GPU.
-            Some(known) => known.rank = known.rank.filter(|known| Some(*known) == rank),
-            None => gpus.push(WatchedGpu { pci, index: gpu.index, rank }),
-        }
-    }
-    gpus
-}
 
 /// The watch of one attempt. Ends when dropped.
 #[derive(Debug)]
@@ -86,18 +50,12 @@ struct HeardXid {
 }
 
 impl XidWatch {
-    /// Starts the probe for the GPUs of the plan. None: NVML did not count them, or no probe could
-    /// be started.
+    /// Starts the probe for GPUs that NVML counted. None: it could not be started.
     pub(super) async fn start(
         host: &Host,
         mode: ProbeMode,
-        plan: &Plan,
-        planned: Planned,
+        gpus: Vec<WatchedGpu>,
     ) -> Option<XidWatch> {
-        let gpus = watched_gpus(plan, planned);
-        if plan.gpu_source != GpuSource::Nvml || gpus.is_empty() {
-            return None;
-        }
         let library = gpu::library(host);
         let (stopped, stop) = pipe().ok()?;
         let (started, begun) = tokio::sync::oneshot::channel();
@@ -218,6 +176,7 @@ fn statement(xid: &HeardXid, gpus: &[WatchedGpu]) -> Statement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rank::GlobalRank;
 
     fn xid(pci: Option<&str>, number: u64, at: Instant) -> HeardXid {
         HeardXid { pci: pci.map(str::to_owned), number, first: at, last: at }

@@ -8,6 +8,7 @@ pub(crate) mod counters;
 pub(crate) mod cuda;
 mod facts;
 pub(crate) mod gpu;
+pub(crate) mod kernel_log;
 pub(crate) mod leftovers;
 pub(crate) mod limits;
 mod nested;

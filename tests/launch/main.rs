@@ -5,6 +5,7 @@ mod causes;
 mod direct;
 mod init;
 mod interactive;
+mod kernel_log;
 mod last_words;
 mod logs;
 mod nested;

@@ -33,24 +33,24 @@ fn job(fake: &FakeNvml, begun: &str, events: &str, heard: &str) -> Launcher {
         .env("EVENTS", fake.events())
 }
 
-fn four() -> FakeNvml {
+pub(super) fn four() -> FakeNvml {
     FakeNvml::new(&[("GPUS", "4")])
 }
 
-fn journal(ended: &Ended) -> Vec<Value> {
+pub(super) fn journal(ended: &Ended) -> Vec<Value> {
     let text =
         std::fs::read_to_string(ended.node_folder(0).join("agent.jsonl")).expect("a journal");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// The fields of the lines with this message.
-fn said<'a>(journal: &'a [Value], message: &str) -> Vec<&'a Value> {
+pub(super) fn said<'a>(journal: &'a [Value], message: &str) -> Vec<&'a Value> {
     let fields = journal.iter().map(|line| &line["fields"]);
     fields.filter(|fields| fields["message"] == message).collect()
 }
 
 #[track_caller]
-fn expect_no_cause(ended: &Ended) {
+pub(super) fn expect_no_cause(ended: &Ended) {
     let run = ended.run_json(0);
     assert!(run["cause"].is_null(), "{:#}\n{}", run["cause"], ended.err);
     assert!(ended.err.contains("rank 1 exited with code 3"), "{}", ended.err);
