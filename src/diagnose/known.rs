@@ -49,6 +49,9 @@ pub(crate) struct Known {
     pub is_whole: bool,
     /// It ended well, or was stopped from outside: nothing in it is a cause.
     pub blameless: bool,
+    /// No rank has failed so far. What some code caught, its program survived; what no code
+    /// caught may be why a rank hangs at its end.
+    pub unended: bool,
     /// An exception of a rank that ended with code 0 was survived, whatever follows it in its log.
     pub ended_well: BTreeSet<GlobalRank>,
     /// The ranks that failed, the first one first; those that were stopped because of it last.
@@ -66,7 +69,8 @@ impl Known {
             let unheard = self.blameless || self.unheard.contains(&number);
             for one in log.runs.iter_mut().flat_map(|run| &mut run.evidence) {
                 let ended_well = one.rank.is_some_and(|rank| self.ended_well.contains(&rank));
-                if unheard || ended_well || self.is_survived(catalogue, one) {
+                let caught = self.unended && is_caught(catalogue, one);
+                if unheard || ended_well || caught || self.is_survived(catalogue, one) {
                     one.fate.survived = true;
                     one.fate.failure = false;
                 }
@@ -85,6 +89,12 @@ impl Known {
             known.id == row.id && known.rank == one.rank.map(|rank| rank.0) && alike(&known.text)
         })
     }
+}
+
+/// Whether a trouble that would be a cause has ended no process so far.
+fn is_caught(catalogue: &Catalogue, one: &Evidence) -> bool {
+    let row = catalogue.row(one.row);
+    !one.uncaught && row.is_some_and(|row| row.role == Role::Root && !row.stream.is_record())
 }
 
 /// What the ranks survived of these findings, for [`Known::survived`] of a later diagnosis.

@@ -445,7 +445,8 @@ fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<V
             Role::Cascade => {
                 of_rank.entry(rank).or_insert(one.row);
             }
-            Role::Root if row.first_only || row.last_resort => {
+            // Who says the same of the last resort did not wait for the culprit.
+            Role::Root if row.first_only || row.last_resort && one.row != cause.row => {
                 of_rank.entry(rank).or_insert(one.row);
             }
             Role::Root => {

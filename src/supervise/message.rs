@@ -45,8 +45,12 @@ pub(super) enum FromRank {
         errno: i32,
     },
     /// The rank failed, and torch's `@record` has written down why. Carries a copy of that file
-    /// in memory, since torchrun removes the file soon.
-    Recorded,
+    /// in memory, since torchrun removes the file soon. Device and inode tell files apart: where
+    /// the user has named one file for all ranks, it is that of the rank that ended first.
+    Recorded {
+        device: u64,
+        inode: u64,
+    },
     Ended {
         end: End,
     },

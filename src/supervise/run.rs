@@ -68,6 +68,7 @@ pub(crate) async fn run(
             .and_then(tree::process)
             .map(|process| Companion { process, given_up: None }),
         others,
+        records: HashSet::new(),
         grace: launch.grace,
         interactive: launch.interactive,
         has_engine: matches!(launch.start, Start::Engine { .. }),

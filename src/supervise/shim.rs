@@ -13,8 +13,9 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -266,8 +267,8 @@ impl Shim {
             }
         }
         if let Some(agent) = &self.agent {
-            if let Some(record) = recorded(end) {
-                let _ = socket::send(agent, &FromRank::Recorded, &[record.as_fd()]);
+            if let Some((said, record)) = recorded(end) {
+                let _ = socket::send(agent, &said, &[record.as_fd()]);
             }
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
@@ -387,18 +388,27 @@ impl Shim {
 }
 
 /// A copy in memory of what torch's `@record` wrote of a failed rank.
-fn recorded(end: End) -> Option<OwnedFd> {
+fn recorded(end: End) -> Option<(FromRank, OwnedFd)> {
     let path = PathBuf::from(std::env::var_os(ERROR_FILE)?);
     if end.success() || path.as_os_str().is_empty() {
         return None;
     }
     // The file may be on a mount that died, which must not hold the end of the rank.
-    let read = move || regular_file::read(&path, LARGEST_RECORD);
-    let bytes = with_deadline(RECORD, read)?.ok().filter(|bytes| !bytes.is_empty())?;
+    let read = move || -> io::Result<_> {
+        let (file, _) = regular_file::open(&path)?;
+        let metadata = file.metadata()?;
+        let mut bytes = Vec::new();
+        file.take(LARGEST_RECORD).read_to_end(&mut bytes)?;
+        Ok((FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() }, bytes))
+    };
+    let (said, bytes) = with_deadline(RECORD, read)?.ok()?;
+    if bytes.is_empty() {
+        return None;
+    }
     let copy = rustix::fs::memfd_create("error.json", MemfdFlags::CLOEXEC).ok()?;
     let mut copy = File::from(copy);
     copy.write_all(&bytes).ok()?;
-    Some(copy.into())
+    Some((said, copy.into()))
 }
 
 fn signal_descendants(signal: Signal) {

@@ -39,6 +39,16 @@ fn a_missing_process_group_is_the_cause_only_where_nothing_else_is() {
     let cause = alone.cause.expect("a cause");
     assert_eq!(cause.id, "process_group_missing");
     assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("train.py:60"));
+    let of_rank = |(number, text): (usize, &str)| {
+        let rank = u32::try_from(number).ok().map(GlobalRank);
+        scanned(number, Origin { rank, ..Origin::default() }, text.as_bytes())
+    };
+    let both = [(0, MISSING), (1, MISSING)].map(of_rank);
+    let both = diagnose(catalogue(), &both, true);
+    assert_eq!((id(&both), both.victims.len()), ("process_group_missing", 0));
+    let other = [(0, MISSING), (1, OOM)].map(of_rank);
+    let other = diagnose(catalogue(), &other, true);
+    assert_eq!((id(&other), other.victims.len()), ("cuda_oom", 1));
     for (other, before, after) in [
         (RAISED, "user_exception", "user_exception"),
         (OOM, "cuda_oom", "cuda_oom"),

@@ -47,6 +47,12 @@ pub(super) struct Told {
     pub(super) verdict: Option<Text>,
 }
 
+impl Seen {
+    pub(super) fn is_failed(&self) -> bool {
+        !self.end.is_some_and(End::success)
+    }
+}
+
 impl Told {
     pub(super) fn of_file(path: &Path) -> Told {
         Told { file: path.to_owned(), ..Told::default() }

@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::own_end::{Seen, Told, end};
 use crate::rank::GlobalRank;
 use crate::regular_file;
-use crate::supervise::End;
 
 /// Bytes at the end of a journal that are read. The ends of ranks are its last lines.
 const LAST: u64 = 16 * 1024 * 1024;
@@ -51,8 +50,7 @@ pub(super) fn read(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
             at: line["timestamp"].as_str().unwrap_or_default().to_owned(),
             stopped: stopping,
         };
-        let failed = !seen.end.is_some_and(End::success);
-        if failed && !stopping && told.rank.is_none() {
+        if seen.is_failed() && !stopping && told.rank.is_none() {
             (told.rank, told.line) = (Some(seen.rank), number);
         }
         told.ends.push(seen);

@@ -75,7 +75,7 @@ pub(super) fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
         .iter()
         .filter_map(|folder| Some((folder, read_one(folder, &mut records)?)))
         .collect();
-    records.join(&told);
+    records.join(&told, folders.len());
     records
 }
 
@@ -174,7 +174,8 @@ fn recorded(
 }
 
 impl OwnRecords {
-    fn join(&mut self, told: &[(&OwnFolder, Told)]) {
+    /// `launchers`: those whose records were looked for.
+    fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
         self.runs_a_command = told.iter().any(|(_, one)| one.command);
         let classes: Vec<&str> = told.iter().filter_map(|(_, one)| one.class.as_deref()).collect();
         // Who stopped the job from outside is its cause, whatever the ranks said of it. A node
@@ -201,6 +202,12 @@ impl OwnRecords {
         };
         self.known.has_failed = !self.known.blameless
             && told.iter().any(|(_, one)| is_failed(one) || one.cause.is_some());
+        // A launcher whose files are all gone may have seen anything.
+        self.known.unended = !self.known.blameless
+            && !self.known.has_failed
+            && self.known.is_whole
+            && told.iter().all(|(_, one)| !one.ends.iter().any(Seen::is_failed))
+            && told.len() == launchers;
         if self.runs_a_command {
             return;
         }
@@ -210,7 +217,7 @@ impl OwnRecords {
             let place = |seen: &Seen| (Some(seen.rank) != first, seen.stopped);
             place(one).cmp(&place(other)).then_with(|| one.at.cmp(&other.at))
         });
-        let failed = |seen: &&&Seen| !seen.end.is_some_and(End::success);
+        let failed = |seen: &&&Seen| seen.is_failed();
         self.known.failed = ends.iter().filter(failed).map(|seen| seen.rank).collect();
         let well = ends.iter().filter(|seen| seen.end.is_some_and(End::success));
         self.known.ended_well = well.map(|seen| seen.rank).collect();

@@ -96,6 +96,8 @@ pub(super) struct Supervisor<'a> {
     /// Descendants from before the job; they are left alone.
     pub(super) others: HashSet<i32>,
     pub(super) companion: Option<Companion>,
+    /// Device and inode of what `@record` wrote.
+    pub(super) records: HashSet<(u64, u64)>,
     pub(super) grace: Duration,
     pub(super) interactive: bool,
     pub(super) has_engine: bool,
@@ -196,8 +198,10 @@ impl Supervisor<'_> {
             (FromRank::NotExecuted { program, errno }, ShimPhase::Rank(_)) => {
                 self.outcome.not_executed = Some((program, errno));
             }
-            (FromRank::Recorded, ShimPhase::Rank(Identity { rank, .. })) => {
-                if let Some(record) = pipes.into_iter().next().and_then(in_memory) {
+            (FromRank::Recorded { device, inode }, ShimPhase::Rank(Identity { rank, .. })) => {
+                if self.records.insert((device, inode))
+                    && let Some(record) = pipes.into_iter().next().and_then(in_memory)
+                {
                     self.streams.recorded(self.outcome.planned.owner(rank.global), record);
                 }
             }

@@ -242,3 +242,35 @@ fn without_run_json_the_journal_tells_how_the_ranks_ended() {
     std::fs::remove_file(well.node_folder(0).join("agent.jsonl")).expect("removed");
     assert_eq!(id(&explain(&well.node_folder(0))), "user_exception");
 }
+
+/// A rank that works on has survived what some code caught; what no code caught may hold its end.
+#[test]
+fn a_run_that_still_goes_on_has_only_causes_that_nothing_caught() {
+    const WORKS: &str = "import threading
+def work():
+    open('working', 'w').close()
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=work).start()
+";
+    let caught = survivor(WORKS);
+    let hangs = format!("{WORKS}raise ValueError('nobody catches this')\n");
+    for (program, wanted) in [(caught, ""), (hangs, "user_exception")] {
+        let launcher = Launcher::new(run_args("direct", 1));
+        let script = launcher.folder().join("train.py");
+        std::fs::write(&script, format!("import sys, time, traceback\n{program}"))
+            .expect("written");
+        let mut running = launcher.args(["--".into(), script]).start();
+        let node = running.folder().join("ranklaunch-logs/latest/node-0");
+        running.waits("the traceback in its file", |running| {
+            let log = std::fs::read_to_string(node.join("attempt-0/rank-00000.err"));
+            running.folder().join("working").exists()
+                && log.is_ok_and(|log| log.contains("ValueError: "))
+        });
+        let said = explain(&node);
+        running.signal(nix::sys::signal::Signal::SIGTERM);
+        running.wait().expect_nothing_left();
+        assert_eq!(id(&said), wanted, "{said:#}");
+        assert!(notes(&said).contains("run.json is missing"), "{said:#}");
+    }
+}
