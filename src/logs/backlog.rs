@@ -13,7 +13,10 @@ use memchr::memchr_iter;
 use crate::supervise::{Owner, Stream};
 
 /// Bytes of one half of what is kept of a stream.
-const HALF: usize = 256 * 1024;
+const HALF: usize = 128 * 1024;
+/// Buffers that are kept for the next bytes: a stream in full flow would have a new one mapped
+/// each time.
+const SPARES: usize = 4;
 /// A search of many small pieces costs more than one of a large piece.
 const GATHER: Duration = Duration::from_millis(200);
 /// Pieces that come within this time of each other have one time.
@@ -27,10 +30,14 @@ pub(crate) struct Skipped {
 }
 
 impl Skipped {
-    fn add(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        self.line_feeds += memchr_iter(b'\n', bytes).count() as u64;
+    fn add(&mut self, bytes: usize, line_feeds: usize) {
+        self.bytes += bytes as u64;
+        self.line_feeds += line_feeds as u64;
     }
+}
+
+fn line_feeds(bytes: &[u8]) -> usize {
+    memchr_iter(b'\n', bytes).count()
 }
 
 /// The next bytes of one stream.
@@ -55,6 +62,8 @@ pub(crate) struct Backlog {
 #[derive(Debug, Default)]
 struct State {
     streams: BTreeMap<(Owner, Stream), Kept>,
+    /// Empty.
+    spares: Vec<Vec<u8>>,
     closed: bool,
 }
 
@@ -69,13 +78,21 @@ struct Kept {
 #[derive(Debug, Default)]
 struct Half {
     bytes: Vec<u8>,
+    line_feeds: usize,
     /// Ends of pieces, with the time of each.
     pieces: Vec<(usize, Instant)>,
 }
 
 impl Half {
-    fn push(&mut self, bytes: &[u8], now: Instant) {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.line_feeds = 0;
+        self.pieces.clear();
+    }
+
+    fn push(&mut self, bytes: &[u8], line_feeds: usize, now: Instant) {
         self.bytes.extend_from_slice(bytes);
+        self.line_feeds += line_feeds;
         let end = self.bytes.len();
         match self.pieces.last_mut() {
             Some((last, at)) if now.saturating_duration_since(*at) < MOMENT => *last = end,
@@ -85,35 +102,42 @@ impl Half {
 }
 
 impl Kept {
-    fn push(&mut self, bytes: &[u8], now: Instant) {
+    /// `feeds`: the line feeds in `bytes`, which the reader has counted already.
+    fn push(&mut self, bytes: &[u8], feeds: usize, now: Instant) {
         let surplus = bytes.len().saturating_sub(HALF);
         if self.newer.bytes.len() + bytes.len() > HALF {
-            self.skipped.add(&self.older.bytes);
-            self.older.bytes.clear();
-            self.older.pieces.clear();
+            self.displace();
             std::mem::swap(&mut self.older, &mut self.newer);
         }
-        if let Some((dropped, kept)) = bytes.split_at_checked(surplus) {
-            if surplus > 0 {
-                self.skipped.add(&self.older.bytes);
-                self.skipped.add(dropped);
-                self.older = Half::default();
-            }
-            self.newer.push(kept, now);
+        let Some((dropped, kept)) = bytes.split_at_checked(surplus) else { return };
+        let mut kept_feeds = feeds;
+        if surplus > 0 {
+            kept_feeds = line_feeds(kept);
+            self.displace();
+            self.skipped.add(dropped.len(), feeds.saturating_sub(kept_feeds));
         }
+        self.newer.push(kept, kept_feeds, now);
     }
 
-    fn cut(self, owner: Owner, stream: Stream, pieces: &mut Vec<Piece>) {
+    /// The older half makes room.
+    fn displace(&mut self) {
+        self.skipped.add(self.older.bytes.len(), self.older.line_feeds);
+        self.older.clear();
+    }
+
+    /// Gives all as pieces, and the buffers that held them.
+    fn cut(self, owner: Owner, stream: Stream, pieces: &mut Vec<Piece>) -> [Vec<u8>; 2] {
         let Kept { mut skipped, older, newer } = self;
-        for half in [older, newer] {
+        for half in [&older, &newer] {
             let mut from = 0;
-            for (end, arrived) in half.pieces {
+            for (end, arrived) in half.pieces.iter().copied() {
                 let bytes = half.bytes.get(from..end).unwrap_or_default().to_vec();
                 let skipped = std::mem::take(&mut skipped);
                 pieces.push(Piece { owner, stream, skipped, arrived, bytes });
                 from = end;
             }
         }
+        [older.bytes, newer.bytes]
     }
 
     fn is_empty(&self) -> bool {
@@ -126,22 +150,33 @@ impl Backlog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was read from a stream. Never waits for who takes it.
-    pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8]) {
-        self.push_at(owner, stream, bytes, Instant::now());
+    /// Adds what was read from a stream, with the number of its line feeds. Never waits for who
+    /// takes it.
+    pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize) {
+        self.push_at(owner, stream, bytes, line_feeds, Instant::now());
     }
 
-    fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], now: Instant) {
+    fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize, now: Instant) {
         let mut state = self.lock();
-        if state.closed {
+        let State { streams, spares, closed } = &mut *state;
+        if *closed {
             return;
         }
-        let kept = state.streams.entry((owner, stream)).or_default();
+        let kept = streams.entry((owner, stream)).or_default();
         let (was_empty, was_half) = (kept.is_empty(), kept.older.bytes.is_empty());
-        kept.push(bytes, now);
+        if kept.newer.bytes.capacity() == 0 {
+            kept.newer.bytes = spares.pop().unwrap_or_default();
+        }
+        kept.push(bytes, line_feeds, now);
         if was_empty || (was_half && !kept.older.bytes.is_empty()) {
             self.filled.notify_all();
         }
+    }
+
+    fn spare(&self, buffers: Vec<Vec<u8>>) {
+        let mut state = self.lock();
+        let room = SPARES.saturating_sub(state.spares.len());
+        state.spares.extend(buffers.into_iter().take(room));
     }
 
     /// What was pushed since the last call, in the order of its arrival: whether a program went on
@@ -153,9 +188,14 @@ impl Backlog {
             state.streams.iter_mut().map(|(key, kept)| (*key, std::mem::take(kept))).collect()
         };
         let mut pieces = Vec::new();
+        let mut spares: Vec<Vec<u8>> = Vec::new();
         for ((owner, stream), kept) in taken {
-            kept.cut(owner, stream, &mut pieces);
+            spares.extend(kept.cut(owner, stream, &mut pieces));
         }
+        // Those of a quiet stream are small and cost nothing to get anew.
+        spares.retain(|buffer| buffer.capacity() >= HALF);
+        spares.iter_mut().for_each(Vec::clear);
+        self.spare(spares);
         // Stable, so that the pieces of one stream stay in their order.
         pieces.sort_by_key(|piece| piece.arrived);
         pieces
@@ -209,7 +249,9 @@ mod tests {
         for (lines, chunk) in [(10, 1), (100_000, 1), (100_000, 700), (100_000, 90_000)] {
             let whole: Vec<u8> = (0..lines).flat_map(line).collect();
             let backlog = Backlog::default();
-            whole.chunks(chunk * 12).for_each(|part| backlog.push(ERR.0, ERR.1, part));
+            whole
+                .chunks(chunk * 12)
+                .for_each(|part| backlog.push(ERR.0, ERR.1, part, line_feeds(part)));
             let (skipped, bytes) = all(&backlog);
             let missing = whole.len() - bytes.len();
             assert_eq!(skipped.bytes, missing as u64, "{lines} by {chunk}");
@@ -226,7 +268,7 @@ mod tests {
         let said = [Stream::Err, Stream::Out, Stream::Err, Stream::Out];
         let mut now = Instant::now();
         for (number, stream) in said.into_iter().enumerate() {
-            backlog.push_at(ERR.0, stream, format!("{number}").as_bytes(), now);
+            backlog.push_at(ERR.0, stream, format!("{number}").as_bytes(), 0, now);
             now += 2 * MOMENT;
         }
         let given: Vec<_> =
@@ -242,9 +284,9 @@ mod tests {
         let backlog = std::sync::Arc::new(Backlog::default());
         let pusher = std::sync::Arc::clone(&backlog);
         let thread = std::thread::spawn(move || {
-            pusher.push(ERR.0, ERR.1, b"last words\n");
+            pusher.push(ERR.0, ERR.1, b"last words\n", 1);
             pusher.close();
-            pusher.push(ERR.0, ERR.1, b"too late\n");
+            pusher.push(ERR.0, ERR.1, b"too late\n", 1);
         });
         while backlog.wait() {}
         thread.join().expect("it ends");

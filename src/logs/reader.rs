@@ -157,7 +157,7 @@ impl StreamReader {
         }
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
         if let Some(backlog) = &self.backlog {
-            backlog.push(self.owner, self.stream, buffer);
+            backlog.push(self.owner, self.stream, buffer, newlines);
         }
         if self.shares_file {
             let whole = memrchr(b'\n', buffer).map_or(0, |end| end + 1);
