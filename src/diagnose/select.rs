@@ -140,13 +140,16 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
         _ => chosen.or_else(warning),
     };
     let findings: Vec<Evidence> = evidence().cloned().collect();
-    let Some(chosen) = chosen else {
+    let Some(told) = chosen else {
         return Diagnosis { failed, findings, ..Diagnosis::default() };
     };
+    let chosen = from_hardware(&candidates, told);
     let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
     let own = catalogue.is_own(chosen.evidence.row);
     let confidence = confidence(&chosen, own, &others, &findings);
     let cause = cause(&chosen, confidence, chosen.run.blamed, &findings);
+    let frame = cause.frame.clone().or_else(|| told.evidence.frame.clone());
+    let cause = Cause { frame, ..cause };
     let also = independent(&chosen, &others)
         .into_iter()
         .map(|other| self::cause(&other, Confidence::Likely, None, &findings))
@@ -320,11 +323,22 @@ fn earliest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
 fn announced<'a>(log: &[Candidate<'a>], winner: Candidate<'a>) -> Candidate<'a> {
     let leads = |one: &&Candidate<'a>| {
         one.strength == Strength::Warned
-            && one.evidence.rank == winner.evidence.rank
             && one.evidence.first < winner.evidence.first
-            && one.row.leads_to.contains(&winner.row.id)
+            && leads_to(one, &winner)
     };
     log.iter().find(leads).copied().unwrap_or(winner)
+}
+
+/// The fault of the hardware that the chosen root follows from; else the root. The kernel may
+/// tell of it after the program has failed.
+fn from_hardware<'a>(logs: &[Vec<Candidate<'a>>], chosen: Candidate<'a>) -> Candidate<'a> {
+    let leads = |one: &&Candidate<'a>| one.row.stream == Stream::Kernel && leads_to(one, &chosen);
+    logs.iter().flatten().find(leads).copied().unwrap_or(chosen)
+}
+
+/// Whether one is known to have the other as its consequence, for the same rank.
+fn leads_to(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
+    one.evidence.rank == other.evidence.rank && one.row.leads_to.contains(&other.row.id)
 }
 
 /// Whether one may have led to the other.
@@ -369,7 +383,10 @@ fn confidence(
     let alone = |strengths: &[Strength]| {
         others.iter().all(|other| {
             let same_line = own && other.evidence.first == one.first;
-            other.evidence.row == one.row || same_line || !strengths.contains(&other.strength)
+            other.evidence.row == one.row
+                || same_line
+                || leads_to(chosen, other)
+                || !strengths.contains(&other.strength)
         })
     };
     // What no code caught before this line may be the cause as well.

@@ -123,7 +123,7 @@ fn a_script_that_is_not_there_is_refused_before_anything_starts() {
     let ended = run("/no/such.py", &["--lang", "zh"]).expect_code(64).expect_id("script.file");
     assert!(ended.err.contains("脚本 /no/such.py 不存在：所有"), "{}", ended.err);
     let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
-    ended.expect_id("rank.exit");
+    ended.expect_id("rank.exit").expect_words(&[", cause not_found"]);
 
     let plan = Launcher::new(["plan", "--device", "cpu", "--python"])
         .args([harness::python().into_os_string()])

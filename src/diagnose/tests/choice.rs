@@ -266,3 +266,21 @@ fn the_warning_that_a_timeout_follows_from_is_its_cause() {
     let logs: Vec<_> = of_logs.iter().enumerate().map(scan).collect();
     assert_eq!(id(&diagnose(catalogue(), &logs, false)), "gai_error");
 }
+
+/// The kernel writes its line when it comes to it, often after the program has failed.
+#[test]
+fn a_fault_of_the_hardware_is_the_cause_of_the_cuda_error_of_its_rank() {
+    const FAILED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    loss.backward()\nRuntimeError: CUDA error: unspecified launch failure\n";
+    let said = |xid: &str, rank: u32| {
+        let of = |rank| Origin { rank: Some(GlobalRank(rank)), ..Origin::default() };
+        let kernel = format!("NVRM: Xid (PCI:0000:3b:00): {xid}\n");
+        let logs = [scanned(0, of(3), FAILED.as_bytes()), scanned(1, of(rank), kernel.as_bytes())];
+        diagnose(catalogue(), &logs, true).cause.expect("a cause")
+    };
+    let lost = said("79, pid=812, GPU has fallen off the bus.", 3);
+    assert_eq!((&*lost.id, lost.confidence), ("xid_79", Confidence::Certain));
+    assert_eq!(lost.frame.map(|frame| frame.line), Some(9));
+    // The GPU of another rank, and what a program does to its GPU, explain nothing.
+    assert_eq!(said("79, pid=812, GPU has fallen off the bus.", 2).id, "cuda_launch_failure");
+    assert_eq!(said("13, pid=812, Graphics Exception", 3).id, "cuda_launch_failure");
+}

@@ -38,18 +38,18 @@ impl Ended {
         self
     }
 
-    /// The id of the refusal or of the cause: that of its last `exit code N (id)`, in either
-    /// language.
+    /// The id of the refusal or of the verdict: that of its last `exit code N (id)`, in either
+    /// language. The id of a known cause may follow.
     pub fn id(&self) -> Option<&str> {
         let (en, zh) = (format!("exit code {} (", self.code), format!("退出码 {}（", self.code));
         self.err.lines().rev().map(str::trim).find_map(|line| {
-            let en = || line.strip_prefix(&en)?.strip_suffix(')');
-            let zh = || line.strip_prefix(&zh)?.strip_suffix('）');
-            en().or_else(zh)
+            let en = || line.strip_prefix(&en)?.split_once(')');
+            let zh = || line.strip_prefix(&zh)?.split_once('）');
+            en().or_else(zh).map(|(id, _)| id)
         })
     }
 
-    /// Fails with the whole console unless this is the id of the refusal or of the cause.
+    /// Fails with the whole console unless this is the id of the refusal or of the verdict.
     #[track_caller]
     pub fn expect_id(self, id: &str) -> Ended {
         assert_eq!(self.id(), Some(id), "{}\n{}", self.out, self.err);
