@@ -8,6 +8,8 @@
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some; BEFORE=FILE is
 #             an executable of an earlier commit, which is measured beside this one
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
+# make test-platforms   the platforms' real software, installed where it is missing; ONLY=ray picks a
+#             folder of tests/platforms, RANKLAUNCH=FILE takes an executable that is built already
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
 # make fuzz   what any connection may send to the muster, and any log, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
@@ -39,7 +41,7 @@ export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/m
 # Labelled logs that `make judge` reads; without them it is skipped.
 JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
-.PHONY: build demo gpu vm test lint rustdoc docs bless house bench bench-muster fuzz hunt judge soak soak-torchrun size audit linker
+.PHONY: build demo gpu vm test test-platforms lint rustdoc docs bless house bench bench-muster fuzz hunt judge soak soak-torchrun size audit linker
 
 build: linker
 	$(CARGO) build --release --locked
@@ -91,6 +93,12 @@ hunt: linker
 judge: linker
 	RANKLAUNCH_JUDGE="$${RANKLAUNCH_JUDGE:-$(JUDGED)}" \
 	$(CARGO) test --locked --test judge -- --nocapture
+
+# Every suite runs, also after one that fails.
+test-platforms: $(if $(RANKLAUNCH),,build)
+	@failed=; for suite in $(or $(ONLY:%=tests/platforms/%/run.sh),tests/platforms/*/run.sh); do \
+	  "$$suite" "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" || failed="$$failed $$suite"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 # Not for CI: it installs qemu and fetches a kernel.
 vm: build

@@ -342,13 +342,24 @@ fn launch(name: &str) -> (Vec<String>, Vec<(String, String)>, u32) {
             .map(|word| word.as_str().expect("a word").to_owned())
             .collect(),
     };
+    let gpus = &container["resources"]["limits"]["nvidia.com/gpu"];
+    let gpus: u32 = gpus.as_str().and_then(|text| text.parse().ok()).expect("GPUs");
+    // Ray starts one program on the head; ours starts the words after its -- in every pod.
+    let words = match words.iter().position(|word| word.ends_with("/ranklaunch_ray.py")) {
+        Some(at) => {
+            let pods = objects.iter().flat_map(templates).count().to_string();
+            let own = ["--nodes", &pods, "--gpus-per-node", &gpus.to_string(), "--"];
+            assert_eq!(words[at + 1..][..own.len()], own, "{name}");
+            words[at + 1 + own.len()..].to_vec()
+        }
+        None => words,
+    };
     let (program, args) = words.split_first().expect("a command");
     assert_eq!(program, "/usr/local/bin/ranklaunch", "{name}");
+    let args = args.strip_prefix(&["run".to_owned()]).unwrap_or(args);
     let env = container["env"].as_array().expect("variables").iter().filter_map(|one| {
         Some((one["name"].as_str()?.to_owned(), one["value"].as_str()?.to_owned()))
     });
-    let gpus = &container["resources"]["limits"]["nvidia.com/gpu"];
-    let gpus = gpus.as_str().and_then(|text| text.parse().ok()).expect("GPUs");
     (args.to_vec(), env.collect(), gpus)
 }
 
@@ -381,6 +392,11 @@ fn every_manifest_plans_what_it_promises() {
     let ray = "RAY_CLUSTER_NAME=j RAY_PORT=6379 RAY_ADDRESS=127.0.0.1:6379 \
         RAY_USAGE_STATS_KUBERAY_IN_USE=1 KUBERAY_GEN_RAY_START_CMD=ray"
         .to_owned();
+    // What packaging/ray/ranklaunch_ray.py adds.
+    let ray_entry = format!(
+        "{ray} RANKLAUNCH_NNODES=2 RANKLAUNCH_NODE_RANK=0 RANKLAUNCH_MASTER_ADDR=10.0.0.1 \
+         RANKLAUNCH_MASTER_PORT=20000"
+    );
     // Manifest, variables of its platform, nodes, processes per node, ulysses, a word of the command line.
     let table: &[(&str, String, u32, u32, u32, &str)] = &[
         ("wan22-pytorchjob.yaml", pytorchjob(2), 2, 4, 8, "generate.py"),
@@ -395,7 +411,7 @@ fn every_manifest_plans_what_it_promises() {
         ("taehv-volcano.yaml", volcano, 2, 8, 1, "deepspeed_16gpu.yaml"),
         ("wan22-kubebrain.yaml", kubebrain(4), 2, 4, 8, "generate.py"),
         ("taehv-kubebrain.yaml", kubebrain(8), 2, 8, 1, "deepspeed_16gpu.yaml"),
-        ("wan22-rayjob.yaml", ray.clone(), 1, 8, 8, "generate.py"),
+        ("wan22-rayjob.yaml", ray_entry, 2, 4, 8, "generate.py"),
         ("zimdb-rayjob.yaml", ray, 1, 4, 1, "train.py"),
     ];
     let planned: Vec<&str> = table.iter().map(|row| row.0).collect();

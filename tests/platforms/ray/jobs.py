@@ -1,0 +1,96 @@
+"""The entry point as a RayJob starts it: through the dashboard's job API, which KubeRay calls."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+
+from bench import ENTRY, REPOSITORY, Bench, LeftOut, Program, expect, until
+from cases import SAVES, SLEEPS, case, files, in_folder
+from ray.dashboard.modules.job.sdk import JobSubmissionClient
+
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Job:
+    """What `ray job submit` does."""
+
+    def __init__(self, bench: Bench, command: list[str], **runtime_env: object) -> None:
+        self.client = JobSubmissionClient(f"http://{bench.cluster.head_node.webui_url}")
+        words = ["python", str(ENTRY), "--nodes", "2", "--", *command]
+        environment = {"env_vars": {"RAY_USAGE_STATS_ENABLED": "0"}, **runtime_env}
+        self.id = self.client.submit_job(entrypoint=shlex.join(words), runtime_env=environment)
+
+    def status(self) -> str:
+        return self.client.get_job_status(self.id).value
+
+    def ends(self, status: str) -> str:
+        """Waits for the end, and gives the message of the status and the log."""
+        until(lambda: self.status() in OVER, "the RayJob's end")
+        said = f"{self.client.get_job_info(self.id).message}\n{self.client.get_job_logs(self.id)}"
+        expect(self.status() == status, f"the RayJob is {self.status()}, not {status}:\n{said}")
+        return said
+
+
+@case("a RayJob with a working directory and variables succeeds")
+def _(bench: Bench) -> None:
+    source = bench.folder / "source"
+    source.mkdir()
+    (source / "train.sh").write_text("echo rank $RANK of $WORLD_SIZE, $OMP_NUM_THREADS threads\n")
+    command = [*bench.ranks("", "unused")[:-4], "--", "sh", "train.sh"]
+    variables = {"OMP_NUM_THREADS": "3"}
+    said = Job(bench, command, working_dir=str(source), env_vars=variables).ends("SUCCEEDED")
+    for node in range(2):
+        expect(f"node{node}: [r{node}] rank {node} of 2, 3 threads" in said, f"rank {node} said so:\n{said}")
+
+
+@case("Ray's own thread count does not reach the command")
+def _(bench: Bench) -> None:
+    said = Job(bench, ["sh", "-c", "echo threads=$OMP_NUM_THREADS."]).ends("SUCCEEDED")
+    expect(said.count("threads=.\n") == 2, f"unset on both nodes:\n{said}")
+
+
+@case("a RayJob whose rank fails is FAILED")
+def _(bench: Bench) -> None:
+    said = Job(bench, bench.ranks("", f"[ $RANK = 1 ] && exit 5; {SLEEPS}")).ends("FAILED")
+    expect("exit code 5: rank 1 on node 1 (" in said, f"the cause is named:\n{said}")
+
+
+@case("a RayJob that is stopped saves its state")
+def _(bench: Bench) -> None:
+    job = Job(bench, bench.ranks("", in_folder(bench, SAVES)))
+    until(lambda: files(bench, "ready-*") == ["ready-0", "ready-1"], "both ranks are ready")
+    bench.running(2)
+    job.client.stop_job(job.id)
+    job.ends("STOPPED")
+    expect(files(bench, "saved-*") == ["saved-0", "saved-1"], "both ranks had time to save")
+
+
+@case("the page's commands")
+def _(bench: Bench) -> None:
+    if not bench.torch_python:
+        raise LeftOut("no python has torch")
+    page = (REPOSITORY / "docs" / "platforms" / "ray.md").read_text()
+    commands = re.findall(r"<!-- test -->\n```sh\n(.*?)```", page, re.DOTALL)
+    expect(len(commands) == 2, f"the marks are found: {len(commands)}")
+    shutil.copy(ENTRY, bench.folder)
+    (bench.folder / "train.py").write_text(
+        "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    )
+    dashboard = f"http://{bench.cluster.head_node.webui_url}"
+    with bench.another_node(num_gpus=8), bench.another_node(num_gpus=8):
+        for command in commands:
+            program = Program(
+                ["sh", "-e", "-c", command, bench.mark],
+                bench.folder,
+                {"RAY_API_SERVER_ADDRESS": dashboard, "RAY_ADDRESS": bench.cluster.address},
+            )
+            bench.programs.append(program)
+            program.ends(0)
+    submitted, checked = bench.programs
+    for rank in range(2):
+        submitted.shows(f"node{rank}: [r{rank}] rank {rank} of 2")
+    submitted.shows("ranklaunch_ray: exit code 0")
+    checked.shows("round trip, median (ms)")
+    checked.shows("ranklaunch_ray: exit code 0")
