@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::bind;
-use super::message::{AGENT_SOCKET, JOB_MARK, RANK_SLOT, TERMINAL};
+use super::forwarded::TWICE;
+use super::message::{AGENT_SOCKET, DEAF_ENGINE, JOB_MARK, RANK_SLOT, TERMINAL};
 use super::outcome::Planned;
 use super::tree;
 use crate::cpus::CpuList;
 use crate::rank::RankId;
-use crate::sys::{self, Begun, Dispositions};
+use crate::sys::{self, Begun, Dispositions, SignalSet};
 
 /// An empty standard input, even in a root without /dev/null.
 fn nothing() -> io::Result<OwnedFd> {
@@ -91,6 +92,15 @@ pub(super) fn start(
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");
     }
+    // Slurm signals every process of a step, and Python has no handler for these: an engine would
+    // die of them. Ignored signals stay ignored by exec, so the shims give the ranks the default.
+    let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(TWICE));
+    let is_deaf =
+        matches!(launch.start, Start::Engine { .. }) && !dispositions.ignored.has_any_of(&twice);
+    if is_deaf {
+        dispositions.ignored = dispositions.ignored.with(&twice);
+        agent_socket = format!("{agent_socket} {DEAF_ENGINE}");
+    }
     // A session of its own would detach a rank from the terminal. An engine creates sessions
     // itself and needs no terminal.
     let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
@@ -114,7 +124,7 @@ pub(super) fn start(
             ];
             sys::start(argv, &env, streams, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
-                sys::restore_in_child(&launch.dispositions)
+                sys::restore_in_child(&dispositions)
             })
         };
         let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;

@@ -9,6 +9,7 @@
 mod bind;
 pub(crate) mod budget;
 mod engine;
+mod forwarded;
 pub(crate) mod guard;
 pub(crate) mod init;
 pub(crate) mod isolate;

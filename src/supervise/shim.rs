@@ -8,7 +8,7 @@
 //! terminal instead of pipes.
 //!
 //! One thread, no runtime. Ignores every catchable signal, because engines signal the whole
-//! group while the rank may be writing a checkpoint.
+//! group while the rank may be writing a checkpoint; of USR1 and USR2 it notes that they came.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -27,8 +27,9 @@ use rustix::process::WaitOptions;
 
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
+use super::forwarded::{Forwarded, TWICE};
 use super::message::{
-    AGENT_SOCKET, ERROR_FILE, FromRank, LARGEST_RECORD, RANK_SLOT, TERMINAL, ToRank,
+    AGENT_SOCKET, DEAF_ENGINE, ERROR_FILE, FromRank, LARGEST_RECORD, RANK_SLOT, TERMINAL, ToRank,
 };
 use super::outcome::{End, Notice, exec_code};
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
@@ -68,7 +69,7 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
     let mut command = Command::new(program);
     command.args(args).env_remove(AGENT_SOCKET).env_remove(RANK_SLOT).env_remove(bind::CPUS);
     let Some(agent) = Agent::find() else {
-        let inherited = Dispositions::inherited();
+        let inherited = dispositions();
         sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
         let error = command.exec();
         complain(&not_executed(program, &error));
@@ -103,6 +104,16 @@ struct Agent {
     interactive: bool,
 }
 
+/// The dispositions of the rank: those of the launcher.
+fn dispositions() -> Dispositions {
+    let mut inherited = Dispositions::inherited();
+    let value = std::env::var(AGENT_SOCKET).unwrap_or_default();
+    if value.split(' ').any(|word| word == DEAF_ENGINE) {
+        inherited.ignored = inherited.ignored.without(&SignalSet::of(TWICE));
+    }
+    inherited
+}
+
 impl Agent {
     fn find() -> Option<Agent> {
         let value = std::env::var(AGENT_SOCKET).ok()?;
@@ -111,7 +122,7 @@ impl Agent {
             socket: socket::dial(words.next()?).ok()?,
             token: words.next()?.to_owned(),
             grace: Duration::from_millis(words.next()?.parse().ok()?),
-            interactive: words.next() == Some(TERMINAL),
+            interactive: words.any(|word| word == TERMINAL),
         })
     }
 }
@@ -163,6 +174,7 @@ impl Lent {
 struct Shim {
     agent: Option<OwnedFd>,
     signals: SignalQueue,
+    forwarded: Forwarded,
     /// The user's process.
     child: i32,
     /// The user's process was reaped, so its pid may be reused.
@@ -182,11 +194,12 @@ struct Lent {
 
 impl Shim {
     fn start(agent: Agent, mut command: Command, program: &str) -> io::Result<Shim> {
-        let inherited = Dispositions::inherited();
+        let inherited = dispositions();
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
         sys::ignore_all();
-        let signals = SignalQueue::begin(SignalSet::of(&[]))?;
+        // A signal that is blocked is queued even if it is ignored.
+        let signals = SignalQueue::begin(SignalSet::of(TWICE))?;
 
         let Agent { socket: agent, token, grace, interactive } = agent;
         let (rank, local_rank) = slot();
@@ -222,6 +235,7 @@ impl Shim {
                 Ok(Shim {
                     agent: Some(agent),
                     signals,
+                    forwarded: Forwarded::default(),
                     child: pid,
                     reaped: false,
                     grace,
@@ -303,15 +317,24 @@ impl Shim {
         }
     }
 
-    /// Waits until a child ends, the agent sends a packet, or the time is over.
+    /// Waits until a child ends, the agent sends a packet, a signal is to be forwarded, or the time
+    /// is over.
     fn wait(&mut self, timeout: Option<Duration>) {
+        let forward = self.forwarded.wake();
+        let forward = forward.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = [timeout, forward].into_iter().flatten().min();
         let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
         waits.extend(self.agent.as_ref().map(|agent| PollFd::new(agent, PollFlags::IN)));
         let _ = poll(&mut waits, timeout);
         let agent_spoke = waits.get(1).is_some_and(|wait| !wait.revents().is_empty());
-        while self.signals.take().is_some() {}
+        while let Some(taken) = self.signals.take() {
+            self.forwarded.came(taken.number, Instant::now());
+        }
         if agent_spoke {
             self.read_agent();
+        }
+        for number in self.forwarded.due(Instant::now()) {
+            self.send(number);
         }
     }
 
@@ -325,16 +348,22 @@ impl Shim {
                 {
                     return lent.terminal.go_on(self.child);
                 }
-                // Our child keeps its pid until we reap it, so no look-up is needed; with
-                // hidepid it may not even be visible to us.
-                if !self.reaped {
-                    sys::send(self.child, number);
+                if self.forwarded.asked(number, Instant::now()) {
+                    self.send(number);
                 }
             }
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
             // The agent is lost, and with it the reader of our pipes. The guard ends the job; we
             // do so too, in case the guard is lost as well.
             Ok(None) | Err(_) => self.agent = None,
+        }
+    }
+
+    /// Signals the user's process. It keeps its pid until we reap it, so no look-up is needed; with
+    /// hidepid it may not even be visible to us.
+    fn send(&self, number: i32) {
+        if !self.reaped {
+            sys::send(self.child, number);
         }
     }
 

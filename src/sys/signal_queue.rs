@@ -36,6 +36,16 @@ impl SignalSet {
     }
 
     #[must_use]
+    pub fn with(mut self, other: &SignalSet) -> SignalSet {
+        self.0.extend(other.0.iter());
+        self
+    }
+
+    pub fn has_any_of(&self, other: &SignalSet) -> bool {
+        other.0.iter().any(|signal| self.0.contains(signal))
+    }
+
+    #[must_use]
     pub fn without(mut self, other: &SignalSet) -> SignalSet {
         other.0.iter().for_each(|signal| self.0.remove(signal));
         self
