@@ -33,6 +33,28 @@ pub(crate) fn position(list: &str, host: &str) -> Option<usize> {
     expand(list).iter().position(|name| name == host.trim())
 }
 
+/// The hosts of Open MPI's list of daemons in their order: `login,n[2:1-16,20]@0(18)`, whose
+/// brackets begin with the number of digits.
+pub(crate) fn of_daemons(list: &str) -> Vec<String> {
+    let list = list.rsplit_once('@').map_or(list, |(hosts, _numbers)| hosts);
+    let mut slurm = String::new();
+    for (place, part) in list.split('[').enumerate() {
+        let group = part.split_once(':').zip(part.split_once(']'));
+        let Some(((digits, rest), _)) = group.filter(|_| place > 0) else {
+            slurm.push_str(part);
+            continue;
+        };
+        let width = digits.parse().unwrap_or(0).min(9);
+        let (numbers, after) = rest.split_once(']').unwrap_or((rest, ""));
+        let padded = numbers.split(',').map(|range| {
+            let ends: Vec<String> = range.split('-').map(|end| format!("{end:0>width$}")).collect();
+            ends.join("-")
+        });
+        slurm.extend(["[", &padded.collect::<Vec<_>>().join(","), "]", after]);
+    }
+    expand(&slurm)
+}
+
 /// The parts between commas outside of brackets.
 fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
@@ -90,6 +112,22 @@ mod tests {
         }
         assert_eq!(position("n[1,3],a", "n3"), Some(1));
         assert_eq!(position("n[1,3]", "n2"), None);
+    }
+
+    #[test]
+    fn lists_of_daemons_give_their_hosts_in_order() {
+        let table: [(&str, &[&str]); 7] = [
+            ("n[1:1-2]@0(2)", &["n1", "n2"]),
+            ("n[1:1,3,2]@0(3)", &["n1", "n3", "n2"]),
+            ("login,gpu[3:9-11].x,z@0(5)", &["login", "gpu009.x", "gpu010.x", "gpu011.x", "z"]),
+            ("a,b", &["a", "b"]),
+            ("n[99999999999:1]@", &["n000000001"]),
+            ("n[:", &["n:"]),
+            ("", &[]),
+        ];
+        for (list, hosts) in table {
+            assert_eq!(of_daemons(list), hosts, "{list}");
+        }
     }
 
     #[test]

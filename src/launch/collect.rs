@@ -120,7 +120,7 @@ pub async fn observe_within(
         observe::python(host, &its)
     });
     let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        observe::torchrun_above(host)
+        (observe::torchrun_above(host), observe::mpiexec_above(host))
     });
     let its = ours();
     let heads = read(
@@ -184,7 +184,9 @@ pub async fn observe_within(
     );
 
     let mut late = Vec::new();
-    let mut contract = observe::contract(host, above.answer(&mut late).await.flatten());
+    let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
+    let mut contract = observe::contract(host, torchrun);
+    observe::add_mpiexec(&mut contract, host, mpiexec);
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),

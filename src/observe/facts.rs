@@ -168,6 +168,11 @@ pub enum Reading {
     PerTask,
     /// Not a port but a job id, from which all nodes derive a port, with the step beside it.
     PortOfJob,
+    /// Host of `4206.0;tcp://10.0.0.1,172.17.0.1:41897`, the address of a daemon of Open MPI.
+    DaemonHost,
+    /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. Without a process on
+    /// mpirun's own host, whose daemon is the first, it has rank 0.
+    SecondDaemon,
     /// Set only on the main node, to which the platform does not give its own address.
     Loopback,
 }

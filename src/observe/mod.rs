@@ -24,7 +24,7 @@ pub(crate) mod state;
 #[cfg(test)]
 pub(crate) use contract::ids as platform_ids;
 pub use contract::known_variables;
-pub(crate) use contract::{contract, variables_of};
+pub(crate) use contract::{add_mpiexec, contract, mpiexec_above, variables_of};
 pub use facts::*;
 pub(crate) use nested::torchrun_above;
 pub(crate) use oom::{OomKills, OomWatch};

@@ -6,19 +6,22 @@
 
 use crate::observe::{Field, Reading, Strength};
 
+use super::open_mpi::{first_is_second_daemon, first_is_with_mpirun};
+
 use super::table::Test::{Set, Unset};
-use super::table::{Platform, PlatformRow, as_, beside, is, or};
+use super::table::{Platform, PlatformRow, as_, beside, is, only, or};
 use Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
     TasksPerNode,
 };
 use Reading::{
-    HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist, Processes,
-    TaskList,
+    DaemonHost, HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist,
+    Processes, SecondDaemon, TaskList,
 };
 
-/// The rows of all MPI launchers. They count processes, and none of their variables names a
-/// master, so the master is the user's or the first node of the surrounding allocation.
+/// The rows of all MPI launchers. They count processes, and none of their variables is meant to
+/// name a master, so the master is the user's, or the first node of the surrounding allocation, or
+/// what the launcher's own rows derive.
 macro_rules! of_mpi {
     ($(size: $size:literal,)? rank: $rank:literal $(, place: $place:literal, local: $local:literal)? $(; $($own:expr),+)?) => {
         &[
@@ -67,6 +70,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         claims: of_mpi!(
             size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
             place: "OMPI_COMM_WORLD_LOCAL_RANK", local: "OMPI_COMM_WORLD_LOCAL_SIZE";
+            only(OF_MPIRUN, first_is_with_mpirun), only(OF_DAEMONS, first_is_second_daemon),
             PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")
         ),
         default_port: None,
@@ -201,6 +205,15 @@ const fn port_of_step(variable: &'static str) -> PlatformRow {
 }
 
 const PORT_OF_PMIX: PlatformRow = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
+/// Beside them this host's daemon, whose number tells which of the two it is.
+const OF_MPIRUN: PlatformRow = beside(
+    as_(or(MasterAddr, "OMPI_MCA_orte_hnp_uri"), DaemonHost),
+    "OMPI_MCA_orte_local_daemon_uri",
+);
+const OF_DAEMONS: PlatformRow = beside(
+    as_(or(MasterAddr, "OMPI_MCA_orte_node_regex"), SecondDaemon),
+    "OMPI_MCA_orte_local_daemon_uri",
+);
 const MASTER_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
 const MASTER_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
 /// The components of a heterogeneous job have their own ids and share this one.

@@ -5,7 +5,9 @@
 //! claim wins and what a bad value means. The platforms are rows of [`table`].
 
 mod conventions;
+mod hydra;
 mod launchers;
+mod open_mpi;
 mod remarks;
 mod table;
 #[cfg(test)]
@@ -17,6 +19,7 @@ use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, nested
 use crate::verdict::Warning;
 
 use conventions::CONVENTIONS;
+pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
 use table::{PLATFORMS, Platform, Test};
@@ -123,7 +126,7 @@ fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
         let Some(value) = host.variable(row.variable) else { continue };
         let answered =
             found.iter().any(|other| other.field == row.field && !other.claim.is_blank());
-        if row.fallback && answered {
+        if (row.fallback && answered) || row.only.is_some_and(|test| !test(host)) {
             continue;
         }
         let beside = row.beside.and_then(|name| {

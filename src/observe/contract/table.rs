@@ -8,6 +8,7 @@
 //! in a row and all that follow by [`also`] have the same strength and must agree; [`or`] is
 //! read only if those before it are absent or blank.
 
+use crate::host::Host;
 use crate::observe::{Field, Reading, Strength};
 
 use Field::{
@@ -47,10 +48,12 @@ pub(super) struct PlatformRow {
     pub(super) beside: Option<&'static str>,
     /// Read only if the rows before it give no value for the field.
     pub(super) fallback: bool,
+    /// Read only if this holds.
+    pub(super) only: Option<fn(&Host) -> bool>,
 }
 
 pub(super) const fn is(field: Field, variable: &'static str) -> PlatformRow {
-    PlatformRow { field, variable, reading: Plain, beside: None, fallback: false }
+    PlatformRow { field, variable, reading: Plain, beside: None, fallback: false, only: None }
 }
 
 const fn also(field: Field, variable: &'static str) -> PlatformRow {
@@ -63,6 +66,10 @@ pub(super) const fn or(field: Field, variable: &'static str) -> PlatformRow {
 
 pub(super) const fn as_(row: PlatformRow, reading: Reading) -> PlatformRow {
     PlatformRow { reading, ..row }
+}
+
+pub(super) const fn only(row: PlatformRow, test: fn(&Host) -> bool) -> PlatformRow {
+    PlatformRow { only: Some(test), ..row }
 }
 
 pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> PlatformRow {

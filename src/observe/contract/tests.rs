@@ -27,6 +27,39 @@ fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
 }
 
 #[test]
+fn the_host_of_mpiexec_is_the_master_unless_rank_0_is_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    process(root, "self", 7, &["ranklaunch"]);
+    process(
+        root,
+        "7",
+        6,
+        &["/usr/bin/hydra_pmi_proxy", "--control-port", "n1:34897", "--rmk", "user"],
+    );
+    fs::create_dir_all(root.join("proc/sys/kernel")).expect("a folder");
+    let master = |own: &str, pairs: &[(&str, &str)]| {
+        fs::write(root.join("proc/sys/kernel/hostname"), format!("{own}\n")).expect("a file");
+        let host = host(root, pairs);
+        let mut found = contract(&host);
+        add_mpiexec(&mut found, &host, mpiexec_above(&host));
+        found.first(Field::MasterAddr).map(ToString::to_string)
+    };
+    let rank = |rank| [("PMI_SIZE", "4"), ("PMI_RANK", rank), ("MPI_LOCALNRANKS", "2")];
+    let mpiexec = Some("hydra_pmi_proxy --control-port=n1:34897".to_owned());
+    assert_eq!(master("n1.cluster", &rank("1")), mpiexec);
+    assert_eq!(master("n2", &rank("2")), mpiexec);
+    // mpiexec runs on another host than rank 0.
+    assert_eq!(master("n3", &rank("0")), None);
+    assert_eq!(master("n1", &rank("2")), None);
+    let mut named = rank("2").to_vec();
+    named.push(("MASTER_ADDR", "n9"));
+    assert_eq!(master("n2", &named), Some("MASTER_ADDR=n9".to_owned()));
+    named.push(("OMPI_COMM_WORLD_SIZE", "2"));
+    assert_eq!(master("n2", &named), Some("MASTER_ADDR=n9".to_owned()));
+}
+
+#[test]
 fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
     let root = tempfile::tempdir().expect("a folder");
     let root = root.path();

@@ -263,6 +263,8 @@ pub(super) fn host_text(found: &Evidence) -> String {
         Reading::HostPart => endpoint::split(value).0.to_owned(),
         Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
         Reading::HostlistFirst => hostlist::expand(value).into_iter().next().unwrap_or_default(),
+        Reading::DaemonHost => daemon_host(value).unwrap_or_default().to_owned(),
+        Reading::SecondDaemon => hostlist::of_daemons(value).into_iter().nth(1).unwrap_or_default(),
         Reading::Cluster => {
             let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
             endpoint::split(&first).0.to_owned()
@@ -270,6 +272,12 @@ pub(super) fn host_text(found: &Evidence) -> String {
         Reading::Loopback => "127.0.0.1".to_owned(),
         _ => value.to_owned(),
     }
+}
+
+/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses.
+fn daemon_host(uri: &str) -> Option<&str> {
+    let (_, address) = uri.split_once("://")?;
+    address.split([',', ':', ';']).next()
 }
 
 /// The master's port as a claim gives it, unchecked; empty if an endpoint has none.

@@ -93,6 +93,25 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
         "PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=auto PET_MASTER_ADDR=tj-node-0-0.tj PET_MASTER_PORT=29500 JOB_COMPLETION_INDEX=0",
         "kubeflow-trainer-v2 1 0 tj-node-0-0.tj:29500 free",
     ),
+    // Open MPI 4.1: mpirun on n1, which has a process; on n2, the other host
+    (
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_MCA_orte_hnp_uri=42.0;tcp://10.77.0.1:41897 OMPI_MCA_orte_local_daemon_uri=42.0;tcp://10.77.0.1:41897",
+        "open-mpi 2 0 10.77.0.1:29500",
+    ),
+    (
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_MCA_orte_hnp_uri=42.0;tcp://10.77.0.1,172.17.0.1:41897 OMPI_MCA_orte_local_daemon_uri=42.1;tcp://10.77.0.2:46143 OMPI_MCA_orte_node_regex=n[1:1-3]@0(3)",
+        "open-mpi 2 1 10.77.0.1:29500",
+    ),
+    // the same from a host without a process
+    (
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_MCA_orte_hnp_uri=42.0;tcp://10.77.0.254:41897 OMPI_MCA_orte_local_daemon_uri=42.2;tcp://10.77.0.2:46143 OMPI_MCA_orte_node_regex=login,n[1:3,2]@0(3)",
+        "open-mpi 2 1 n3:29500",
+    ),
+    // hosts that are not filled in this order
+    (
+        "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_MCA_orte_hnp_uri=42.0;tcp://10.77.0.254:41897 OMPI_MCA_orte_local_daemon_uri=42.3;tcp://10.77.0.2:46143 OMPI_MCA_orte_node_regex=login,n[1:3,2]@0(3)",
+        "refused membership.master-addr",
+    ),
     // trainer v2 mpi (OMPI)
     (
         "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0",
