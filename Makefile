@@ -19,6 +19,9 @@
 # make judge  how often explain names the right cause: RANKLAUNCH_JUDGE names labelled logs
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
+# make test-platforms   jobs of the distribution's own Slurm, Open MPI and MPICH on three hosts made of
+#             namespaces; ONLY="slurm mpi" picks some, SHORT=1 leaves out what waits for a time limit,
+#             RANKLAUNCH=FILE takes an executable that is built already
 # make size   the release executable is static and small
 # make audit  licences, sources and unused dependencies, as tests/documents/dependencies.rs reads them as well
 #
@@ -106,6 +109,10 @@ vm: build
 
 gpu: $(if $(RANKLAUNCH),,build)
 	tests/gpu/real.sh "$(or $(RANKLAUNCH),$(BINARY))" $(GPU_OUT)
+
+# Not in `make test`: it installs packages and needs root.
+test-platforms: $(if $(RANKLAUNCH),,build)
+	tests/platforms/run.sh "$(or $(RANKLAUNCH),$(BINARY))" $(if $(SHORT),--short) $(ONLY)
 
 size: build
 	tests/size.sh "$(BINARY)"

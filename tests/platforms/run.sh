@@ -1,0 +1,70 @@
+#!/bin/bash
+# Platforms as they are: the distribution's own Slurm, Open MPI and MPICH on three hosts.
+#
+#   tests/platforms/run.sh RANKLAUNCH [OPTION...] [GROUP...]      options: suite.py --help
+#   tests/platforms/run.sh RANKLAUNCH --shell [COMMAND...]        a login host with Slurm running
+#
+# GROUP is slurm, mpi or pages; without one, all. Installs what is missing through apt.
+# The hosts are namespaces on a bridge inside a network of their own, so no address, port or
+# firewall rule of this machine is touched. All processes live in one process namespace; its end
+# ends them, whatever happens to this script. Daemons, keys and logs are in one temporary folder.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+executable=$(realpath "${1:?the executable}")
+shift
+
+if [ "$(id -u)" != 0 ]; then
+    # Hosts need namespaces, and Slurm's daemons start tasks of any user.
+    echo "left out: all cases, because this needs root"
+    exit 0
+fi
+if ! command -v apt-get >/dev/null && ! command -v slurmctld >/dev/null; then
+    echo "left out: all cases, because this needs Debian's or Ubuntu's packages"
+    exit 0
+fi
+
+missing=()
+need() { command -v "$1" >/dev/null || missing+=("${@:2}"); }
+need python3 python3
+need ip iproute2
+need unshare util-linux
+need munged munge
+need slurmctld slurmctld slurmd slurm-client
+need slurmd slurmd
+need sbatch slurm-client
+need mpirun.openmpi openmpi-bin
+need mpiexec.hydra mpich
+if [ ${#missing[@]} -gt 0 ]; then
+    "$here/../packages.sh" --no-install-recommends "${missing[@]}"
+fi
+
+# A python with torch, for the case with torchrun. Without one that case is left out.
+if [ -z "${RANKLAUNCH_TEST_PYTHON:-}" ]; then
+    RANKLAUNCH_TEST_PYTHON=$("$here/../python/find.sh" torch numpy) || RANKLAUNCH_TEST_PYTHON=
+fi
+export RANKLAUNCH_TEST_PYTHON
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/platforms.XXXXXX")
+chmod 755 "$work"
+suite=
+finish() {
+    if [ -n "$suite" ]; then
+        kill -KILL "$suite" 2>/dev/null || true
+        wait "$suite" 2>/dev/null || true
+    fi
+    if [ -n "${KEEP:-}" ]; then
+        echo "kept: $work"
+    else
+        rm -rf "$work"
+    fi
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# The limit holds for a machine that is busy. Whatever ends `unshare` ends all that it started.
+unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc --propagation private \
+    timeout --foreground --kill-after=20 "${PLATFORMS_SECONDS:-1200}" \
+    python3 "$here/suite.py" --work="$work" --executable="$executable" "$@" <&0 &
+suite=$!
+wait "$suite"
