@@ -17,8 +17,9 @@ const HALF: usize = 128 * 1024;
 /// Buffers that are kept for the next bytes: a stream in full flow would have a new one mapped
 /// each time.
 const SPARES: usize = 4;
-/// A search of many small pieces costs more than one of a large piece.
-const GATHER: Duration = Duration::from_millis(200);
+/// A search of many small pieces costs more than one of a large piece. In full flow this bounds
+/// what the search takes from the writers: two halves of a stream in this time.
+const GATHER: Duration = Duration::from_millis(50);
 /// Pieces that come within this time of each other have one time.
 const MOMENT: Duration = Duration::from_millis(2);
 
@@ -163,12 +164,12 @@ impl Backlog {
             return;
         }
         let kept = streams.entry((owner, stream)).or_default();
-        let (was_empty, was_half) = (kept.is_empty(), kept.older.bytes.is_empty());
+        let was_empty = kept.is_empty();
         if kept.newer.bytes.capacity() == 0 {
             kept.newer.bytes = spares.pop().unwrap_or_default();
         }
         kept.push(bytes, line_feeds, now);
-        if was_empty || (was_half && !kept.older.bytes.is_empty()) {
+        if was_empty {
             self.filled.notify_all();
         }
     }
@@ -205,15 +206,13 @@ impl Backlog {
     /// nothing will come any more.
     pub(crate) fn wait(&self) -> bool {
         let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
-        let is_full =
-            |state: &State| state.streams.values().any(|kept| !kept.older.bytes.is_empty());
         let state = self
             .filled
             .wait_while(self.lock(), |state| !state.closed && is_empty(state))
             .unwrap_or_else(PoisonError::into_inner);
         let (state, _) = self
             .filled
-            .wait_timeout_while(state, GATHER, |state| !state.closed && !is_full(state))
+            .wait_timeout_while(state, GATHER, |state| !state.closed)
             .unwrap_or_else(PoisonError::into_inner);
         !state.closed
     }
