@@ -31,6 +31,8 @@ struct Case {
     log: String,
     /// None: nothing is to be named.
     root: Option<String>,
+    /// It failed, though its log may not show why.
+    failed: bool,
     /// What else is right; None: nothing is named.
     alt: Vec<Option<String>>,
     /// The line that says it, where the label has one.
@@ -98,6 +100,7 @@ fn cases(file: &Path) -> Vec<Case> {
                 log: word(&case["log"]).expect("a log"),
                 root: word(case.get("root").expect("a root, or null"))
                     .filter(|root| root != "not_visible"),
+                failed: !case["root"].is_null(),
                 alt: case["alt"].as_array().map_or_else(Vec::new, |alt| {
                     alt.iter().map(|id| word(id).filter(|id| id != "not_visible")).collect()
                 }),
@@ -197,7 +200,7 @@ fn the_right_cause_is_named() {
                 None => count.unknown += 1,
                 Some(_) => {
                     count.wrong += 1;
-                    if case.root.is_none() {
+                    if !case.failed {
                         invented.push(case.name.clone());
                     }
                     if answer.certain {
@@ -225,6 +228,8 @@ fn the_right_cause_is_named() {
             }
         }
         let right: usize = counts.values().map(|count| count.right).sum();
+        let failed: Vec<&Case> = cases.iter().filter(|case| case.failed).collect();
+        let silent = cases.len() - failed.len() - invented.len();
         let with_cause = cases.iter().filter(|case| case.root.is_some()).count();
         let named: usize =
             counts.iter().filter(|(label, _)| *label != "none").map(|(_, count)| count.right).sum();
@@ -235,10 +240,17 @@ fn the_right_cause_is_named() {
         for ((label, said), names) in &confused {
             println!("{label} is called {said}: {}", names.join(" "));
         }
-        let share = if with_cause == 0 { 1.0 } else { named as f64 / with_cause as f64 };
-        println!("right {right} of {}", cases.len());
-        println!("right cause {named} of {with_cause} ({:.1} %)", share * 100.0);
-        println!("causes where there is none: {}", invented.len());
+        let of = |part: usize, all: usize| if all == 0 { 1.0 } else { part as f64 / all as f64 };
+        let share = of(right - silent, failed.len());
+        println!(
+            "right {} of {} that failed ({:.1} %)",
+            right - silent,
+            failed.len(),
+            share * 100.0
+        );
+        let visible = of(named, with_cause) * 100.0;
+        println!("right cause {named} of {with_cause} that show it ({visible:.1} %)");
+        println!("causes of logs that ended well: {}", invented.len());
         for (what, of) in [("rank", &ranks), ("line", &lines), ("retry", &retries)] {
             println!("right {what} {} of {}; not {}", of.right, of.all, of.wrong.join(" "));
         }
