@@ -8,8 +8,9 @@
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some; BEFORE=FILE is
 #             an executable of an earlier commit, which is measured beside this one
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
-# make test-platforms   the platforms' real software, installed where it is missing; ONLY=ray picks a
-#             folder of tests/platforms, RANKLAUNCH=FILE takes an executable that is built already
+# make test-platforms   the platforms' real software, installed where it is missing; ONLY="slurm mpi"
+#             picks folders of tests/platforms, SHORT=1 leaves out what waits for a time limit of minutes,
+#             RANKLAUNCH=FILE takes an executable that is built already
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
 # make fuzz   what any connection may send to the muster, and any log, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
@@ -19,9 +20,6 @@
 # make judge  how often explain names the right cause: RANKLAUNCH_JUDGE names labelled logs
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
-# make test-platforms   jobs of the distribution's own Slurm, Open MPI and MPICH on three hosts made of
-#             namespaces; ONLY="slurm mpi" picks some, SHORT=1 leaves out what waits for a time limit,
-#             RANKLAUNCH=FILE takes an executable that is built already
 # make size   the release executable is static and small
 # make audit  licences, sources and unused dependencies, as tests/documents/dependencies.rs reads them as well
 #
@@ -109,10 +107,6 @@ vm: build
 
 gpu: $(if $(RANKLAUNCH),,build)
 	tests/gpu/real.sh "$(or $(RANKLAUNCH),$(BINARY))" $(GPU_OUT)
-
-# Not in `make test`: it installs packages and needs root.
-test-platforms: $(if $(RANKLAUNCH),,build)
-	tests/platforms/run.sh "$(or $(RANKLAUNCH),$(BINARY))" $(if $(SHORT),--short) $(ONLY)
 
 size: build
 	tests/size.sh "$(BINARY)"

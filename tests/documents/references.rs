@@ -47,12 +47,14 @@ fn sources() -> BTreeMap<PathBuf, String> {
     rust.map(read).collect()
 }
 
-/// The documents by name.
+/// The documents by their path below docs/.
 fn documents() -> BTreeMap<String, String> {
     let mut found = Vec::new();
     files(&root().join("docs"), &mut found);
     let pages = found.into_iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
-    let name = |file: &Path| file.file_name().expect("a name").to_string_lossy().into_owned();
+    let docs = root().join("docs");
+    let name =
+        |file: &Path| file.strip_prefix(&docs).expect("below docs/").to_string_lossy().into_owned();
     pages.map(|file| (name(&file), std::fs::read_to_string(&file).expect("UTF-8"))).collect()
 }
 
@@ -203,8 +205,11 @@ fn every_link_leads_somewhere() {
     for (page, text) in &documents {
         for (file, heading) in links(text) {
             seen += 1;
-            assert!(root().join("docs").join(file).exists(), "docs/{page}: {file}");
-            let target = if file.is_empty() { Some(text) } else { documents.get(file) };
+            let beside = Path::new(page).parent().unwrap_or(Path::new(""));
+            let linked = beside.join(file);
+            assert!(root().join("docs").join(&linked).exists(), "docs/{page}: {file}");
+            let linked = linked.to_string_lossy().into_owned();
+            let target = if file.is_empty() { Some(text) } else { documents.get(&linked) };
             let known = target.is_none_or(|text| anchors(text).contains(heading));
             assert!(heading.is_empty() || known, "docs/{page}: #{heading}");
         }

@@ -7,6 +7,7 @@ import subprocess
 import slurm
 from case import RANK, LeftOut, Wrong, case, expect
 from nodes import wait_for
+from pages import add
 
 
 
@@ -229,8 +230,7 @@ def heterogeneous(bench):
         bench, f"srun --het-group=0,1 ranklaunch run -- {RANK}",
         "-N1", "-w", "n3", ":", "-N1", "-w", "n1"))
     bench.verdicts(2, id="done")
-    bench.count("rank 0 of 2 on", 1)
-    bench.count("rank 1 of 2 on", 1)
+    bench.ranks(2, ["n1", "n3"])
     return code
 
 
@@ -240,8 +240,7 @@ def heterogeneous_step(bench):
         bench, f"srun --het-group=0 ranklaunch run -- {RANK} : --het-group=1 ranklaunch run -- {RANK}",
         "-N2", "-w", "n2,n3", ":", "-N1", "-w", "n1"))
     bench.verdicts(3, id="done")
-    for rank in range(3):
-        bench.count(f"rank {rank} of 3 on", 1)
+    bench.ranks(3, ["n1", "n2", "n3"])
     return code
 
 
@@ -387,3 +386,6 @@ def killed_step(bench):
     slurm.ended(job)
     bench.nothing_is_left(40)
     return bench.records()[0]["exit_code"]
+
+
+add("slurm", "slurm.md", None)

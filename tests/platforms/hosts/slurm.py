@@ -41,7 +41,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 NodeName=n[1-{count}] CPUs=64 RealMemory=4000 State=UNKNOWN
-PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=60 State=UP OverSubscribe=YES
+PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 CGROUP = "CgroupAutomount=no\nConstrainCores=no\nConstrainRAMSpace=no\n"
 

@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""Runs the cases of tests/platforms. See run.sh, which makes the namespaces that this needs."""
+"""Runs the cases of tests/platforms/slurm and mpi. See start.sh, which makes the namespaces that this needs."""
 
 import argparse
 import concurrent.futures
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 import time
 
-import mpi_cases  # noqa: F401  registers its cases
-import slurm_cases  # noqa: F401
 from case import CASES, Bench, LeftOut
 from nodes import Hosts
 from remote import Server
 from slurm import Slurm
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+# A folder beside this one, whose cases are in FOLDER_cases.py.
 GROUPS = ["slurm", "mpi"]
+for group in GROUPS:
+    sys.path.append(os.path.join(os.path.dirname(HERE), group))
+    importlib.import_module(f"{group}_cases")
 
 
 class Suite:
@@ -62,7 +66,7 @@ def run(suite, wanted, at_once):
 
 
 def main():
-    arguments = argparse.ArgumentParser(prog="run.sh", description=__doc__)
+    arguments = argparse.ArgumentParser(prog="start.sh", description=__doc__)
     arguments.add_argument("--work", required=True, help=argparse.SUPPRESS)
     arguments.add_argument("--executable", required=True, help=argparse.SUPPRESS)
     arguments.add_argument("--list", action="store_true", help="name the cases and their exit codes")

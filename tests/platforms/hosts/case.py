@@ -18,7 +18,7 @@ from nodes import wait_for
 
 CASES = []
 HERE = os.path.dirname(os.path.abspath(__file__))
-RANK = os.path.join(HERE, "job", "rank.py")
+RANK = os.path.join(HERE, "rank.py")
 # Of one command; a job that hangs is a failure of its case.
 SECONDS = 150
 

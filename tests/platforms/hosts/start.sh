@@ -1,10 +1,12 @@
 #!/bin/bash
 # Platforms as they are: the distribution's own Slurm, Open MPI and MPICH on three hosts.
 #
-#   tests/platforms/run.sh RANKLAUNCH [OPTION...] [GROUP...]      options: suite.py --help
-#   tests/platforms/run.sh RANKLAUNCH --shell [COMMAND...]        a login host with Slurm running
+#   tests/platforms/slurm/run.sh RANKLAUNCH [OPTION...]      the cases of a folder
+#   tests/platforms/hosts/start.sh RANKLAUNCH [OPTION...] [FOLDER...]
+#   tests/platforms/hosts/start.sh RANKLAUNCH --shell [COMMAND...]     a login host with Slurm
 #
-# GROUP is slurm, mpi or pages; without one, all. Installs what is missing through apt.
+# FOLDER is slurm or mpi; without one, both. Options: suite.py --help; SHORT=1 is --short, KEEP=1 keeps
+# the folder of logs. Installs what is missing through apt.
 # The hosts are namespaces on a bridge inside a network of their own, so no address, port or
 # firewall rule of this machine is touched. All processes live in one process namespace; its end
 # ends them, whatever happens to this script. Daemons, keys and logs are in one temporary folder.
@@ -35,12 +37,12 @@ need sbatch slurm-client
 need mpirun.openmpi openmpi-bin
 need mpiexec.hydra mpich
 if [ ${#missing[@]} -gt 0 ]; then
-    "$here/../packages.sh" --no-install-recommends "${missing[@]}"
+    "$here/../../packages.sh" --no-install-recommends "${missing[@]}"
 fi
 
 # A python with torch, for the case with torchrun. Without one that case is left out.
 if [ -z "${RANKLAUNCH_TEST_PYTHON:-}" ]; then
-    RANKLAUNCH_TEST_PYTHON=$("$here/../python/find.sh" torch numpy) || RANKLAUNCH_TEST_PYTHON=
+    RANKLAUNCH_TEST_PYTHON=$("$here/../../python/find.sh" torch numpy) || RANKLAUNCH_TEST_PYTHON=
 fi
 export RANKLAUNCH_TEST_PYTHON
 
@@ -65,6 +67,6 @@ trap 'exit 143' TERM HUP
 # The limit holds for a machine that is busy. Whatever ends `unshare` ends all that it started.
 unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc --propagation private \
     timeout --foreground --kill-after=20 "${PLATFORMS_SECONDS:-1200}" \
-    python3 "$here/suite.py" --work="$work" --executable="$executable" "$@" <&0 &
+    python3 "$here/suite.py" --work="$work" --executable="$executable" ${SHORT:+--short} "$@" <&0 &
 suite=$!
 wait "$suite"

@@ -1,6 +1,6 @@
 """Hosts on one machine: each has a network, a host name, a process table and /etc/hosts of its own.
 
-Runs in the namespaces that run.sh makes: the bridge is inside them, so this machine's own network is
+Runs in the namespaces that start.sh makes: the bridge is inside them, so this machine's own network is
 never touched. The caller itself is the login host.
 """
 

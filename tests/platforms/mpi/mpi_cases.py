@@ -5,6 +5,7 @@ import os
 import slurm
 from case import HERE, RANK, case, expect, terminate
 from nodes import wait_for
+from pages import add
 from slurm_cases import files, submit
 
 REMOTE = os.path.join(HERE, "remote.py")
@@ -171,3 +172,8 @@ def srun_pmi2(bench):
     bench.ranks(2, ["n1", "n2"])
     wait_for(lambda: len(bench.records()) == 2, 10, "two records")
     return code
+
+
+# The hosts of the pages have ssh; here a program stands for it.
+add("mpi", "mpi.md", "n1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+    OMPI_MCA_plm_rsh_agent=REMOTE, HYDRA_LAUNCHER="ssh", HYDRA_LAUNCHER_EXEC=REMOTE)
