@@ -92,8 +92,16 @@ impl Run {
                 || new.level > known.level
             {
                 let count = known.count;
-                let first = if survived { new.first } else { known.first };
-                *known = Evidence { count, first, ..new };
+                *known = if survived {
+                    Evidence { count, ..new }
+                } else {
+                    // The first line is shown; the later ones say more of the end.
+                    let first = known.first;
+                    let (text, captures) =
+                        (std::mem::take(&mut known.text), std::mem::take(&mut known.captures));
+                    let frame = new.frame.or_else(|| known.frame.take());
+                    Evidence { count, first, text, captures, frame, ..new }
+                };
                 if !dated {
                     self.open.push(key);
                 }
