@@ -78,6 +78,12 @@ pub(super) const CASES: &[Case] = &[
         "--ulysses_size 8 --name",
     ),
     case("env.undefined", PYTORCHJOB, "--save_file", "--name $(hostname) --save_file", ""),
-    case("ray.nodes", RAYJOB, "--nnodes 1", "--nnodes 2", "entrypoint:"),
+    case(
+        "ray.nodes",
+        RAYJOB,
+        "python /opt/ranklaunch/ranklaunch_ray.py --nodes 2 --gpus-per-node 4 --\n    /usr/local/bin/ranklaunch run",
+        "/usr/local/bin/ranklaunch run --nnodes 2",
+        "ranklaunch run --nnodes 2",
+    ),
     case("launcher.none", PYTORCHJOB, "torchrun \\", "python \\", "cd /workspace"),
 ];
