@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
         RAYJOB,
         "python /opt/ranklaunch/ranklaunch_ray.py --nodes 2 --gpus-per-node 4 --\n    /usr/local/bin/ranklaunch run",
         "/usr/local/bin/ranklaunch run --nnodes 2",
-        "ranklaunch run --nnodes 2",
+        "/usr/local/bin/ranklaunch run --nnodes 2",
     ),
     case("launcher.none", PYTORCHJOB, "torchrun \\", "python \\", "cd /workspace"),
 ];
