@@ -14,6 +14,7 @@ mod one_file;
 mod ranks_begun;
 mod readiness;
 mod secrets;
+mod signal_to_all;
 mod tasks;
 mod torchrun;
 mod xids;

@@ -89,10 +89,16 @@ def wait(file):
 
 
 def on_term(saving):
+    """Slurm and an engine may both send TERM: the second does not save again."""
+    came = []
+
     def save(*_):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        write("term")
-        time.sleep(saving)
+        came.append(None)
+        if len(came) > 1:
+            return
+        deadline = time.monotonic() + saving
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
         write("saved")
         print("saved", RANK, flush=True)
         sys.exit(0)

@@ -111,7 +111,7 @@ def kill_on_bad_exit(bench):
 
 @case("slurm", "scancel lets the ranks save", 143)
 def scancel(bench):
-    job = submit(bench, step("until", "never"), "-N2")
+    job = submit(bench, step("save-for", "3", "never"), "-N2")
     bench.wait(*files("ready", 4))
     subprocess.run(["scancel", job], check=True)
     slurm.ended(job)

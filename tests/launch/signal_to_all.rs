@@ -1,0 +1,44 @@
+//! A signal to every process of a job, as Slurm sends it (`scancel --signal=USR1`): each rank gets
+//! it once, and neither an engine nor a process of the launcher ends by it.
+
+use std::ffi::OsString;
+
+use harness::{Launcher, program, run_args, send};
+use nix::sys::signal::Signal;
+
+/// Says each USR1, and ends at USR2.
+const RANK: &str = "\
+import os, signal, sys
+say = lambda what: print(what, os.environ['RANK'], flush=True)
+signal.signal(signal.SIGUSR1, lambda *_: say('GOT'))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))
+say('READY')
+while True: signal.pause()
+";
+
+fn ranks(engine: &str) -> Launcher {
+    let mut args: Vec<OsString> = run_args(engine, 2);
+    if engine != "direct" {
+        let python = args.iter().position(|word| word == "--python").expect("it is named");
+        args[python + 1] = program("engine.sh").into();
+    }
+    Launcher::new(args).args(["--", "python3", "-c", RANK]).env("BEGIN", "0:0:2 1:1:2")
+}
+
+#[test]
+fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
+    for engine in ["direct", "torchrun", "accelerate", "deepspeed"] {
+        let mut running = ranks(engine).start();
+        running.says("READY", 2);
+        for round in 1..=2 {
+            for process in running.processes() {
+                send(process.pid, Signal::SIGUSR1);
+            }
+            running.says("GOT", 2 * round);
+        }
+        // Only to the launcher, which passes it on after all that came before.
+        running.signal(Signal::SIGUSR2);
+        let ended = running.wait().expect_code(0).expect_nothing_left();
+        assert_eq!(ended.out.matches("GOT").count(), 4, "{engine}\n{}", ended.out);
+    }
+}
