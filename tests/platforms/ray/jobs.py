@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 
+import yaml
 from bench import ENTRY, REPOSITORY, Bench, LeftOut, Program, expect, until
 from cases import SAVES, SLEEPS, case, files, in_folder
 from ray.dashboard.modules.job.sdk import JobSubmissionClient
@@ -16,11 +17,9 @@ OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 class Job:
     """What `ray job submit` does."""
 
-    def __init__(self, bench: Bench, command: list[str], **runtime_env: object) -> None:
+    def __init__(self, bench: Bench, entrypoint: str, **runtime_env: object) -> None:
         self.client = JobSubmissionClient(f"http://{bench.cluster.head_node.webui_url}")
-        words = ["python", str(ENTRY), "--nodes", "2", "--", *command]
-        environment = {"env_vars": {"RAY_USAGE_STATS_ENABLED": "0"}, **runtime_env}
-        self.id = self.client.submit_job(entrypoint=shlex.join(words), runtime_env=environment)
+        self.id = self.client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
 
     def status(self) -> str:
         return self.client.get_job_status(self.id).value
@@ -33,6 +32,10 @@ class Job:
         return said
 
 
+def on_two(command: list[str]) -> str:
+    return shlex.join(["python", str(ENTRY), "--nodes", "2", "--", *command])
+
+
 @case("a RayJob with a working directory and variables succeeds")
 def _(bench: Bench) -> None:
     source = bench.folder / "source"
@@ -40,26 +43,26 @@ def _(bench: Bench) -> None:
     (source / "train.sh").write_text("echo rank $RANK of $WORLD_SIZE, $OMP_NUM_THREADS threads\n")
     command = [*bench.ranks("", "unused")[:-4], "--", "sh", "train.sh"]
     variables = {"OMP_NUM_THREADS": "3"}
-    said = Job(bench, command, working_dir=str(source), env_vars=variables).ends("SUCCEEDED")
+    said = Job(bench, on_two(command), working_dir=str(source), env_vars=variables).ends("SUCCEEDED")
     for node in range(2):
         expect(f"node{node}: [r{node}] rank {node} of 2, 3 threads" in said, f"rank {node} said so:\n{said}")
 
 
 @case("Ray's own thread count does not reach the command")
 def _(bench: Bench) -> None:
-    said = Job(bench, ["sh", "-c", "echo threads=$OMP_NUM_THREADS."]).ends("SUCCEEDED")
+    said = Job(bench, on_two(["sh", "-c", "echo threads=$OMP_NUM_THREADS."])).ends("SUCCEEDED")
     expect(said.count("threads=.\n") == 2, f"unset on both nodes:\n{said}")
 
 
 @case("a RayJob whose rank fails is FAILED")
 def _(bench: Bench) -> None:
-    said = Job(bench, bench.ranks("", f"[ $RANK = 1 ] && exit 5; {SLEEPS}")).ends("FAILED")
+    said = Job(bench, on_two(bench.ranks("", f"[ $RANK = 1 ] && exit 5; {SLEEPS}"))).ends("FAILED")
     expect("exit code 5: rank 1 on node 1 (" in said, f"the cause is named:\n{said}")
 
 
 @case("a RayJob that is stopped saves its state")
 def _(bench: Bench) -> None:
-    job = Job(bench, bench.ranks("", in_folder(bench, SAVES)))
+    job = Job(bench, on_two(bench.ranks("", in_folder(bench, SAVES))))
     until(lambda: files(bench, "ready-*") == ["ready-0", "ready-1"], "both ranks are ready")
     bench.running(2)
     job.client.stop_job(job.id)
@@ -94,3 +97,29 @@ def _(bench: Bench) -> None:
     submitted.shows("ranklaunch_ray: exit code 0")
     checked.shows("round trip, median (ms)")
     checked.shows("ranklaunch_ray: exit code 0")
+
+
+@case("the manifest's job of two pods")
+def _(bench: Bench) -> None:
+    if not bench.torch_python:
+        raise LeftOut("no python has torch")
+    manifest = (REPOSITORY / "packaging" / "kubernetes" / "wan22-rayjob.yaml").read_text()
+    entry = yaml.safe_load(manifest)["spec"]["entrypoint"]
+    for path, here in [
+        ("/opt/ranklaunch/ranklaunch_ray.py", str(ENTRY)),
+        ("/usr/local/bin/ranklaunch", bench.executable),
+    ]:
+        expect(entry.count(path) == 1, f"{path} is in {entry}")
+        entry = entry.replace(path, here)
+    (bench.folder / "generate.py").write_text(
+        "import os, sys, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print('rank', dist.get_rank(), 'of', dist.get_world_size(), *sys.argv[1:])\n"
+    )
+    logs = str(bench.folder.parent / "logs")
+    variables = {"RANKLAUNCH_NPROC_PER_NODE": "4", "RANKLAUNCH_LOG_DIR": logs, "CASE": bench.mark}
+    with bench.another_node(num_gpus=4), bench.another_node(num_gpus=4):
+        said = Job(bench, entry, working_dir=str(bench.folder), env_vars=variables).ends("SUCCEEDED")
+    for rank in range(8):
+        line = rf"node{rank // 4}: \[r{rank}\] rank {rank} of 8 .*--ulysses_size 8 "
+        expect(re.search(line, said) is not None, f"rank {rank} ran:\n{said}")
