@@ -146,8 +146,10 @@ class Agent:
         with self.lock:
             if self.stopped:
                 return STOPPED
-            # A session of its own: Ray kills the process group of a worker that ends, and
-            # ranklaunch cannot clean up when all of its processes are killed at once.
+            # Ray can be told to ignore SIGCHLD in its workers. Then nobody learns how a child ended, and
+            # Python takes it for a success. Only the main thread may call signal.signal.
+            libc.signal(signal.SIGCHLD, None)
+            # A session of its own, since a signal to the group of the worker is not for the command.
             self.child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -342,6 +342,26 @@ def _(bench: Bench) -> None:
     expect(refused(place("127.0.0.1"), place("10.0.0.2")).startswith("65 "), "the loopback is refused")
 
 
+# Ray ignores SIGCHLD in its workers where RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper is set.
+IGNORES = """
+import signal, sys
+import ranklaunch_ray
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+agent = ranklaunch_ray.Agent()
+agent.start(sys.argv[1:], {})
+end = next(part for part in map(agent.read, range(1, 99)) if isinstance(part, ranklaunch_ray.End))
+print("the code is", end.code)
+"""
+
+
+@case("a worker that ignores SIGCHLD learns the exit code")
+def _(bench: Bench) -> None:
+    for command, code in [("exit 5", 5), ("kill -9 $$", 137), ("exit 0", 0)]:
+        worker = bench.python(["-c", IGNORES, "sh", "-c", command])
+        worker.ends(0)
+        worker.shows(f"the code is {code}\n")
+
+
 @case("the verdict of several nodes")
 def _(bench: Bench) -> None:
     def code(*nodes: tuple[int, int | None]) -> int:
