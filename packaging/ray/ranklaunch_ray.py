@@ -137,7 +137,9 @@ class Agent:
     def _watch(self, command: Sequence[str], variables: dict[str, str]) -> int:
         libc, worker = ctypes.CDLL(None), os.getpid()
 
-        def die_with_worker() -> None:
+        def in_child() -> None:
+            # Ray's threads block SIGINT, and ranks would inherit that.
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
             # A worker that is killed cannot pass anything on; ranklaunch takes this TERM as a stop.
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != worker:
@@ -157,7 +159,7 @@ class Agent:
                 stderr=subprocess.STDOUT,
                 env={**environment(), **variables},
                 start_new_session=True,
-                preexec_fn=die_with_worker,
+                preexec_fn=in_child,
             )
         pipe = self.child.stdout
         assert pipe is not None

@@ -306,8 +306,8 @@ pub(super) fn ray_nodes(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 "RayJob 的 entrypoint 只在一个节点上运行一次，而它在等待 {nodes} 个节点"
             ),
             text!(
-                "start it on every node through Ray (a task for each), with its node rank and the first node's address",
-                "请通过 Ray 在每个节点上各启动一次，并给出节点编号和第一个节点的地址"
+                "start it on every node with packaging/ray/ranklaunch_ray.py, which gives it the node rank and the first node's address",
+                "请用 packaging/ray/ranklaunch_ray.py 在每个节点上各启动一次，它会给出节点编号和第一个节点的地址"
             ),
         );
     }

@@ -342,6 +342,14 @@ def _(bench: Bench) -> None:
     expect(refused(place("127.0.0.1"), place("10.0.0.2")).startswith("65 "), "the loopback is refused")
 
 
+@case("the command inherits no blocked or ignored signal")
+def _(bench: Bench) -> None:
+    job = bench.entry("--nodes 1", ["cat", "/proc/self/status"])
+    job.ends(0)
+    for mask in ("SigBlk", "SigIgn"):
+        job.shows(f"node0: {mask}:\t0000000000000000\n")
+
+
 # Ray ignores SIGCHLD in its workers where RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper is set.
 IGNORES = """
 import signal, sys
