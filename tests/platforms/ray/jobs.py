@@ -74,9 +74,9 @@ def _(bench: Bench) -> None:
 def _(bench: Bench) -> None:
     if not bench.torch_python:
         raise LeftOut("no python has torch")
-    page = (REPOSITORY / "docs" / "platforms" / "ray.md").read_text()
-    commands = re.findall(r"<!-- test -->\n```sh\n(.*?)```", page, re.DOTALL)
-    expect(len(commands) == 2, f"the marks are found: {len(commands)}")
+    pages = [(REPOSITORY / "docs" / "platforms" / name).read_text() for name in ("ray.md", "ray.zh-CN.md")]
+    commands, chinese = (re.findall(r"<!-- test -->\n```sh\n(.*?)```", page, re.DOTALL) for page in pages)
+    expect(len(commands) == 2 and commands == chinese, "both pages have the same two commands")
     shutil.copy(ENTRY, bench.folder)
     (bench.folder / "train.py").write_text(
         "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
