@@ -27,32 +27,41 @@ pub(crate) fn mpiexec_above(host: &Host) -> Option<String> {
     })
 }
 
-/// Adds the host of mpiexec as the master, unless another one is named, or rank 0 is elsewhere.
+/// Adds what the address of mpiexec gives and no variable does: the id of the job, from which all
+/// nodes derive a port, and the host of the master, unless rank 0 is known to be elsewhere.
 pub(crate) fn add_mpiexec(contract: &mut Contract, host: &Host, mpiexec: Option<String>) {
     let Some(value) = mpiexec.filter(|_| contract.platform == PLATFORM) else { return };
-    let is_named = |found: &Evidence| {
-        found.platform == PLATFORM && found.field == Field::MasterAddr && !found.claim.is_blank()
-    };
-    if contract.evidence.iter().any(is_named) {
-        return;
-    }
-    let number = |name| host.variable(name)?.trim().parse::<u32>().ok();
-    let own_index =
-        number("PMI_RANK").and_then(|rank| rank.checked_div(number("MPI_LOCALNRANKS")?));
     let own_name = host.read("/proc/sys/kernel/hostname").unwrap_or_default();
     let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
     let is_here = short(endpoint::split(&value).0) == short(&own_name);
-    if own_index.is_none_or(|index| (index == 0) != is_here) {
-        return;
+    let is_first = own_index(host).map(|index| index == 0);
+    let mut fields = vec![(Field::MasterPort, Reading::PortOfJob), (Field::JobId, Reading::Plain)];
+    if is_first == Some(is_here) {
+        fields.push((Field::MasterAddr, Reading::HostPart));
     }
-    let after = contract.evidence.iter().rposition(|found| found.platform == PLATFORM);
-    let evidence = Evidence {
-        platform: PLATFORM.to_owned(),
-        field: Field::MasterAddr,
-        claim: Claim { variable: format!("hydra_pmi_proxy {OPTION}"), value },
-        reading: Reading::HostPart,
-        beside: None,
-        strength: Strength::Launcher,
-    };
-    contract.evidence.insert(after.map_or(0, |at| at.saturating_add(1)), evidence);
+    for (field, reading) in fields {
+        let is_ours = |found: &Evidence| found.platform == PLATFORM;
+        let is_given =
+            |found: &Evidence| is_ours(found) && found.field == field && !found.claim.is_blank();
+        if contract.evidence.iter().any(is_given) {
+            continue;
+        }
+        let after = contract.evidence.iter().rposition(is_ours);
+        let variable = format!("{} {OPTION}", String::from_utf8_lossy(PROXY));
+        let evidence = Evidence {
+            platform: PLATFORM.to_owned(),
+            field,
+            claim: Claim { variable, value: value.clone() },
+            reading,
+            beside: None,
+            strength: Strength::Launcher,
+        };
+        contract.evidence.insert(after.map_or(0, |at| at.saturating_add(1)), evidence);
+    }
+}
+
+/// The number of this host among those of the job, if all have as many processes.
+fn own_index(host: &Host) -> Option<u32> {
+    let number = |name| host.variable(name)?.trim().parse::<u32>().ok();
+    number("PMI_RANK")?.checked_div(number("MPI_LOCALNRANKS")?)
 }

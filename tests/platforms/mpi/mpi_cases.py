@@ -25,9 +25,10 @@ def forwarded(bench):
             for part in ("-x", name)]
 
 
-def hydra(bench, *arguments, hosts="n1,n2", on="n1", **environment):
+def hydra(bench, *arguments, hosts="n1,n2", on="n1", start=False, **environment):
     """MPICH's mpiexec on one of the hosts."""
-    return bench.run("mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", REMOTE, "-hosts", hosts, *arguments,
+    begin = bench.start if start else bench.run
+    return begin("mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", REMOTE, "-hosts", hosts, *arguments,
                      on=on, **environment)
 
 
@@ -164,6 +165,28 @@ def mpich_in_slurm(bench):
     bench.ranks(4, ["n2", "n3"])
     bench.platform("pmi")
     return code
+
+
+def two_jobs(bench, launched):
+    """Two jobs on the same hosts at the same time."""
+    jobs = [launched("ranklaunch", "run", "--", RANK, "until", "finish") for _ in range(2)]
+    wait_for(lambda: len(bench.read("ready-0")) == 2 and len(bench.read("ready-1")) == 2, 60, "both jobs")
+    bench.touch("finish")
+    codes = {job.wait(60) for job in jobs}
+    ports = {record["plan"]["membership"]["master_port"] for record in bench.records()}
+    expect(len(ports) == 2, f"ports of both jobs: {ports}")
+    bench.verdicts(4, id="done")
+    return codes.pop() if len(codes) == 1 else codes
+
+
+@case("mpi", "Open MPI: two jobs on the same hosts do not meet", 0)
+def openmpi_two_jobs(bench):
+    return two_jobs(bench, lambda *command: mpirun(bench, "-N", "1", *command, start=True))
+
+
+@case("mpi", "MPICH: two jobs on the same hosts do not meet", 0)
+def mpich_two_jobs(bench):
+    return two_jobs(bench, lambda *command: hydra(bench, "-ppn", "1", "-n", "2", *command, start=True))
 
 
 @case("mpi", "srun --mpi=pmi2", 0)
