@@ -64,8 +64,9 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# The limit holds for a machine that is busy. Whatever ends `unshare` ends all that it started.
-unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc --propagation private \
+# The limit holds for a machine that is busy. Whatever ends `unshare` ends all that it started, and it
+# ends with this script.
+setpriv --pdeathsig KILL unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc --propagation private \
     timeout --foreground --kill-after=20 "${PLATFORMS_SECONDS:-1200}" \
     python3 "$here/suite.py" --work="$work" --executable="$executable" ${SHORT:+--short} "$@" <&0 &
 suite=$!
