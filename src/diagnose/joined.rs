@@ -1,36 +1,61 @@
 //! Lines of a log that hold several lines of a program.
+//!
+//! Each part gets the prefixes of the whole line, since its writer, its node and its time are
+//! those of the line.
 
 use std::sync::LazyLock;
 
 use memchr::memmem;
 use regex::bytes::Regex;
 
+use super::prefixes::prefix;
 use super::rows::compile;
 
-/// The lines of several writes that stand in one line, each with the prefix of its rank.
-pub(super) fn unglued(line: &[u8]) -> Option<Vec<&[u8]>> {
+/// Parts of a line that are read: the first and the last half of them.
+const MOST_PARTS: usize = 256;
+
+/// The lines of one line; none, where it is one.
+pub(super) fn parts(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let parts = unescaped(line).or_else(|| unglued(line))?;
+    let surplus = parts.len().saturating_sub(MOST_PARTS);
+    let dropped = MOST_PARTS / 2..MOST_PARTS / 2 + surplus;
+    let kept = parts.into_iter().enumerate().filter(|(number, _)| !dropped.contains(number));
+    Some(kept.map(|(_, part)| part).collect())
+}
+
+/// The lines of several writes, each with the prefix of its rank.
+fn unglued(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     static MARK: LazyLock<Option<Regex>> = LazyLock::new(|| compile(r"\[rank\d{1,6}\]:").ok());
     let marks: Vec<usize> = MARK.as_ref()?.find_iter(line).map(|mark| mark.start()).collect();
-    let from = usize::from(marks.first() == Some(&0));
-    let mut rest = line;
-    let mut parts = Vec::new();
-    for at in marks.get(from..)?.iter().rev() {
-        let (before, part) = rest.split_at_checked(*at)?;
-        parts.push(part);
-        rest = before;
-    }
-    if parts.is_empty() {
+    if marks.iter().all(|mark| *mark == 0) {
         return None;
     }
-    parts.push(rest);
-    parts.reverse();
+    let own = prefix(line);
+    let cuts: Vec<usize> = marks.iter().copied().filter(|mark| *mark >= own.len()).collect();
+    if cuts.is_empty() {
+        return None;
+    }
+    // What stands before the rank of the first part is the prefix of all.
+    let outer = marks.first().filter(|mark| **mark < own.len()).copied().unwrap_or(own.len());
+    let (outer, _) = line.split_at_checked(outer)?;
+    let ends = cuts.iter().copied().skip(1).chain([line.len()]);
+    let mut parts = vec![line.get(..*cuts.first()?)?.to_vec()];
+    for (from, to) in cuts.iter().zip(ends) {
+        parts.push([outer, line.get(*from..to)?].concat());
+    }
     Some(parts)
 }
 
-/// The lines of a traceback that stands in one line, as JSON and `repr` write it.
-pub(super) fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+/// The lines of a traceback that stands in one line, as JSON and `repr` write it. A logger that
+/// writes it as a warning has caught the exception.
+fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     const HEAD: &[u8] = b"Traceback (most recent call last):";
-    memmem::find_iter(line, HEAD).find(|at| line.get(at + HEAD.len()) == Some(&b'\\'))?;
+    let at = memmem::find_iter(line, HEAD).find(|at| line.get(at + HEAD.len()) == Some(&b'\\'))?;
+    let (before, _) = line.split_at_checked(at)?;
+    if memmem::find(&before.to_ascii_lowercase(), b"warning").is_some() {
+        return None;
+    }
+    let own = prefix(line);
     let mut parts = vec![Vec::new()];
     let mut bytes = line.iter().copied().peekable();
     while let Some(byte) = bytes.next() {
@@ -54,5 +79,9 @@ pub(super) fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         Some((before, head)) if !before.is_empty() => vec![before.to_vec(), head.to_vec()],
         _ => vec![part],
     };
-    Some(parts.into_iter().flat_map(cut).collect())
+    let parts = parts.into_iter().flat_map(cut).filter(|part| !part.is_empty());
+    let with_prefix = |(number, part): (usize, Vec<u8>)| {
+        if number == 0 { part } else { [own, part.as_slice()].concat() }
+    };
+    Some(parts.enumerate().map(with_prefix).collect())
 }

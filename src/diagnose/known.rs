@@ -47,7 +47,7 @@ pub(crate) struct Known {
     pub has_failed: bool,
     /// The logs are no excerpts: how they end says nothing.
     pub is_whole: bool,
-    /// It ended well, or was stopped from outside: nothing in it is a cause.
+    /// It ended well, or was stopped from outside: nothing in its own logs is a cause.
     pub blameless: bool,
     /// No rank has failed so far. What some code caught, its program survived; what no code
     /// caught may be why a rank hangs at its end.
@@ -66,7 +66,7 @@ impl Known {
     /// Marks as survived what is known to have been.
     pub(super) fn settle(&self, catalogue: &Catalogue, logs: &mut [Scanned]) {
         for (number, log) in logs.iter_mut().enumerate() {
-            let unheard = self.blameless || self.unheard.contains(&number);
+            let unheard = self.unheard.contains(&number);
             for one in log.runs.iter_mut().flat_map(|run| &mut run.evidence) {
                 let ended_well = one.rank.is_some_and(|rank| self.ended_well.contains(&rank));
                 let caught = self.unended && is_caught(catalogue, one);

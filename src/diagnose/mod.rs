@@ -42,5 +42,7 @@ pub(crate) use forms::is_progress;
 pub(crate) use known::{Known, Recorded, Survived, survived};
 pub(crate) use rows::{Domain, Role, Row, Stream, filled};
 pub(crate) use scan::{LogScan, Origin, Scanned};
-pub(crate) use select::{Cause, Diagnosis, diagnose, diagnose_knowing};
+#[cfg(any(test, fuzzing))]
+pub(crate) use select::diagnose;
+pub(crate) use select::{Cause, Diagnosis, diagnose_knowing, diagnose_whole};
 pub(crate) use why::why;

@@ -155,12 +155,17 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
 
 /// Who wrote a line, as [`peel`] tells it, without reading the rest.
 pub(super) fn writer(line: &[u8]) -> Vec<u8> {
-    const FIRST: &[u8] = b"[( 0123456789\x1b";
+    const FIRST: &[u8] = b"[(># 0123456789\x1b";
     if line.first().is_some_and(|first| FIRST.contains(first) || LOWER.contains(first)) {
         prefixes(&without_colours(line)).writer
     } else {
         Vec::new()
     }
+}
+
+/// The prefixes of a line: who wrote it.
+pub(super) fn prefix(line: &[u8]) -> &[u8] {
+    line.get(..prefixes(line).length).unwrap_or_default()
 }
 
 /// Takes the prefixes off.

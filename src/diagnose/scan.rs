@@ -9,7 +9,7 @@ use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_ar
 use super::forms::{
     inline_rank, is_by_shell, is_error, is_progress, is_variable, object, terminates, time_of,
 };
-use super::joined::{unescaped, unglued};
+use super::joined::parts;
 use super::lines::{Line, Lines};
 use super::matcher::Found;
 use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
@@ -232,10 +232,8 @@ impl Reader<'_> {
     fn line(&mut self, line: Line<'_>) {
         self.seen += 1;
         let interesting = self.catalogue.is_of_interest(line.bytes);
-        if interesting && let Some(parts) = unescaped(line.bytes) {
+        if interesting && let Some(parts) = parts(line.bytes) {
             parts.iter().for_each(|part| self.read(Line { bytes: part, ..line }, true));
-        } else if interesting && let Some(parts) = unglued(line.bytes) {
-            parts.into_iter().for_each(|part| self.read(Line { bytes: part, ..line }, true));
         } else if interesting || self.seen < self.near_a_block {
             self.read(line, interesting);
         } else {

@@ -99,9 +99,20 @@ enum Enough {
     LastWord,
 }
 
-/// The cause, from all logs of one job. `has_failed`: that is known from elsewhere.
+/// The cause, from logs that somebody asks about: parts of those of one job. `has_failed`: that
+/// is known from elsewhere.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
     chosen(catalogue, logs, &Known { has_failed, ..Known::default() })
+}
+
+/// The same of the whole output of a job, which may still run.
+pub(crate) fn diagnose_whole(
+    catalogue: &Catalogue,
+    logs: &[Scanned],
+    has_failed: bool,
+) -> Diagnosis {
+    chosen(catalogue, logs, &Known { has_failed, is_whole: true, ..Known::default() })
 }
 
 /// The same where the launcher knows more of the job than its logs hold.
@@ -196,7 +207,20 @@ fn candidates<'a>(catalogue: &'a Catalogue, run: &'a Ended, enough: Enough) -> V
 
 /// Whether a line tells of a trouble of its program: it is no data, and nothing is done instead.
 fn is_complaint(line: &str) -> bool {
-    const GOES_ON: &[&str] = &["instead", "fall", "retry", "try again", "ignor", "skip", "continu"];
+    const GOES_ON: &[&str] = &[
+        "instead",
+        "falling back",
+        "fall back",
+        "fallback",
+        "will retry",
+        "retrying",
+        "try again",
+        "ignored",
+        "ignoring",
+        "skipping",
+        "skipped",
+        "continuing",
+    ];
     let words = line.to_ascii_lowercase();
     !line.starts_with('{') && !GOES_ON.iter().any(|word| words.contains(word))
 }

@@ -13,7 +13,7 @@ use super::statements::Statement;
 use super::witnesses::Witnesses;
 use crate::deadline::with_deadline_async;
 use crate::diagnose::{
-    self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose, recorded_exception,
+    self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose_whole, recorded_exception,
 };
 use crate::logs::{Backlog, ErrorFile, Piece, log_name};
 use crate::rank::GlobalRank;
@@ -275,7 +275,8 @@ impl Search {
         let began = SystemTime::now().checked_sub(self.began.elapsed());
         let raised = said.seconds.and_then(|seconds| {
             // The fraction of the second is not known; before the start, the clock is wrong.
-            let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds + 1))?;
+            let at = SystemTime::UNIX_EPOCH
+                .checked_add(Duration::from_secs(seconds.saturating_add(1)))?;
             at.duration_since(began?).ok()
         });
         arrived = raised.map_or(arrived, |raised| raised.min(arrived));
@@ -311,7 +312,7 @@ impl Search {
         logs.extend(end.and_then(|end| self.exit_status(names.len(), end)));
         // No log: the end of the rank itself is the evidence.
         names.push(String::new());
-        let diagnosis = diagnose(self.catalogue(), &logs, failed);
+        let diagnosis = diagnose_whole(self.catalogue(), &logs, failed);
         self.survived = diagnose::survived(self.catalogue(), &diagnosis.findings);
         match diagnose::why(self.catalogue(), &diagnosis, &names) {
             Some(why) => Told::Root(Box::new(why)),

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -47,6 +47,8 @@ use crate::verdict::Verdict;
 
 /// Time limit for reading what a rank wrote of its exception.
 const RECORD: Duration = Duration::from_millis(500);
+/// By how much the time of a file may be wrong.
+const CLOCK_SKEW: Duration = Duration::from_secs(5);
 /// Characters of a program's path that always fit into a packet.
 const NAMED: usize = 1000;
 
@@ -175,6 +177,8 @@ struct Shim {
     agent: Option<OwnedFd>,
     signals: SignalQueue,
     forwarded: Forwarded,
+    /// Before the user's process.
+    began: SystemTime,
     /// The user's process.
     child: i32,
     /// The user's process was reaped, so its pid may be reused.
@@ -202,6 +206,7 @@ impl Shim {
         let signals = SignalQueue::begin(SignalSet::of(TWICE))?;
 
         let Agent { socket: agent, token, grace, interactive } = agent;
+        let began = SystemTime::now();
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
         let named = program.chars().take(NAMED).collect();
@@ -236,6 +241,7 @@ impl Shim {
                     agent: Some(agent),
                     signals,
                     forwarded: Forwarded::default(),
+                    began,
                     child: pid,
                     reaped: false,
                     grace,
@@ -281,7 +287,7 @@ impl Shim {
             }
         }
         if let Some(agent) = &self.agent {
-            if let Some((said, record)) = recorded(end) {
+            if let Some((said, record)) = recorded(end, self.began) {
                 let _ = socket::send(agent, &said, &[record.as_fd()]);
             }
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
@@ -416,8 +422,8 @@ impl Shim {
     }
 }
 
-/// A copy in memory of what torch's `@record` wrote of a failed rank.
-fn recorded(end: End) -> Option<(FromRank, OwnedFd)> {
+/// A copy in memory of what torch's `@record` wrote of a failed rank that began at `began`.
+fn recorded(end: End, began: SystemTime) -> Option<(FromRank, OwnedFd)> {
     let path = PathBuf::from(std::env::var_os(ERROR_FILE)?);
     if end.success() || path.as_os_str().is_empty() {
         return None;
@@ -427,6 +433,13 @@ fn recorded(end: End) -> Option<(FromRank, OwnedFd)> {
         let (file, _) = regular_file::open(&path)?;
         let metadata = file.metadata()?;
         let mut bytes = Vec::new();
+        // Of an earlier attempt, or of another job. The clock of a file server may be behind.
+        if metadata.modified()? + CLOCK_SKEW < began {
+            return Ok((
+                FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() },
+                bytes,
+            ));
+        }
         file.take(LARGEST_RECORD).read_to_end(&mut bytes)?;
         Ok((FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() }, bytes))
     };

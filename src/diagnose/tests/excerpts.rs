@@ -1,6 +1,6 @@
 //! Logs of which only a part is there, and lines that hold more than one.
 
-use super::super::{Origin, catalogue, diagnose};
+use super::super::{Origin, catalogue, diagnose, diagnose_whole};
 use super::{id, of, scanned};
 use crate::verdict::Confidence;
 
@@ -90,4 +90,37 @@ fn the_warning_of_nccl_is_its_error() {
     assert_eq!(named(&format!("{said}{after}")), "ib_memlock");
     let advice = said.replace("NCCL WARN", "NCCL INFO");
     assert_eq!(named(&format!("{advice}{after}")), "none");
+}
+
+/// The node and the task of a line are those of its parts.
+#[test]
+fn parts_of_a_line_have_its_prefix() {
+    let glued = "[pod/w-1/c] [rank8]: a line [rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
+    let cause = of(glued).cause.expect("a cause");
+    assert_eq!(cause.rank.map(|rank| rank.0), Some(9));
+    assert_eq!(cause.node.map(|node| node.to_string()).as_deref(), Some("w-1"));
+    // A prefix in front of torch's own is not cut from it.
+    let task = "3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
+    let other = "0: RuntimeError: CUDA error: device-side assert triggered\n";
+    let late = of(&format!("{task}{other}")).cause.expect("a cause");
+    assert_eq!((&*late.id, late.rank.map(|rank| rank.0)), ("cuda_oom", Some(3)));
+    // What a logger says of an exception that it caught.
+    let caught = r#"{"level": "WARNING", "exc": "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nValueError: no split"}"#;
+    assert_eq!(named(caught), "none");
+    let long = format!("Traceback (most recent call last):{}ValueError: x", "\\n".repeat(10_000));
+    assert_eq!(named(&long), "user_exception");
+}
+
+/// A job that still runs is asked about because another node failed.
+#[test]
+fn the_last_words_of_a_running_job_are_no_cause() {
+    let of_whole = |log: &str| {
+        let logs = [scanned(0, Origin::default(), log.as_bytes())];
+        diagnose_whole(catalogue(), &logs, false).cause.map(|cause| cause.id)
+    };
+    let remapped = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, Row Remapper: New row marked for remapping, reset gpu to activate\n";
+    assert_eq!(named(remapped), "xid_63");
+    assert_eq!((of_whole(remapped), of_whole(ARGUMENTS)), (None, None));
+    let raised = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
+    assert_eq!(of_whole(raised).as_deref(), Some("cuda_oom"));
 }

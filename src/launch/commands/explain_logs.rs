@@ -137,6 +137,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
             }
         };
         let unheard = match records.unheard {
+            _ if records.known.blameless => file.own,
             Unheard::None => false,
             Unheard::Engine => file.own && file.origin.rank.is_none(),
             Unheard::All => file.own,
@@ -151,6 +152,9 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         }
     }
     if let Some(stated) = records.end.take() {
+        if records.known.blameless {
+            records.known.unheard.insert(logs.len());
+        }
         logs.push(scan_statement(catalogue, logs.len(), stated));
     }
     // The end is known, whatever the logs hold.

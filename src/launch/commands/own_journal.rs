@@ -20,7 +20,7 @@ const LAST: u64 = 16 * 1024 * 1024;
 pub(super) fn read(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
     let bytes = end_of(path)?;
     let mut told = Told::of_file(path);
-    let mut stopping = false;
+    let (mut stopping, mut latest) = (false, 0);
     for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
         // Most lines say nothing of an end.
         let of_interest = [b"\"ended\"".as_slice(), b"\"stopping\""]
@@ -38,6 +38,10 @@ pub(super) fn read(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
             .find_map(|span| span["attempt"].as_u64());
         if attempt.zip(of).is_some_and(|(wanted, of)| u64::from(wanted) != of) {
             continue;
+        }
+        // Of several attempts the last one counts.
+        if let Some(of) = of.filter(|of| *of > latest) {
+            (told, stopping, latest) = (Told::of_file(path), false, of);
         }
         let fields = &line["fields"];
         stopping |= fields["stopping"] == true;
