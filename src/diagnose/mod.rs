@@ -9,9 +9,10 @@
 //!
 //! A byte goes this way: `lines` (whole lines) → `matcher` (rows whose fragment stands in the
 //! line) → `prefixes` (who wrote it, when) → `blocks` (tracebacks) → `scan` (evidence) → `run`
-//! (what of it was survived) → `select` (the cause).
+//! (what of it was survived) → `candidates` (what may be it) → `select` (the cause).
 
 mod blocks;
+mod candidates;
 mod catalogue;
 mod error_file;
 mod evidence;
