@@ -30,6 +30,13 @@ const PARTS: &[&str] = &[
     "[pod/job-worker-1/main] ",
     "Fatal Python error: Segmentation fault\nCurrent thread 0x1 (most recent call first):\n",
     "\u{2502} /work/a.py:7 in f \u{2502}\n",
+    r#"{"error": "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\nValueError: x\n"}"#,
+    r"Traceback (most recent call last):\\n\\n\",
+    "[rank2]: a line [rank1]: OSError: [Errno 28] No space left on device",
+    "> ",
+    "   ",
+    "NCCL WARN Cuda failure 'x'\n",
+    "NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, Row Remapper\n",
 ];
 
 fn log() -> impl Strategy<Value = Vec<u8>> {
