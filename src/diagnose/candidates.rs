@@ -7,6 +7,9 @@ use super::prefixes::Level;
 use super::rows::{Role, Row, Stream};
 use super::run::Ended;
 
+/// Lines of work after which a remark is one of the past.
+const WORKED: u64 = 2;
+
 /// How much a root is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Strength {
@@ -127,9 +130,6 @@ fn set_aside<'a>(mut roots: Vec<Candidate<'a>>, run: &Ended) -> Vec<Candidate<'a
     }
     roots
 }
-
-/// Lines of work after which a remark is one of the past.
-const WORKED: u64 = 2;
 
 /// Whether it is an exception with a row that no code caught.
 fn is_fatal(one: &Candidate<'_>) -> bool {

@@ -432,15 +432,11 @@ fn recorded(end: End, began: SystemTime) -> Option<(FromRank, OwnedFd)> {
     let read = move || -> io::Result<_> {
         let (file, _) = regular_file::open(&path)?;
         let metadata = file.metadata()?;
+        // Of an earlier attempt, or of another job. The clock of a file server may be behind, and
+        // a file may have any time.
+        let is_old = began.duration_since(metadata.modified()?).is_ok_and(|age| age > CLOCK_SKEW);
         let mut bytes = Vec::new();
-        // Of an earlier attempt, or of another job. The clock of a file server may be behind.
-        if metadata.modified()? + CLOCK_SKEW < began {
-            return Ok((
-                FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() },
-                bytes,
-            ));
-        }
-        file.take(LARGEST_RECORD).read_to_end(&mut bytes)?;
+        file.take(if is_old { 0 } else { LARGEST_RECORD }).read_to_end(&mut bytes)?;
         Ok((FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() }, bytes))
     };
     let (said, bytes) = with_deadline(RECORD, read)?.ok()?;

@@ -1,10 +1,11 @@
 //! How often the right cause is named, over a folder of labelled logs: `make judge`.
 //!
 //! RANKLAUNCH_JUDGE names folders or files, with a colon between two. Each `*.jsonl` in a folder
-//! holds a log a line: `id`, `log`, and `root`, the id of the cause; null or `not_visible` where
-//! the log does not show it, or where nothing failed. Where nothing is to be named, one cause is
-//! one too many. `alt`, where a record has it, lists answers that are right as well: ids, or
-//! `not_visible`. `rank`, `root_line` and `retry`, where a record has them, are counted too.
+//! holds a log a line: `id`, `log`, and `root`, the id of the cause. `root` is null where the job
+//! ended well, so that any cause is one too many, and `not_visible` where it failed and the log
+//! does not show why, so that any cause is a wrong answer. `alt`, where a record has it, lists
+//! answers that are right as well: ids, or `not_visible`. `rank`, `root_line` and `retry`, where a
+//! record has them, are counted too.
 //! Beside it two rules that know nothing: the first line with a word of failure, and the last
 //! exception.
 //! The logs are other people's and no part of the repository.

@@ -109,13 +109,17 @@ fn anything_in_the_place_of_a_record_does_no_harm() {
         "open(file, 'wb').truncate(1 << 40)".to_owned(),
         format!("open(file, 'w').write('''{}''')", &whole[..whole.len() - 1]),
         format!("open(file, 'w').write('''{}''')", "[".repeat(10_000)),
+        // Of another job, long ago.
+        format!("open(file, 'w').write('''{whole}''')\nos.utime(file, (1, 1))"),
     ] {
         let ended = puts(&what);
         expect_no_cause(&ended);
         let said = explain_all(&[&ended.node_folder(0)]);
         assert_eq!(said["cause"], Value::Null, "{what}: {said:#}");
     }
-    // The control: the same place with a record in it.
-    let ended = puts(&format!("open(file, 'w').write('''{whole}''')"));
-    assert_eq!(ended.run_json(0)["cause"]["id"], "user_exception", "{}", ended.err);
+    // The control: the same place with a record in it, whatever its time says of the future.
+    for late in ["", "\nos.utime(file, (2**62, 2**62))"] {
+        let ended = puts(&format!("open(file, 'w').write('''{whole}'''){late}"));
+        assert_eq!(ended.run_json(0)["cause"]["id"], "user_exception", "{}", ended.err);
+    }
 }
