@@ -4,20 +4,29 @@
 # make rustdoc   what the comments of the source link to, warnings denied
 # make docs   docs/ anew from the table of ids; `make test` fails where they differ
 # make bless  tests/snapshots anew from what is printed now, to be read in the diff
+# make screenshots   the pictures of the documentation, as a terminal shows them; ONLY="run check" picks some,
+#             RANKLAUNCH=FILE takes an executable that is built already
 # make house  how the source is divided: lines, files and circles of imports of each room
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some; BEFORE=FILE is
 #             an executable of an earlier commit, which is measured beside this one
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make test-platforms   the platforms' real software, installed where it is missing; ONLY="slurm mpi"
-#             picks folders of tests/platforms, SHORT=1 leaves out what waits for a time limit of minutes,
-#             RANKLAUNCH=FILE takes an executable that is built already
+#             picks folders of tests/platforms, SHORT=1 runs the form of .ci/run, of some minutes,
+#             RANKLAUNCH=FILE takes an executable that is built already. Slurm and MPI: the packages of this
+#             machine, and those of RELEASES, folders that debootstrap makes; with SHORT=1 only the former
+# make test-report   what a real headless browser makes of the reports: DOM, keyboard, contrast, no request; PICTURES=DIR
+#             keeps pictures of them, RANKLAUNCH=FILE takes an executable that is built already
+# make test-stacks   the stacks of every CPython from 3.8 to 3.15; as root it makes a Debian root for those that are missing
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
-# make fuzz   what any connection may send to the muster, and any log, under libFuzzer; FUZZ_SECONDS=60 for each target
+# make fuzz   what any connection may send to the muster, any log, any dump and any report of NCCL, under libFuzzer; FUZZ_SECONDS=60 for each target
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make hunt   ten minutes of random faults against random jobs of up to four nodes and all engines;
 #             HUNT_SECONDS=…, HUNT_SEED=… repeats a run and HUNT_ROUND=… one of its rounds
 # make judge  how often explain names the right cause: RANKLAUNCH_JUDGE names labelled logs
+# make judge-hangs   how often a hang of real torch is judged right, and that no slow run is called one; SHORT=1 runs
+#             the form of .ci/run, of two minutes, ONLY="checkpoint living" picks kinds, SEEDS="1 2" seeds of 1 to 20;
+#             tests/hangs/run.sh has all settings, RANKLAUNCH=FILE takes an executable that is built already
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
@@ -39,10 +48,13 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/documents/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
+# CustomResourceDefinitions of operators, for tests/platforms/kubernetes; what needs one that is missing is left out.
+export RANKLAUNCH_CRDS ?= $(wildcard $(CURDIR)/../shared/crds)
+
 # Labelled logs that `make judge` reads; without them it is skipped.
 JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
-.PHONY: build demo gpu vm test test-platforms lint rustdoc docs bless house bench bench-muster fuzz hunt judge soak soak-torchrun size audit linker
+.PHONY: screenshots build demo gpu vm test test-one test-platforms test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
 
 build: linker
 	$(CARGO) build --release --locked
@@ -53,9 +65,14 @@ demo: build
 
 # Signals that were ignored when make was started (nohup, a background job) would
 # be ignored by the launchers under test as well, as they should.
-test: linker
+test: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace --no-fail-fast
+
+# One test alone, as tests/again.sh asks: PROGRAM="-p ranklaunch --test launch" NAME=hangs::…
+test-one: linker
+	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked $(PROGRAM) -- --exact $(NAME)
 
 lint: linker
 	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
@@ -72,6 +89,11 @@ docs: linker
 bless: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_BLESS=1 $(CARGO) test --locked --test documents reads_as_it_was_read
+
+# Each is read in the diff: they change with the texts, and a little with the time that a job takes.
+screenshots: $(if $(RANKLAUNCH),,build)
+	@command -v cc tmux >/dev/null || tests/packages.sh gcc libc6-dev tmux
+	docs/screenshots/record.py "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" docs/screenshots $(ONLY)
 
 house: linker
 	$(CARGO) test --locked --quiet --test house -- --include-ignored --nocapture
@@ -95,11 +117,26 @@ judge: linker
 	RANKLAUNCH_JUDGE="$${RANKLAUNCH_JUDGE:-$(JUDGED)}" \
 	$(CARGO) test --locked --test judge -- --nocapture
 
+judge-hangs: $(if $(RANKLAUNCH),,build)
+	tests/hangs/run.sh "$(abspath $(or $(RANKLAUNCH),$(BINARY)))"
+
 # Every suite runs, also after one that fails.
+RELEASES ?= $(if $(SHORT),,trixie)
 test-platforms: $(if $(RANKLAUNCH),,build)
 	@failed=; for suite in $(or $(ONLY:%=tests/platforms/%/run.sh),tests/platforms/*/run.sh); do \
-	  "$$suite" "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" || failed="$$failed $$suite"; \
+	  case $$suite in */slurm/*|*/mpi/*) releases="$(RELEASES)";; *) releases=;; esac; \
+	  for release in own $$releases; do \
+	    RELEASE=$${release#own} "$$suite" "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" || failed="$$failed $$suite"; \
+	  done; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+test-report: $(if $(RANKLAUNCH),,build)
+	tests/browser/run.sh "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" $(PICTURES)
+
+test-stacks: linker
+	tests/python/releases.sh --install >/dev/null
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" $(CARGO) test --locked --test launch stacks::
 
 # Not for CI: it installs qemu and fetches a kernel.
 vm: build
@@ -126,7 +163,7 @@ bench-muster: linker
 fuzz: linker
 	@command -v c++ >/dev/null || tests/packages.sh g++
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
-	for target in frames handshake agreement log; do \
+	for target in frames handshake agreement log dump ras; do \
 	  mkdir -p target/fuzz/corpus/$$target target/fuzz/found && \
 	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none $$target \
 	    target/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- -artifact_prefix=target/fuzz/found/ \
@@ -139,6 +176,13 @@ audit: linker
 	$(CARGO) machete --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-machete
 	$(CARGO) deny --locked --workspace check bans licenses sources
 	$(CARGO) machete
+
+# Programs that single tests want, PROGRAM:PACKAGE. Where they cannot be installed those tests say that they were skipped.
+TOOLS := prometheus:prometheus promtool:prometheus zsh:zsh fish:fish tini:tini tmux:tmux ip:iproute2 tc:iproute2 setpriv:util-linux
+tools:
+	@missing=; for tool in $(TOOLS); do \
+	  command -v $${tool%%:*} >/dev/null || missing="$$missing $${tool#*:}"; \
+	done; [ -z "$$missing" ] || tests/packages.sh $$missing || true
 
 # rustc links with cc, and some tests compile a small library in C.
 linker:

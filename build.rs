@@ -36,6 +36,7 @@ fn main() -> Result<(), Failure> {
     }
     println!("cargo::rerun-if-env-changed={PREBUILT}");
     warn_unless_static();
+    drop_unwind_tables()?;
 
     let folder = PathBuf::from(variable("OUT_DIR")?);
     let built = match env::var_os(PREBUILT).filter(|path| !path.is_empty()) {
@@ -68,6 +69,18 @@ fn warn_unless_static() {
              RUSTFLAGS or the folder of the build replaced .cargo/config.toml"
         );
     }
+}
+
+/// Where a panic aborts nothing unwinds, and the tables for it take 0.8 MB. Cargo can leave them out of no single
+/// profile, so the linker does. Those of the C runtime stay: it registers them at start.
+fn drop_unwind_tables() -> Result<(), Failure> {
+    let script =
+        PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("packaging/no-unwind-tables.ld");
+    println!("cargo::rerun-if-changed={}", script.display());
+    if variable("PROFILE")? == "release" {
+        println!("cargo::rustc-link-arg-bin=ranklaunch=-Wl,-T,{}", script.display());
+    }
+    Ok(())
 }
 
 fn build_probe(out: &Path) -> Result<PathBuf, Failure> {

@@ -20,7 +20,11 @@ use ranklaunch::testing::muster::{
     self, Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose,
     Secret, Session, SessionEvent, Settled,
 };
+use ranklaunch::testing::rank::{GlobalRank, LocalRank};
 use ranklaunch::testing::settings::{Engine, LayoutRule};
+use ranklaunch::testing::status::{
+    self, GpuStatus, InterfaceStatus, NodeStatus, RankState, RankStatus, StatusBoard,
+};
 use ranklaunch::testing::verdict::Class;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::LocalSet;
@@ -32,6 +36,12 @@ const MEGABYTES: f64 = 100.0;
 /// Two heartbeats of every node, of which the cost is measured.
 const STEADY: Duration = Duration::from_secs(6);
 const SECRET: &str = "a secret of the bench";
+/// How long somebody looks at all nodes, once a second, and the largest job for which that is
+/// measured, with its budget: a share of one CPU, and memory.
+const LOOKS: u32 = 10;
+const LOOKED_AT: u32 = 1_000;
+const SHARE: f64 = 0.01;
+const SHARE_MEGABYTES: f64 = 10.0;
 
 /// Node 0's own figures, each after its name.
 #[derive(Debug, Default)]
@@ -80,7 +90,7 @@ fn main() -> ExitCode {
         load.split_ascii_whitespace().next().unwrap_or("?")
     );
     println!(
-        "{:>6} {:>9} {:>10} {:>9} | {:>9} {:>8} {:>8} {:>7} {:>8} {:>9} | {:>9}",
+        "{:>6} {:>9} {:>10} {:>9} | {:>9} {:>8} {:>8} {:>7} {:>8} {:>9} {:>8} {:>8} {:>8} | {:>9}",
         "nodes",
         "channel",
         "agreement",
@@ -91,9 +101,12 @@ fn main() -> ExitCode {
         "node",
         "files",
         "heartbeat",
+        "looked",
+        "at: peak",
+        "a member",
         "overflows"
     );
-    let mut within = true;
+    let (mut within, mut looked) = (true, true);
     for nodes in SIZES.into_iter().filter(|size| chosen(&sizes, &size.to_string())) {
         for channel in ["plain", "encrypted"] {
             if !chosen(&["plain", "encrypted"], channel) {
@@ -107,23 +120,34 @@ fn main() -> ExitCode {
             let (seconds, cpu) = (figures.get("seconds"), figures.get("cpu"));
             let (megabytes, before) = (figures.get("peak") / 1024.0, figures.get("before"));
             println!(
-                "{nodes:>6} {channel:>9} {seconds:>8.3} s {verdict:>7.3} s | {cpu:>7.3} s {:>5.0} µs {megabytes:>5.1} MB {:>4.1} KB {:>8} {:>7.2} % | {overflows:>9}",
+                "{nodes:>6} {channel:>9} {seconds:>8.3} s {verdict:>7.3} s | {cpu:>7.3} s {:>5.0} µs {megabytes:>5.1} MB {:>4.1} KB {:>8} {:>7.2} % {:>6.2} % {:>5.1} MB {:>6.3} % | {overflows:>9}",
                 per_node(cpu) * 1e6,
                 per_node(figures.get("peak") - before),
                 figures.get("files"),
                 figures.get("steady") * 100.0,
+                figures.get("looked") * 100.0,
+                figures.get("looked_peak") / 1024.0,
+                figures.get("member") * 100.0,
             );
+            if nodes == LOOKED_AT {
+                looked &= figures.get("looked") <= SHARE
+                    && figures.get("looked_peak") / 1024.0 <= SHARE_MEGABYTES;
+            }
             within &= seconds <= SECONDS && megabytes <= MEGABYTES;
         }
     }
     println!(
         "node 0: CPU time until the agreement, in all and per node; peak memory, and what a node adds to it;\n\
          open files; share of one CPU that heartbeats take while the job runs. overflows: connections that\n\
-         found the kernel's queue of node 0 full. budget at {} nodes: {SECONDS} s and {MEGABYTES} MB: {}",
+         found the kernel's queue of node 0 full. looked at: the same share and what it adds to the peak while\n\
+         somebody asks all nodes for their status once a second, and the share of a simulated member.\n\
+         budget at {} nodes: {SECONDS} s and {MEGABYTES} MB: {}; looked at, {LOOKED_AT} nodes: {:.0} % and {SHARE_MEGABYTES} MB: {}",
         SIZES[SIZES.len() - 1],
-        if within { "ok" } else { "OVER" }
+        if within { "ok" } else { "OVER" },
+        SHARE * 100.0,
+        if looked { "ok" } else { "OVER" }
     );
-    if within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if within && looked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Connections that a full queue of a listener turned away, of all sockets here.
@@ -153,10 +177,12 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         port,
         wait_timeout: Duration::from_secs(120),
         pace: ranklaunch::testing::pace::Pace::STANDARD,
+        live: None,
         peer_timeout: muster::PEER_TIMEOUT,
         secret: secret.filter(|_| encrypted),
         without: muster::Without::Follow,
         grace: Duration::from_secs(30),
+        hosts: Vec::new(),
         is_world_size: false,
         memory: Arc::new(|| Some(Memory { used: 1, limit: 2 })),
     }
@@ -185,7 +211,55 @@ fn summary(node: u32, nnodes: u32) -> NodeSummary {
         rates: None,
         endpoint: None,
         seat: None,
+        warnings: Vec::new(),
     }
+}
+
+/// A node with eight ranks and GPUs.
+fn node_status(node: u32) -> NodeStatus {
+    let board = StatusBoard::new(format!("training-job-worker-{node}"));
+    let ranks = (0..8).map(|local| RankStatus {
+        rank: GlobalRank(node * 8 + local),
+        local_rank: LocalRank(local),
+        state: RankState::Running,
+        pid: Some(4_000_000),
+        started_ms: Some(1_760_000_000_000),
+        cpu_percent: Some(f64::from(97 + local)),
+        cpu_seconds: Some(123_456.78 + f64::from(node)),
+        memory: Some(12_345_678_901 + u64::from(node * local)),
+        gpu: Some(local),
+        log_bytes: 123_456_789 + u64::from(node),
+        log_lines: 1_234_567,
+        log_rate: 1234.5,
+        last_line: Some(format!(
+            "step {node}{local} loss 2.3456 lr 0.0001 it/s 12.3 tokens/s 123456"
+        )),
+        last_line_age_ms: Some(432 + u64::from(node)),
+        ..RankStatus::default()
+    });
+    let gpus = (0..8).map(|gpu| GpuStatus {
+        gpu,
+        name: Some("NVIDIA H100 80GB HBM3".to_owned()),
+        uuid: Some(format!("GPU-{node:08x}-1234-5678-9abc-{gpu:012x}")),
+        local_rank: Some(LocalRank(gpu)),
+        utilization: Some(93 + gpu % 7),
+        memory_used: Some(70_123_456_789 + u64::from(node)),
+        memory_total: Some(85_520_809_984),
+        power: Some(612.3 + f64::from(node % 64)),
+        power_limit: Some(700.0),
+        clock: Some(1755),
+        temperature: Some(61),
+        ..GpuStatus::default()
+    });
+    let interfaces = (0..4).map(|at| InterfaceStatus {
+        interface: format!("eth{at}"),
+        received: 123_456_789.0 + f64::from(node),
+        sent: 123_456_789.0,
+        received_total: 123_456_789_012_345,
+        sent_total: 123_456_789_012_345,
+    });
+    let (ranks, gpus, interfaces) = (ranks.collect(), gpus.collect(), interfaces.collect());
+    NodeStatus { ranks, gpus, interfaces, ..board.snapshot() }
 }
 
 /// Gathers, agrees, then says what it cost; again after some heartbeats.
@@ -219,6 +293,22 @@ async fn node_0(config: Config) {
     tokio::time::sleep(STEADY).await;
     let steady = (self::cpu() - steady) / since.elapsed().as_secs_f64();
     println!("seconds {seconds} cpu {cpu} files {files} before {before} steady {steady}");
+    if nnodes <= LOOKED_AT {
+        status::answer(&session, node_status(0));
+        let (peak, cpu, since) = (memory("VmHWM:"), self::cpu(), Instant::now());
+        let mut bytes = 0;
+        for look in 1..=LOOKS {
+            let asked = tokio::task::spawn_blocking(status::ask(&session, STEADY));
+            let (read, size) = asked.await.expect("asked");
+            assert_eq!(read, nnodes, "all nodes answer");
+            bytes = size;
+            let next = Duration::from_secs(look.into());
+            tokio::time::sleep(next.saturating_sub(since.elapsed())).await;
+        }
+        let share = (self::cpu() - cpu) / since.elapsed().as_secs_f64();
+        let peak = memory("VmHWM:") - peak;
+        println!("looked {share} looked_peak {peak} bytes {bytes}");
+    }
     verdict(&mut session).await;
     println!("peak {}", memory("VmHWM:"));
     session.close().await;
@@ -270,6 +360,15 @@ async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
     let said = tokio::task::spawn_blocking(move || (next(), next)).await.expect("said");
     let (agreed, next) = said;
     let mut figures = Figures::read(&agreed);
+    let mut next = next;
+    if nodes <= LOOKED_AT {
+        let (own, since) = (cpu(), Instant::now());
+        let said = tokio::task::spawn_blocking(move || (next(), next)).await.expect("said");
+        let member = (cpu() - own) / since.elapsed().as_secs_f64() / f64::from(nodes);
+        next = said.1;
+        figures.0.extend(Figures::read(&said.0).0);
+        figures.0.insert("member".to_owned(), member);
+    }
 
     let failed = Instant::now();
     let first = sessions.first().expect("a member");
@@ -318,5 +417,6 @@ async fn member(config: Config, own: NodeSummary) -> Session {
     let Accepted::Session(session) = offer.accept().await.expect("accepted") else {
         panic!("a session")
     };
+    status::answer(&session, node_status(config.node));
     session
 }

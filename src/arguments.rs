@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::settings::Program;
 
 /// Shells that take a script after `-c`.
-const SHELLS: [&[u8]; 7] = [b"bash", b"sh", b"dash", b"ash", b"zsh", b"ksh", b"mksh"];
+pub(crate) const SHELLS: [&[u8]; 7] = [b"bash", b"sh", b"dash", b"ash", b"zsh", b"ksh", b"mksh"];
 
 /// Nested scripts that are followed.
 const DEPTH: u32 = 4;

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use crate::style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Rows in aligned columns; the last column is not padded.
@@ -30,9 +31,9 @@ pub(crate) fn table(out: &mut String, rows: Vec<Vec<String>>) {
     }
 }
 
-/// Terminal columns: Chinese characters and full-width marks take two.
+/// Terminal columns: Chinese characters and full-width marks take two, colours none.
 pub(crate) fn columns(text: &str) -> usize {
-    text.width()
+    style::plain(text).width()
 }
 
 fn is_wide(letter: char) -> bool {
@@ -49,6 +50,51 @@ pub(crate) fn end_within(text: &str, wide: usize) -> &str {
     let starts: Vec<usize> = text.char_indices().map(|(start, _)| start).collect();
     let first = starts.partition_point(|start| columns(end(*start)) > wide);
     starts.get(first).map_or("", |start| end(*start))
+}
+
+/// The longest beginning of `text`, which has no colours, that takes at most `wide` columns.
+pub(crate) fn start_within(text: &str, wide: usize) -> &str {
+    let ends = text.char_indices().map(|(start, letter)| start + letter.len_utf8());
+    let start = |end: &usize| text.get(..*end).unwrap_or_default();
+    let mut fitting = ends.take_while(|end| columns(start(end)) <= wide);
+    start(&fitting.by_ref().last().unwrap_or(0))
+}
+
+/// A path that takes at most `wide` columns: `/mnt/…/envs/training/bin/python`. Whole folders are
+/// left out, as few as possible.
+pub(crate) fn shortened_path(path: &str, wide: usize) -> String {
+    if columns(path) <= wide {
+        return path.to_owned();
+    }
+    let first = path.match_indices('/').map(|(at, _)| at + 1).find(|at| *at > 1).unwrap_or(0);
+    let head = path.get(..first).filter(|head| columns(head) <= wide / 3).unwrap_or("");
+    let room = wide.saturating_sub(columns(head) + 1);
+    let tails = path.match_indices('/').filter_map(|(at, _)| path.get(at.max(first)..));
+    match tails.filter(|tail| tail.starts_with('/')).find(|tail| columns(tail) <= room) {
+        Some(tail) => format!("{head}…{tail}"),
+        None => format!("…{}", end_within(path, wide.saturating_sub(1))),
+    }
+}
+
+/// Every line that is wider than `width` is folded, its further lines a little below its beginning.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len() + 64);
+    for line in text.split_inclusive('\n') {
+        let body = line.strip_suffix('\n').unwrap_or(line);
+        if columns(body) <= width {
+            out.push_str(line);
+            continue;
+        }
+        let bare = style::plain(body);
+        let lead = bare.len() - bare.trim_start().len();
+        // Below the words of a block whose lines begin with a rule.
+        let indent = if bare.starts_with("── ") { 3 } else { lead + 2 };
+        fold(&mut out, body, indent, Some(width));
+        if body.len() == line.len() {
+            out.pop();
+        }
+    }
+    out
 }
 
 /// A label, and the words beside it, folded below one another. `indent`: columns before the label.
@@ -73,7 +119,10 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
     };
     // Room for a punctuation mark that may not begin the next line.
     let width = width - 2;
+    // `is_new`: nothing but blanks stands in the line, so that another line would have no more room.
     let (mut at, mut is_new) = (0, true);
+    // A colour ends with its line, and begins again on the next.
+    let mut active = "";
     let mut gap = String::new();
     let mut rest = line;
     while let Some(first) = rest.chars().next() {
@@ -87,21 +136,23 @@ pub(crate) fn fold(out: &mut String, line: &str, indent: usize, width: Option<us
         };
         let (piece, after) = rest.split_at(end);
         rest = after;
-        if first == ' ' && !(at == 0 && is_new) {
+        if first == ' ' && at > 0 {
             gap = piece.to_owned();
             continue;
         }
         // Punctuation such as 。 and ， does not begin a line.
         let may_begin = !"。，；：、）」".contains(first);
         if !is_new && may_begin && at + columns(&gap) + columns(piece) > width {
-            let _ = write!(out, "\n{:indent$}", "");
-            at = indent;
+            let end = if active.is_empty() { "" } else { style::END };
+            let _ = write!(out, "{end}\n{:indent$}{active}", "");
+            (at, is_new) = (indent, true);
             gap.clear();
         }
         let _ = write!(out, "{gap}{piece}");
         at += columns(&gap) + columns(piece);
+        active = style::after(active, piece);
         gap.clear();
-        is_new = false;
+        is_new &= first == ' ';
     }
     out.push('\n');
 }
@@ -137,6 +188,42 @@ mod tests {
     }
 
     #[test]
+    fn the_start_of_a_text_never_takes_more_columns() {
+        for (wide, start) in
+            [(0, ""), (1, "a"), (2, "a"), (3, "a节"), (6, "a节点b"), (99, "a节点b")]
+        {
+            assert_eq!(start_within("a节点b", wide), start, "{wide}");
+        }
+    }
+
+    #[test]
+    fn paths_lose_their_middle() {
+        let path = "/mnt/project_modelware/zhaojian/miniconda3/envs/tiny-vae/bin/python3";
+        for (wide, short) in [
+            (80, path),
+            (60, "/mnt/…/zhaojian/miniconda3/envs/tiny-vae/bin/python3"),
+            (40, "/mnt/…/envs/tiny-vae/bin/python3"),
+            (20, "/mnt/…/bin/python3"),
+            (10, "…/python3"),
+            (6, "…thon3"),
+        ] {
+            let shown = shortened_path(path, wide);
+            assert_eq!(shown, short);
+            assert!(columns(&shown) <= wide, "{wide}: {shown}");
+        }
+        assert_eq!(shortened_path("一二三四五六", 7), "…四五六");
+        assert_eq!(shortened_path("", 0), "");
+    }
+
+    #[test]
+    fn a_colour_ends_with_its_line_and_goes_on_in_the_next() {
+        let line = format!("  {}", style::paint(style::Style::Dim, "one two three four five six"));
+        let text = wrapped(&format!("{line}\nshort\n"), 28);
+        assert_eq!(text, "  \x1b[2mone two three four five\x1b[0m\n    \x1b[2msix\x1b[0m\nshort\n");
+        assert!(!wrapped(&line, 28).ends_with('\n'), "no line end is added");
+    }
+
+    #[test]
     fn words_stand_beside_their_label() {
         let mut out = String::new();
         labelled(&mut out, 2, "节点", &"word ".repeat(6), Some(34));
@@ -157,6 +244,8 @@ mod tests {
             ("一二三四五六七八九（十）", "一二三四五六七八九\n（十）\n"),
             ("一二三四五六七八（json）", "一二三四五六七八\n（json）\n"),
             ("a word at a time is kept", "a word at a time is\nkept\n"),
+            ("a wordthatislongerthanaline b", "a\nwordthatislongerthanaline\nb\n"),
+            ("  wordthatislongerthanaline b", "  wordthatislongerthanaline\nb\n"),
             ("一（", "一（\n"),
             ("一二三四五六七八九 [默认：a]", "一二三四五六七八九\n[默认：a]\n"),
         ] {

@@ -10,7 +10,7 @@ use crate::text;
 
 /// Runs `work` in a thread of its own. If no thread can be created (pids limit, or a container
 /// that refuses clone3(2)), runs it here, although it may then block the caller.
-fn spawn_detached(work: impl FnOnce() + Send + 'static) {
+pub(crate) fn spawn_detached(work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(Mutex::new(Some(work)));
     let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let theirs = Arc::clone(&work);

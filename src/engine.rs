@@ -40,7 +40,11 @@ pub struct EngineRow {
     pub name: &'static str,
     /// Top-level modules that its command line imports; empty if it runs without Python.
     pub modules: &'static [&'static str],
+    /// The source of its command line in site-packages.
+    pub command_line: Option<&'static str>,
     pub starts: Starts,
+    /// Its processes on all nodes meet in torch's store, as their ranks do.
+    pub launchers_meet: bool,
     /// It supports c10d as well as static rendezvous.
     pub has_c10d: bool,
     /// It reads accelerate's configuration file.
@@ -52,7 +56,9 @@ pub struct EngineRow {
 const TORCHRUN: EngineRow = EngineRow {
     name: "torchrun",
     modules: &["torch"],
+    command_line: Some("torch/distributed/run.py"),
     starts: Starts::Launcher,
+    launchers_meet: true,
     has_c10d: true,
     reads_config: false,
     on_cpus: None,
@@ -61,6 +67,7 @@ const TORCHRUN: EngineRow = EngineRow {
 const ACCELERATE: EngineRow = EngineRow {
     name: "accelerate",
     modules: &["torch", "accelerate"],
+    command_line: Some("accelerate/commands/launch.py"),
     has_c10d: false,
     reads_config: true,
     // Its own --cpu would start a single process.
@@ -68,11 +75,24 @@ const ACCELERATE: EngineRow = EngineRow {
     ..TORCHRUN
 };
 
-const DEEPSPEED: EngineRow =
-    EngineRow { name: "deepspeed", modules: &["torch", "deepspeed"], has_c10d: false, ..TORCHRUN };
+const DEEPSPEED: EngineRow = EngineRow {
+    name: "deepspeed",
+    modules: &["torch", "deepspeed"],
+    command_line: Some("deepspeed/launcher/launch.py"),
+    launchers_meet: false,
+    has_c10d: false,
+    ..TORCHRUN
+};
 
-const DIRECT: EngineRow =
-    EngineRow { name: "direct", modules: &[], starts: Starts::Ranks, has_c10d: false, ..TORCHRUN };
+const DIRECT: EngineRow = EngineRow {
+    name: "direct",
+    modules: &[],
+    command_line: None,
+    starts: Starts::Ranks,
+    launchers_meet: false,
+    has_c10d: false,
+    ..TORCHRUN
+};
 
 const COMMAND: EngineRow = EngineRow { name: "command", starts: Starts::Command, ..DIRECT };
 

@@ -28,6 +28,28 @@ pub(crate) fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
+/// Whether every bracket of an item is closed, and holds only numbers and ascending ranges.
+pub(crate) fn is_whole(item: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_range = |part: &str| match part.split_once('-') {
+        Some((first, last)) => {
+            let ends = first.parse::<usize>().ok().zip(last.parse::<usize>().ok());
+            is_number(first)
+                && is_number(last)
+                && ends.is_some_and(|(first, last)| first <= last && last - first < MOST)
+        }
+        None => is_number(part),
+    };
+    let mut parts = item.split('[');
+    let plain = parts.next().unwrap_or_default();
+    !plain.contains(']')
+        && parts.all(|part| {
+            part.split_once(']').is_some_and(|(group, after)| {
+                group.split(',').all(is_range) && !after.contains(']')
+            })
+        })
+}
+
 /// The position of a host in a list, from 0.
 pub(crate) fn position(list: &str, host: &str) -> Option<usize> {
     expand(list).iter().position(|name| name == host.trim())
@@ -56,7 +78,7 @@ pub(crate) fn of_daemons(list: &str) -> Vec<String> {
 }
 
 /// The parts between commas outside of brackets.
-fn items(list: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     list.trim().split(move |letter| {
         match letter {
@@ -85,6 +107,14 @@ fn numbers(group: &str) -> Vec<String> {
         all.truncate(MOST);
     }
     all
+}
+
+/// The host of mpirun in `prterun-n1-4206@1`, the id of a job of Open MPI 5: program, host name, pid.
+pub(crate) fn of_prterun(id: &str) -> Option<&str> {
+    let (launcher, _job) = id.trim().rsplit_once('@')?;
+    let (host, pid) = launcher.strip_prefix("prterun-")?.rsplit_once('-')?;
+    let is_pid = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+    (is_pid && !host.is_empty()).then_some(host)
 }
 
 #[cfg(test)]
@@ -134,5 +164,19 @@ mod tests {
     fn a_list_without_end_is_cut() {
         assert_eq!(expand("n[0-99999999999]").len(), MOST);
         assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
+    }
+
+    #[test]
+    fn the_id_of_a_job_of_open_mpi_5_names_a_host() {
+        for (id, host) in [
+            ("prterun-n1-4206@1", Some("n1")),
+            ("prterun-gpu-a-7.lan-4206@12", Some("gpu-a-7.lan")),
+            ("prterun-4206@1", None),
+            ("prterun-n1-x@1", None),
+            ("4206", None),
+            ("slurm.pmix.77.0", None),
+        ] {
+            assert_eq!(of_prterun(id), host, "{id}");
+        }
     }
 }

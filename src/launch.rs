@@ -15,33 +15,54 @@ mod commands;
 mod conductor;
 mod context;
 mod end;
+mod end_request;
+mod exported;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod hang_judge;
+mod hang_state;
+mod hang_watch;
 mod job_session;
 mod job_verdict;
+mod kept_runs;
 mod kernel_watch;
 mod live;
 mod live_diagnosis;
 mod master;
+mod mpiexec;
 mod muster_config;
 mod narrate;
+mod node_evidence;
+mod node_questions;
 mod notify_peers;
 mod observed;
 mod open;
 mod outlook;
 mod own_plan;
+mod own_report;
 mod pipes;
 mod progress;
 mod ready;
+mod recorded;
 mod restart;
+mod rule_watch;
+mod run_files;
 mod run_identity;
+mod run_mark;
+mod run_report;
+mod run_socket;
 mod scratch;
 mod shared_plan;
+mod show_status;
+mod slow_question;
+mod slow_ranks;
 mod stale;
 mod stale_request;
 mod start_engine;
 mod statements;
+mod status_feed;
 mod summary;
+mod view;
 mod without_muster;
 mod witnesses;
 mod xid_watch;
@@ -49,7 +70,7 @@ mod xid_watch;
 use std::ffi::OsString;
 use std::path::Path;
 
-use commands::output::{block_on, complete, print, refuse, say};
+use commands::output::{block_on, choose, complete, print, refuse, say};
 
 use crate::cli::{self, Command, Options};
 use crate::host::Host;
@@ -99,6 +120,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             return code;
         }
     };
+    choose(settings::color(&color_of(&cli.command), &Host::live()));
     match cli.command {
         Command::Run(options) => agent::run(&options),
         Command::Init(init) => commands::init::init(&init),
@@ -111,6 +133,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Wait(wait) => commands::wait::wait(&wait),
         Command::Lint(lint) => printing(lang(), || commands::lint::lint(&lint)),
         Command::Explain(asked) => printing(lang(), || commands::explain::explain(&asked, lang())),
+        Command::Stacks(asked) => printing(lang(), || commands::stacks::stacks(&asked)),
+        Command::Ps(asked) => printing(lang(), || commands::ps::ps(&asked)),
+        Command::Logs(asked) => printing(lang(), || commands::logs::logs(&asked)),
+        Command::Top(asked) => commands::top::top(&asked),
+        Command::Dump(asked) => printing(lang(), || commands::dump::dump(&asked)),
+        Command::Report(asked) => printing(lang(), || commands::report::report(&asked, lang())),
+        Command::Compare(asked) => printing(lang(), || commands::report::compare(&asked, lang())),
         Command::Profile { action } => printing(lang(), || commands::profiles::profile(&action)),
         Command::Install { folder } => {
             printing(lang(), || commands::install::install(Path::new(&folder)))
@@ -120,6 +149,20 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         }
         Command::Man { .. } => printing(lang(), || commands::completions::man(lang())),
     }
+}
+
+/// The options that may hold `--color`. For commands without, the variable decides.
+fn color_of(command: &Command) -> Options {
+    let color = match command {
+        Command::Run(options)
+        | Command::Plan(cli::Plan { options, .. })
+        | Command::Check(cli::Check { options, .. })
+        | Command::Clean(cli::Clean { options, .. }) => &options.color,
+        Command::Lint(lint) => &lint.color,
+        Command::Explain(explain) => &explain.color,
+        _ => &None,
+    };
+    Options { color: color.clone(), ..Options::default() }
 }
 
 /// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its

@@ -19,6 +19,7 @@
 
 mod annotations;
 mod arguments;
+mod cgroups;
 mod check;
 mod clear;
 mod cli;
@@ -29,9 +30,13 @@ mod decide;
 mod diagnose;
 mod endpoint;
 mod engine;
+mod export;
 mod findings;
+mod hang;
+mod history;
 mod host;
 mod hostlist;
+mod inject;
 mod lang;
 mod launch;
 mod launchers;
@@ -51,10 +56,14 @@ mod procfs;
 mod random;
 mod ranges;
 mod rank;
+mod recorder;
 mod regular_file;
 mod report;
 mod settings;
 mod signal;
+mod stacks;
+mod status;
+mod style;
 mod supervise;
 #[allow(
     unsafe_code,
@@ -62,8 +71,10 @@ mod supervise;
     reason = "the one room in which system calls are wrapped"
 )]
 mod sys;
+mod terminal;
 #[doc(hidden)]
 pub mod testing;
+mod top;
 mod verdict;
 mod version;
 mod watch;

@@ -3,8 +3,10 @@
 //! Soon at first, since the user watches a start that does not begin; later once a minute, for
 //! readers of the log.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lang::Text;
 use tokio::time::{Instant, sleep_until};
 
 /// The times at which a wait prints a line, counted from its start.
@@ -22,6 +24,9 @@ impl Pace {
         then: Duration::from_secs(60),
     };
 
+    /// Each second, for a line that changes in place.
+    pub const LIVE: Pace = Pace { first: &[], then: Duration::from_secs(1) };
+
     fn after(self, waited: Duration) -> Duration {
         let first = self.first.iter().copied().find(|at| *at > waited);
         first.unwrap_or_else(|| {
@@ -29,6 +34,22 @@ impl Pace {
             let next = (waited.as_millis() / each).saturating_add(1).saturating_mul(each);
             Duration::from_millis(u64::try_from(next).unwrap_or(u64::MAX))
         })
+    }
+}
+
+/// Where a wait shows how far it is, in place of lines.
+#[derive(Clone)]
+pub struct Live(pub Arc<dyn Fn(&Text) + Send + Sync>);
+
+impl Live {
+    pub(crate) fn show(&self, progress: &Text) {
+        (self.0)(progress);
+    }
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Live")
     }
 }
 

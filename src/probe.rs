@@ -18,10 +18,12 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_signal};
 
 pub use answer::Answer;
-pub(crate) use answer::{CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, XidLine};
+pub(crate) use answer::{
+    CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, XidLine,
+};
 
 pub(crate) use xids::{Waited, XidLines, XidProbe};
 
@@ -29,7 +31,7 @@ use crate::lang::Text;
 use crate::settings::ProbeMode;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
-use start::Started;
+use start::{Ends, Started};
 
 /// The dynamic loader that the probe names.
 const LOADER: &str = env!("RANKLAUNCH_PROBE_INTERPRETER");
@@ -165,9 +167,33 @@ pub(crate) fn run_tool(
     env: &[(OsString, OsString)],
     timeout: Duration,
 ) -> Result<Vec<u8>, ProbeError> {
+    answer_of(program, args, env, timeout, Ends::Process)
+}
+
+/// The same for a shell: at the deadline its commands end as well.
+///
+/// # Errors
+///
+/// As [`run_tool`].
+pub(crate) fn run_shell(
+    shell: &Path,
+    args: &[&str],
+    env: &[(OsString, OsString)],
+    timeout: Duration,
+) -> Result<Vec<u8>, ProbeError> {
+    answer_of(shell, args, env, timeout, Ends::Group)
+}
+
+fn answer_of(
+    program: &Path,
+    args: &[&str],
+    env: &[(OsString, OsString)],
+    timeout: Duration,
+    ends: Ends,
+) -> Result<Vec<u8>, ProbeError> {
     let deadline = Instant::now() + timeout;
     let started =
-        start::start_tool(program, args, env).map_err(|error| ProbeError::NotStarted {
+        start::start_tool(program, args, env, ends).map_err(|error| ProbeError::NotStarted {
             attempts: vec![(program.display().to_string(), error.to_string())],
         })?;
     let ended = wait(started, timeout, deadline, |_| false)?;
@@ -263,6 +289,10 @@ fn wait(
         let _ = poll(&mut polled, Some(left));
         answer.take(&mut started.answer);
         noise.take(&mut started.noise);
+    }
+    if let (Ends::Group, Some(pid)) = (started.ends, pid) {
+        // It has not been waited for, so its group is still its own.
+        let _ = kill_process_group(pid, Signal::KILL);
     }
     match &pidfd {
         Some(pidfd) => drop(pidfd_send_signal(pidfd, Signal::KILL)),

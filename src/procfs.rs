@@ -338,7 +338,8 @@ fn read_into(path: &Path, content: &mut Vec<u8>) -> Option<()> {
     std::fs::File::open(path).ok()?.take(u64::MAX).read_to_end(content).ok().map(drop)
 }
 
-fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {
+/// The words of a file of /proc in which each ends with a NUL byte.
+pub(crate) fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {
     let content = content.strip_suffix(b"\0").unwrap_or(content);
     if content.is_empty() {
         return Vec::new();

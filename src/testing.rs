@@ -20,6 +20,8 @@ pub mod fuzz {
     pub use crate::diagnose::fuzz::log;
     pub use crate::launch::fuzz::agreement;
     pub use crate::muster::fuzz::{frames, handshake};
+    pub use crate::recorder::fuzz::dump;
+    pub use crate::watch::ras::fuzz::ras;
 }
 pub mod host {
     pub use crate::host::Host;
@@ -53,6 +55,42 @@ pub mod pace {
 }
 pub mod plan {
     pub use crate::plan::{Plan, Scope, nccl::misuse};
+}
+pub mod rank {
+    pub use crate::rank::{GlobalRank, LocalRank};
+}
+pub mod status {
+    use std::time::Duration;
+
+    use crate::muster::Session;
+
+    /// Answers each question of a session with this status.
+    pub fn answer(session: &Session, status: NodeStatus) {
+        session.questions().answer_with(move |_| serde_json::to_vec(&status).unwrap_or_default());
+    }
+
+    /// Asks all nodes of a session as a viewer does; gives a function that blocks, and then says how
+    /// many gave a status, and the bytes of all.
+    pub fn ask(
+        session: &Session,
+        within: Duration,
+    ) -> impl FnOnce() -> (u32, usize) + Send + use<> {
+        let questions = session.questions();
+        move || {
+            let (mut read, mut bytes) = (0, 0);
+            questions.ask_each(br#"{"question":"status"}"#.to_vec(), within, |_, answer| {
+                let Ok(answer) = answer else { return };
+                bytes += answer.len();
+                read += u32::from(NodeStatus::read(&answer).is_some());
+            });
+            (read, bytes)
+        }
+    }
+
+    pub use crate::status::{
+        EndStatus, GpuStatus, HcaStatus, InterfaceStatus, Ledger, LogStatus, MemoryStatus,
+        NodeStatus, Phase, RankState, RankStatus, RunStatus, SlowStatus, Standstill, StatusBoard,
+    };
 }
 pub mod probe {
     pub use crate::probe::{Answer, ProbeError, run};

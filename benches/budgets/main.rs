@@ -6,12 +6,14 @@
 
 mod check;
 mod crowd;
+mod inject;
 mod logs;
 mod measure;
 mod memory;
 mod peers;
 mod roles;
 mod start;
+mod watching;
 
 use measure::Table;
 
@@ -25,10 +27,12 @@ fn main() {
     for (name, measure) in [
         ("start", start::measure as fn(&mut Table)),
         ("check", check::measure),
+        ("inject", inject::measure),
         ("memory", memory::measure),
         ("crowd", crowd::measure),
         ("logs", logs::measure),
         ("peers", peers::measure),
+        ("watching", watching::measure),
     ] {
         if asked.is_empty() || asked.iter().any(|word| word == name) {
             measure(&mut table);

@@ -116,7 +116,7 @@ fn until_torchrun(table: &mut Table) {
 
 /// Milliseconds from before the start of `command` until the script runs, which
 /// prints its time.
-fn first_line(mut command: Command) -> f64 {
+pub(crate) fn first_line(mut command: Command) -> f64 {
     let start = now();
     let output = command.stdout(std::process::Stdio::piped()).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

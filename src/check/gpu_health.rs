@@ -6,21 +6,13 @@
 use super::finding::{CheckFinding, FindingKind, Judge};
 use super::input::CheckInput;
 use crate::lang::Text;
-use crate::observe::gpu::{ComputeMode, RecoveryAction, label};
+use crate::observe::gpu::{ComputeMode, RecoveryAction, THROTTLED, label};
 use crate::observe::{Gpu, GpuSource};
 use crate::text;
 use crate::verdict::Id;
 
 pub(super) const JUDGES: &[Judge] =
     &[(Id::GpuHealth, health), (Id::GpuLink, links), (Id::GpuMode, modes)];
-
-/// Bits of nvmlClocksEventReason that mean trouble. An idle or power-capped GPU is healthy.
-const THROTTLED: &[(u64, &str, &str)] = &[
-    (0x8, "hardware slowdown", "硬件降频"),
-    (0x20, "too hot, slowed down by the driver", "过热，驱动降频"),
-    (0x40, "too hot, slowed down by the hardware", "过热，硬件降频"),
-    (0x80, "power brake of the power supply", "供电触发 power brake"),
-];
 
 /// Two bits each of the fabric's health mask, by their shift; 1 is yes.
 const FABRIC: &[(u32, &str, &str)] = &[

@@ -12,6 +12,7 @@ use crate::version::Version;
 pub(super) const JUDGES: &[Judge] = &[
     (Id::ScriptFile, script),
     (Id::EngineFile, engine_files),
+    (Id::EngineFlags, engine_flags),
     (Id::PythonTorch, torch),
     (Id::CudaCompat, compat),
     (Id::NumaCalls, numa),
@@ -114,6 +115,24 @@ fn engine_files(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         });
     }
     findings
+}
+
+/// Flags that the installed engine would refuse.
+fn engine_flags(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let mut found = planned(input, &[Id::EngineFlags]);
+    if found.is_empty() {
+        found.push(match &input.facts.python.engine_cli {
+            Some(cli) => {
+                let package = &cli.package;
+                CheckFinding::ok(text!("{package} knows all of them", "{package} 支持全部参数"))
+            }
+            None => CheckFinding::info(text!(
+                "no command line of an engine to check",
+                "没有需要检查的启动引擎命令行"
+            )),
+        });
+    }
+    found
 }
 
 /// NCCL versions that allocate host memory by NUMA node without a fallback.

@@ -72,7 +72,7 @@ fn one_of_mpirun() -> Contract {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
     ];
     let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
-    contract(&Host::replayed("/nonexistent", environment), None)
+    contract(&Host::replayed("/nonexistent", environment), None, None)
 }
 
 fn warning(id: Id) -> Warning {

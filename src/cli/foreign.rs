@@ -123,8 +123,8 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         "hostfile" | "include" | "exclude" | "launcher" => Meaning::Explained(
             "deepspeed",
             text!(
-                "remove it: start ranklaunch on every node, no ssh is used; --nnodes, --node-rank and --master-addr define the job",
-                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；由 --nnodes、--node-rank、--master-addr 定义任务"
+                "remove it: start ranklaunch on every node, no ssh is used; --nodes host0,host1 is the same line on each",
+                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；用 --nodes host0,host1，每个节点的命令相同"
             ),
         ),
         "np" | "n" => Meaning::Explained(
@@ -141,11 +141,11 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
                 "ranklaunch plan 显示将要执行的操作，不做任何改动；clean 子命令另有 --dry-run"
             ),
         ),
-        "verbose" | "v" | "debug" => Meaning::Explained(
+        "debug" => Meaning::Explained(
             "other programs",
             text!(
-                "ranklaunch plan shows every decision with its reason; a run keeps its events in agent.jsonl",
-                "ranklaunch plan 显示每项决策及理由；运行期间的事件记录在 agent.jsonl"
+                "--verbose shows the details of a plan; a run keeps its events in agent.jsonl",
+                "--verbose 显示计划的细节；运行期间的事件记录在 agent.jsonl"
             ),
         ),
         "quiet" | "q" => Meaning::Explained(

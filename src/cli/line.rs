@@ -65,6 +65,43 @@ pub enum Command {
     /// show in brackets behind the exit code. Without an argument all ids of this program are
     /// listed.
     Explain(Explain),
+    /// Show what the ranks of a running job do now, on all nodes: their Python stacks
+    ///
+    /// Ranks with equal stacks are one group, and the smallest group comes first. The ranks run
+    /// on: nothing is attached, stopped or signalled, and python needs no package. CPython 3.8 to
+    /// 3.15; of any other process the kernel's state is shown. Run it in the job's container, as
+    /// its user or as root.
+    Stacks(Stacks),
+    /// Show a running job on all its nodes in the terminal: ranks, GPUs, traffic, logs, stacks
+    ///
+    /// Shows state, CPU, memory and GPU of each rank, clocks, power and traffic of each node, the
+    /// last line of each rank and its age, restarts and findings. Follows the log of a rank, shows
+    /// its stacks, and the plan with its reasons. It only looks: to quit it, or to kill it, changes
+    /// nothing for the job. ? lists the keys.
+    Top(Top),
+    /// List the jobs that run here, with all their nodes
+    Ps(Ps),
+    /// Print the output of a run, of all its ranks in the order of time
+    ///
+    /// Of a job that runs, of all its nodes; of a run that has ended, what its log folder holds.
+    /// Without RUN it is the job that runs here, else the latest run of the log folder.
+    Logs(LogsOf),
+    /// Write the evidence of a running job into a folder, for a bug report
+    ///
+    /// Of all nodes: stacks, torch's flight recorders, plans, journals, the last lines of the ranks
+    /// and what the kernel says of them. Secrets are masked. The ranks run on. ranklaunch explain
+    /// FOLDER reads the flight recorders. Run it in the job's container, as its user or as root.
+    Dump(Dump),
+    /// Write the report of a run that is over, or was cut off, from its log folders
+    ///
+    /// One HTML file that holds everything and asks for nothing: verdict with the lines of the log,
+    /// timeline, utilisation, plan with its reasons, checks, and where the time went. Each run
+    /// writes it by itself: report.html beside run.json, and on node 0 one of the whole job in the
+    /// run's folder. This writes it for a run that was killed, or from the folders of several nodes
+    /// that were copied to one place.
+    Report(Report),
+    /// Show what differs between two runs: outcome, versions, plan, variables, checks, times
+    Compare(Compare),
     /// List, show, create or check profiles
     Profile {
         #[command(subcommand)]
@@ -209,6 +246,9 @@ pub struct Lint {
     /// Memory that a node can give to pods, such as 256Gi; pods that request more are reported
     #[arg(long, value_name = "SIZE")]
     pub node_memory: Option<OsString>,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
@@ -226,6 +266,125 @@ pub struct Explain {
     /// Also know the failures of this profile's [[diagnose]]
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<OsString>,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Report {
+    /// A run's folder, the folders of its nodes, the log folder (its newest run), or a run id
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<OsString>,
+    /// The file to write; - is standard output [default: report.html in the run's folder]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Compare {
+    /// A run's folder, a log folder (its newest run), or a run id
+    #[arg(value_name = "RUN")]
+    pub first: OsString,
+    /// The run that it is compared with
+    #[arg(value_name = "RUN")]
+    pub second: OsString,
+    /// How to print what differs: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Stacks {
+    /// The job, by its run id or the beginning of it [default: the only one that runs here]
+    #[arg(value_name = "RUN")]
+    pub run: Option<OsString>,
+    /// Only the node with this number
+    #[arg(long, value_name = "N")]
+    pub node: Option<OsString>,
+    /// Only this rank
+    #[arg(long, value_name = "N")]
+    pub rank: Option<OsString>,
+    /// How to print the stacks: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Dump {
+    /// The job, by its run id or the beginning of it [default: the only one that runs here]
+    #[arg(value_name = "RUN")]
+    pub run: Option<OsString>,
+    /// The folder; created if it does not exist [default: ranklaunch-dump-RUN here]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Top {
+    /// The job, by its run id, the beginning of it or the pid of its agent; or the address at which a
+    /// node serves its status [default: the only job that runs here]
+    #[arg(value_name = "RUN|HOST:PORT")]
+    pub run: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Ps {
+    /// Also list the runs of the log folder that have ended
+    #[arg(long, short)]
+    pub all: bool,
+    /// The folder that --all looks at [default: that of run]
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<OsString>,
+    /// How to print the jobs: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct LogsOf {
+    /// The run, by its id or the beginning of it, or its folder
+    #[arg(value_name = "RUN|DIR")]
+    pub run: Option<OsString>,
+    /// Print what is written from now on as well, until the job ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only these ranks: 3, or 0,4-7
+    #[arg(long, value_name = "RANKS")]
+    pub rank: Option<OsString>,
+    /// Only what was written since then: 10m ago, or 2026-11-23T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<OsString>,
+    /// Only lines that match this regular expression
+    #[arg(long, value_name = "REGEX")]
+    pub grep: Option<OsString>,
+    /// Begin each line with the time at which it was written
+    #[arg(long, short)]
+    pub timestamps: bool,
+    /// The folder in which runs are searched [default: that of run]
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
@@ -284,6 +443,10 @@ pub struct Options {
     /// Number of nodes [default: what the platform says]
     #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
     pub nnodes: Option<OsString>,
+    /// All hosts of the job, in order: host0,host1 or host[0-3]. The same line starts every host, which
+    /// finds its own place; replaces --nnodes, --node-rank and --master-addr
+    #[arg(long, value_name = "HOST,HOST", help_heading = MEMBERSHIP)]
+    pub nodes: Option<OsString>,
     /// Rank of this node, from 0 [default: what the platform says]
     #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
     pub node_rank: Option<OsString>,
@@ -326,6 +489,18 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = LAYOUT)]
     pub heads: Option<OsString>,
 
+    /// Start torch's worker server in the Python of each rank, to be asked when the job stands still:
+    /// auto or off [default: auto]
+    #[arg(long, value_name = "WHETHER", help_heading = START)]
+    pub inject: Option<OsString>,
+    /// A job is said to stand still after this time without a sign of progress: 5m, 1h, or off
+    /// [default: 5m]
+    #[arg(long, value_name = "TIME", help_heading = START)]
+    pub hang_after: Option<OsString>,
+    /// What is done with a job that stands still: report (it goes on), end (exit code 91) or restart
+    /// (within --max-restarts) [default: report]
+    #[arg(long, value_name = "WHAT", help_heading = START)]
+    pub on_hang: Option<OsString>,
     /// Processes of earlier runs: kill (end what is proven to be left over), force (end all that
     /// run the script, as pkill -f does), report or off [default: kill]
     #[arg(long, value_name = "WHAT", help_heading = START)]
@@ -378,15 +553,29 @@ pub struct Options {
     /// Disk space for this node's output, such as 4GiB [default: 4GiB]
     #[arg(long, value_name = "SIZE", help_heading = LOGS)]
     pub log_cap_node: Option<OsString>,
+    /// Which earlier runs stay in the log folder: a number of runs, an age, a size, or several of them
+    /// such as 20,14d,50GiB; a run that lives always stays [default: all]
+    #[arg(long, value_name = "KEEP", help_heading = LOGS)]
+    pub log_keep: Option<OsString>,
     /// Ranks shown on the console: all, rank0, errors (stderr only) or none [default: all]
     #[arg(long, value_name = "WHICH", help_heading = LOGS)]
     pub console: Option<OsString>,
     /// Prefix of console lines: rank or none [default: rank]
     #[arg(long, value_name = "WHAT", help_heading = LOGS)]
     pub console_prefix: Option<OsString>,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN", help_heading = LOGS)]
+    pub color: Option<OsString>,
+    /// Also show the details of the plan: hardware, variables, all remarks
+    #[arg(short, long, help_heading = LOGS)]
+    pub verbose: bool,
     /// Also write the verdict to this file [default: /dev/termination-log, if it exists]
     #[arg(long, value_name = "PATH", help_heading = LOGS)]
     pub termination_log: Option<OsString>,
+    /// Serve /metrics, /status, /healthz and /readyz of this node at this port of the loopback address, or
+    /// at ADDRESS:PORT
+    #[arg(long, value_name = "ADDR", help_heading = LOGS)]
+    pub http: Option<OsString>,
 
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG", help_heading = PROGRAM)]
@@ -421,7 +610,7 @@ pub struct Options {
     max_term_width = 100,
     args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch profile list|show NAME|new|check FILE",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch stacks [RUN] [--node N] [--rank N] [--format text|json]\n       ranklaunch top [RUN|HOST:PORT]\n       ranklaunch ps [--all] [--format text|json]\n       ranklaunch logs [RUN|DIR] [-f] [--rank RANKS] [--since TIME] [--grep REGEX]\n       ranklaunch dump [RUN] [--output DIR]\n       ranklaunch report RUN… [--output FILE]\n       ranklaunch compare RUN RUN [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
         overrides a variable, a variable the profile, and the profile what the platform says.\n\n\
         Examples:\n  \

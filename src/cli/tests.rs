@@ -158,8 +158,7 @@ fn other_options_of_other_launchers_are_explained() {
         ("--hostfile h", "deepspeed", "on every node"),
         ("-np 4", "mpirun", "--nproc-per-node"),
         ("--dry-run", "no option", "ranklaunch plan"),
-        ("--verbose", "no option", "ranklaunch plan"),
-        ("-v", "no option", "ranklaunch plan"),
+        ("--debug", "no option", "--verbose"),
         ("-q", "no option", "--console"),
     ] {
         let Refusal { text, hint: said, .. } = refused(line);

@@ -37,11 +37,11 @@ mod why;
 
 pub(crate) use catalogue::{Catalogue, catalogue};
 pub(crate) use error_file::recorded_exception;
-pub(crate) use evidence::{Evidence, Node};
+pub(crate) use evidence::{Evidence, Frame, Node};
 pub(crate) use extended::RowFlaw;
 pub(crate) use forms::is_progress;
 pub(crate) use known::{Known, Recorded, Survived, survived};
-pub(crate) use rows::{Domain, Role, Row, Stream, filled};
+pub(crate) use rows::{Domain, GIVEN_UP, Role, Row, Stream, filled};
 pub(crate) use scan::{LogScan, Origin, Scanned};
 #[cfg(any(test, fuzzing))]
 pub(crate) use select::diagnose;

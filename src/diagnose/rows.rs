@@ -11,6 +11,9 @@ use crate::verdict::{Owner, Retry};
 /// The row for an exception that no other row explains. Its evidence comes from tracebacks.
 pub(super) const USER_EXCEPTION: &str = "user_exception";
 
+/// The rows of ranks that gave up a wait for another one. Who that was is the cause, where it is known.
+pub(crate) const GIVEN_UP: &[&str] = &["watchdog_timeout", "store_timeout"];
+
 /// What a line of a row says about the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

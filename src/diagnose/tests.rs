@@ -8,7 +8,7 @@ mod survival;
 mod tracebacks;
 mod writers;
 
-use super::rows::RowIndex;
+use super::rows::{GIVEN_UP, RowIndex};
 use super::{Catalogue, Diagnosis, LogScan, Origin, Scanned, catalogue, diagnose};
 
 fn scanned(number: usize, origin: Origin, log: &[u8]) -> Scanned {
@@ -42,6 +42,7 @@ fn the_catalogue_is_sound() {
     let flaws = flaws(&catalogue);
     assert!(flaws.is_empty(), "{}", flaws.join("\n"));
     assert!(catalogue.by_id("user_exception").is_some());
+    assert!(GIVEN_UP.iter().all(|id| catalogue.by_id(id).is_some()), "{GIVEN_UP:?}");
     let poor: Vec<&str> = catalogue
         .rows()
         .iter()

@@ -5,17 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::commands::output::{refuse, say};
+use super::collect;
+use super::commands::output::{choose, refuse, say};
 use super::conductor;
 use super::context::{Context, GuardChannel, remap, until_stop};
+use super::exported;
 use super::live::Live;
+use super::mpiexec;
 use super::notify_peers;
 use super::open::{Opened, open};
+use super::own_report::RunReport;
+use super::run_mark::MarkSlot;
+use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
 use crate::cli::Options;
 use crate::host::Host;
@@ -26,10 +32,12 @@ use crate::observe::OomWatch;
 use crate::report;
 use crate::report::closing;
 use crate::report::journal::Journal;
-use crate::settings;
+use crate::settings::{self, Color};
+use crate::status::StatusBoard;
 use crate::supervise::AgentLink;
 use crate::supervise::guard::{self, HowLost, LostAgent};
 use crate::sys::{Dispositions, PollFd, PollFlags, poll};
+use crate::terminal;
 use crate::text;
 use crate::verdict::{Refusal, Verdict};
 
@@ -42,12 +50,14 @@ pub(super) fn run(options: &Options) -> i32 {
     let oom = OomWatch::begin(&Host::live());
     let scratch = ScratchName::new();
     let lang = settings::language(options, &Host::live());
+    choose(settings::color(options, &Host::live()));
     let agent = |link: &AgentLink, dispositions| {
         std::panic::set_hook(Box::new(move |panic| {
             let text = text!(
                 "internal error: {panic}\n  hint: please report this; the job is being ended",
                 "内部错误：{panic}\n  提示：请报告该问题；任务正在结束"
             );
+            terminal::erase_own();
             say(&closing::line(&text, lang));
             crate::sys::exit_now(Verdict::Internal.code());
         }));
@@ -69,6 +79,7 @@ pub(super) fn run(options: &Options) -> i32 {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct ReportSettings {
     lang: Lang,
+    color: Color,
     /// The profile's `[exit]`.
     exit_codes: BTreeMap<i32, i32>,
     termination_log: Option<PathBuf>,
@@ -84,9 +95,11 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
         .and_then(|report_settings| serde_json::from_slice(report_settings).ok());
     let report_settings = report_settings.unwrap_or_else(|| ReportSettings {
         lang: settings::language(options, &host),
+        color: settings::color(options, &host),
         ..ReportSettings::default()
     });
     let lang = report_settings.lang;
+    choose(report_settings.color);
     let mut ending = match lost.how {
         HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
         HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
@@ -150,12 +163,21 @@ async fn conduct(
     link.announce_grace(settings.grace.value);
     let report_settings = ReportSettings {
         lang: settings.lang,
+        color: settings.color.value,
         exit_codes: settings.exit_codes.clone(),
         termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
     };
     link.send_report_settings(&serde_json::to_vec(&report_settings).unwrap_or_default());
-    let console = Console::standard(settings.lang);
+    let console = Console::standard(settings.lang, settings.color.value);
+    if console.has_status() {
+        link.announce_status_line();
+    }
+    let board = StatusBoard::new(collect::hostname(&host));
+    let socket = RunSocket::start(board.clone());
     let context = Context {
+        board,
+        mark: MarkSlot::default(),
+        socket,
         host: Arc::new(host),
         settings: Arc::new(settings),
         retry_rules,
@@ -163,7 +185,9 @@ async fn conduct(
         started,
         scratch,
         journal,
+        report: RunReport::default(),
         catalogue,
+        warned: Mutex::default(),
     };
     let commands = match link.listen() {
         Ok(commands) => commands,
@@ -178,9 +202,15 @@ async fn conduct(
     };
     let guard = GuardChannel { link, commands: &commands };
     let live = Live { context: &context, guard, dispositions };
+    let _http = exported::serve(&context);
     let ending = conductor::conduct(&live).await;
     console.flush(LAST_WORDS);
-    context.exit_code(&ending)
+    let code = context.exit_code(&ending);
+    if let Some(connection) = mpiexec::connection(&context.host, ending.id) {
+        // One that cannot be written to is lost, and then mpiexec ends the job anyway.
+        let _ = mpiexec::abort(&connection, code);
+    }
+    code
 }
 
 /// The settings cannot be read: notifies the other nodes, as far as this node knows them.
@@ -190,7 +220,7 @@ async fn refuse_settings(
     refusal: &Refusal,
     lang: Lang,
 ) -> i32 {
-    let console = Console::standard(lang);
+    let console = Console::standard(lang, settings::color(options, &Host::live()));
     let code = refusal.verdict.code();
     console.say(&closing::refusal(refusal, code, lang));
     // A stop, or the guard's end, cuts this short.

@@ -4,6 +4,7 @@
 //! with the agreed values and answer whether they can follow. Without a muster each node
 //! continues by itself, unless `--muster required` forbids that.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::collect;
@@ -28,9 +29,9 @@ use crate::muster::{
 use crate::observe::Facts;
 use crate::pace::clock;
 use crate::plan::{Plan, RunIdentity};
-use crate::report::closing;
+use crate::ranges::listed;
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, Warning, by_importance};
 
 /// What this node starts after stale processes are cleared.
 pub(super) struct Agreed {
@@ -53,6 +54,8 @@ struct Shared {
     session: Option<Box<JobSession>>,
     attempt: u32,
     restarts: Restarts,
+    /// The warnings that node 0 prints, on other nodes.
+    said: Vec<u64>,
 }
 
 /// The plan of all nodes, or this node's own without a muster.
@@ -66,16 +69,23 @@ pub(super) async fn agree(
     next: Option<&NextAttempt>,
 ) -> Result<Agreed, Refusal> {
     let Observed { mut facts } = observed;
-    let shared = match hold_muster(context, &mut facts, &own, next).await? {
+    let held = hold_muster(context, &mut facts, &own, next).await;
+    let said: &[u64] = match &held {
+        Ok(Some(shared)) => &shared.said,
+        _ => &[],
+    };
+    own.unsaid.retain(|warning| !said.contains(&warning.key()));
+    context.warn_of_plan(&own.unsaid);
+    let shared = match held? {
         Some(shared) => shared,
         None => {
             let Alone { plan, identity, restarts } =
                 without_muster::plan(context, &mut facts, &mut own).await?;
             let attempt = next.map_or(0, |next| next.attempt);
-            Shared { plan, identity, session: None, attempt, restarts }
+            Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() }
         }
     };
-    let Shared { plan, identity, session, attempt, restarts } = shared;
+    let Shared { plan, identity, session, attempt, restarts, said: _ } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
     Ok(Agreed { plan, identity, session, attempt, restarts, interactive, executable, duty })
 }
@@ -96,16 +106,17 @@ async fn hold_muster(
     let (settings, contract) = (&context.settings, &facts.contract);
     let decisions = &plan.decisions;
     let config = config(&context.host, settings, contract, member, decisions, next.is_none())?;
+    let config = Config { pace: context.wait_pace(), live: context.live(), ..config };
     let summary = summary(&context.settings, facts, plan)?;
     let speaks = member.acts_for_node();
-    if config.secret.is_none() && next.is_none() && speaks {
+    if config.secret.is_none() && next.is_none() && member.is_master() {
         context.say(&text!(
             "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
             "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
         ));
     }
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
-        context.console.say(&closing::warning(&warning, context.lang()));
+        context.warn(&[warning]);
     }
     if speaks {
         context.say(&begins(&config));
@@ -153,6 +164,7 @@ async fn lead(
             }
         };
         let differences = gathered.differences().to_vec();
+        let same = same_elsewhere(&plan.warnings, gathered.summaries());
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
         let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
         let plan = match planned {
@@ -170,14 +182,11 @@ async fn lead(
                 let mark =
                     (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
                 let session = JobSession::new(session, &own, mark);
-                return Ok(Some(agreed(
-                    context,
-                    plan,
-                    &agreement,
-                    &differences,
-                    session,
-                    restarts,
-                )));
+                let shared = agreed(context, plan, &agreement, &differences, session, restarts);
+                if next.is_none() {
+                    same.iter().for_each(|line| context.say(line));
+                }
+                return Ok(Some(shared));
             }
             Settled::Lost(why) => context.say(&why),
         }
@@ -208,6 +217,7 @@ async fn follow(
             prove_route(facts, local);
         }
         let (agreement, differences) = (offer.agreement.clone(), offer.differences.clone());
+        let said = offer.said.clone();
         let mut plan = match plan_as_agreed(&context.settings, facts, &agreement) {
             Ok(plan) => plan,
             Err(refusal) => {
@@ -220,7 +230,8 @@ async fn follow(
             Accepted::Session(session) => {
                 let session = JobSession::new(session, own, None);
                 let none = Restarts::none();
-                return Ok(Some(agreed(context, plan, &agreement, &differences, session, none)));
+                let shared = agreed(context, plan, &agreement, &differences, session, none);
+                return Ok(Some(Shared { said, ..shared }));
             }
             Accepted::Alone(why) => {
                 context.say(&why);
@@ -256,17 +267,39 @@ fn agreed(
     if plan.membership.acts_for_node() {
         context.say(&agreed);
     }
-    for warning in differences.iter().map(Difference::warning) {
-        context.console.say(&closing::warning(&warning, context.lang()));
-        plan.warnings.push(warning);
+    let differences: Vec<Warning> = differences.iter().map(Difference::warning).collect();
+    if plan.membership.is_master() {
+        context.warn(&differences);
     }
+    plan.warnings.extend(differences);
     let identity = RunIdentity {
         run_id: agreement.run_id.clone(),
         timestamp: agreement.timestamp.clone(),
         master_port: agreement.master_port,
     };
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
-    Shared { plan, identity, session, attempt, restarts }
+    Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
+}
+
+/// Which of node 0's warnings other nodes have as well, one line for each set of nodes: those nodes
+/// do not print them.
+fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
+    let mut ids_of: BTreeMap<Vec<u32>, Vec<&str>> = BTreeMap::new();
+    for warning in by_importance(own) {
+        let key = warning.key();
+        let has = |one: &&NodeSummary| one.node != 0 && one.warnings.contains(&key);
+        let nodes: Vec<u32> = summaries.iter().filter(has).map(|one| one.node).collect();
+        let ids = ids_of.entry(nodes).or_default();
+        if !ids.contains(&warning.id.as_str()) {
+            ids.push(warning.id.as_str());
+        }
+    }
+    let lines = ids_of.into_iter().filter(|(nodes, _)| !nodes.is_empty()).map(|(nodes, ids)| {
+        let (word, list) = (if nodes.len() == 1 { "node" } else { "nodes" }, listed(nodes, '–'));
+        let (ids, ids_zh) = (ids.join(", "), ids.join("、"));
+        text!("the same on {word} {list}: {ids}", "节点 {list} 同样存在：{ids_zh}")
+    });
+    lines.collect()
 }
 
 /// The line that says which nodes this node waits for, and where.

@@ -11,30 +11,45 @@ use super::clock::{ANSWER, Clock};
 use super::conductor::Ended;
 use super::context::{Context, GuardChannel};
 use super::end::Rest;
-use super::job_session::JobOutput;
+use super::hang_state::Watched;
+use super::hang_watch::HangWatch;
+use super::job_session::{JobEnd, JobOutput};
 use super::job_verdict::JudgedEnding;
+use super::kept_runs;
 use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::narrate;
+use super::node_evidence::NodeEvidence;
+use super::node_questions::{self, Nodes};
 use super::pipes::{Pipes, last_lines};
 use super::ready::Ready;
+use super::recorded::{self, Recorded};
+use super::rule_watch;
 use super::scratch::Scratch;
+use super::show_status;
+use super::slow_ranks;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
+use super::status_feed::{self, run_status};
 use super::witnesses::Witnesses;
 use crate::deadline::{in_thread, with_deadline_async};
+use crate::inject::Injection;
 use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
+use crate::muster::{MemberKind, Questions};
 use crate::observe::counters::{self, Counters, Growth};
-use crate::observe::{AccelerateConfig, OomWatch, limits};
+use crate::observe::{AccelerateConfig, GpuSource, OomWatch, gpu, limits};
 use crate::plan::{Membership, Plan, RunIdentity};
 use crate::prepare;
 use crate::report::closing::{self, Closing};
 use crate::report::ending::{self, ending, memory};
 use crate::report::files::RunRecord;
+use crate::report::record_events;
 use crate::report::{self, Ending, engine_log};
-use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned};
+use crate::stacks::{Job, RunningRanks};
+use crate::status::Phase;
+use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use crate::sys::Dispositions;
 use crate::verdict::{Id, Refusal};
-use crate::watch::{self, Sampler, Sampling, SamplingPace};
+use crate::watch::{self, NodeSources, RasSource, Sampler, Sampling, SamplingPace, Surroundings};
 
 /// Time limit of the search for a cause after the last line was read.
 const DIAGNOSIS: Duration = Duration::from_secs(2);
@@ -65,6 +80,8 @@ struct FinishedAttempt {
     clock: Clock,
     ending: Ending,
     sampling: Sampling,
+    /// The ranks of other nodes may still run.
+    hang: HangWatch,
 }
 
 /// Runs one attempt up to and including the closing block.
@@ -76,6 +93,8 @@ pub(super) async fn run(
     dispositions: Dispositions,
 ) -> Ended {
     let began = Instant::now();
+    context.board.set_attempt(ready.attempt);
+    context.enter(Phase::Launching);
     let attempt = match Attempt::open(context, ready).await {
         Ok(attempt) => attempt,
         Err(refusal) => {
@@ -109,6 +128,7 @@ pub(super) async fn run(
         None if !told => ready.restarts.after(&judged.ending, began.elapsed()),
         _ => judged.again,
     };
+    context.show_verdict(&judged.ending);
     let (ending, clock, why_not) = (judged.ending, over.clock, ready.restarts.why_not());
     let rest = attempt.close(context, ready, over, &ending, lines).await;
     Ended { ending, again, why_not, told, clock, rest: Some(rest) }
@@ -125,8 +145,9 @@ impl Attempt {
             launcher_folder(&plan.membership),
             ready.attempt,
         );
-        for warning in &warnings {
-            context.console.say(&closing::warning(warning, context.lang()));
+        context.warn(&warnings);
+        if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
+            kept_runs::begin(context, folder);
         }
         // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
@@ -135,6 +156,11 @@ impl Attempt {
             let _ =
                 context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
+        context.report.goes_to(folder.as_ref());
+        let lang = context.lang();
+        let (run_id, shim) = (&identity.run_id, &ready.executable);
+        let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
+        context.journal.keeper()(event);
         let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
         let witnesses = Witnesses::start(&context.host, mode, &plan, planned).await;
         let node = plan.membership.node_rank;
@@ -153,7 +179,12 @@ impl Attempt {
             context.console.clone(),
         ));
         let counters = link_counters(context, &plan).await;
-        let scratch = context.scratch.make();
+        let run = run_status(&plan, Some(&identity), ready.attempt, folder.as_deref());
+        status_feed::begin(&context.board, &plan, run, &logs);
+        for warning in &plan.warnings {
+            context.board.finding(warning.id.as_str());
+        }
+        let scratch = context.scratch.make(plan.inject);
         let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
         Ok(Attempt {
             number,
@@ -183,25 +214,67 @@ impl Attempt {
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
-        let sampler = sampler(context, folder.as_deref());
+        let sampler = sampler(context, folder.as_deref(), scratch, plan);
+        status_feed::wake(&context.board, &sampler);
+        let nodes = nodes(ready, plan);
+        let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
+        let running = RunningRanks::of(Job {
+            run_id: identity.run_id.clone(),
+            attempt: self.number,
+            node: plan.membership.node_rank,
+            nodes: plan.membership.nnodes,
+            ranks: Vec::new(),
+        });
+        let mut hang = HangWatch::start(self.watched(context, planned, &nodes));
+        let stands_still = hang.take_end();
+        let evidence = NodeEvidence {
+            ranks: running.clone(),
+            logs: Arc::clone(logs),
+            plan: report::plan_json::json(plan, context.lang(), &ready.executable),
+            folder: folder.as_ref().map(|folder| folder.node_path()),
+            history: context.report.history(),
+            control: scratch.injection().map(Injection::control),
+            sources: node_sources(context, plan),
+            ras: ras_source(plan),
+        };
+        let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
+        let _serving = context.socket.serve(running.clone(), everywhere);
+        let sources = node_sources(context, plan);
+        let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
+        let breaks_rule = rules.take_end();
         let mut notice = |notice: Notice| {
             match &notice {
                 Notice::RankStarted { rank, pid } => {
+                    rules.began(rank.global);
                     sampler.began(rank.global, *pid);
+                    slow.began(rank.global, *pid);
+                    running.began(*rank, *pid);
+                    hang.began(*rank, *pid);
                     self.diagnosis.witnesses().began(rank.global, *pid);
                 }
-                Notice::RankEnded { rank, .. } => sampler.ended(rank.global),
+                Notice::RankEnded { rank, end } => {
+                    hang.ended(*rank, *end);
+                    rules.ended(rank.global);
+                    sampler.ended(rank.global);
+                    slow.ended(rank.global);
+                    running.ended(*rank);
+                }
                 _ => {}
             }
             if matches!(notice, Notice::Stopping { .. }) {
                 oom.note(&context.host);
                 self.diagnosis.stopping();
+                rules.stopping();
+            }
+            if let Some(phase) = context.board.notice(&notice) {
+                context.record_phase(phase);
             }
             narrate(context, planned, &notice);
         };
         let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
         let judge = |seen: &Outcome| {
             let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
+            let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
             memory::attributed(ending, seen, oom.kills(&context.host), oom.counts())
         };
         if ready.interactive {
@@ -209,23 +282,37 @@ impl Attempt {
             // Our own lines must not appear between a prompt and its answer.
             context.console.flush(PROMPT);
         }
-        let outcome = match &mut ready.session {
-            None => {
-                let nowhere = std::future::pending();
-                supervise::run(&launch, guard.commands, &mut pipes, &mut notice, nowhere).await
+        let shown = show_status::begin(context, ready.interactive);
+        let halt = async {
+            tokio::select! {
+                () = stands_still => StopReason::StoodStill,
+                () = breaks_rule => StopReason::RuleBroken,
             }
+        };
+        let outcome = match &mut ready.session {
+            None => supervise::run(&launch, guard.commands, &mut pipes, &mut notice, halt).await,
             Some(session) => {
                 let judged = |seen: &Outcome| {
                     let ending = judge(seen);
                     let end = known_end(&ending, seen);
                     (ending, end)
                 };
+                let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
                 let output = JobOutput { logs, diagnosis: &self.diagnosis };
                 session
-                    .accompany(&launch, guard.commands, output, &mut pipes, &mut notice, &judged)
+                    .accompany(
+                        &launch,
+                        guard.commands,
+                        output,
+                        &mut pipes,
+                        &mut notice,
+                        JobEnd { ending: &judged, cause: &of_wait, halt },
+                    )
                     .await
             }
         };
+        drop((slow, shown));
+        context.enter(Phase::Judging);
         let sampling = sampler.end();
         let clock = Clock::of(context.settings.grace.value, outcome.as_ref().ok());
         // In a thread, since the session with the other nodes must go on meanwhile.
@@ -237,11 +324,39 @@ impl Attempt {
                 let ending = read_engine(context, judge(outcome), logs, identity.master_port);
                 let end = known_end(&ending, outcome);
                 let time_left = clock.left(EndStep::LastWords).min(DIAGNOSIS);
-                explained(ending, end, &self.diagnosis, time_left).await
+                let ending = explained(ending, end, &self.diagnosis, time_left).await;
+                ending.of_given_up_wait(hang.culprit())
             }
             Err((program, error)) => report::refused(&not_started(program, error)),
         };
-        FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling }
+        FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
+    }
+
+    /// None: a person works with the job, or its ranks are not known.
+    fn watched(&self, context: &Context, planned: Planned, nodes: &Nodes) -> Option<Watched> {
+        let after = context.settings.hang_after.value?;
+        if context.settings.interactive || planned.what == RankUnit::Command {
+            return None;
+        }
+        Some(Watched {
+            after,
+            on_hang: context.settings.on_hang.value,
+            node: self.plan.membership.node_rank,
+            planned,
+            control: self.scratch.injection().map(Injection::control),
+            surroundings: Surroundings::new(
+                node_sources(context, &self.plan),
+                ras_source(&self.plan),
+                planned.world,
+            ),
+            logs: Arc::clone(&self.logs),
+            console: context.console.clone(),
+            lang: context.lang(),
+            keep: Box::new(context.journal.keeper()),
+            ask: nodes.about_hang(),
+            board: context.board.clone(),
+            only_answers: nodes.reaches_all && self.plan.membership.member() != 0,
+        })
     }
 
     /// Prints the verdict, and returns what remains to be written.
@@ -254,11 +369,24 @@ impl Attempt {
         last_lines: Vec<String>,
     ) -> Rest {
         let Attempt {
-            number, started, identity, plan, folder, logs, counters, oom, diagnosis, ..
+            number,
+            started,
+            identity,
+            plan,
+            folder,
+            logs,
+            counters,
+            oom,
+            diagnosis,
+            scratch,
         } = self;
-        let FinishedAttempt { outcome, clock, sampling, .. } = over;
+        let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
+        let recorded =
+            recorded_files(&scratch, &plan, ending, clock.left_for_answer(EndStep::LastWords))
+                .await;
+        recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
         let engine = plan.engine.row().name;
         context.console.say(&closing::block(&Closing {
             ending,
@@ -266,11 +394,12 @@ impl Attempt {
             elapsed: context.started.elapsed(),
             world_size: plan.world_size,
             node_rank: plan.membership.node_rank,
-            last_lines,
+            last_lines: last_lines.clone(),
             engine,
             engine_lines: logs.engine_lines(),
             link_errors: &link_errors,
             folder: folder.as_deref().map(LogFolder::path).as_deref(),
+            warnings: &context.warned(),
             lang,
         }));
         let record = RunRecord {
@@ -287,11 +416,31 @@ impl Attempt {
             logs: Value::Null,
             link_errors,
             survived: diagnosis.survived(),
+            hangs: hang.found(),
             lang,
         };
+        context.journal.keeper()(record_events::ended(&record, &last_lines));
         let error_files = diagnosis.error_files();
-        Rest { clock, logs, folder, record, error_files, sampling }
+        let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
+        let evidence = error_files.chain(recorded.files).collect();
+        Rest { clock, logs, folder, record, evidence, sampling }
     }
+}
+
+/// The records of torch after a failure.
+async fn recorded_files(
+    scratch: &Scratch,
+    plan: &Plan,
+    ending: &Ending,
+    time_left: Duration,
+) -> Recorded {
+    let asked = plan.recorder_file.filter(|_| ending.code != 0);
+    let Some(injection) = scratch.injection().filter(|_| asked.is_some()) else {
+        return Recorded::default();
+    };
+    let (folder, plan) = (injection.records(), plan.clone());
+    let reading = with_deadline_async(time_left, move || recorded::read(&folder, &plan));
+    reading.await.unwrap_or_default()
 }
 
 /// Reads the cause from the engine's log: the port that was free when the nodes agreed may be
@@ -309,6 +458,18 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
 }
 
+/// By which this node asks the others.
+fn nodes(ready: &Ready, plan: &Plan) -> Nodes {
+    let member = &plan.membership;
+    let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };
+    let questions = match &ready.session {
+        Some(session) => session.questions(),
+        None => Questions::alone(member.member()),
+    };
+    let reaches_all = ready.session.is_some() || member.members() == 1;
+    Nodes { questions, member: member.member(), unit, reaches_all }
+}
+
 /// The folder of this launcher: with tasks, several launchers share a node.
 fn launcher_folder(membership: &Membership) -> LauncherFolder {
     let task = membership.task.as_ref().map(|task| task.local);
@@ -316,13 +477,45 @@ fn launcher_folder(membership: &Membership) -> LauncherFolder {
 }
 
 /// The task that samples the node and its ranks into the journal.
-fn sampler(context: &Context, folder: Option<&LogFolder>) -> Sampler {
+fn sampler(
+    context: &Context,
+    folder: Option<&LogFolder>,
+    scratch: &Scratch,
+    plan: &Plan,
+) -> Sampler {
     let host = Arc::clone(&context.host);
+    let (ports_host, ports) = (Arc::clone(&context.host), plan.network.hcas.clone());
     let node = watch::WatchedNode {
+        ports: match ports.is_empty() {
+            true => None,
+            false => Some(Arc::new(move || counters::traffic(&ports_host, &ports))),
+        },
         log_folder: folder.map(LogFolder::path),
+        control: scratch.injection().map(Injection::control),
+        sources: node_sources(context, plan),
         group_memory: Box::new(move || limits::memory_in_use(&host)),
     };
-    Sampler::start(node, SamplingPace::STANDARD, context.journal.keeper())
+    Sampler::start(node, SamplingPace::STANDARD, status_feed::sinks(context))
+}
+
+/// The counters of the node, without GPUs if the ranks have none.
+fn node_sources(context: &Context, plan: &Plan) -> NodeSources {
+    let (ports, mode) = (plan.network.hcas.clone(), context.settings.probe.value);
+    let uses_gpus = plan.gpu_source == GpuSource::Nvml && !plan.gpus.is_empty();
+    NodeSources {
+        host: Arc::clone(&context.host),
+        hcas: Arc::new(move |host| counters::counters(host, &ports)),
+        gpus: Arc::new(
+            move |host, timeout| {
+                if uses_gpus { gpu::now(host, mode, timeout) } else { Vec::new() }
+            },
+        ),
+    }
+}
+
+/// NCCL is used where there are GPUs.
+fn ras_source(plan: &Plan) -> RasSource {
+    if plan.gpus.iter().any(|gpu| gpu.selected) { RasSource::Gpus } else { RasSource::IfNamed }
 }
 
 /// The error counters of the job's HCAs before the start.

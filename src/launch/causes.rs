@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::diagnose::{Catalogue, Row, RowFlaw, catalogue};
 use crate::lang::Text;
 use crate::nearest::nearest;
-use crate::settings::{Settings, Source, Sourced};
+use crate::settings::{OnHang, Settings, Source, Sourced};
 use crate::text;
 use crate::verdict::{Id, Refusal, Use};
 
@@ -60,6 +60,8 @@ fn refused(flaw: &RowFlaw, source: Option<&Source>) -> Refusal {
 pub(super) enum RetryRule {
     Always,
     Never,
+    /// `--on-hang end`
+    Ends,
 }
 
 /// The rules of `--retry-on` and `--no-retry-on` by the ids of causes and verdicts.
@@ -75,8 +77,10 @@ impl RetryRules {
         settings: &Settings,
         extended: Option<&'static Catalogue>,
     ) -> Result<RetryRules, Refusal> {
+        let of_hang = (settings.on_hang.value == OnHang::End)
+            .then(|| (Id::Hang.as_str().to_owned(), RetryRule::Ends));
         if settings.retry_on.is_empty() && settings.no_retry_on.is_empty() {
-            return Ok(RetryRules::default());
+            return Ok(RetryRules(of_hang.into_iter().collect()));
         }
         let catalogue = extended.unwrap_or_else(|| catalogue());
         let mut rules: BTreeMap<String, (RetryRule, &Source)> = BTreeMap::new();
@@ -99,7 +103,8 @@ impl RetryRules {
                 }
             }
         }
-        Ok(RetryRules(rules.into_iter().map(|(id, (rule, _))| (id, rule)).collect()))
+        let stated = rules.into_iter().map(|(id, (rule, _))| (id, rule));
+        Ok(RetryRules(of_hang.into_iter().chain(stated).collect()))
     }
 
     /// The rule for an id.
@@ -142,7 +147,7 @@ fn is_cause(id: &str, catalogue: &Catalogue) -> bool {
 fn unknown(rule: RetryRule, id: &str, source: &Source, catalogue: &Catalogue) -> Refusal {
     let (setting, key) = match rule {
         RetryRule::Always => (Id::SettingsRetryOn, "retry_on"),
-        RetryRule::Never => (Id::SettingsNoRetryOn, "no_retry_on"),
+        RetryRule::Never | RetryRule::Ends => (Id::SettingsNoRetryOn, "no_retry_on"),
     };
     let place = match source {
         Source::Profile { .. } => format!("{source}: {key}"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::host::{Host, LastPath};
@@ -16,8 +16,8 @@ use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, GpuFacts, HostFacts, Limits, PythonFacts, TimedOut,
-    UsedFolder,
+    self, Contract, Facts, Field, Folder, GpuFacts, HostFacts, Limits, NetworkFacts, PythonFacts,
+    TimedOut, UsedFolder,
 };
 use crate::plan::{self, Notes};
 use crate::probe::{self, Answer};
@@ -185,7 +185,7 @@ pub async fn observe_within(
 
     let mut late = Vec::new();
     let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
-    let mut contract = observe::contract(host, torchrun);
+    let mut contract = observe::contract(host, torchrun, settings.own_platform());
     observe::add_mpiexec(&mut contract, host, mpiexec);
     let master = master_name(settings, &contract);
     let addresses = match &master {
@@ -238,6 +238,8 @@ pub async fn observe_within(
     };
     let hostname = hostname(host);
     contract.own_names = network.own_names(&hostname);
+    let listed = names_here(host, settings, &contract, &network, for_name, mode).await;
+    contract.own_names.extend(listed);
     Facts {
         hostname,
         contract,
@@ -307,7 +309,34 @@ async fn resolved(
     found
 }
 
-fn hostname(host: &Host) -> String {
+/// The names of `--nodes` that lead to an address of this node, if no text says which of them it is.
+async fn names_here(
+    host: &Arc<Host>,
+    settings: &Settings,
+    contract: &Contract,
+    network: &NetworkFacts,
+    timeout: Duration,
+    mode: ProbeMode,
+) -> Vec<String> {
+    let mut asked = JoinSet::new();
+    for name in plan::needs_addresses(settings, &contract.own_names) {
+        let (host, name) = (Arc::clone(host), name.clone());
+        asked.spawn(async move {
+            let found = resolved(&host, &name, timeout, mode).await.unwrap_or_default();
+            (name, found)
+        });
+    }
+    // A loopback address proves nothing: any host may have it for any name.
+    let is_here = |address: &IpAddr| {
+        !address.is_loopback()
+            && network.interfaces.iter().any(|interface| interface.addresses.contains(address))
+    };
+    let answers = asked.join_all().await;
+    let here = answers.into_iter().filter(|(_, found)| found.iter().any(is_here));
+    here.map(|(name, _)| name).collect()
+}
+
+pub(super) fn hostname(host: &Host) -> String {
     let own = || crate::sys::hostname();
     let file = || host.read("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     host.answer("hostname", own).unwrap_or_else(file)
@@ -326,6 +355,10 @@ pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Cand
 /// it. If the planner cannot tell the number of nodes before GPUs are counted, the text of the
 /// claim is used.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
+    if plan::listed(settings).is_some_and(|list| list.value.len() > 1) {
+        // Which of them this node is needs its addresses, which come later.
+        return plan::stated_master(settings).map(|master| master.value.clone());
+    }
     match plan::identity(settings, contract, &mut Notes::default()) {
         Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
         Err(_) => {
@@ -335,8 +368,8 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
                 found.field == Field::MasterAddr && is_name
             });
             let claimed = plain.map(|found| &found.claim.value);
-            let name = settings.master_addr.as_ref().map(|name| &name.value).or(claimed)?;
-            (!name.is_empty()).then(|| name.clone())
+            let stated = plan::stated_master(settings).map(|name| name.value.clone());
+            stated.or(claimed.cloned()).filter(|name| !name.is_empty())
         }
     }
 }

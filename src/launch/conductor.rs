@@ -58,7 +58,8 @@ pub(super) trait Phases {
     async fn run(&self, ready: &mut Self::Ready) -> Ended;
 
     /// Writes the slower files after the verdict, then closes the session with the other nodes.
-    async fn finish(&self, ready: &mut Self::Ready, rest: Option<Rest>);
+    /// `is_last`: no attempt follows, so the report of the run is written as well.
+    async fn finish(&self, ready: &mut Self::Ready, rest: Option<Rest>, is_last: bool);
 
     /// Where a further attempt begins.
     fn start_again(&self, ready: Self::Ready, again: Again) -> Start<Self::Ready, Self::Next>;
@@ -135,7 +136,7 @@ async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
         if again.is_none() {
             phases.announce(&ending, node, Some(clock));
         }
-        phases.finish(&mut ready, rest).await;
+        phases.finish(&mut ready, rest, again.is_none()).await;
         let Some(again) = again else {
             if let Some(why) = why_not.filter(|_| !told) {
                 phases.say(&why);

@@ -2,23 +2,29 @@
 //! to the guard.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::causes::RetryRules;
 use super::clock::Clock;
+use super::own_report::RunReport;
 use super::restart::Restarts;
+use super::run_mark::MarkSlot;
+use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
 use crate::diagnose::Catalogue;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
 use crate::logs::Console;
+use crate::pace::{Live, Pace};
 use crate::report::journal::Journal;
+use crate::report::start::Remarks;
 use crate::report::{Ending, closing, files};
 use crate::settings::Settings;
+use crate::status::StatusBoard;
 use crate::supervise::{AgentLink, EndStep, GuardCommands, Halt};
 use crate::text;
-use crate::verdict::code_by_cause;
+use crate::verdict::{Warning, code_by_cause};
 
 /// How long the flush of the closing block may delay the files that follow.
 const SAID: Duration = Duration::from_millis(500);
@@ -39,8 +45,17 @@ pub(super) struct Context {
     pub(super) started: Instant,
     pub(super) scratch: ScratchName,
     pub(super) journal: Journal,
+    /// What is known of the job now, for who looks at it.
+    pub(super) board: StatusBoard,
+    pub(super) report: RunReport,
+    /// That the run lives, in its log folder.
+    pub(super) mark: MarkSlot,
+    /// Answers who looks at the job.
+    pub(super) socket: RunSocket,
     /// The catalogue of failures, where the profile adds rows to the built-in one.
     pub(super) catalogue: Option<&'static Catalogue>,
+    /// The warnings that this console showed, to repeat them after a failure.
+    pub(super) warned: Mutex<Vec<Warning>>,
 }
 
 impl Context {
@@ -61,6 +76,44 @@ impl Context {
 
     pub(super) fn say(&self, text: &Text) {
         self.console.say(&closing::line(text, self.lang()));
+    }
+
+    /// Prints the warnings of a plan, the important ones first; advice is only counted.
+    pub(super) fn warn_of_plan(&self, warnings: &[Warning]) {
+        let remarks = Remarks::of(warnings, &self.settings);
+        self.console.say(&remarks.text(self.lang()));
+        self.note_warned(remarks.telling);
+    }
+
+    /// Prints warnings in full.
+    pub(super) fn warn(&self, warnings: &[Warning]) {
+        for warning in warnings {
+            self.console.say(&closing::warning(warning, self.lang()));
+        }
+        self.note_warned(warnings);
+    }
+
+    fn note_warned<'a>(&self, warnings: impl IntoIterator<Item = &'a Warning>) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        warned.extend(warnings.into_iter().cloned());
+    }
+
+    /// The warnings that were printed in full.
+    pub(super) fn warned(&self) -> Vec<Warning> {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When a wait tells how far it is: each second where a line changes in place, else as a log
+    /// needs it.
+    pub(super) fn wait_pace(&self) -> Pace {
+        if self.console.has_status() { Pace::LIVE } else { Pace::STANDARD }
+    }
+
+    /// The last line of the terminal, for a wait.
+    pub(super) fn live(&self) -> Option<Live> {
+        let (console, lang) = (self.console.clone(), self.lang());
+        let show = move |progress: &Text| console.status(Some(progress.get(lang)));
+        self.console.has_status().then(|| Live(Arc::new(show)))
     }
 
     /// Writes the termination message directly after the closing block and before anything

@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::context::Context;
 use crate::deadline::{in_thread, io_with_deadline};
 use crate::lang::Lang;
-use crate::logs::{ErrorFile, FolderLevel, LogFolder, Logs, LogsSummary, RUN_JSON};
+use crate::logs::{FolderLevel, LogFolder, Logs, LogsSummary, RUN_JSON};
 use crate::report::files::RunRecord;
 use crate::supervise::EndStep;
 use crate::text;
@@ -29,17 +29,17 @@ pub(super) struct Rest {
     pub(super) folder: Option<Arc<LogFolder>>,
     /// run.json without the summary of the logs.
     pub(super) record: RunRecord,
-    /// What torch's `@record` wrote of the exceptions of ranks.
-    pub(super) error_files: Vec<(ErrorFile, Vec<u8>)>,
+    /// What torch wrote of the exceptions of ranks and of their collectives, by name.
+    pub(super) evidence: Vec<(String, Vec<u8>)>,
     pub(super) sampling: Sampling,
 }
 
 impl Rest {
     /// Writes all files.
     pub(super) async fn finish(self, context: &Context) {
-        let Rest { clock, logs, folder, record, error_files, sampling } = self;
-        if let Some(folder) = folder.clone().filter(|_| !error_files.is_empty()) {
-            keep(folder, error_files, clock.left_for_answer(EndStep::Logs)).await;
+        let Rest { clock, logs, folder, record, evidence, sampling } = self;
+        if let Some(folder) = folder.clone().filter(|_| !evidence.is_empty()) {
+            keep(folder, evidence, clock.left_for_answer(EndStep::Logs)).await;
         }
         write_out(context, clock, logs, folder, record).await;
         sampling.finish(clock.left_for_answer(EndStep::Record)).await;
@@ -100,18 +100,18 @@ async fn write(
     .await
 }
 
-/// Keeps what torch's `@record` wrote. The job's cause is told already, so a file that cannot be
+/// Keeps what torch wrote. The job's cause is told already, so a file that cannot be
 /// written is missed only by a later `explain`.
-async fn keep(folder: Arc<LogFolder>, files: Vec<(ErrorFile, Vec<u8>)>, time_left: Duration) {
+async fn keep(folder: Arc<LogFolder>, files: Vec<(String, Vec<u8>)>, time_left: Duration) {
     let write = move || {
         for (name, bytes) in files {
-            folder.replace(FolderLevel::Attempt, &name.to_string(), &bytes)?;
+            folder.replace(FolderLevel::Attempt, &name, &bytes)?;
         }
         Ok(())
     };
     let written = in_thread(move || io_with_deadline(time_left, write)).await;
     if let Err(error) = written {
-        tracing::warn!(%error, "cannot keep what @record wrote");
+        tracing::warn!(%error, "cannot keep what torch wrote of the ranks");
     }
 }
 

@@ -14,7 +14,7 @@ use super::job_verdict::{JudgedEnding, judged};
 use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
 use super::pipes::last_lines;
 use crate::logs::Logs;
-use crate::muster::{self, Again, Cause, NodeSummary, Session, SessionEvent, StoreMark};
+use crate::muster::{self, Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
 use crate::report::{self, Ending};
 use crate::supervise::{
     self, GuardCommands, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
@@ -37,6 +37,16 @@ const PROGRESS: Duration = Duration::from_secs(30);
 pub(super) struct JobOutput<'a> {
     pub(super) logs: &'a Logs,
     pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
+}
+
+/// When and how the ranks of this node end, beside what they do themselves.
+pub(super) struct JobEnd<'a, F> {
+    /// How they would end, as far as it is seen.
+    pub(super) ending: &'a (dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
+    /// The same ending with what else is known of its cause.
+    pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
+    /// Completes when the job is to end although no rank failed.
+    pub(super) halt: F,
 }
 
 type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
@@ -80,6 +90,11 @@ impl JobSession {
         }
     }
 
+    /// By which this node asks all nodes, and answers them.
+    pub(super) fn questions(&self) -> Questions {
+        self.session.questions()
+    }
+
     /// Runs the attempt. Sends the first failure of this node to all nodes at once, and stops at
     /// a failure of another node.
     pub(super) async fn accompany(
@@ -89,8 +104,9 @@ impl JobSession {
         output: JobOutput<'_>,
         streams: &mut (dyn Streams + Send),
         narrate: &mut (dyn FnMut(Notice) + Send),
-        ending: &(dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
+        end: JobEnd<'_, impl Future<Output = StopReason>>,
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
+        let JobEnd { ending, cause, halt } = end;
         let (noticed, mut notices) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let mut stop = Some(stop);
@@ -99,11 +115,17 @@ impl JobSession {
                 std::future::pending().await
             }
         };
+        let halt = async {
+            tokio::select! {
+                () = elsewhere => StopReason::OtherNode,
+                reason = halt => reason,
+            }
+        };
         let mut notice = |notice: Notice| {
             let _ = noticed.send(notice.clone());
             narrate(notice);
         };
-        let run = supervise::run(launch, commands, streams, &mut notice, elsewhere);
+        let run = supervise::run(launch, commands, streams, &mut notice, halt);
         tokio::pin!(run);
         let own_store = self.mark.clone();
         let marking = async {
@@ -124,7 +146,7 @@ impl JobSession {
                         Some(search) => search.await,
                         None => None,
                     };
-                    self.report_explained(ending, launch, output);
+                    self.report_explained(ending.map(cause), launch, output);
                     return outcome;
                 }
                 never = &mut marking => match never {},
@@ -149,7 +171,7 @@ impl JobSession {
                 }
                 ending = done(&mut explaining) => {
                     explaining = None;
-                    self.report_explained(ending, launch, output);
+                    self.report_explained(ending.map(cause), launch, output);
                 }
                 event = self.session.next_event() => {
                     self.note(event);
@@ -187,7 +209,8 @@ impl JobSession {
         let now = muster::now();
         let cause = Cause {
             node: self.node,
-            on: self.on,
+            // Node 0 reports a hang, whose culprit may be on any node.
+            on: ending.node.filter(|_| ending.id == Id::Hang).or(self.on),
             hostname: self.hostname.clone(),
             rank: ending.rank,
             id: ending.id,
@@ -272,6 +295,16 @@ impl JobSession {
             }
         }
         None
+    }
+
+    /// Whether this is node 0.
+    pub(super) fn leads(&self) -> bool {
+        self.node == 0
+    }
+
+    /// Answers node 0 until it leaves, at most `timeout`.
+    pub(super) async fn stay(&mut self, timeout: Duration) {
+        self.session.stay(timeout).await;
     }
 
     pub(super) async fn close(self) {

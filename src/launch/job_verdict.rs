@@ -46,8 +46,9 @@ pub(super) fn judged(
     };
     let Cause { hostname, text: said, .. } = cause;
     let node = cause.on.unwrap_or(cause.node);
-    let text =
-        if cause.loss.is_some() { said.clone() } else { placed(said, cause.rank, node, hostname) };
+    // Who did not see it says where it was.
+    let names_node = cause.loss.is_some() || cause.id == Id::Hang;
+    let text = if names_node { said.clone() } else { placed(said, cause.rank, node, hostname) };
     let ending = if local.names_survivors() && local.id != cause.id {
         // Only this node knows it, and the nodes had agreed before it was known.
         let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);

@@ -9,14 +9,18 @@ use super::clock::Clock;
 use super::conductor::{Ended, Phases, Start};
 use super::context::{Context, GuardChannel, until_stop};
 use super::end::Rest;
+use super::exported;
 use super::notify_peers;
 use super::observed::{self, Observed};
 use super::own_plan::{self, OwnPlan};
 use super::ready::Ready;
 use super::restart::NextAttempt;
+use super::run_report;
+use super::status_feed::run_status;
 use crate::lang::Text;
 use crate::muster::Again;
-use crate::report::{self, Ending, closing};
+use crate::report::{self, Ending, closing, record_events};
+use crate::status::Phase;
 use crate::supervise::{EndStep, Halt};
 use crate::sys::Dispositions;
 use crate::text;
@@ -44,6 +48,7 @@ impl Phases for Live<'_> {
     type Next = NextAttempt;
 
     async fn observe(&self) -> Observed {
+        self.context.enter(Phase::Observing);
         observed::observe(self.context).await
     }
 
@@ -52,7 +57,12 @@ impl Phases for Live<'_> {
         observed: &Observed,
         next: Option<&NextAttempt>,
     ) -> Result<OwnPlan, Refusal> {
-        own_plan::plan(self.context, observed, next.is_none()).await
+        self.context.enter(Phase::Planning);
+        let own = own_plan::plan(self.context, observed, next.is_none()).await?;
+        let attempt = next.map_or(0, |next| next.attempt);
+        let identity = next.map(|next| &next.identity);
+        self.context.board.run(run_status(&own.plan, identity, attempt, None));
+        Ok(own)
     }
 
     async fn notify_peers(&self, observed: &Observed, refusal: &Refusal) {
@@ -65,10 +75,17 @@ impl Phases for Live<'_> {
         own: OwnPlan,
         next: Option<NextAttempt>,
     ) -> Result<Agreed, Refusal> {
-        agree::agree(self.context, observed, own, next.as_ref()).await
+        self.context.enter(Phase::Agreeing);
+        let agreed = agree::agree(self.context, observed, own, next.as_ref()).await;
+        self.context.console.status(None);
+        let agreed = agreed?;
+        let run = run_status(&agreed.plan, Some(&agreed.identity), agreed.attempt, None);
+        self.context.board.run(run);
+        Ok(agreed)
     }
 
     async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
+        self.context.enter(Phase::Clearing);
         clear::carry_out(self.context, agreed).await
     }
 
@@ -89,8 +106,20 @@ impl Phases for Live<'_> {
         attempt::run(self.context, ready, self.guard, self.dispositions).await
     }
 
-    async fn finish(&self, ready: &mut Ready, rest: Option<Rest>) {
+    async fn finish(&self, ready: &mut Ready, rest: Option<Rest>, is_last: bool) {
+        self.context.enter(Phase::Finishing);
+        let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
+        let (attempt, left) = (ready.attempt, clock.left_for_answer(EndStep::Record));
+        let spans = exported::send_spans(self.context, attempt, left);
         let session = ready.session.take();
+        if is_last && let Some(rest) = rest {
+            let write = async {
+                rest.finish(self.context).await;
+                run_report::write(self.context, session, clock).await;
+            };
+            tokio::join!(write, spans);
+            return;
+        }
         let close = async {
             if let Some(session) = session {
                 session.close().await;
@@ -101,7 +130,7 @@ impl Phases for Live<'_> {
                 rest.finish(self.context).await;
             }
         };
-        tokio::join!(close, write);
+        tokio::join!(close, write, spans);
     }
 
     fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, NextAttempt> {
@@ -109,6 +138,7 @@ impl Phases for Live<'_> {
     }
 
     async fn pause(&self, start: &Start<Ready, NextAttempt>, again: Again) {
+        self.context.enter(Phase::Pausing);
         let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
         self.say(&match start {
             Start::Observe(_) => text!(
@@ -135,24 +165,32 @@ impl Phases for Live<'_> {
         let ending = report::refused(refusal);
         let code = self.context.exit_code(&ending);
         self.context.console.say(&closing::refusal(refusal, code, self.context.lang()));
+        self.context.journal.keeper()(record_events::refused(&ending, code));
         ending
     }
 
     fn stopped(&self, halt: Halt) -> Ending {
+        // The phase that was cut short may have waited.
+        self.context.console.status(None);
         let ending = report::ending::halted(halt);
         let code = self.context.exit_code(&ending);
         self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
+        self.context.journal.keeper()(record_events::refused(&ending, code));
         ending
     }
 
     fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>) {
         let clock = clock.unwrap_or_else(|| self.clock());
+        self.context.show_verdict(ending);
         self.context.announce(self.guard.link, ending, node, clock);
     }
 
     fn close(&self, clock: Option<Clock>) {
         let clock = clock.unwrap_or_else(|| self.clock());
+        self.context.enter(Phase::Ended);
         self.context.journal.close(clock.left_for_answer(EndStep::Record));
+        self.context.mark.remove(clock.left_for_answer(EndStep::Record));
+        run_report::write_late(self.context, clock);
     }
 
     fn node(&self, agreed: &Agreed) -> u32 {

@@ -20,12 +20,13 @@ use crate::rank::GlobalRank;
 use crate::report::{Ending, ending};
 use crate::supervise::{End, Outcome, Owner, Stream};
 use crate::verdict::{Id, Why};
+use crate::watch::{Breach, Rules};
 
 /// Bytes that are searched at once, so that who asks for the result never waits long for the
 /// thread, which on a busy machine gets a hundredth of a core.
 const PART: usize = 8 * 1024;
 /// The nice value of the thread.
-const LOWEST: i32 = 19;
+pub(super) const LOWEST: i32 = 19;
 /// What is said longer than this after the stop began comes from the stop: killed ranks leave Xids
 /// behind as well.
 const AFTER_STOP: Duration = Duration::from_secs(1);
@@ -77,6 +78,9 @@ struct Record {
     bytes: Vec<u8>,
 }
 
+/// Something that is done to the rules of the profile.
+pub(super) type ToRules<'a> = dyn FnMut(&mut Rules) -> Vec<Breach> + 'a;
+
 /// What a log is to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Log {
@@ -97,6 +101,8 @@ struct Search {
     survived: Vec<Survived>,
     /// Of all ranks, after the first statement.
     progress: Progress,
+    /// Those of the profile, which read along.
+    rules: Option<Rules>,
 }
 
 impl LiveDiagnosis {
@@ -117,6 +123,7 @@ impl LiveDiagnosis {
             logs: Vec::new(),
             survived: Vec::new(),
             progress: Progress::default(),
+            rules: None,
         };
         let shared = Arc::new(Shared {
             backlog,
@@ -142,6 +149,22 @@ impl LiveDiagnosis {
 
     pub(super) fn witnesses(&self) -> &Witnesses {
         &self.shared.witnesses
+    }
+
+    /// Lets rules read along. What this gives lets them read all that came up to its call, then does
+    /// something to them.
+    pub(super) fn read_along(
+        &self,
+        rules: Rules,
+    ) -> impl Fn(&mut ToRules<'_>) -> Vec<Breach> + Send + 'static {
+        self.shared.lock().rules = Some(rules);
+        let shared = Arc::clone(&self.shared);
+        move |apply| {
+            shared.lock().catalogue();
+            shared.lock().take(&shared.backlog);
+            while shared.lock().step(shared.witnesses.first()) {}
+            shared.lock().rules.as_mut().map(apply).unwrap_or_default()
+        }
     }
 
     /// The end of the attempt begins.
@@ -245,6 +268,9 @@ impl Search {
             self.pending.pop_front();
         }
         self.progress.note(at, &part, stated);
+        if let Some((rules, rank)) = self.rules.as_mut().zip(started(owner)) {
+            rules.feed((rank, stream), at, skipped.bytes > 0, &part);
+        }
         let arrived = at.saturating_duration_since(self.began);
         let log = self.number(owner, Log::Stream(stream));
         let scan = self.scan(owner, log);
@@ -348,6 +374,15 @@ impl Search {
         let mut scan = LogScan::new(self.catalogue(), log, origin);
         scan.feed_live(log, self.began.elapsed(), statement.as_bytes());
         Some(scan.finish())
+    }
+}
+
+/// The number by which its start is told. The command of a node has that of the node.
+fn started(owner: Owner) -> Option<GlobalRank> {
+    match owner {
+        Owner::Rank(rank) => Some(rank),
+        Owner::Command(node) => Some(GlobalRank(node)),
+        Owner::Engine => None,
     }
 }
 

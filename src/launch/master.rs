@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::collect::last_resort;
 use super::context::Context;
+use crate::lang::Text;
 use crate::observe::Facts;
 use crate::plan::{self, Plan};
 use crate::prepare::{self, Wait};
@@ -110,9 +111,15 @@ pub(super) async fn wait_for_master(
             .flat_map(|one| one.addresses.clone())
             .collect(),
         last_resort: Some(&last),
+        pace: context.wait_pace(),
         ..Wait::new(&member.master_addr, member.master_port, context.settings.wait_timeout.value)
     };
-    let reached = prepare::wait_for_master(&context.host, &wait, |line| context.say(&line)).await?;
+    let live = context.live();
+    let progress = |line: Text| match &live {
+        Some(live) => live.show(&line),
+        None => context.say(&line),
+    };
+    let reached = prepare::wait_for_master(&context.host, &wait, progress).await?;
     Ok(Some(reached.local))
 }
 

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::muster::{self, Config, MemberKind, Memory, Purpose, Secret, Without};
 use crate::observe::{self, Contract, Field};
 use crate::pace::Pace;
-use crate::plan::{Decision, Membership};
+use crate::plan::{self, Decision, Membership};
 use crate::settings::{MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -90,16 +90,20 @@ pub(super) fn config(
     let secret = Secret::read(host)?;
     let host = Arc::clone(host);
     let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };
+    let list = plan::listed(settings).filter(|_| unit == MemberKind::Node);
+    let hosts = list.map(|list| list.value.clone()).unwrap_or_default();
     Ok(Config {
         purpose: Purpose::Run,
         unit,
         node: member.member(),
         nnodes: member.members(),
+        hosts,
         job,
         master_addr: member.master_addr.clone(),
         port: settings.muster_port.as_ref().map_or(member.master_port, |port| port.value),
         wait_timeout: settings.wait_timeout.value,
         pace: Pace::STANDARD,
+        live: None,
         peer_timeout: muster::PEER_TIMEOUT,
         secret,
         without: without(settings, contract, unit, first),

@@ -107,6 +107,9 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
 /// has no run.json.
 fn record(notice: &Notice) {
     match notice {
+        Notice::RankStarted { rank, pid } => {
+            tracing::info!(?notice, began = rank.global.0, local = rank.local.0, pid);
+        }
         Notice::RankEnded { rank, end } => {
             let (code, signal) = match end {
                 Some(End::Code(code)) => (Some(*code), None),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
+use super::mpiexec;
 use super::muster_config::{config, is_wanted};
 use crate::cli::Options;
 use crate::deadline::with_deadline;
@@ -25,6 +26,7 @@ const FILES: Duration = Duration::from_secs(2);
 pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
     const OWN: &[&str] = &[
         "--nnodes",
+        "--nodes",
         "--node-rank",
         "--master-",
         "--world-size-counts",
@@ -50,6 +52,13 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
 pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal) {
     let Facts { contract, gpus, hostname, .. } = facts;
     let (host, settings) = (&context.host, &context.settings);
+    if mpiexec::connection(host, refusal.id).is_some() {
+        context.say(&text!(
+            "mpiexec is asked to end the job on all nodes, since nothing tells the others where node 0 is",
+            "已请求 mpiexec 在所有节点上结束任务，因为其他节点无从得知节点 0 在哪里"
+        ));
+        return;
+    }
     let told = tell(Purpose::Run, host, settings, contract, Some(gpus), hostname, refusal).await;
     if let Some(line) = told {
         context.say(&line);
@@ -74,7 +83,13 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     let (reader, asked) = (Arc::clone(&host), options.clone());
     let read = with_deadline(FILES, move || {
         let above = observe::torchrun_above(&reader);
-        (settings::read_meeting(&asked, &reader), observe::contract(&reader, above))
+        let settings = settings::read_meeting(&asked, &reader);
+        let own = settings.as_ref().and_then(Settings::own_platform);
+        let mut contract = observe::contract(&reader, above, own);
+        // A list of hosts is of use only to a host that knows itself.
+        contract.own_names =
+            observe::network::links(&reader, None).own_names(&crate::sys::hostname());
+        (settings, contract)
     });
     let (settings, contract) = read?;
     let Some(settings) = settings else { return cannot_notify(&contract) };

@@ -8,7 +8,7 @@ use super::stale::survey;
 use crate::decide::{Decided, Stage};
 use crate::host::Host;
 use crate::observe::Facts;
-use crate::plan::Plan;
+use crate::plan::{Plan, WeighedEvidence};
 use crate::settings::Settings;
 use crate::verdict::Refusal;
 
@@ -18,11 +18,13 @@ pub(super) struct Outlook {
     pub(super) plan: Option<Plan>,
     /// What `run` would report first.
     pub(super) refusal: Option<Refusal>,
+    /// The variables of the platform, and what became of each.
+    pub(super) evidence: Vec<WeighedEvidence>,
 }
 
 impl Outlook {
     pub(super) fn refused(refusal: Refusal) -> Outlook {
-        Outlook { plan: None, refusal: Some(refusal) }
+        Outlook { plan: None, refusal: Some(refusal), evidence: Vec::new() }
     }
 }
 
@@ -38,7 +40,7 @@ pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
         };
         refusal = ready.and_then(|()| interactive(settings, plan)).err();
     }
-    Outlook { plan, refusal }
+    Outlook { plan, refusal, evidence: decided.survey().evidence().to_vec() }
 }
 
 /// Adds the stale processes that `run` would end or refuse for.
@@ -53,7 +55,7 @@ pub(super) async fn beside_stale(
         // Processes of this machine say nothing about an assumed node.
         return outlook;
     }
-    let Outlook { plan: Some(mut plan), mut refusal } = outlook else { return outlook };
+    let Outlook { plan: Some(mut plan), mut refusal, evidence } = outlook else { return outlook };
     match survey(host, settings, &plan, facts).await {
         Ok(survey) => {
             if refusal.is_none() && host.is_live() {
@@ -67,5 +69,5 @@ pub(super) async fn beside_stale(
         }
         Err(other) => refusal = refusal.or(Some(other)),
     }
-    Outlook { plan: Some(plan), refusal }
+    Outlook { plan: Some(plan), refusal, evidence }
 }

@@ -7,17 +7,18 @@
 use std::path::PathBuf;
 
 use super::context::Context;
+use super::muster_config::is_wanted;
 use super::observed::Observed;
 use super::stale::{self, Duty};
 use crate::decide::{Stage, decide};
 use crate::observe::Facts;
 use crate::plan::{self, Plan, Scope};
 use crate::prepare;
-use crate::report::start;
+use crate::report::{record_events, start};
 use crate::settings::Settings;
 use crate::supervise;
 use crate::text;
-use crate::verdict::{Id, Refusal, Severity};
+use crate::verdict::{Id, Refusal, Severity, Warning};
 
 /// The plan of this node alone.
 pub(super) struct OwnPlan {
@@ -30,6 +31,8 @@ pub(super) struct OwnPlan {
     pub(super) duty: Option<Duty>,
     /// The refusal because the master port is held by a process that will not be ended.
     pub(super) port_taken: Option<Refusal>,
+    /// Warnings that this node prints only if node 0 does not: after the agreement, or without one.
+    pub(super) unsaid: Vec<Warning>,
 }
 
 /// `first`: this is the first attempt.
@@ -44,10 +47,15 @@ pub(super) async fn plan(
     let (facts, settings) = (&observed.facts, &context.settings);
     let executable = executable()?;
     let decided = decide(settings, facts, Scope::Alone);
+    // Also before a refusal. The kernel's release is no fact that a decision needs.
+    let kernel = context.host.read("/proc/sys/kernel/osrelease").ok();
+    let kernel = kernel.as_deref().map(str::trim);
+    context.journal.keeper()(record_events::checked(facts, kernel, decided.checks()));
     let plan = decided.plan(Stage::BeforeClearing)?;
     plan.runnable()?;
     let interactive = interactive(settings, &plan)?;
-    let mut own = OwnPlan { plan, interactive, executable, duty: None, port_taken: None };
+    let unsaid = Vec::new();
+    let mut own = OwnPlan { plan, interactive, executable, duty: None, port_taken: None, unsaid };
     let (plan, acts) = (&own.plan, own.plan.membership.acts_for_node());
     if !first {
         decided.plan(Stage::BeforeStart)?;
@@ -56,9 +64,16 @@ pub(super) async fn plan(
     }
     let shown = without_log_folder(plan, context, facts);
     context.console.say(&match acts {
-        true => start::block(&shown, settings),
+        true => start::block(&shown, settings, context.console.look().width),
         false => start::line(&shown, settings),
     });
+    let waits = !plan.membership.is_master() && is_wanted(settings, &plan.membership)?;
+    match (acts, waits) {
+        (false, _) => {}
+        (true, true) => own.unsaid = shown.warnings,
+        (true, false) => context.warn_of_plan(&shown.warnings),
+    }
+    let plan = &own.plan;
     if interactive {
         context.say(&text!(
             "the rank owns the terminal, so its output is not captured (redirect standard input from /dev/null to turn this off)",

@@ -102,7 +102,7 @@ impl FailedAttempt {
             Class::Script => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != Id::RankExec,
             // The engine would get the same request again, and its own files are the same.
             Class::Engine => self.id != Id::EngineRanks,
-            Class::Launcher => self.node_lost || self.code >= 128,
+            Class::Launcher => self.node_lost || self.code >= 128 || self.id == Id::Hang,
             Class::Done | Class::Stopped => false,
         }
     }
@@ -135,7 +135,14 @@ impl RestartPolicy {
             (Some((RetryRule::Never, id)), _) => {
                 Some(text!("not started again: --no-retry-on {id}", "不再重启：--no-retry-on {id}"))
             }
+            (Some((RetryRule::Ends, _)), _) => {
+                Some(text!("not started again: --on-hang end", "不再重启：--on-hang end"))
+            }
             (Some((RetryRule::Always, _)), _) | (None, Some(Retry::Wait)) => None,
+            (None, Some(Retry::Never)) if failure.id == Id::WatchRule => Some(text!(
+                "not started again: a breach of the rule {name} ends the job; on = \"restart\" starts again",
+                "不再重启：违反规则 {name} 即终止任务；on = \"restart\" 时会重启"
+            )),
             (None, Some(Retry::Never)) => Some(text!(
                 "not started again: {name} would fail again the same way; --retry-on {name} starts anyway",
                 "不再重启：{name} 重启后结果相同；加上 --retry-on {name} 则仍会重启"
@@ -277,6 +284,7 @@ mod tests {
             // A missing permission gives code 126 or the code of the errno that the shim saw.
             (of(Class::Script, Id::RankExec, 1), false),
             (of(Class::Engine, Id::EngineGone, 137), true),
+            (of(Class::Launcher, Id::Hang, 91), true),
             (of(Class::Engine, Id::EngineStart, 68), true),
             (of(Class::Engine, Id::EngineRanks, 68), false),
             (of(Class::Launcher, Id::ShimKilled, 137), true),

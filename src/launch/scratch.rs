@@ -1,4 +1,5 @@
-//! A local scratch folder for files that an engine insists on writing; removed with the job.
+//! A local scratch folder for files that an engine insists on writing and for those that the ranks'
+//! Python imports; removed with the job.
 //!
 //! Its name is chosen before the agent is forked, so that the guard can remove it if the agent
 //! is killed. Only the own user may enter it.
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::deadline::{io_with_deadline, with_deadline};
+use crate::inject::Injection;
 
 /// Time limit for the local disk.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -22,11 +24,17 @@ impl ScratchName {
         ScratchName(std::env::temp_dir().join(format!("ranklaunch-{token:016x}")))
     }
 
-    /// Creates the folder. Without one the engine creates its own and leaves it behind.
-    pub(super) fn make(&self) -> Scratch {
+    /// Creates the folder, and in it what the ranks' Python imports. Without a folder the engine
+    /// creates its own and leaves it behind.
+    pub(super) fn make(&self, inject: bool) -> Scratch {
         let path = self.0.clone();
-        let make = move || std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| path);
-        Scratch(io_with_deadline(ANSWER, make).ok())
+        let make = move || {
+            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+            let injection = inject.then(|| Injection::write(&path).ok()).flatten();
+            Ok((path, injection))
+        };
+        let (path, injection) = io_with_deadline(ANSWER, make).ok().unzip();
+        Scratch { path, injection: injection.flatten() }
     }
 
     /// Removes the folder synchronously. For the guard, in which nothing else runs any more.
@@ -37,17 +45,25 @@ impl ScratchName {
 
 /// The folder, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Scratch(Option<PathBuf>);
+pub(super) struct Scratch {
+    path: Option<PathBuf>,
+    injection: Option<Injection>,
+}
 
 impl Scratch {
     pub(super) fn path(&self) -> Option<PathBuf> {
-        self.0.clone()
+        self.path.clone()
+    }
+
+    /// None if the ranks start as they are.
+    pub(super) fn injection(&self) -> Option<&Injection> {
+        self.injection.as_ref()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
+        if let Some(path) = self.path.take() {
             with_deadline(ANSWER, move || remove(&path));
         }
     }

@@ -11,12 +11,15 @@ use super::context::Context;
 use super::ready::Ready;
 use super::scratch::Scratch;
 use crate::engine::Starts;
+use crate::inject::{self, Injection};
 use crate::lang::{self, Text};
 use crate::logs::ErrorFile;
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::ending;
-use crate::supervise::{ERROR_FILE, EndBudget, Launch, Owner, Planned, RankStart, RankUnit, Start};
+use crate::supervise::{
+    ERROR_FILE, EndBudget, EndStep, Launch, Owner, Planned, RankStart, RankUnit, Start,
+};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -88,7 +91,14 @@ pub(super) fn launch(
         env.remove(OsStr::new(name));
     }
     env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    env.extend(scratch.injection().map(Injection::variable));
+    if let Some((name, injection)) = plan.recorder_file.zip(scratch.injection()) {
+        env.insert(name.into(), injection.records().join(inject::RECORD).into());
+    }
     let planned = planned_ranks(plan);
+    if let Some((name, injection)) = plan.recorder_pipe.zip(scratch.injection()) {
+        env.insert(name.into(), injection.records().join(inject::PIPE).into());
+    }
     let records = Records::of(&env, scratch);
     let start = match plan.engine.row().starts {
         Starts::Ranks => Start::Ranks {
@@ -121,7 +131,7 @@ pub(super) fn launch(
                 &ready.executable,
                 &EngineOptions {
                     log_dir: scratch.path(),
-                    shutdown_timeout: Some(EndBudget::of(grace).engine_timeout()),
+                    shutdown_timeout: Some(EndBudget::of(grace).until(EndStep::Ranks)),
                 },
             ),
         },

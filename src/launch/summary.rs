@@ -6,7 +6,7 @@ use crate::muster::{NodeSummary, Seat};
 use crate::observe::{self, Facts, Interface};
 use crate::plan::{self, AskedNproc, Plan};
 use crate::settings::Settings;
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, Warning};
 
 /// Settings that name devices of one node, so they may differ between nodes.
 const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
@@ -55,6 +55,7 @@ pub(super) fn summary(
             .task
             .as_ref()
             .map(|_| Seat { node: plan.membership.node_rank, nnodes: plan.membership.nnodes }),
+        warnings: plan.warnings.iter().map(Warning::key).collect(),
     })
 }
 

@@ -9,7 +9,6 @@ use super::run_identity::run_identity;
 use crate::decide::{Stage, decide};
 use crate::observe::Facts;
 use crate::plan::{Plan, RunIdentity, Scope};
-use crate::report::closing;
 use crate::settings::{MusterMode, StaleMode};
 use crate::text;
 use crate::verdict::Refusal;
@@ -46,9 +45,8 @@ pub(super) async fn plan(
         let before = std::mem::take(&mut plan.warnings);
         plan = plan_again(facts)?;
         // What is lost without a muster, such as restarts, is reported before the launch.
-        for warning in plan.warnings.iter().filter(|warning| !before.contains(warning)) {
-            context.console.say(&closing::warning(warning, context.lang()));
-        }
+        let new = plan.warnings.iter().filter(|warning| !before.contains(warning)).cloned();
+        context.warn(&new.collect::<Vec<_>>());
     }
     if let Some(local) = wait_for_master(context, &plan, facts, own.port_taken.take()).await?
         && prove_route(facts, local)

@@ -16,6 +16,7 @@ use crate::cli;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
+use crate::plan;
 use crate::settings::{self, Nproc, Settings, Source};
 use crate::text;
 
@@ -42,7 +43,10 @@ impl LaunchCommand {
     pub(super) fn source(&self, field: FlagField) -> String {
         let Some(settings) = &self.settings else { return String::new() };
         let source = match field {
-            FlagField::Nnodes => settings.nnodes.as_ref().map(|nodes| &nodes.source),
+            FlagField::Nnodes => {
+                let count = settings.nnodes.as_ref().map(|nodes| &nodes.source);
+                count.or(settings.nodes.as_ref().map(|list| &list.source))
+            }
             FlagField::Nproc => Some(&settings.nproc_per_node.source),
             _ => None,
         };
@@ -519,13 +523,16 @@ pub(super) type Profiles = &'static [(&'static str, &'static str)];
 /// A value of the settings for a launcher's field.
 fn said(settings: &Settings, field: FlagField) -> Option<String> {
     match field {
-        FlagField::Nnodes => settings.nnodes.as_ref().map(|nodes| nodes.value.to_string()),
+        FlagField::Nnodes => {
+            let count = settings.nnodes.as_ref().map(|nodes| nodes.value.to_string());
+            count.or(settings.nodes.as_ref().map(|list| list.value.len().to_string()))
+        }
         FlagField::Nproc => match settings.nproc_per_node.value {
             Nproc::Count(count) => Some(count.to_string()),
             Nproc::Auto => None,
         },
         FlagField::NodeRank => settings.node_rank.as_ref().map(|rank| rank.value.to_string()),
-        FlagField::MasterAddr => settings.master_addr.as_ref().map(|addr| addr.value.clone()),
+        FlagField::MasterAddr => plan::stated_master(settings).map(|addr| addr.value.clone()),
         FlagField::MasterPort => settings.master_port.as_ref().map(|port| port.value.to_string()),
         _ => None,
     }

@@ -7,22 +7,25 @@ use serde_json::{Value, json};
 use super::{Finding, LintSeverity, Report};
 use crate::annotations::{data, property};
 use crate::lang::Lang;
+use crate::style::{Style, paint};
 use crate::text;
 
 /// For people: `file:line: importance: text (id)` and a hint; one line if nothing was found.
 pub fn text(report: &Report, lang: Lang) -> String {
     let mut out = String::new();
     for Finding { id, importance, file, line, text, hint } in &report.findings {
-        let word = match importance {
-            LintSeverity::Error => text!("error", "错误"),
-            LintSeverity::Warning => text!("warning", "警告"),
-            LintSeverity::Info => text!("info", "说明"),
+        let (word, style) = match importance {
+            LintSeverity::Error => (text!("error", "错误"), Style::Fail),
+            LintSeverity::Warning => (text!("warning", "警告"), Style::Warn),
+            LintSeverity::Info => (text!("info", "说明"), Style::Info),
         };
-        let (word, text) = (word.get(lang), text.get(lang));
-        let _ = writeln!(out, "{file}:{line}: {word}: {text} ({id})");
+        let (word, text) = (paint(style, word.get(lang)), text.get(lang));
+        let id = paint(Style::Dim, &format!("({id})"));
+        let _ = writeln!(out, "{file}:{line}: {word}: {text} {id}");
         let hint = hint.get(lang);
         if !hint.is_empty() {
-            let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
+            let label = paint(Style::Info, text!("hint", "提示").get(lang));
+            let _ = writeln!(out, "  {label}{}{hint}", lang.colon());
         }
     }
     let is_clean = report.findings.iter().all(|found| found.importance == LintSeverity::Info);

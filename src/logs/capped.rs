@@ -152,12 +152,22 @@ impl CappedFile {
         Ok(())
     }
 
-    /// Appends `bytes`. An error carries how many were written; the next call opens the file anew.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    /// Appends `bytes`, and tells of each part of them the file's name, the position and the number.
+    /// An error carries how many were written; the next call opens the file anew.
+    pub(super) fn write(
+        &mut self,
+        bytes: &[u8],
+        mut note: impl FnMut(&str, u64, u64),
+    ) -> Result<(), (usize, io::Error)> {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.write_some(rest) {
-                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Ok(0) => {}
+                Ok(written) => {
+                    let count = written as u64;
+                    note(&self.current_name(), self.written.saturating_sub(count), count);
+                    rest = rest.get(written..).unwrap_or_default();
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.current = None;
@@ -284,8 +294,8 @@ mod tests {
             4096,
             Lang::En,
         );
-        file.write(b"\0\xff raw").expect("written");
-        file.write(b" bytes").expect("written");
+        file.write(b"\0\xff raw", |_, _, _| ()).expect("written");
+        file.write(b" bytes", |_, _, _| ()).expect("written");
         assert!(!file.ends_in_newline());
         assert_eq!(names(folder.path()), ["rank-00000.out"]);
         let held = std::fs::read(folder.path().join("rank-00000.out")).expect("read");
@@ -305,7 +315,7 @@ mod tests {
             );
             let all = lines(0, 10_000);
             for piece in all.as_bytes().chunks(chunk) {
-                file.write(piece).expect("written");
+                file.write(piece, |_, _, _| ()).expect("written");
             }
             let names = names(folder.path());
             assert_eq!(names.len(), 3, "{names:?}");
@@ -334,7 +344,7 @@ mod tests {
             1000,
             Lang::Zh,
         );
-        file.write(&[b'x'; 50_000]).expect("written");
+        file.write(&[b'x'; 50_000], |_, _, _| ()).expect("written");
         let held: u64 = names(folder.path())
             .iter()
             .map(|name| std::fs::metadata(folder.path().join(name)).expect("there").len())

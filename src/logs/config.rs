@@ -6,7 +6,15 @@ use super::backlog::Backlog;
 use super::folder::LogFolder;
 use crate::rank::GlobalRank;
 use crate::settings::{ConsoleMode, ConsolePrefix};
+use crate::style::{self, END, Style};
 use crate::supervise::{Owner, Stream};
+
+/// What a line of a stream has before and after it on the console.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Marks {
+    pub(super) before: String,
+    pub(super) after: &'static str,
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct LogsConfig {
@@ -42,17 +50,33 @@ impl LogsConfig {
         }
     }
 
-    pub(super) fn console_prefix(&self, owner: Owner, stream: Stream) -> String {
+    /// What stands before and after each line.
+    pub(super) fn console_marks(&self, owner: Owner, stream: Stream, colour: bool) -> Marks {
         if self.world_size <= 1 || self.prefix == ConsolePrefix::None {
-            return String::new();
+            return Marks::default();
         }
         let width = (self.world_size - 1).to_string().len();
-        match (owner, stream) {
-            (Owner::Engine, _) => "[engine] ".to_owned(),
-            (Owner::Rank(rank), Stream::Out) => format!("[r{rank:0width$}] "),
-            (Owner::Rank(rank), Stream::Err) => format!("[r{rank:0width$}!] "),
-            (Owner::Command(node), Stream::Out) => format!("[n{node:0width$}] "),
-            (Owner::Command(node), Stream::Err) => format!("[n{node:0width$}!] "),
+        let name = match owner {
+            Owner::Engine => "engine".to_owned(),
+            Owner::Rank(rank) => format!("r{rank:0width$}"),
+            Owner::Command(node) => format!("n{node:0width$}"),
+        };
+        let is_err = owner != Owner::Engine && stream == Stream::Err;
+        let mark = if is_err { "!" } else { "" };
+        if !colour {
+            return Marks { before: format!("[{name}{mark}] "), after: "" };
         }
+        let rank = match owner {
+            // The whole line steps back behind those of the ranks.
+            Owner::Engine => {
+                return Marks { before: format!("{}[{name}] ", Style::Dim.begins()), after: END };
+            }
+            Owner::Rank(rank) => rank,
+            Owner::Command(node) => GlobalRank(node),
+        };
+        let (begin, mark) = (format!("\x1b[{}m", style::of_rank(rank)), mark);
+        let mark =
+            if is_err { format!("{END}{}{mark}", Style::Fail.begins()) } else { mark.into() };
+        Marks { before: format!("{begin}[{name}{mark}{END}{begin}]{END} "), after: "" }
     }
 }

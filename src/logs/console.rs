@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use super::escape::printable;
 use super::sink::{Lane, Sink};
 use crate::lang::{Lang, Text};
+use crate::style::{Color, Style, paint};
 use crate::supervise::Stream;
+use crate::terminal::{Look, Screen, can_draw};
 
 /// A handle to the one console writer; cheap to clone.
 #[derive(Debug, Clone)]
@@ -29,6 +31,10 @@ struct Inner {
     out: Arc<Sink>,
     err: Arc<Sink>,
     lang: Lang,
+    out_screen: Screen,
+    err_screen: Screen,
+    /// Nothing else writes below the last line of the terminal.
+    has_status: bool,
 }
 
 impl Drop for Inner {
@@ -41,25 +47,31 @@ impl Drop for Inner {
 
 impl Console {
     /// A console over any two descriptors, which may be the same open file.
-    pub(crate) fn new(out: OwnedFd, err: OwnedFd, lang: Lang) -> Console {
+    pub(crate) fn new(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> Console {
+        let (out_screen, err_screen) = (Screen::of(&out, color), Screen::of(&err, color));
         // With `2>&1` into a pipe two writers would split each other's lines when the pipe is
         // full, so one thread serves both.
         let same = same_file(&out, &err);
+        let has_status =
+            err_screen.is_terminal() && (same || !out_screen.is_terminal()) && can_draw();
         let out = Sink::start(out, lang);
         let err = if same { Arc::clone(&out) } else { Sink::start(err, lang) };
-        Console { inner: Arc::new(Inner { out, err, lang }) }
+        Console { inner: Arc::new(Inner { out, err, lang, out_screen, err_screen, has_status }) }
     }
 
     /// The console over copies of descriptors 1 and 2. Output to a closed one is discarded.
-    pub(crate) fn standard(lang: Lang) -> Console {
+    pub(crate) fn standard(lang: Lang, color: Color) -> Console {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().or_else(|_| File::create("/dev/null").map(OwnedFd::from))
         };
         match (copy(std::io::stdout().as_fd()), copy(std::io::stderr().as_fd())) {
-            (Ok(out), Ok(err)) => Console::new(out, err, lang),
+            (Ok(out), Ok(err)) => Console::new(out, err, lang, color),
             _ => {
                 let dead = || Arc::new(Sink::new(true));
-                Console { inner: Arc::new(Inner { out: dead(), err: dead(), lang }) }
+                let (out_screen, err_screen) = (Screen::none(), Screen::none());
+                let (out, err) = (dead(), dead());
+                let inner = Inner { out, err, lang, out_screen, err_screen, has_status: false };
+                Console { inner: Arc::new(inner) }
             }
         }
     }
@@ -72,12 +84,40 @@ impl Console {
     /// waits; beyond a backlog of 256 KiB the text is dropped and counted. Control characters in
     /// quoted text are escaped.
     pub(crate) fn say(&self, text: &str) {
-        self.inner.err.say(&printable(text));
+        let look = self.inner.err_screen.look();
+        self.inner.err.say(&look.shown(&printable(text)));
+    }
+
+    /// How our own text looks: its colours and the columns of the terminal.
+    pub(crate) fn look(&self) -> Look {
+        self.inner.err_screen.look()
+    }
+
+    /// Whether the terminal has a last line that says what the job does now.
+    pub(crate) fn has_status(&self) -> bool {
+        self.inner.has_status
+    }
+
+    /// Sets that line; None takes it away. Never waits.
+    pub(crate) fn status(&self, text: Option<&str>) {
+        if self.inner.has_status {
+            let text = text.map(|text| printable(text).replace('\n', " "));
+            self.inner.err.status(text.as_deref(), self.inner.err_screen.colour);
+        }
+    }
+
+    /// Whether the lines of a stream get colours.
+    pub(super) fn has_colour(&self, sink: Stream) -> bool {
+        match sink {
+            Stream::Out => self.inner.out_screen.colour,
+            Stream::Err => self.inner.err_screen.colour,
+        }
     }
 
     /// One line of our own while the job runs.
     pub(crate) fn report(&self, text: &Text) {
-        self.say(&format!("ranklaunch: {}", text.get(self.inner.lang)));
+        let name = paint(Style::Dim, "ranklaunch:");
+        self.say(&format!("{name} {}", text.get(self.inner.lang)));
     }
 
     /// Waits until everything queued is written; false if the deadline passes before. Both sinks

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use crate::style;
+
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
 const SPACES: u64 = LOW * 0x20;
@@ -62,7 +64,7 @@ fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
     while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
         let (clean, from) = rest.split_at(at);
         out.extend_from_slice(clean.as_bytes());
-        let taken = match colour_sequence(from.as_bytes()) {
+        let taken = match style::sequence(from.as_bytes()) {
             Some(length) => {
                 out.extend(from.bytes().take(length));
                 // There are many other ways to reset a colour; a second reset is harmless.
@@ -79,14 +81,6 @@ fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
         rest = from.get(taken..).unwrap_or_default();
     }
     out.extend_from_slice(rest.as_bytes());
-}
-
-/// The length of a leading SGR sequence (`ESC [ digits ; m`), the only one that
-/// changes nothing but colour.
-fn colour_sequence(bytes: &[u8]) -> Option<usize> {
-    let parameters = bytes.strip_prefix(b"\x1b[")?;
-    let length = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';' | b':'))?;
-    (parameters.get(length) == Some(&b'm')).then_some(length + 3)
 }
 
 fn push_hex(byte: u8, out: &mut Vec<u8>) {

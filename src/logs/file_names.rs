@@ -10,11 +10,13 @@ use crate::rank::{GlobalRank, LocalRank};
 use crate::supervise::{Owner, Stream};
 
 /// The output of the engine, in the folder of an attempt.
-const ENGINE_LOG: &str = "engine.log";
+pub(super) const ENGINE_LOG: &str = "engine.log";
 /// The program's own journal, in the folder of a launcher.
 pub(crate) const JOURNAL: &str = "agent.jsonl";
 /// The result of a launch, in the folder of a launcher.
 pub(crate) const RUN_JSON: &str = "run.json";
+/// The page of a launch, in the folder of a launcher and in that of the run.
+pub(crate) const REPORT: &str = "report.html";
 /// The link to the newest run, in the log folder.
 pub(crate) const LATEST: &str = "latest";
 

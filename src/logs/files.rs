@@ -14,6 +14,7 @@ use memchr::memchr;
 use super::capped::CappedFile;
 use super::console::Console;
 use super::folder::LogFolder;
+use super::index::{IndexWriter, Writer};
 use super::stall_budget::StallBudget;
 use super::thread;
 use crate::lang::bytes as human_bytes;
@@ -33,6 +34,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const RELEASE_BYTES: usize = 1024 * 1024;
 /// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
+/// What comes to a file within so long while it waits has one time.
+const TOGETHER: Duration = Duration::from_millis(10);
 /// At the end, a disk without progress for this long is given up.
 const STALL: Duration = Duration::from_secs(5);
 /// A reader takes at most this much after a stop request, more than a pipe holds.
@@ -73,8 +76,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queues: Vec<Queue>,
-    /// Files that the writer has not taken over yet.
-    new: Vec<CappedFile>,
+    /// Files that the writer has not taken over yet, and whose output they hold.
+    new: Vec<(CappedFile, Writer)>,
     spares: Vec<Vec<u8>>,
     served: usize,
     busy: bool,
@@ -110,9 +113,17 @@ struct Queue {
 
 #[derive(Debug)]
 enum Piece {
-    Bytes(Vec<u8>),
+    Bytes(Chunk),
     /// So many bytes were dropped here.
     Gap(u64),
+}
+
+/// Bytes that were read together, or soon after one another.
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    /// When those from each of these positions on came; the first is at 0.
+    came: Vec<(usize, Instant)>,
 }
 
 /// The producer's end of one file's queue.
@@ -136,9 +147,10 @@ impl FileWriter {
     }
 
     /// Adds a file of at most `cap` bytes, which the writer creates at once.
-    pub(super) fn add(&self, name: String, cap: u64, lang: Lang) -> FilePort {
+    pub(super) fn add(&self, name: String, writer: Writer, cap: u64, lang: Lang) -> FilePort {
         let mut state = self.shared.lock();
-        state.new.push(CappedFile::new(Arc::clone(&self.folder), name, cap, lang));
+        let file = CappedFile::new(Arc::clone(&self.folder), name, cap, lang);
+        state.new.push((file, writer));
         state.queues.push(Queue {
             pieces: VecDeque::new(),
             bytes: 0,
@@ -261,21 +273,27 @@ impl Queue {
 
     fn push(&mut self, chunk: &mut Vec<u8>, spares: &mut Vec<Vec<u8>>) {
         self.bytes += chunk.len();
+        let now = Instant::now();
         match self.pieces.back_mut() {
             Some(Piece::Bytes(last))
-                if chunk.len() <= SMALL && last.capacity() - last.len() >= chunk.len() =>
+                if chunk.len() <= SMALL
+                    && last.bytes.capacity() - last.bytes.len() >= chunk.len() =>
             {
-                last.extend_from_slice(chunk);
+                if last.came.last().is_none_or(|(_, came)| now - *came >= TOGETHER) {
+                    last.came.push((last.bytes.len(), now));
+                }
+                last.bytes.extend_from_slice(chunk);
             }
             // A quiet stream keeps its own small buffer.
             _ if chunk.len() <= SMALL => {
                 let mut copy = Vec::with_capacity(SMALL);
                 copy.extend_from_slice(chunk);
-                self.pieces.push_back(Piece::Bytes(copy));
+                self.pieces.push_back(Piece::Bytes(Chunk::new(copy, now)));
             }
             _ => {
                 let spare = spares.pop().unwrap_or_default();
-                self.pieces.push_back(Piece::Bytes(std::mem::replace(chunk, spare)));
+                let bytes = std::mem::replace(chunk, spare);
+                self.pieces.push_back(Piece::Bytes(Chunk::new(bytes, now)));
             }
         }
         chunk.clear();
@@ -286,6 +304,30 @@ impl Queue {
         match self.pieces.back_mut() {
             Some(Piece::Gap(gap)) => *gap += bytes as u64,
             _ => self.pieces.push_back(Piece::Gap(bytes as u64)),
+        }
+    }
+}
+
+impl Chunk {
+    fn new(bytes: Vec<u8>, now: Instant) -> Chunk {
+        Chunk { bytes, came: vec![(0, now)] }
+    }
+
+    /// The first bytes, which came at one time, and when.
+    fn first(&self) -> (&[u8], Instant) {
+        let came = self.came.first().map_or_else(Instant::now, |(_, came)| *came);
+        let end = self.came.get(1).map_or(self.bytes.len(), |(at, _)| *at);
+        (self.bytes.get(..end).unwrap_or(&self.bytes), came)
+    }
+
+    /// Forgets the first `count` bytes, at most those of [`Chunk::first`].
+    fn drop_first(&mut self, count: usize) {
+        if self.came.get(1).is_some_and(|(at, _)| *at <= count) {
+            self.came.remove(0);
+        }
+        self.bytes.drain(..count.min(self.bytes.len()));
+        for (at, _) in &mut self.came {
+            *at = at.saturating_sub(count);
         }
     }
 }
@@ -335,7 +377,8 @@ impl Shared {
     }
 
     /// The writer's thread. Ends after a close request, when all is written or given up.
-    fn write_files(&self, folder: &LogFolder, console: &Console) {
+    fn write_files(&self, folder: &Arc<LogFolder>, console: &Console) {
+        let mut index = IndexWriter::new(Arc::clone(folder));
         let mut files: Vec<CappedFile> = Vec::new();
         let mut failing: Vec<bool> = Vec::new();
         let mut state = self.lock();
@@ -343,7 +386,10 @@ impl Shared {
             if !state.new.is_empty() {
                 let fresh = std::mem::take(&mut state.new);
                 let first = files.len();
-                files.extend(fresh);
+                for (file, writer) in fresh {
+                    files.push(file);
+                    index.add(writer);
+                }
                 failing.resize(files.len(), false);
                 drop(state);
                 // An error here is reported again with the first bytes.
@@ -352,29 +398,37 @@ impl Shared {
                 continue;
             }
             let now = Instant::now();
-            let Some(index) = state.next(now) else {
+            if index.due().is_some_and(|due| due <= now) {
+                drop(state);
+                index.flush(now);
+                state = self.lock();
+                continue;
+            }
+            let Some(next) = state.next(now) else {
                 if state.stage >= Stage::Closing {
                     drop(state);
+                    index.flush(now);
                     self.last_look(&mut files, folder, console);
                     self.lock().done = true;
                     self.room.notify_all();
                     return;
                 }
                 state.busy = false;
-                state = self.rest(state, now);
+                state = self.rest(state, now, index.due());
                 continue;
             };
-            state.served = index;
+            state.served = next;
             state.busy = true;
-            let Some(queue) = state.queues.get_mut(index) else { continue };
+            let Some(queue) = state.queues.get_mut(next) else { continue };
             let mut pieces = std::mem::take(&mut queue.pieces);
             drop(state);
 
-            let Some(file) = files.get_mut(index) else { return };
-            let (spares, result) = self.write_pieces(index, file, &mut pieces, console.lang());
+            let Some(file) = files.get_mut(next) else { return };
+            let (spares, result) =
+                self.write_pieces(next, file, &mut pieces, &mut index, console.lang());
             let (missing, gone) = (file.missing(), file.gone());
             let was_failing =
-                failing.get_mut(index).map(|was| std::mem::replace(was, result.is_err()));
+                failing.get_mut(next).map(|was| std::mem::replace(was, result.is_err()));
             let name = file.name().to_owned();
 
             state = self.lock();
@@ -386,7 +440,7 @@ impl Shared {
                 self.say_removed(&mut state, folder, console);
             }
             let State { queues, problems, .. } = &mut *state;
-            let Some(queue) = queues.get_mut(index) else { continue };
+            let Some(queue) = queues.get_mut(next) else { continue };
             queue.account.missing = missing;
             queue.account.gone = gone;
             queue.retry_at = None;
@@ -424,9 +478,10 @@ impl Shared {
     /// empty chunks back.
     fn write_pieces(
         &self,
-        index: usize,
+        number: usize,
         file: &mut CappedFile,
         pieces: &mut VecDeque<Piece>,
+        index: &mut IndexWriter,
         lang: Lang,
     ) -> (Vec<Vec<u8>>, std::io::Result<()>) {
         let mut spares = Vec::new();
@@ -436,23 +491,33 @@ impl Shared {
             && let Some(piece) = pieces.pop_front()
         {
             match piece {
-                Piece::Bytes(mut chunk) => match file.write(&chunk) {
-                    Ok(()) => {
-                        written += chunk.len();
-                        chunk.clear();
-                        if spares.len() < SPARES {
-                            spares.push(chunk);
+                Piece::Bytes(mut chunk) => {
+                    let (bytes, came) = chunk.first();
+                    let (count, is_last) = (bytes.len(), bytes.len() == chunk.bytes.len());
+                    let note = |name: &str, at, bytes| index.note(number, name, at, bytes, came);
+                    match file.write(bytes, note) {
+                        Ok(()) if is_last => {
+                            written += count;
+                            chunk.bytes.clear();
+                            if spares.len() < SPARES {
+                                spares.push(chunk.bytes);
+                            }
+                        }
+                        Ok(()) => {
+                            written += count;
+                            chunk.drop_first(count);
+                            pieces.push_front(Piece::Bytes(chunk));
+                        }
+                        Err((part, error)) => {
+                            written += part;
+                            chunk.drop_first(part);
+                            pieces.push_front(Piece::Bytes(chunk));
+                            result = Err(error);
                         }
                     }
-                    Err((part, error)) => {
-                        written += part;
-                        chunk.drain(..part.min(chunk.len()));
-                        pieces.push_front(Piece::Bytes(chunk));
-                        result = Err(error);
-                    }
-                },
+                }
                 Piece::Gap(gap) => {
-                    if let Err(error) = say_gap(file, gap, lang) {
+                    if let Err(error) = say_gap(file, gap, number, index, lang) {
                         pieces.push_front(Piece::Gap(gap));
                         result = Err(error);
                     }
@@ -465,7 +530,7 @@ impl Shared {
                     pieces.clear();
                     break;
                 }
-                state.release(index, std::mem::take(&mut written));
+                state.release(number, std::mem::take(&mut written));
                 since = Instant::now();
                 drop(state);
                 self.room.notify_all();
@@ -503,15 +568,21 @@ impl Shared {
     }
 
     /// Waits for work, for a retry, or until the spare chunks can be freed.
-    fn rest<'a>(&'a self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+    fn rest<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        now: Instant,
+        index: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let index = index.map(|at| at.saturating_duration_since(now));
         let retry = state.next_retry().map(|at| at.saturating_duration_since(now));
         let idle = (!state.spares.is_empty()).then_some(Duration::from_secs(1));
-        let Some(pause) = retry.into_iter().chain(idle).min() else {
+        let Some(pause) = retry.into_iter().chain(idle).chain(index).min() else {
             return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         let (mut state, wait) =
             self.work.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
-        if wait.timed_out() {
+        if wait.timed_out() && idle == Some(pause) {
             let spares = std::mem::take(&mut state.spares);
             drop(state);
             if !spares.is_empty() {
@@ -524,12 +595,20 @@ impl Shared {
     }
 }
 
-fn say_gap(file: &mut CappedFile, gap: u64, lang: Lang) -> std::io::Result<()> {
+fn say_gap(
+    file: &mut CappedFile,
+    gap: u64,
+    number: usize,
+    index: &mut IndexWriter,
+    lang: Lang,
+) -> std::io::Result<()> {
     let bytes = human_bytes(gap);
     let newline = if file.ends_in_newline() { "" } else { "\n" };
     let line = text!(
         "{newline}[ranklaunch] {gap} bytes ({bytes}) are missing here: the disk did not take them in time\n",
         "{newline}[ranklaunch] 此处缺失 {gap} 字节（{bytes}）：磁盘未能及时写入\n"
     );
-    file.write(line.get(lang).as_bytes()).map_err(|(_, error)| error)
+    let now = Instant::now();
+    let note = |name: &str, at, bytes| index.note(number, name, at, bytes, now);
+    file.write(line.get(lang).as_bytes(), note).map_err(|(_, error)| error)
 }

@@ -1,6 +1,6 @@
 //! The log folder of one attempt, held open.
 //!
-//! Owns descriptors of the node's and the attempt's folder. Every file is opened relative to one
+//! Owns descriptors of the run's, the node's and the attempt's folder. Every file is opened relative to one
 //! of them and never through a link, so another user who may write in a parent folder cannot
 //! redirect our writes by renaming ours. A folder that was removed is created again at the same
 //! path. Every call may hang with the mount, so only threads that may be abandoned make them.
@@ -36,13 +36,16 @@ pub(crate) struct LogFolder {
 
 #[derive(Debug, Clone)]
 struct OpenFolders {
+    run: Arc<OwnedFd>,
     node: Arc<OwnedFd>,
     attempt: Arc<OwnedFd>,
 }
 
-/// Which of the two folders holds a file.
+/// Which of the folders holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FolderLevel {
+    /// For files of all launchers, which may share the folder: node 0 writes them.
+    Run,
     /// For files of all attempts.
     Node,
     Attempt,
@@ -162,6 +165,7 @@ impl LogFolder {
 impl OpenFolders {
     fn at(&self, level: FolderLevel) -> &OwnedFd {
         match level {
+            FolderLevel::Run => &self.run,
             FolderLevel::Node => &self.node,
             FolderLevel::Attempt => &self.attempt,
         }
@@ -186,7 +190,8 @@ impl OpenFolders {
             folders.push(Arc::new(folder));
         }
         let attempt = folders.pop().ok_or(Errno::NOENT)?;
-        Ok(OpenFolders { node: folders.pop().unwrap_or_else(|| Arc::clone(&attempt)), attempt })
+        let node = folders.pop().unwrap_or_else(|| Arc::clone(&attempt));
+        Ok(OpenFolders { run: folders.pop().unwrap_or_else(|| Arc::clone(&node)), node, attempt })
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memchr2};
 
+use super::config::Marks;
 use super::escape::{push_escaped, unfinished_suffix};
 use super::rows::{PROGRESS, Rows, cursor_up, is_blank};
 
@@ -20,7 +21,7 @@ const UNENDING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct LineFormatter {
-    prefix: Vec<u8>,
+    marks: Marks,
     /// The line so far, from its last `\r` or its last showing on.
     partial: Vec<u8>,
     /// When the first byte of `partial` came, and the last.
@@ -54,9 +55,9 @@ impl Progress {
 }
 
 impl LineFormatter {
-    pub(super) fn new(prefix: &str) -> LineFormatter {
+    pub(super) fn new(marks: &Marks) -> LineFormatter {
         LineFormatter {
-            prefix: prefix.as_bytes().to_vec(),
+            marks: marks.clone(),
             partial: Vec::new(),
             began: None,
             touched: None,
@@ -77,7 +78,7 @@ impl LineFormatter {
             let fresh = self.partial.is_empty() && !self.shown && !self.progress.active;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if fresh && !rows && line.len() <= LONGEST_LINE && memchr(b'\r', line).is_none() {
-                emit(&self.prefix, line, out);
+                emit(&self.marks, line, out);
                 self.emitted += 1;
             } else {
                 self.extend(line, now, out);
@@ -194,7 +195,7 @@ impl LineFormatter {
 
     fn emit_rows(&mut self, rows: impl IntoIterator<Item = Vec<u8>>, out: &mut Vec<u8>) {
         for row in rows.into_iter().filter(|row| !is_blank(row)) {
-            emit(&self.prefix, &row, out);
+            emit(&self.marks, &row, out);
             self.emitted += 1;
         }
     }
@@ -216,7 +217,7 @@ impl LineFormatter {
     fn show_partial(&mut self, out: &mut Vec<u8>) {
         let whole = self.partial.len() - unfinished_suffix(&self.partial);
         if let (true, Some(text)) = (whole > 0, self.partial.get(..whole)) {
-            emit(&self.prefix, text, out);
+            emit(&self.marks, text, out);
             self.emitted += 1;
             self.partial.drain(..whole);
             self.shown = true;
@@ -226,7 +227,7 @@ impl LineFormatter {
     fn show_progress(&mut self, now: Instant, out: &mut Vec<u8>) {
         // A cleared bar is not shown.
         if let Some(state) = self.progress.state.take().filter(|state| !is_blank(state)) {
-            emit(&self.prefix, &state, out);
+            emit(&self.marks, &state, out);
             self.emitted += 1;
             self.progress.last_shown = Some(now);
         }
@@ -242,7 +243,7 @@ impl LineFormatter {
             _ => Some(Vec::new()),
         };
         if let Some(line) = last {
-            emit(&self.prefix, &line, out);
+            emit(&self.marks, &line, out);
             self.emitted += 1;
         }
         self.begin_line();
@@ -257,9 +258,10 @@ impl LineFormatter {
     }
 }
 
-fn emit(prefix: &[u8], line: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(prefix);
+fn emit(marks: &Marks, line: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(marks.before.as_bytes());
     push_escaped(line, out);
+    out.extend_from_slice(marks.after.as_bytes());
     out.push(b'\n');
 }
 
@@ -271,7 +273,7 @@ mod tests {
     /// stream.
     fn shown(script: &[(u64, &[u8])]) -> Vec<String> {
         let start = Instant::now();
-        let mut formatter = LineFormatter::new("[r0] ");
+        let mut formatter = LineFormatter::new(&Marks { before: "[r0] ".to_owned(), after: "" });
         let mut out = Vec::new();
         for (at, bytes) in script {
             let now = start + Duration::from_millis(*at);

@@ -18,12 +18,16 @@ mod escape;
 mod file_names;
 mod files;
 mod folder;
+mod index;
 mod lines;
 mod output;
+mod pages;
 mod reader;
 mod rows;
+mod runs;
 mod sink;
 mod stall_budget;
+mod status_line;
 mod summary;
 mod tail;
 #[cfg(test)]
@@ -40,10 +44,13 @@ pub(crate) use config::LogsConfig;
 pub(crate) use console::Console;
 pub(crate) use escape::printable;
 pub(crate) use file_names::{
-    AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued,
-    log_name, numbered, run_of,
+    AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, REPORT, RUN_JSON, RankLog,
+    continued, log_name, numbered, run_of,
 };
 pub(crate) use folder::{FolderLevel, LogFolder};
+pub(crate) use index::Writer;
 pub(crate) use output::Logs;
-pub(crate) use summary::LogsSummary;
+pub(crate) use pages::{Cursor, LogLine, Page, Wanted, attempts, page};
+pub(crate) use runs::{RunFolder, RunMark, keep_within, latest, runs};
+pub(crate) use summary::{LogsSummary, OwnerNow};
 pub(crate) use tail::TailLine;

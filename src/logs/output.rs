@@ -13,10 +13,11 @@ use super::config::LogsConfig;
 use super::console::Console;
 use super::file_names::log_name;
 use super::files::{Closed, FilePort, FileWriter};
+use super::index::Writer;
 use super::lines::LineFormatter;
 use super::reader::{Counters, Quiet, StreamReader};
 use super::sink::Lane;
-use super::summary::{LogsSummary, OwnerSummary};
+use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
 use super::tail::{Tail, TailLine};
 use super::thread;
 use crate::lang::Text;
@@ -153,6 +154,25 @@ impl Logs {
         self.shared.lock().owners.get(&owner).map(|state| state.tail_lines(n)).unwrap_or_default()
     }
 
+    /// What each owner has written and lost so far, with its last line. For who looks at a running
+    /// job: the cost does not grow with the output.
+    pub(crate) fn now(&self) -> Vec<OwnerNow> {
+        let state = self.shared.lock();
+        let now = |(owner, state): (&Owner, &OwnerState)| OwnerNow {
+            owner: *owner,
+            summary: state.summary(),
+            last_line: state.tail_lines(1).pop(),
+            last_at: state.counters.last(),
+        };
+        state.owners.iter().map(now).collect()
+    }
+
+    /// Bytes that an owner has written so far to both streams.
+    pub(crate) fn written(&self, owner: Owner) -> u64 {
+        let state = self.shared.lock();
+        state.owners.get(&owner).map_or(0, |state| state.counters.bytes.load(Ordering::Relaxed))
+    }
+
     /// Lines that went only to the engine's log, after the first rank had begun.
     pub(crate) fn engine_lines(&self) -> u64 {
         self.engine_lines.load(Ordering::Relaxed)
@@ -203,12 +223,15 @@ impl Logs {
         state: &OwnerState,
     ) -> Option<(LineFormatter, Lane)> {
         self.config.on_console(owner, stream).then(|| {
-            let prefix = self.config.console_prefix(owner, stream);
-            // Lines may have no prefix, but the report of a gap needs a name.
-            let said_as = if prefix.is_empty() { format!("{owner}: ") } else { prefix.clone() };
             let sink = if owner == Owner::Engine { Stream::Err } else { stream };
+            let marks = self.config.console_marks(owner, stream, self.console.has_colour(sink));
+            // Lines may have no prefix, but the report of a gap needs a name.
+            let said_as = match marks.before.is_empty() {
+                true => format!("{owner}: "),
+                false => marks.before.clone(),
+            };
             let lane = self.console.lane(sink, &said_as, Arc::clone(&state.lost_lines));
-            (LineFormatter::new(&prefix), lane)
+            (LineFormatter::new(&marks), lane)
         })
     }
 
@@ -218,7 +241,7 @@ impl Logs {
         let name = log_name(owner, stream);
         // A rank has a file for each stream.
         let cap = if owner == Owner::Engine { cap } else { cap / 2 };
-        let add = || files.add(name.clone(), cap, self.console.lang());
+        let add = || files.add(name.clone(), Writer::of(owner), cap, self.console.lang());
         Some(state.ports.entry(name.clone()).or_insert_with(add).clone())
     }
 }

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
@@ -36,6 +36,30 @@ const SHARED_IDLE: Duration = Duration::from_millis(200);
 pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) lines: AtomicU64,
+    /// When bytes last came.
+    last: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, bytes: usize, lines: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        let now = u64::try_from(epoch().elapsed().as_millis()).unwrap_or(u64::MAX);
+        // 0: never.
+        self.last.store(now.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// When bytes last came.
+    pub(super) fn last(&self) -> Option<Instant> {
+        let after = self.last.load(Ordering::Relaxed).checked_sub(1)?;
+        epoch().checked_add(Duration::from_millis(after))
+    }
+}
+
+/// The moment that the times of all counters count from.
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
 }
 
 /// Everything that one stream's thread works with.
@@ -141,8 +165,7 @@ impl StreamReader {
 
     fn pass_on(&mut self, buffer: &mut Vec<u8>, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         let newlines = memchr_iter(b'\n', buffer).count();
-        self.counters.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-        self.counters.lines.fetch_add(newlines as u64, Ordering::Relaxed);
+        self.counters.count(buffer.len(), newlines);
         let quiet = self.quiet.as_ref().filter(|quiet| quiet.on.load(Ordering::Relaxed));
         if let (Some(quiet), Some(_)) = (quiet, &self.console) {
             quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);

@@ -12,10 +12,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::stall_budget::StallBudget;
+use super::status_line::{self, StatusLine};
 use super::thread;
 use super::write::write_lines;
 use crate::lang::Lang;
 use crate::lang::bytes as human_bytes;
+use crate::terminal;
 use crate::text;
 
 /// Bytes of finished lines that wait per stream.
@@ -122,6 +124,7 @@ struct State {
     own_lost: Lost,
     lanes: BTreeMap<u64, LaneState>,
     next_id: u64,
+    status: StatusLine,
     /// The lane that was served last.
     served: u64,
     /// The writer holds text that is not written yet.
@@ -187,6 +190,7 @@ impl State {
             || (!self.busy
                 && self.own.is_empty()
                 && self.own_lost.lines == 0
+                && !self.status.must_go()
                 && self.lanes.values().all(LaneState::is_idle))
     }
 
@@ -267,6 +271,15 @@ impl Sink {
         self.work.notify_one();
     }
 
+    /// The last line of the terminal; None takes it away. Never waits.
+    pub(super) fn status(&self, text: Option<&str>, dim: bool) {
+        let mut state = self.lock();
+        state.status.set(text, dim);
+        if state.status.is_pending() {
+            self.work.notify_one();
+        }
+    }
+
     /// Nothing more will be queued; the writer ends when all is written.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -293,18 +306,38 @@ impl Sink {
                 own.clear();
                 from_lane = state.take_lane(&mut batch, lang);
                 if !from_lane {
+                    let due = state.status.due();
+                    if due.is_some_and(|due| due <= Instant::now()) {
+                        let bytes = state.status.next(file);
+                        state.busy = true;
+                        drop(state);
+                        status_line::draw(file, &bytes);
+                        state = self.lock();
+                        continue;
+                    }
                     if state.closed {
                         return;
                     }
                     state.busy = false;
                     self.room.notify_all();
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = match due {
+                        None => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+                        Some(due) => {
+                            let left = due.saturating_duration_since(Instant::now());
+                            let waited = self.work.wait_timeout(state, left);
+                            waited.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                    };
                     continue;
                 }
             }
             state.busy = true;
+            let is_drawn = state.status.take_drawn();
             drop(state);
             self.room.notify_all();
+            if is_drawn && terminal::is_foreground(file) {
+                status_line::draw(file, terminal::ERASE);
+            }
             let result = if from_lane {
                 write_lines(file, &batch, || {
                     let mut urgent = Vec::new();

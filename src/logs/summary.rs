@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
+use super::tail::TailLine;
 use crate::lang::Text;
 use crate::supervise::Owner;
 
@@ -27,4 +29,14 @@ pub(crate) struct OwnerSummary {
     pub truncated_bytes: u64,
     /// Bytes that another process removed from the files, or together with them.
     pub removed_file_bytes: u64,
+}
+
+/// One owner while the job runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnerNow {
+    pub owner: Owner,
+    pub summary: OwnerSummary,
+    pub last_line: Option<TailLine>,
+    /// When it last wrote something.
+    pub last_at: Option<Instant>,
 }

@@ -69,7 +69,12 @@ impl Tail {
             .into_iter()
             .filter(|(_, bytes)| !bytes.is_empty())
             .map(|(stream, bytes)| TailLine { stream, bytes: bytes.clone() });
-        let mut lines: Vec<TailLine> = self.lines.iter().cloned().chain(unfinished).collect();
+        let unfinished: Vec<TailLine> = unfinished.collect();
+        let whole = n.saturating_sub(unfinished.len());
+        let whole = self.lines.iter().skip(self.lines.len().saturating_sub(whole)).cloned();
+        let lines = whole.chain(unfinished);
+        // Of two unfinished lines only one may be asked for.
+        let mut lines: Vec<TailLine> = lines.collect();
         lines.drain(..lines.len().saturating_sub(n));
         lines
     }

@@ -19,7 +19,7 @@ use super::output::OPEN;
 use super::*;
 use crate::lang::Lang;
 use crate::rank::GlobalRank;
-use crate::settings::{ConsoleMode, ConsolePrefix};
+use crate::settings::{Color, ConsoleMode, ConsolePrefix};
 use crate::supervise::{Owner, Stream};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -41,13 +41,13 @@ fn config(folder: Option<&Path>) -> LogsConfig {
 fn console() -> (Console, PipeReader, PipeReader) {
     let (out, to_out) = pipe().expect("a pipe");
     let (err, to_err) = pipe().expect("a pipe");
-    (Console::new(to_out.into(), to_err.into(), Lang::En), out, err)
+    (Console::new(to_out.into(), to_err.into(), Lang::En, Color::Never), out, err)
 }
 
 /// A console that discards everything.
 fn silent() -> Console {
     let null = || File::options().write(true).open("/dev/null").expect("/dev/null").into();
-    Console::new(null(), null(), Lang::En)
+    Console::new(null(), null(), Lang::En, Color::Never)
 }
 
 fn attached(logs: &Logs, owner: Owner, stream: Stream) -> PipeWriter {
@@ -166,7 +166,7 @@ fn eight_writers_at_once_tear_no_line() {
 fn both_streams_into_one_pipe_tear_no_line() {
     let (from, to) = pipe().expect("a pipe");
     let again = to.try_clone().expect("a copy");
-    let console = Console::new(to.into(), again.into(), Lang::En);
+    let console = Console::new(to.into(), again.into(), Lang::En, Color::Never);
     let text = collected(from);
     let logs = Logs::start(config(None), console.clone());
     let writers: Vec<_> = [Stream::Out, Stream::Err]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::muster::protocol::{Hello, JobKey, MemberKind, Memory, Purpose, Secret};
-use crate::pace::Pace;
+use crate::pace::{Live, Pace};
 
 /// What to do if another node runs without ranklaunch or without a muster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Config {
     pub unit: MemberKind,
     pub node: u32,
     pub nnodes: u32,
+    /// The names of all nodes in their order, where `--nodes` lists them; else none.
+    pub hosts: Vec<String>,
     /// The platform's id of the job, if it has one; else port and node count identify the job.
     pub job: Option<String>,
     pub master_addr: String,
@@ -34,6 +36,8 @@ pub struct Config {
     pub wait_timeout: Duration,
     /// When a wait prints the missing nodes.
     pub pace: Pace,
+    /// What shows the progress in place of lines.
+    pub live: Option<Live>,
     /// A shorter network partition is survived.
     pub peer_timeout: Duration,
     pub secret: Option<Secret>,

@@ -10,19 +10,22 @@ use std::convert::Infallible;
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use super::protocol::codec::{self, LONGEST, LONGEST_UNIDENTIFIED};
 use super::protocol::handshake::{Rejection, admit, dial};
 use super::protocol::messages::Message;
+use super::questions::exchange::{Action, Exchange};
 use super::server::compare;
 use crate::muster::protocol::{
     Agreement, Channel, Difference, FromMember, FromNode0, Hello, JobKey, NodeSummary, Purpose,
-    Secret,
+    QuestionFrame, Secret,
 };
 use crate::verdict::Refusal;
 
@@ -101,14 +104,63 @@ impl AsyncWrite for Script {
 /// written and read again.
 pub fn frames(data: &[u8]) -> bool {
     let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
-    member || node_0
+    let asked = |frame: &FromMember| match frame {
+        FromMember::Question(frame) => Some(frame.clone()),
+        _ => None,
+    };
+    let answered = |frame: &FromNode0| match frame {
+        FromNode0::Question(frame) => Some(frame.clone()),
+        _ => None,
+    };
+    questions(0, member.iter().filter_map(asked));
+    questions(1, node_0.iter().filter_map(answered));
+    !member.is_empty() || !node_0.is_empty()
 }
 
-fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> bool {
+/// What a node does with the frames of questions of its peer, itself asking and answering: it sends
+/// no more parts than its answers have, and asks for a bounded number of them.
+fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
+    const ANSWER: usize = 100_000;
+    let (peer, now) = (1 - me, Instant::now());
+    let (reply, _replies) = std::sync::mpsc::channel();
+    let mut exchange = Exchange::new(me, 2);
+    exchange.ask(&Arc::from(&b"?"[..]), Duration::from_secs(9), reply, &|_| true, now);
+    let (mut asked, mut sent, mut held, mut heard) = (0, 0, 0, 0);
+    for frame in frames {
+        heard += 1;
+        exchange.hear(peer, frame, &|_| true, now);
+        loop {
+            let actions = exchange.actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                match action {
+                    Action::Answer { asker, .. } => {
+                        held += ANSWER;
+                        exchange.answered(asker, Ok(vec![0; ANSWER]), now);
+                    }
+                    Action::Send { frame: QuestionFrame::Part { bytes, .. }, .. } => {
+                        sent += bytes.len();
+                    }
+                    Action::Send { frame: QuestionFrame::Fetch { .. }, .. } => asked += 1,
+                    Action::Send { .. } => {}
+                }
+            }
+        }
+    }
+    assert!(sent <= held, "{sent} bytes of {held}");
+    // A window, then one for each part that came.
+    assert!(asked <= 4 * heard, "{asked} parts after {heard} frames");
+    exchange.tick(now + Duration::from_secs(3601));
+    exchange.lost(peer, now);
+}
+
+fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> Vec<M> {
     if let Ok(frame) = codec::decode::<M>(data) {
         same_again(&frame);
     }
-    let [cut, trusted, bytes @ ..] = data else { return false };
+    let [cut, trusted, bytes @ ..] = data else { return Vec::new() };
     let trusted = trusted & 1 == 1;
     let received = |piece: usize| {
         let mut channel = Channel::<M, _>::new(Script::new(bytes, piece, true), None);
@@ -130,7 +182,7 @@ fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> bool {
     let whole = received(usize::MAX);
     assert_eq!(whole, received(usize::from(*cut)), "by pieces of {cut}");
     whole.0.iter().for_each(same_again);
-    !whole.0.is_empty()
+    whole.0
 }
 
 fn same_again<M: Message + Debug + PartialEq>(frame: &M) {
@@ -295,7 +347,7 @@ pub(crate) fn write_summary(summary: NodeSummary) -> Vec<u8> {
 
 /// An agreement as a node parses it.
 pub(crate) fn sent(agreement: Agreement) -> Option<Agreement> {
-    let frame = FromNode0::Agreed { agreement, differences: Vec::new() };
+    let frame = FromNode0::Agreed { agreement, differences: Vec::new(), said: Vec::new() };
     match codec::decode(&codec::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
         _ => None,

@@ -4,8 +4,8 @@
 //! Owns the connections between the nodes of a job: the listener of node 0 on the master port,
 //! the protocol, and which nodes still run. Takes a [`Config`] and this node's [`NodeSummary`];
 //! gives the summaries of all nodes ([`gather`]) or node 0's agreement ([`join`]), then a
-//! [`Session`] of events. Never decides a layout, never starts or stops anything, and no frame
-//! carries a command, a path or a variable.
+//! [`Session`] of events and [`Questions`], whose content it does not know. Never decides a layout,
+//! never starts or stops anything, and no frame of its own carries a command, a path or a variable.
 //!
 //! Node 0 is the centre of a star. It listens on the master port until all have
 //! arrived, closes the listener and keeps the connections: torchrun then binds the
@@ -21,6 +21,7 @@ pub(crate) mod fuzz;
 mod keepalive;
 mod links;
 mod protocol;
+mod questions;
 mod second_port;
 mod server;
 mod session;
@@ -37,10 +38,11 @@ pub use keepalive::PEER_TIMEOUT;
 pub(crate) use links::endpoint::MeasureTarget;
 pub(crate) use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub(crate) use protocol::{
-    Again, Decide, Difference, LinkReport, Loss, MeasureEndpoint, NodeResult, Property, Seat,
-    VARIABLE as SECRET,
+    Again, Decide, Difference, LinkReport, Loss, MeasureEndpoint, NoAnswer, NodeResult, Property,
+    Seat, VARIABLE as SECRET,
 };
 pub use protocol::{Agreement, Cause, MemberKind, Memory, NodeSummary, Purpose, Secret};
+pub(crate) use questions::Questions;
 pub(crate) use server::compare::refuse_differences;
 pub(crate) use server::decline::turn_away;
 pub use server::gather::{Assembly, Settled, gather};

@@ -7,6 +7,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::muster::protocol::{Again, Cause};
+use crate::muster::questions::Questions;
+use crate::muster::questions::desk::Desk;
 
 /// Time limit for sending the last frames.
 const LAST_FRAMES: Duration = Duration::from_secs(3);
@@ -34,6 +36,7 @@ pub(crate) enum SessionCommand {
 pub struct Session {
     events: mpsc::UnboundedReceiver<SessionEvent>,
     commands: Option<mpsc::UnboundedSender<SessionCommand>>,
+    questions: Questions,
     task: JoinHandle<()>,
 }
 
@@ -42,17 +45,27 @@ pub struct Session {
 pub(crate) struct Ends {
     pub(crate) events: mpsc::UnboundedSender<SessionEvent>,
     pub(crate) commands: mpsc::UnboundedReceiver<SessionCommand>,
+    pub(crate) desk: Desk,
 }
 
 impl Session {
-    pub(crate) fn start<F>(run: impl FnOnce(Ends) -> F) -> Session
+    /// `node` of `nodes`, whose task is `run`.
+    pub(crate) fn start<F>(node: u32, nodes: u32, run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (event_sender, events) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let task = tokio::spawn(run(Ends { events: event_sender, commands: command_receiver }));
-        Session { events, commands: Some(commands), task }
+        let desk = Desk::new(node, nodes);
+        let questions = Questions::of(&desk, node, nodes);
+        let ends = Ends { events: event_sender, commands: command_receiver, desk };
+        let task = tokio::spawn(run(ends));
+        Session { events, commands: Some(commands), questions, task }
+    }
+
+    /// By which any thread asks all nodes, until the session ends.
+    pub(crate) fn questions(&self) -> Questions {
+        self.questions.clone()
     }
 
     /// The next event; after the last one it never returns. Cancel-safe.
@@ -81,9 +94,17 @@ impl Session {
         }
     }
 
+    /// Waits until node 0 has left, at most `limit`. It may still ask.
+    pub(crate) async fn stay(&mut self, limit: Duration) {
+        let _ = timeout(limit, &mut self.task).await;
+    }
+
     /// Closes the session, after the last frames were sent.
     pub async fn close(mut self) {
         self.commands = None;
+        if self.task.is_finished() {
+            return;
+        }
         if timeout(LAST_FRAMES, &mut self.task).await.is_err() {
             self.task.abort();
         }

@@ -51,18 +51,36 @@ pub(crate) fn counters(host: &Host, ports: &[String]) -> Counters {
 /// The growth since then, largest first. A counter that was reset (by reloading the driver) has
 /// grown by its current value.
 pub(crate) fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
-    let mut grown: Vec<Growth> = before
-        .0
-        .iter()
-        .filter_map(|((port, file), old)| {
-            let now = read(host, port, file)?;
+    let now = before.0.keys().filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?)));
+    Counters(now.collect()).since(before)
+}
+
+/// Bytes received and sent by each of these ports, as far as they can be read.
+pub(crate) fn traffic(host: &Host, ports: &[String]) -> Vec<(String, u64, u64)> {
+    let bytes = |port: &str, file: &str| {
+        // The counters count words of four bytes.
+        Some(read(host, port, &format!("counters/{file}"))?.saturating_mul(4))
+    };
+    let of = |port: &String| {
+        let (received, sent) = (bytes(port, "port_rcv_data")?, bytes(port, "port_xmit_data")?);
+        Some((port.clone(), received, sent))
+    };
+    ports.iter().filter_map(of).collect()
+}
+
+impl Counters {
+    /// The growth from `before` to this, as by [`growth`].
+    pub(crate) fn since(&self, before: &Counters) -> Vec<Growth> {
+        let grown = before.0.iter().filter_map(|(at, old)| {
+            let now = *self.0.get(at)?;
             let by = now.checked_sub(*old).unwrap_or(now);
-            let counter = file.rsplit('/').next()?;
-            (by > 0).then(|| Growth { port: port.clone(), counter, by })
-        })
-        .collect();
-    grown.sort_by_key(|one| std::cmp::Reverse(one.by));
-    grown
+            let counter = at.1.rsplit('/').next()?;
+            (by > 0).then(|| Growth { port: at.0.clone(), counter, by })
+        });
+        let mut grown: Vec<Growth> = grown.collect();
+        grown.sort_by_key(|one| std::cmp::Reverse(one.by));
+        grown
+    }
 }
 
 fn read(host: &Host, port: &str, file: &str) -> Option<u64> {
@@ -74,6 +92,18 @@ fn read(host: &Host, port: &str, file: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn traffic_is_counted_in_bytes() {
+        let root = tempfile::tempdir().expect("a folder");
+        let counters = root.path().join("sys/class/infiniband/mlx5_0/ports/1/counters");
+        std::fs::create_dir_all(&counters).expect("a folder");
+        std::fs::write(counters.join("port_rcv_data"), "25\n").expect("a file");
+        std::fs::write(counters.join("port_xmit_data"), "2\n").expect("a file");
+        let host = Host::replayed(root.path(), BTreeMap::new());
+        let ports = ["mlx5_0:1".to_owned(), "mlx5_1:1".to_owned()];
+        assert_eq!(traffic(&host, &ports), [("mlx5_0:1".to_owned(), 100, 8)]);
+    }
 
     #[test]
     fn what_grew_is_told_and_what_cannot_be_read_is_not_asked_again() {

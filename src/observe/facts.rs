@@ -6,8 +6,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod engine;
 mod host;
 
+pub(crate) use engine::{AccelerateConfig, EngineCli};
 pub(crate) use host::{
     ClockState, Compat, Folder, Hami, HostFacts, Leftover, NamedFile, NonForwardingInit, Script,
     TimedOut, UsedFolder,
@@ -17,7 +19,6 @@ use super::gpu::{FabricState, RecoveryAction};
 use crate::cpus::CpuList;
 use crate::lang::Text;
 use crate::probe::Health;
-use crate::text;
 use crate::verdict::Warning;
 
 /// Everything that was read on one node.
@@ -54,6 +55,9 @@ pub struct Contract {
     /// Every claim of every contract whose variables are present, strongest first.
     #[serde(default)]
     pub evidence: Vec<Evidence>,
+    /// What is set, but read by no platform that is proven, or not needed there.
+    #[serde(default)]
+    pub unread: Vec<Unread>,
     /// The platform's default master port.
     #[serde(default)]
     pub default_port: Option<u16>,
@@ -92,6 +96,17 @@ pub struct Evidence {
     /// The second variable of a reading that needs one.
     pub beside: Option<Claim>,
     pub strength: Strength,
+}
+
+/// A variable that is set and not read, with the platform that would read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    pub platform: String,
+    /// None: it is the profile's platform, and none of its variables is set.
+    pub claim: Option<Claim>,
+    /// What fails of the proof that is nearest, as a profile writes it: `NAME`, `!NAME`. Empty: the
+    /// platform is proven, and an earlier variable of it gives the field.
+    pub missing: Vec<String>,
 }
 
 /// The field that a variable of a contract gives.
@@ -162,7 +177,8 @@ pub enum Reading {
     /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`: the
     /// number of its tasks, the position of this one, or the first one's host or port.
     Cluster,
-    /// Slurm's numbers of tasks by node, `8(x2),4`; the one beside it is this node's index.
+    /// Slurm's numbers of tasks by node, `8(x2),4`; the one beside it is this node's index. For the rank
+    /// of a task it is the task's place on its node, whose position the list of hosts gives.
     TaskList,
     /// A number that applies to one of several tasks of a node.
     PerTask,
@@ -173,6 +189,8 @@ pub enum Reading {
     /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. Without a process on
     /// mpirun's own host, whose daemon is the first, it has rank 0.
     SecondDaemon,
+    /// Host in `prterun-n1-4206@1`, the id of a job of Open MPI 5.
+    PrterunHost,
     /// Set only on the main node, to which the platform does not give its own address.
     Loopback,
 }
@@ -189,6 +207,8 @@ pub enum Strength {
     Conventional,
     /// Names that only one platform uses.
     Specific,
+    /// The platform of the profile, which the user described for exactly these jobs.
+    Profile,
     /// The launcher that started this process; outer platforms count other things.
     Launcher,
 }
@@ -466,41 +486,12 @@ pub struct PythonFacts {
     /// The configuration that accelerate will read, if it is the engine.
     #[serde(default)]
     pub accelerate: Option<AccelerateConfig>,
-}
-
-/// A configuration file of accelerate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AccelerateConfig {
-    pub path: PathBuf,
-    /// The engine's arguments name it; otherwise it is accelerate's default.
-    pub given: bool,
-    /// `NO`, `MULTI_GPU`, `FSDP`, `DEEPSPEED`…
-    pub distributed_type: Option<String>,
-    pub use_cpu: bool,
-}
-
-impl AccelerateConfig {
-    /// `'NO'`, as the file spells it; `(none)` without one.
-    pub fn mode(&self) -> String {
-        self.distributed_type
-            .as_ref()
-            .map_or_else(|| "(none)".to_owned(), |mode| format!("'{mode}'"))
-    }
-
-    /// Whether `accelerate launch` starts one process in this mode, regardless of
-    /// --num_processes (its `simple_launcher`).
-    pub fn starts_one_process(&self) -> bool {
-        matches!(self.distributed_type.as_deref(), Some("NO" | "MULTI_CPU"))
-    }
-
-    /// The hint if it starts one process.
-    pub fn cure(&self) -> Text {
-        let (path, mode) = (self.path.display(), self.mode());
-        text!(
-            "use MULTI_GPU (on CPUs as well), FSDP or DEEPSPEED in place of distributed_type: {mode} in {path}, or ask for one process with --nnodes 1 --nproc-per-node 1",
-            "请将 {path} 中的 distributed_type: {mode} 改为 MULTI_GPU（CPU 上同样适用）、FSDP 或 DEEPSPEED，或用 --nnodes 1 --nproc-per-node 1 只要求一个进程"
-        )
-    }
+    /// About environments: one that is gone, or that could not be activated as a whole.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
+    /// None without a file of the engine's command line.
+    #[serde(default)]
+    pub engine_cli: Option<EngineCli>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

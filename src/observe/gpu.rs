@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub(crate) use label::label;
 pub use state::FabricState;
-pub(crate) use state::{ComputeMode, RecoveryAction};
+pub(crate) use state::{ComputeMode, RecoveryAction, THROTTLED};
 pub use visible::visible;
 
 use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
@@ -72,6 +72,14 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     facts.faults.extend(faults);
     facts.unreadable_device = chosen.and_then(visible::unreadable).map(str::to_owned);
     facts
+}
+
+/// What NVML says of the GPUs now, within `timeout`; none if it cannot be asked.
+pub(crate) fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
+    match nvml(host, mode, timeout) {
+        Some(Ok(answer)) => answer.gpus,
+        Some(Err(_)) | None => Vec::new(),
+    }
 }
 
 /// The facts if even the fallbacks did not return: there is a driver, and it hangs.

@@ -4,19 +4,14 @@
 //! are unknown.
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path};
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
+use crate::cgroups::{Groups, NO_LIMIT};
 use crate::cpus::CpuList;
 use crate::host::Host;
-
-const CGROUP: &str = "/sys/fs/cgroup";
-
-/// In cgroup v1 the kernel writes "no limit" as the largest multiple of a page.
-pub(super) const NO_LIMIT: u64 = 1 << 60;
 
 /// Values that system calls give for this process.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -179,51 +174,7 @@ fn in_list(text: &str) -> u32 {
         .fold(0, u32::saturating_add)
 }
 
-/// The folders of this process's cgroups, innermost first, outermost last.
-///
-/// The limits of all ancestors apply as well. Without a cgroup namespace the path in /proc is
-/// that of the host and does not exist below the container's mount, whose top is then our own
-/// group. So missing folders are skipped.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Groups {
-    pub(super) unified: Vec<String>,
-    cpu: Vec<String>,
-    pub(super) memory: Vec<String>,
-    pids: Vec<String>,
-}
-
 impl Groups {
-    pub(super) fn of_this_process(host: &Host) -> Groups {
-        let mut groups = Groups::default();
-        let text = host.read("/proc/self/cgroup").unwrap_or_default();
-        for line in text.lines() {
-            // hierarchy-ID:controller-list:path (cgroups(7))
-            let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) =
-                (fields.next(), fields.next(), fields.next())
-            else {
-                continue;
-            };
-            if controllers.is_empty() {
-                groups.unified = folders(CGROUP, path);
-                // Hybrid systems mount the unified hierarchy in addition.
-                groups.unified.extend(folders(&format!("{CGROUP}/unified"), path));
-                continue;
-            }
-            for controller in controllers.split(',') {
-                let at = |name: &str| folders(&format!("{CGROUP}/{name}"), path);
-                match controller {
-                    // Mounted under the whole list, or under a link of its own name.
-                    "cpu" => groups.cpu = [at(controllers), at("cpu")].concat(),
-                    "memory" => groups.memory = at("memory"),
-                    "pids" => groups.pids = at("pids"),
-                    _ => {}
-                }
-            }
-        }
-        groups
-    }
-
     /// Whole CPUs of the tightest quota, at least 1. Rounded down, since one thread more than
     /// the quota allows costs more than it gains.
     fn cpu_quota(&self, host: &Host) -> Option<u32> {
@@ -293,21 +244,6 @@ impl Groups {
 fn whole_cpus(quota: &str, period: &str) -> Option<u32> {
     let (quota, period): (u64, u64) = (quota.parse().ok()?, period.trim().parse().ok()?);
     u32::try_from(quota.checked_div(period)?.max(1)).ok()
-}
-
-/// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` is outside of our cgroup
-/// namespace and cannot be read.
-fn folders(mount: &str, path: &str) -> Vec<String> {
-    let path = Path::new(path);
-    if path.components().any(|part| part == Component::ParentDir) {
-        return vec![mount.to_owned()];
-    }
-    path.ancestors()
-        .map(|part| {
-            let part = part.to_string_lossy();
-            format!("{mount}/{}", part.trim_start_matches('/')).trim_end_matches('/').to_owned()
-        })
-        .collect()
 }
 
 #[cfg(test)]

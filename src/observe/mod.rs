@@ -21,10 +21,12 @@ pub(crate) mod rdma;
 mod script;
 pub(crate) mod state;
 
-#[cfg(test)]
 pub(crate) use contract::ids as platform_ids;
 pub use contract::known_variables;
-pub(crate) use contract::{add_mpiexec, contract, mpiexec_above, variables_of};
+pub(crate) use contract::{
+    Beside, Platform, PlatformRow, Test, add_mpiexec, beside_of, contract, fields, mpiexec_above,
+    readings_of, variables_of,
+};
 pub use facts::*;
 pub(crate) use nested::torchrun_above;
 pub(crate) use oom::{OomKills, OomWatch};

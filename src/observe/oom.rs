@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use super::limits::{Groups, NO_LIMIT};
+use crate::cgroups::{Groups, NO_LIMIT};
 use crate::host::Host;
 
 /// Kills by the kernel since a point in time.

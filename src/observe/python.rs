@@ -6,8 +6,11 @@
 //! is asked. Never decides whether the result is good enough.
 
 mod accelerate;
+mod activate;
 mod checkpoint;
 mod conda;
+mod condarc;
+mod engine_cli;
 mod files;
 mod install;
 mod modules;
@@ -15,6 +18,7 @@ mod path_search;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::host::Host;
@@ -22,6 +26,7 @@ use crate::lang::Text;
 use crate::observe::PythonFacts;
 use crate::settings::Settings;
 use crate::text;
+use crate::verdict::Warning;
 
 pub(crate) use checkpoint::checkpoint_heads;
 use install::Install;
@@ -37,8 +42,9 @@ pub(crate) fn python(host: &Host, settings: &Settings) -> PythonFacts {
             let absent = modules::absent(host, settings, interpreter, &install);
             let elsewhere = match absent.as_slice() {
                 [] => Vec::new(),
-                _ => modules::elsewhere(host, settings, interpreter),
+                _ => modules::elsewhere(host, settings, Some(interpreter)),
             };
+            let (activation, warnings) = activation(host, settings, &install, &found);
             PythonFacts {
                 absent,
                 elsewhere,
@@ -46,18 +52,50 @@ pub(crate) fn python(host: &Host, settings: &Settings) -> PythonFacts {
                 problem: None,
                 version: install.version.clone(),
                 torch: install.torch(host),
-                activation: install.activation(host),
+                activation,
+                engine_cli: engine_cli::command_line(host, settings.engine.value, &install),
                 interpreter: Some(found.interpreter),
                 accelerate,
+                warnings,
             }
         }
         Err((by, problem)) => PythonFacts {
             found_by: by,
             problem: Some(problem),
+            elsewhere: modules::elsewhere(host, settings, None),
             accelerate,
             ..PythonFacts::default()
         },
     }
+}
+
+/// What activating the environment sets, and what is to be said of environments. The scripts of a conda
+/// environment run only where `--conda-env` asks for the whole of it.
+fn activation(
+    host: &Host,
+    settings: &Settings,
+    install: &Install,
+    found: &FoundInterpreter,
+) -> (BTreeMap<String, String>, Vec<Warning>) {
+    let mut variables = install.activation(host);
+    let mut warnings = Vec::new();
+    if settings.python.is_none() && settings.conda_env.is_some() {
+        match activate::scripts(host, settings, &install.prefix, &variables) {
+            Ok(more) => variables.extend(more),
+            Err(warning) => warnings.push(warning),
+        }
+    } else if settings.python.is_none() {
+        let (path, by) = (found.interpreter.display(), &found.by);
+        let used = text!("{path} [{by}]", "{path} [{by}]");
+        for (variable, prefix) in activate::active(host) {
+            // A conda environment need not have python; a virtual environment is nothing else.
+            let is_gone = variable == "VIRTUAL_ENV" || !files::is_folder(host, Path::new(&prefix));
+            if is_gone && files::interpreter_in(host, Path::new(&prefix)).is_none() {
+                warnings.push(activate::stale(variable, &prefix, &used));
+            }
+        }
+    }
+    (variables, warnings)
 }
 
 fn search(host: &Host, settings: &Settings) -> Result<FoundInterpreter, (String, Text)> {
@@ -79,10 +117,7 @@ fn search(host: &Host, settings: &Settings) -> Result<FoundInterpreter, (String,
             Err(problem) => Err((by, problem)),
         };
     }
-    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        let Some(prefix) = host.variable(variable).filter(|prefix| !prefix.is_empty()) else {
-            continue;
-        };
+    for (variable, prefix) in activate::active(host) {
         if let Some(interpreter) = files::interpreter_in(host, Path::new(&prefix)) {
             return Ok(FoundInterpreter { interpreter, by: variable.to_owned() });
         }

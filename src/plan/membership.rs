@@ -10,6 +10,7 @@ mod claims;
 mod cluster;
 mod elastic;
 mod known;
+mod listed;
 mod master;
 mod nodes;
 mod nproc;
@@ -17,6 +18,7 @@ mod rank;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod weighed;
 
 use crate::observe::{Contract, GpuFacts};
 use crate::plan::{Membership, Notes};
@@ -26,8 +28,10 @@ use crate::verdict::{Id, Refusal};
 
 use claims::refuse;
 use known::{By, is_nested, platform};
+pub(crate) use listed::{listed, master as stated_master, needs_addresses};
 pub(crate) use nproc::{AskedNproc, asked_nproc, offered_nproc};
 use nproc::{Processes, processes, stated_processes};
+pub(crate) use weighed::weighed;
 
 /// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
 ///
@@ -59,6 +63,7 @@ fn read(
     notes: &mut Notes,
 ) -> Result<Membership, Refusal> {
     let each = each.as_ref();
+    let settings = &*listed::applied(settings, contract, notes)?;
     refuse_nesting(settings, contract, notes)?;
     let own;
     let contract = if is_nested(settings, contract) {

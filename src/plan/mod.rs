@@ -15,6 +15,7 @@ pub(crate) mod environment;
 pub(crate) mod fixtures;
 pub(crate) mod hcas;
 pub(crate) mod heads;
+mod inject;
 pub(crate) mod interface;
 pub(crate) mod layout;
 mod membership;
@@ -23,6 +24,7 @@ mod notes;
 pub(crate) mod placeholders;
 mod python;
 mod rails;
+mod recording;
 mod restarts;
 mod scope;
 pub(crate) mod select;
@@ -36,7 +38,10 @@ pub(crate) mod variables;
 
 pub(crate) use engine::{EngineOptions, argv, exec_argv};
 pub(crate) use environment::rank_env;
-pub(crate) use membership::{AskedNproc, asked_nproc, identity, membership, offered_nproc};
+pub(crate) use membership::{
+    AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
+    stated_master, weighed,
+};
 pub(crate) use notes::{Notes, severity};
 pub use scope::Scope;
 pub(crate) use solve::node_capacity;

@@ -33,6 +33,16 @@ pub(crate) fn check(
     let Some(interpreter) = &facts.python.interpreter else {
         // A replayed node may lack the interpreter.
         let default = if settings.host_root.is_some() { Severity::Warn } else { Severity::Fail };
+        let hint = match facts.python.elsewhere.first().map(|other| other.display()) {
+            Some(other) => text!(
+                "--python {other} exists on this node; --conda-env NAME names a conda environment",
+                "本节点上有 --python {other}；--conda-env NAME 指定 conda 环境"
+            ),
+            None => text!(
+                "name one with --python PATH or --conda-env NAME",
+                "请用 --python PATH 或 --conda-env NAME 指定"
+            ),
+        };
         return notes.raise_as(
             settings,
             default,
@@ -41,13 +51,13 @@ pub(crate) fn check(
                 facts.python.problem.clone().unwrap_or_else(|| {
                     text!("no python interpreter was found", "未找到 Python 解释器")
                 }),
-                text!(
-                    "name one with --python PATH or --conda-env NAME",
-                    "请用 --python PATH 或 --conda-env NAME 指定"
-                ),
+                hint,
             ),
         );
     };
+    for warning in &facts.python.warnings {
+        notes.raise(settings, warning.clone());
+    }
     let path = interpreter.display();
     notes.decide(
         "python",

@@ -14,14 +14,15 @@ use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::engine::accelerate;
 use crate::plan::environment::PlannedValues;
 use crate::plan::layout::{LayoutProblem, Sizes, solve};
+use crate::plan::recording::Recording;
 use crate::plan::sizes::{
     Axis, check_alone, check_least, effective_rule, explain_sizes, literal, written_sizes,
 };
 use crate::plan::variables::Variables;
 use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
-    Task, asked_nproc, binding, conditional, devices, environment, hcas, heads, interface,
-    membership, nccl, offered_nproc, placeholders, python, restarts, select,
+    Task, asked_nproc, binding, conditional, devices, engine, environment, hcas, heads, inject,
+    interface, membership, nccl, offered_nproc, placeholders, python, recording, restarts, select,
 };
 use crate::settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
@@ -51,6 +52,7 @@ pub(super) fn plan_with(
             "--assume",
         );
     }
+    note_platform(settings, facts, notes);
     let contract = &facts.contract;
     let member = membership(settings, contract, &facts.gpus, notes)?;
     let mut asked = asked_nproc(settings, contract)?;
@@ -144,10 +146,18 @@ pub(super) fn plan_for(
     nccl::lint(settings, facts, variables, world, notes);
     python::check(settings, facts, &program, capacity.hardware, notes);
 
-    let engine = settings.engine.value;
+    let chosen_engine = settings.engine.value;
     if let Some(config) = &facts.python.accelerate {
         let has_mode = accelerate::names_a_mode(&settings.engine_args);
         accelerate::check(config, world, has_mode, notes);
+    }
+    if let Some((variable, _)) = chosen_engine.row().on_cpus
+        && capacity.hardware == Hardware::Cpus
+        && world > 1
+        && !variables.is_set(variable)
+    {
+        let config = facts.python.accelerate.as_ref();
+        accelerate::check_on_cpus(config, &settings.engine_args, notes);
     }
     restarts::check(settings, &membership, scope, notes);
     let rdzv = rendezvous(settings, &membership, notes);
@@ -162,12 +172,26 @@ pub(super) fn plan_for(
         nproc,
         world,
         layout: &layout,
-        engine,
+        engine: chosen_engine,
         hardware: capacity.hardware,
         chosen: variables_chosen,
     };
-    let env = environment::added(settings, facts, decided, notes);
-    Ok(Plan {
+    let mut env = environment::added(settings, facts, decided, notes);
+    let ranks = if task.is_some() { 1 } else { nproc };
+    let inject = inject::injects(settings, &facts.limits, ranks, notes);
+    let torch = facts.python.torch.as_ref().map(|torch| torch.version.clone());
+    let recording = match inject {
+        true => {
+            let torch = torch.as_deref();
+            recording::choose(torch, variables, capacity.hardware, world, notes)
+        }
+        false => Recording::default(),
+    };
+    env.extend(recording.env);
+    let mut plan = Plan {
+        inject,
+        recorder_file: recording.file,
+        recorder_pipe: recording.pipe,
         nproc_per_node: nproc,
         world_size: world,
         gpus: chosen.gpus,
@@ -179,16 +203,17 @@ pub(super) fn plan_for(
             local_addr: socket.address,
         },
         env,
-        env_remove: environment::removed(facts, engine),
-        engine,
+        env_remove: environment::removed(facts, chosen_engine),
+        engine: chosen_engine,
         rdzv,
         python: facts.python.interpreter.clone(),
         program,
         engine_args: settings.engine_args.iter().map(|arg| replaced(arg, &placeholders)).collect(),
         accelerate: facts.python.accelerate.clone(),
-        torch_version: facts.python.torch.as_ref().map(|torch| torch.version.clone()),
+        engine_cli: facts.python.engine_cli.clone(),
+        torch_version: torch,
         decisions: notes.decisions.clone(),
-        warnings: notes.warnings.clone(),
+        warnings: Vec::new(),
         identity: None,
         join_timeout: settings.wait_timeout.value,
         chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
@@ -198,7 +223,10 @@ pub(super) fn plan_for(
         device_rank: chosen.device_rank,
         placeholders,
         membership,
-    })
+    };
+    engine::check_flags(&plan, settings, notes);
+    plan.warnings.clone_from(&notes.warnings);
+    Ok(plan)
 }
 
 /// The sizes, and the problem that they solve. If this node would choose another number of
@@ -244,6 +272,31 @@ fn of_tasks(asked: &AskedNproc, task: &Task) -> Result<AskedNproc, Refusal> {
         )),
         _ => Ok(AskedNproc::Count { n: of, source: by.clone() }),
     }
+}
+
+/// Records whether this is the platform that the profile describes.
+fn note_platform(settings: &Settings, facts: &Facts, notes: &mut Notes) {
+    let Some(Sourced { value: own, source }) = &settings.platform else { return };
+    let contract = &facts.contract;
+    let because = match contract
+        .unread
+        .iter()
+        .find(|one| one.platform == own.id && !one.missing.is_empty())
+    {
+        Some(one) => {
+            let (own, missing) = (own.id, one.missing.join(", "));
+            text!("{own} is not proven: it needs {missing}", "{own} 未得到证实：需要 {missing}")
+        }
+        None if contract.platform == own.id => text!("its proofs hold", "其证据成立"),
+        None => {
+            let (own, inner) = (own.id, &contract.platform);
+            text!(
+                "the proofs of {own} hold too, but {inner} started this process inside it",
+                "{own} 的证据也成立，但本进程由其中的 {inner} 启动"
+            )
+        }
+    };
+    notes.decide("platform", &contract.platform, because, source);
 }
 
 /// Records how the command line was interpreted.

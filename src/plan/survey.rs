@@ -9,7 +9,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::solve::plan_with;
 use crate::plan::variables::Variables;
-use crate::plan::{Plan, Scope, hcas, nccl, python};
+use crate::plan::{Plan, Scope, WeighedEvidence, hcas, nccl, python, weighed};
 use crate::settings::{Program, Settings};
 use crate::verdict::{Refusal, Warning};
 
@@ -23,13 +23,16 @@ pub struct Survey {
     /// Failed checks, in the order in which they were found.
     failures: Vec<Refusal>,
     warnings: Vec<Warning>,
+    /// The variables of the platform, and what became of each.
+    evidence: Vec<WeighedEvidence>,
 }
 
 impl Survey {
     /// From the notes of the whole run.
     pub(super) fn of(outcome: Result<Plan, Refusal>, notes: Notes) -> Survey {
         let Notes { warnings, failures, .. } = notes;
-        Survey { outcome, first: failures.first().cloned(), failures, warnings }
+        let first = failures.first().cloned();
+        Survey { outcome, first, failures, warnings, evidence: Vec::new() }
     }
 
     /// The plan, unless something refuses it; `run` acts on this.
@@ -57,6 +60,10 @@ impl Survey {
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
+
+    pub fn evidence(&self) -> &[WeighedEvidence] {
+        &self.evidence
+    }
 }
 
 /// The plan of this node, without knowledge of the others.
@@ -72,7 +79,8 @@ pub(crate) fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey
     if outcome.is_err() {
         without_plan(settings, facts, &mut notes);
     }
-    Survey { first, ..Survey::of(outcome, notes) }
+    let evidence = weighed(&facts.contract, &notes.decisions);
+    Survey { first, evidence, ..Survey::of(outcome, notes) }
 }
 
 /// The findings that need neither membership nor layout.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::lang::Text;
-use crate::observe::{AccelerateConfig, GpuSource};
+use crate::observe::{AccelerateConfig, Claim, EngineCli, Field, GpuSource, Reading};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;
@@ -41,6 +41,8 @@ pub struct Plan {
     pub engine_args: Vec<String>,
     /// The configuration that accelerate reads, if it is the engine and has one.
     pub accelerate: Option<AccelerateConfig>,
+    /// The flags that the installed engine knows, if they could be read.
+    pub engine_cli: Option<EngineCli>,
     /// torch's version, if known, since engines' flags depend on it.
     pub torch_version: Option<String>,
     pub decisions: Vec<Decision>,
@@ -60,9 +62,20 @@ pub struct Plan {
     pub bindings: Vec<Option<CpuList>>,
     /// LOCAL_RANK of a task, if it is not the task's position on its node.
     pub device_rank: Option<LocalRank>,
+    /// The ranks' Python starts torch's worker server.
+    pub inject: bool,
+    /// The variable with the path to which torch writes its flight recorder, if it is not set.
+    pub recorder_file: Option<&'static str>,
+    /// The variable with the path of the pipes that make a torch without a worker server write it at once.
+    pub recorder_pipe: Option<&'static str>,
 }
 
 impl Plan {
+    /// Whether the installed engine knows this flag; `otherwise` if its flags are unknown.
+    pub fn knows(&self, flag: &str, otherwise: bool) -> bool {
+        self.engine_cli.as_ref().map_or(otherwise, |cli| cli.knows(flag))
+    }
+
     /// Ranks of this launcher, started by it or by its engine.
     pub fn ranks_here(&self) -> u32 {
         if self.membership.task.is_some() { 1 } else { self.nproc_per_node }
@@ -72,6 +85,20 @@ impl Plan {
     pub fn programs_here(&self) -> u32 {
         if self.engine.runs_a_command() { 1 } else { self.ranks_here() }
     }
+}
+
+/// A variable of the platform, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeighedEvidence {
+    pub platform: String,
+    /// None: the platform is not proven.
+    pub field: Option<Field>,
+    pub reading: Option<Reading>,
+    /// None: a platform of the profile without any of its variables.
+    pub claim: Option<Claim>,
+    pub is_used: bool,
+    /// What it decided, or why it decided nothing.
+    pub because: Text,
 }
 
 /// Node count, node rank and master.

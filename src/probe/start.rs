@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,6 +34,15 @@ pub(super) struct Started {
     pub(super) child: Child,
     pub(super) answer: PipeReader,
     pub(super) noise: PipeReader,
+    pub(super) ends: Ends,
+}
+
+/// What ends if the deadline is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    Process,
+    /// The process leads a group of its own, which ends with it: a shell waits for its commands.
+    Group,
 }
 
 /// One place to execute from.
@@ -116,14 +126,18 @@ pub(super) fn start_tool(
     program: &Path,
     args: &[&str],
     env: &[(OsString, OsString)],
+    ends: Ends,
 ) -> io::Result<Started> {
     let (answer, answer_in) = pipe()?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
     command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
+    if ends == Ends::Group {
+        command.process_group(0);
+    }
     let child = command.spawn()?;
-    Ok(Started { child, answer, noise })
+    Ok(Started { child, answer, noise, ends })
 }
 
 /// A pipe whose read end, which is ours, does not block.
@@ -150,7 +164,7 @@ fn spawn_program(
     }
     prepare(&mut command)?;
     let child = command.spawn()?;
-    Ok(Started { child, answer, noise })
+    Ok(Started { child, answer, noise, ends: Ends::Process })
 }
 
 /// A temporary file in a folder that others may write to; removed when dropped.

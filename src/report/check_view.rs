@@ -12,20 +12,22 @@ use serde_json::{Map, Value, json};
 use super::plan_json;
 use super::plan_view;
 use crate::check::{Check, CheckStatus};
+use crate::columns::fold;
 use crate::lang::{Lang, Text, counted};
 use crate::mask::{mask_json, mask_value};
 use crate::observe::Facts;
 use crate::plan::Plan;
+use crate::style::{Style, paint};
 use crate::text;
 use crate::verdict::Refusal;
 
-/// Symbol and ANSI colour of each severity.
-fn mark(level: CheckStatus) -> (&'static str, &'static str) {
+/// Symbol and colour of each severity.
+fn mark(level: CheckStatus) -> String {
     match level {
-        CheckStatus::Fail => ("✗", "31"),
-        CheckStatus::Warn => ("!", "33"),
-        CheckStatus::Info => ("·", "36"),
-        CheckStatus::Ok => ("✓", "32"),
+        CheckStatus::Fail => paint(Style::Fail, "✗"),
+        CheckStatus::Warn => paint(Style::Warn, "!"),
+        CheckStatus::Info => paint(Style::Info, "·"),
+        CheckStatus::Ok => paint(Style::Good, "✓"),
     }
 }
 
@@ -34,8 +36,8 @@ fn mark(level: CheckStatus) -> (&'static str, &'static str) {
 pub(crate) struct Shown {
     /// Also the checks that passed.
     pub all: bool,
-    /// With ANSI colours.
-    pub colour: bool,
+    /// Columns of the terminal.
+    pub width: Option<usize>,
 }
 
 /// The overall result of the checks.
@@ -52,7 +54,7 @@ pub(crate) fn text(
     checks: &[Check],
     plan: Result<&Plan, &Refusal>,
     lang: Lang,
-    Shown { all, colour }: Shown,
+    Shown { all, width }: Shown,
 ) -> String {
     let mut out = String::new();
     let is_shown = |check: &&Check| match check.severity {
@@ -62,14 +64,14 @@ pub(crate) fn text(
     };
     let wide =
         checks.iter().filter(is_shown).map(|check| check.id.as_str().len()).max().unwrap_or(0);
-    for check in checks.iter().filter(is_shown) {
-        let (symbol, code) = mark(check.severity);
-        let id = check.id;
-        let shown = if colour { format!("\x1b[{code}m{symbol}\x1b[0m") } else { symbol.to_owned() };
-        let _ = writeln!(out, "{shown} {id:wide$}  {}", check.text.get(lang));
+    let indent = 2 + wide + 2;
+    for check in by_severity(checks).filter(is_shown) {
+        let (symbol, id) = (mark(check.severity), check.id);
+        fold(&mut out, &format!("{symbol} {id:wide$}  {}", check.text.get(lang)), indent, width);
         let hint = check.hint.get(lang);
         if !hint.is_empty() {
-            let _ = writeln!(out, "  {:wide$}  → {hint}", "");
+            let arrow = paint(Style::Info, "→");
+            fold(&mut out, &format!("{:indent$}{arrow} {hint}", ""), indent + 2, width);
         }
     }
     if !out.is_empty() {
@@ -101,6 +103,12 @@ pub(crate) fn text(
     };
     let _ = writeln!(out, "{}{}", line.get(lang), more.get(lang));
     out
+}
+
+/// The failures first, then the warnings; among equals the order of the checks.
+fn by_severity(checks: &[Check]) -> impl Iterator<Item = &Check> {
+    let order = [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Info, CheckStatus::Ok];
+    order.into_iter().flat_map(|level| checks.iter().filter(move |one| one.severity == level))
 }
 
 /// Number of checks by result.
@@ -190,17 +198,8 @@ const SETTINGS: &[&str] = &["/contract", "/network", "/python", "/state/hami"];
 
 fn shown(facts: &Facts) -> Value {
     let mut value = serde_json::to_value(facts).unwrap_or_default();
-    let environment: Map<String, Value> = facts
-        .environment
-        .iter()
-        .filter(|(name, _)| {
-            TELLING_WHOLE.contains(&name.as_str())
-                || TELLING.iter().any(|start| name.starts_with(start))
-        })
-        .map(|(name, value)| (name.clone(), shown_value(name, value)))
-        .collect();
     if let Some(slot) = value.get_mut("environment") {
-        *slot = Value::Object(environment);
+        *slot = Value::Object(environment(facts));
     }
     for place in SETTINGS {
         if let Some(part) = value.pointer_mut(place) {
@@ -208,6 +207,19 @@ fn shown(facts: &Facts) -> Value {
         }
     }
     value
+}
+
+/// The variables that affect the launch, without secrets.
+pub(super) fn environment(facts: &Facts) -> Map<String, Value> {
+    facts
+        .environment
+        .iter()
+        .filter(|(name, _)| {
+            TELLING_WHOLE.contains(&name.as_str())
+                || TELLING.iter().any(|start| name.starts_with(start))
+        })
+        .map(|(name, value)| (name.clone(), shown_value(name, value)))
+        .collect()
 }
 
 fn shown_value(name: &str, value: &str) -> Value {
@@ -220,6 +232,7 @@ mod tests {
     use crate::check::{CheckInput, Tried, examine};
     use crate::plan::fixtures::{facts, settings};
     use crate::plan::{Scope, survey};
+    use crate::style;
 
     fn report(lang: Lang, all: bool) -> (String, Value) {
         let mut node = facts(2);
@@ -238,23 +251,28 @@ mod tests {
         });
         let verdict = OverallResult { refusal: None, exit_code: 0 };
         (
-            text(&checks, found.plan(), lang, Shown { all, colour: lang == Lang::Zh }),
+            text(&checks, found.plan(), lang, Shown { all, width: None }),
             json(&node, &checks, found.plan(), verdict, lang, Path::new("/bin/ranklaunch")),
         )
     }
 
     #[test]
     fn people_see_symbol_id_text_and_hint() {
-        let (en, _) = report(Lang::En, false);
+        let plain = |lang, all| {
+            let (text, value) = report(lang, all);
+            (style::plain(&text).into_owned(), value)
+        };
+        let (en, _) = plain(Lang::En, false);
         assert!(en.contains("! shm.size"), "{en}");
         assert!(en.contains("→ mount an emptyDir"), "{en}");
         assert!(!en.contains('✓') && en.contains("0 failed, ") && en.contains("--all"), "{en}");
-        let (all, value) = report(Lang::En, true);
+        let (all, value) = plain(Lang::En, true);
         assert!(all.contains("✓ gpu.count") && !all.contains("--all"), "{all}");
         let lines = |mark: char| all.lines().filter(|line| line.starts_with(mark)).count();
         let counted = |level: &str| value["summary"][level].as_u64().map(|n| n as usize);
         assert_eq!((Some(lines('!')), Some(lines('✓'))), (counted("warn"), counted("ok")), "{all}");
-        assert!(!en.contains('\x1b'));
+        let at = |mark: char| all.lines().position(|line| line.starts_with(mark));
+        assert!(at('!') < at('·') && at('·') < at('✓'), "{all}");
         let (zh, _) = report(Lang::Zh, true);
         assert!(zh.contains("\x1b[33m!\x1b[0m shm.size") && zh.contains("项失败"), "{zh}");
     }

@@ -8,8 +8,9 @@ use super::ending::Ending;
 use super::why_view;
 use crate::lang::{Lang, Text};
 use crate::observe::counters::Growth;
+use crate::style::{Style, paint};
 use crate::text;
-use crate::verdict::{Class, Id, Refusal, Warning};
+use crate::verdict::{Class, Id, Refusal, Warning, by_importance};
 
 /// What the closing block shows beside the verdict.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Closing<'a> {
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
+    /// What this console warned of before, for a failure.
+    pub warnings: &'a [Warning],
     pub lang: Lang,
 }
 
@@ -53,7 +56,7 @@ pub fn block(closing: &Closing<'_>) -> String {
                 )
             }
         };
-        let _ = writeln!(out, "── {}", title.get(lang));
+        let _ = writeln!(out, "{}", paint(Style::Title, &format!("── {}", title.get(lang))));
         for line in &closing.last_lines {
             let _ = writeln!(out, "   {line}");
         }
@@ -64,7 +67,8 @@ pub fn block(closing: &Closing<'_>) -> String {
             "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
             "完成：{verdict}（总进程数 {world_size}，节点编号 {node_rank}，用时 {seconds} 秒）"
         );
-        let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
+        let title = format!("── ranklaunch: {}", title.get(lang));
+        let _ = writeln!(out, "{}", paint(Style::Good, &title));
     } else {
         match &ending.why {
             Some(why) => out.push_str(&why_view::lines(why, ending, &seconds, lang)),
@@ -88,6 +92,10 @@ pub fn block(closing: &Closing<'_>) -> String {
             None => text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）"),
         };
         let _ = writeln!(out, "   {}", code.get(lang));
+        // Who stopped the job knows why it ended.
+        if ending.class != Class::Stopped {
+            push_warnings(&mut out, closing.warnings, lang);
+        }
     }
     if let Some(folder) = closing.folder {
         let (engine, lines) = (closing.engine, closing.engine_lines);
@@ -104,13 +112,30 @@ pub fn block(closing: &Closing<'_>) -> String {
     out
 }
 
+/// The warnings of the start in one line each, since they have scrolled away.
+fn push_warnings(out: &mut String, warnings: &[Warning], lang: Lang) {
+    const SHOWN: usize = 5;
+    let ordered = by_importance(warnings);
+    for warning in ordered.iter().take(SHOWN) {
+        let (label, id) = (text!("warned", "曾警告"), paint(Style::Warn, warning.id.as_str()));
+        let (label, colon) = (label.get(lang), lang.colon());
+        let _ = writeln!(out, "   {label}{colon}{id}: {}", warning.text.get(lang));
+    }
+    if let Some(more) = ordered.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        let line =
+            text!("warned: {more} more, see the start", "曾警告：另有 {more} 条，见启动时的输出");
+        let _ = writeln!(out, "   {}", line.get(lang));
+    }
+}
+
 /// What the verdict itself says, where the output shows no cause.
 fn push_verdict(out: &mut String, ending: &Ending, seconds: &str, lang: Lang) {
     let title = why_view::timed(&ending.text, seconds);
-    let _ = writeln!(out, "── ranklaunch: {}", title.get(lang));
+    let title = format!("── ranklaunch: {}", title.get(lang));
+    let _ = writeln!(out, "{}", paint(Style::Fail, &title));
     let hint = ending.hint.get(lang);
     if !hint.is_empty() {
-        let _ = writeln!(out, "   {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
+        let _ = writeln!(out, "   {}{hint}", hint_label(lang));
     }
 }
 
@@ -126,16 +151,16 @@ fn link_errors(grown: &[Growth]) -> String {
 /// A refusal for people: the problem, one hint, the exit code.
 pub fn refusal(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
     let title = text!("refused", "拒绝启动");
-    let title = format!("{}{}{}", title.get(lang), lang.colon(), refusal.text.get(lang));
+    let title = paint(Style::Fail, title.get(lang));
+    let title = format!("{title}{}{}", lang.colon(), refusal.text.get(lang));
     sentence(&title, &refusal.hint, refusal.id, exit_code, lang)
 }
 
 /// The refusal that `run` would give: the first lines of `plan` and `check`.
 pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String {
-    let said = refusal.text.get(lang);
-    let mut out =
-        text!("run would be refused: {said}", "run 会拒绝启动：{said}").get(lang).to_owned();
-    out.push('\n');
+    let title = text!("run would be refused", "run 会拒绝启动");
+    let title = paint(Style::Fail, title.get(lang));
+    let mut out = format!("{title}{}{}\n", lang.colon(), refusal.text.get(lang));
     out.push_str(&below(&refusal.hint, refusal.id, exit_code, lang));
     out
 }
@@ -153,7 +178,7 @@ pub fn ended_early(ending: &Ending, exit_code: i32, lang: Lang) -> String {
 }
 
 fn sentence(title: &str, hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
-    format!("ranklaunch: {title}\n{}", below(hint, id, exit_code, lang))
+    format!("{}{title}\n{}", name(), below(hint, id, exit_code, lang))
 }
 
 /// The hint and the code, indented.
@@ -161,7 +186,7 @@ fn below(hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let mut out = String::new();
     let hint = hint.get(lang);
     if !hint.is_empty() {
-        let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
+        let _ = writeln!(out, "  {}{hint}", hint_label(lang));
     }
     let _ = writeln!(
         out,
@@ -173,20 +198,26 @@ fn below(hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
 
 /// A warning for people, on two lines.
 pub fn warning(warning: &Warning, lang: Lang) -> String {
-    let mut out = format!(
-        "{}{}{}\n",
-        text!("warning", "警告").get(lang),
-        lang.colon(),
-        warning.text.get(lang)
-    );
+    let label = paint(Style::Warn, text!("warning", "警告").get(lang));
+    let mut out = format!("{label}{}{}\n", lang.colon(), warning.text.get(lang));
     let hint = warning.hint.get(lang);
     if !hint.is_empty() {
-        let _ = writeln!(out, "  {}{}{hint}", text!("hint", "提示").get(lang), lang.colon());
+        let _ = writeln!(out, "  {}{hint}", hint_label(lang));
     }
     out
 }
 
+/// `hint: `
+pub(crate) fn hint_label(lang: Lang) -> String {
+    format!("{}{}", paint(Style::Info, text!("hint", "提示").get(lang)), lang.colon())
+}
+
+/// What every line of our own begins with.
+fn name() -> String {
+    format!("{} ", paint(Style::Dim, "ranklaunch:"))
+}
+
 /// One line of our own while the job runs.
 pub fn line(text: &Text, lang: Lang) -> String {
-    format!("ranklaunch: {}\n", text.get(lang))
+    format!("{}{}\n", name(), text.get(lang))
 }

@@ -10,6 +10,7 @@ use crate::columns::{fold, labelled};
 use crate::diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled};
 use crate::lang::{Lang, Text};
 use crate::rank::GlobalRank;
+use crate::style::{Style, paint};
 use crate::text;
 use crate::verdict::{Confidence, Owner, Retry};
 
@@ -36,16 +37,6 @@ pub(crate) struct View<'a> {
 pub(crate) struct Unread {
     pub name: String,
     pub error: Text,
-}
-
-impl Confidence {
-    fn words(self) -> Text {
-        match self {
-            Confidence::Certain => text!("certain", "确定"),
-            Confidence::Likely => text!("likely", "很可能"),
-            Confidence::Unknown => text!("unknown", "未知"),
-        }
-    }
 }
 
 impl Retry {
@@ -98,6 +89,10 @@ fn push(out: &mut String, label: &Text, words: &str, lang: Lang, width: Option<u
     labelled(out, 0, label.get(lang), words, width);
 }
 
+fn painted(style: Style, label: Text) -> Text {
+    Text::new(paint(style, &label.en), paint(style, &label.zh))
+}
+
 fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width: Option<usize>) {
     let (what, id) = (cause.text.get(lang), &cause.id);
     let sure = cause.confidence.words();
@@ -107,8 +102,8 @@ fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width
         Lang::Zh => format!("{what}（{id}，{sure}）"),
     };
     let mut line = |label: Text, words: &str| push(out, &label, words, lang, width);
-    line(text!("cause", "原因"), &first);
-    line(text!("remedy", "处理"), cause.remedy.get(lang));
+    line(painted(Style::Fail, text!("cause", "原因")), &first);
+    line(painted(Style::Info, text!("remedy", "处理")), cause.remedy.get(lang));
     if let Some(rank) = cause.rank {
         line(text!("rank", "rank"), &rank.to_string());
     }
@@ -165,8 +160,9 @@ fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
             ),
         )
     };
-    push(out, &text!("cause", "原因"), what.get(lang), lang, width);
-    push(out, &text!("remedy", "处理"), remedy.get(lang), lang, width);
+    let (cause, advice) = (text!("cause", "原因"), text!("remedy", "处理"));
+    push(out, &painted(Style::Title, cause), what.get(lang), lang, width);
+    push(out, &painted(Style::Info, advice), remedy.get(lang), lang, width);
     let shown = shown(view.diagnosis);
     if !shown.is_empty() {
         let heading = text!("seen, and no cause:", "看到但不是原因的内容：");
@@ -192,6 +188,13 @@ fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
             let _ = writeln!(out, "  {line}");
         }
     }
+}
+
+/// What is said of the logs where there is none, but other files.
+pub(crate) fn reading(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
+    let mut out = String::new();
+    push_reading(&mut out, view, lang, width);
+    out
 }
 
 /// What was not read.

@@ -57,6 +57,8 @@ pub(crate) fn ending(outcome: &Outcome) -> Ending {
         Some(StopReason::RankFailed(rank)) => rank_failed(outcome, rank),
         Some(StopReason::EngineGone(end)) => engine::gone(end),
         Some(StopReason::OtherNode) => stop::other_node(),
+        Some(StopReason::StoodStill) => stop::stood_still(),
+        Some(StopReason::RuleBroken) => stop::rule_broken(),
         None => by_itself(outcome),
     }
 }

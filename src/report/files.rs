@@ -47,6 +47,8 @@ pub(crate) struct RunRecord {
     pub link_errors: Vec<Growth>,
     /// What looks like a cause in the logs of this node and is none.
     pub survived: Vec<Survived>,
+    /// When the job stood still.
+    pub hangs: Vec<Value>,
     pub lang: Lang,
 }
 
@@ -56,25 +58,30 @@ impl RunRecord {
     /// # Errors
     /// When serialisation fails.
     pub(crate) fn render(&self) -> io::Result<Vec<u8>> {
-        let value = json!({
+        let mut bytes = serde_json::to_vec_pretty(&self.document(self.lang))?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// The document in this language; what was said of hangs is in that of the run.
+    pub(super) fn document(&self, lang: Lang) -> Value {
+        json!({
             "schema": 1,
             "run_id": self.run_id,
             "attempt": self.attempt,
             "started": stamp(self.started),
             "ended": stamp(self.ended),
             "exit_code": self.exit_code,
-            "verdict": ending_json(&self.ending, self.lang),
-            "cause": why_view::json(&self.ending, self.node, self.lang),
+            "verdict": ending_json(&self.ending, lang),
+            "cause": why_view::json(&self.ending, self.node, lang),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
             "plan": self.plan,
             "logs": self.logs,
             "link_errors": self.link_errors,
             "survived": self.survived,
-        });
-        let mut bytes = serde_json::to_vec_pretty(&value)?;
-        bytes.push(b'\n');
-        Ok(bytes)
+            "hang": self.hangs,
+        })
     }
 }
 
@@ -121,7 +128,7 @@ fn oom_json(kills: OomKills) -> Value {
     })
 }
 
-fn ending_json(ending: &Ending, lang: Lang) -> Value {
+pub(super) fn ending_json(ending: &Ending, lang: Lang) -> Value {
     json!({
         "class": ending.class,
         "id": ending.id,

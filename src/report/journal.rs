@@ -22,26 +22,35 @@ use tracing_subscriber::layer::SubscriberExt;
 /// Lines that may wait for the file.
 const QUEUE: usize = 1024;
 
+/// What the thread that writes gets, in this order.
+#[derive(Debug)]
+enum Entry {
+    Line(Vec<u8>),
+    /// Tells that all before it is written.
+    Mark(Sender<()>),
+    End,
+}
+
 /// The queue of lines and, once the run has a folder, the thread that writes them.
 #[derive(Debug)]
 pub(crate) struct Journal {
     lines: Lines,
     /// Lines that wait for a file; None once there is one.
-    waiting: Mutex<Option<Receiver<Option<Vec<u8>>>>>,
+    waiting: Mutex<Option<Receiver<Entry>>>,
     /// Signals that all is written; None before there is a file.
     done: Mutex<Option<Receiver<()>>>,
 }
 
 #[derive(Debug, Clone)]
 struct Lines {
-    queue: SyncSender<Option<Vec<u8>>>,
+    queue: SyncSender<Entry>,
     lost: Arc<AtomicU64>,
 }
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // A full queue drops the line, since the journal must not block its caller.
-        if self.queue.try_send(Some(line.to_vec())).is_err() {
+        if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
@@ -110,17 +119,25 @@ impl Journal {
     }
 
     /// Records an event with nested fields, which `tracing` does not support.
-    pub(crate) fn keeper(&self) -> impl Fn(serde_json::Value) + Send + 'static + use<> {
+    pub(crate) fn keeper(&self) -> impl Fn(serde_json::Value) + Send + Sync + 'static + use<> {
         let lines = self.lines.clone();
         move |fields| {
             let _ = lines.clone().write_all(&line("INFO", &fields));
         }
     }
 
+    /// Tells when all lines up to now are written. None: there is no file, or no room to ask.
+    pub(crate) fn mark(&self) -> Option<Receiver<()>> {
+        let (mark, written) = channel();
+        let has_file = self.done.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_asked = has_file && self.lines.queue.try_send(Entry::Mark(mark)).is_ok();
+        is_asked.then_some(written)
+    }
+
     /// Waits until everything is written, at most `timeout`.
     pub(crate) fn close(&self, timeout: Duration) {
         if let Some(done) = take(&self.done)
-            && self.lines.queue.try_send(None).is_ok()
+            && self.lines.queue.try_send(Entry::End).is_ok()
         {
             let _ = done.recv_timeout(timeout);
         }
@@ -131,13 +148,16 @@ fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn write_all(
-    file: &File,
-    queue: &Receiver<Option<Vec<u8>>>,
-    lost: &AtomicU64,
-    finished: &Sender<()>,
-) {
-    while let Ok(Some(line)) = queue.recv() {
+fn write_all(file: &File, queue: &Receiver<Entry>, lost: &AtomicU64, finished: &Sender<()>) {
+    while let Ok(entry) = queue.recv() {
+        let line = match entry {
+            Entry::Line(line) => line,
+            Entry::Mark(mark) => {
+                let _ = mark.send(());
+                continue;
+            }
+            Entry::End => break,
+        };
         let gap = lost.swap(0, Ordering::Relaxed);
         if gap > 0 && append(file, &lost_lines(gap)).is_err() {
             lost.fetch_add(gap, Ordering::Relaxed);

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::evidence_view;
 use super::plan_shell::masked_env;
 use super::plan_view::shown;
 use crate::lang::Lang;
 use crate::mask::mask_args;
-use crate::plan::{EngineOptions, Plan, argv, exec_argv};
+use crate::plan::{EngineOptions, Plan, WeighedEvidence, argv, exec_argv};
 use crate::verdict::Refusal;
 
 /// The plan as JSON. `shim` is the path of this executable.
@@ -69,13 +70,15 @@ pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {
 
 /// A refusal for programs.
 pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
-    outlook_json(None, Some(refusal), lang, Path::new(""))
+    outlook_json(None, Some(refusal), &[], lang, Path::new(""))
 }
 
-/// The plan as far as it could be made. `refused` has the reason if `run` would refuse it.
+/// The plan as far as it could be made. `refused` has the reason if `run` would refuse it,
+/// `evidence` the variables of the platform.
 pub fn outlook_json(
     plan: Option<&Plan>,
     refusal: Option<&Refusal>,
+    evidence: &[WeighedEvidence],
     lang: Lang,
     shim: &Path,
 ) -> Value {
@@ -87,6 +90,9 @@ pub fn outlook_json(
         (plan.map(|plan| json(plan, lang, shim)), &mut document)
     {
         document.extend(plan);
+    }
+    if !evidence.is_empty() {
+        document["evidence"] = evidence_view::json(evidence, lang);
     }
     document
 }

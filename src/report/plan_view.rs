@@ -5,12 +5,14 @@
 use std::fmt::Write as _;
 
 use super::plan_shell::{masked_env, quoted};
-use crate::columns::{columns, fold, padded, table};
+use crate::columns::{columns, fold, padded, shortened_path, start_within, table};
 use crate::lang::{Lang, Text, counted};
 use crate::mask::{mask_args, mask_value};
-use crate::plan::{Decision, Plan, argv};
+use crate::plan::{Decision, Plan, PlannedGpu, argv};
 use crate::settings::LayoutRule;
+use crate::style::{Style, paint};
 use crate::text;
+use crate::verdict::by_importance;
 
 /// The plan in one sentence: `2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10`.
 pub fn sentence(plan: &Plan) -> Text {
@@ -69,90 +71,146 @@ pub(super) fn ranks(plan: &Plan) -> Text {
     }
 }
 
-/// The plan for people: every value with its reason. `width` is that of the terminal; without
-/// one no line is wrapped.
-pub fn text(plan: &Plan, lang: Lang, width: Option<usize>) -> String {
-    let say = |en: &'static str, zh: &'static str| match lang {
-        Lang::En => en,
-        Lang::Zh => zh,
-    };
-    let mut out = format!("{}\n", sentence(plan).get(lang));
-    let m = &plan.membership;
-    section(&mut out, say("membership", "成员信息"));
-    let port = if m.master_port_free {
-        say("a free port", "空闲端口").to_owned()
-    } else {
-        m.master_port.to_string()
-    };
-    table(
-        &mut out,
-        vec![
-            vec![say("platform", "平台").into(), m.platform.clone()],
-            vec![say("node", "节点编号").into(), format!("{} / {}", m.node_rank, m.nnodes)],
-            vec![say("master", "Master").into(), format!("{}:{port}", m.master_addr)],
-            vec![say("ranks", "进程数").into(), ranks(plan).get(lang).to_owned()],
-        ],
-    );
-    section(&mut out, say("decisions", "决策"));
+/// How much of a plan is shown, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shown {
+    /// Also each GPU with its ids, and the names of the removed variables.
+    pub verbose: bool,
+    /// Columns of the terminal; None: no line is wrapped and no path shortened.
+    pub width: Option<usize>,
+}
+
+/// The plan for people: the sentence, what is wrong, then every value with its reason.
+pub fn text(plan: &Plan, lang: Lang, shown: Shown) -> String {
+    let Shown { verbose, width } = shown;
+    let mut out = format!("{}\n", paint(Style::Title, sentence(plan).get(lang)));
+    warnings(&mut out, plan, lang, width);
+    membership(&mut out, plan, lang);
+    section(&mut out, &text!("decisions", "决策"), lang);
     let names = plan.decisions.iter().map(|decision| columns(&decision.what));
     let wide = names.max().unwrap_or(0).min(WIDEST_NAME);
     for decision in &plan.decisions {
-        let reason = format!("[{}] {}", decision.source, decision.because.get(lang));
-        explained(&mut out, (&decision.what, wide), &shown(decision), &reason, width);
+        explained(&mut out, decision, wide, lang, width);
     }
     if !plan.gpus.is_empty() {
-        let title = match plan.decision("assumed") {
-            Some(_) => say("GPU, assumed", "GPU（假设）"),
-            None => say("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"),
-        };
-        section(&mut out, title);
-        let rows = plan
-            .gpus
-            .iter()
-            .map(|gpu| {
-                let rank = gpu.local_rank.map_or_else(
-                    || say("not used", "未使用").to_owned(),
-                    |rank| format!("local rank {rank}"),
-                );
-                let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
-                vec![
-                    gpu.index.to_string(),
-                    rank,
-                    or_dash(&gpu.name),
-                    or_dash(&gpu.pci),
-                    or_dash(&gpu.uuid),
-                ]
-            })
-            .collect();
-        table(&mut out, rows);
+        gpus(&mut out, plan, lang, verbose);
     }
-    section(&mut out, say("environment", "环境变量"));
-    let mut rows: Vec<Vec<String>> = masked_env(plan)
-        .into_iter()
-        .map(|(name, value)| vec![name, value.to_string_lossy().into_owned()])
-        .collect();
-    if !plan.env_remove.is_empty() {
-        rows.push(vec![say("removed", "移除").into(), plan.env_remove.join(" ")]);
-    }
-    let wide = rows.iter().filter_map(|row| row.first()).map(|name| columns(name)).max();
-    for row in &rows {
-        if let [name, value] = row.as_slice() {
-            let line = format!("  {}  {value}", padded(name, wide.unwrap_or(0)));
-            fold(&mut out, &line, wide.unwrap_or(0) + 4, width);
-        }
-    }
-    section(&mut out, say("command", "命令"));
+    environment(&mut out, plan, lang, shown);
+    section(&mut out, &text!("command", "命令"), lang);
     let words: Vec<String> =
         mask_args(&argv(plan)).iter().map(|word| shortened(quoted(word))).collect();
-    let _ = writeln!(out, "  {}", words.join(" "));
-    if !plan.warnings.is_empty() {
-        section(&mut out, say("warnings", "警告"));
-        for warning in &plan.warnings {
-            fold(&mut out, &format!("  {}: {}", warning.id, warning.text.get(lang)), 4, width);
-            fold(&mut out, &format!("    → {}", warning.hint.get(lang)), 6, width);
-        }
-    }
+    command(&mut out, &words, width);
     out
+}
+
+fn warnings(out: &mut String, plan: &Plan, lang: Lang, width: Option<usize>) {
+    if plan.warnings.is_empty() {
+        return;
+    }
+    section(out, &text!("warnings", "警告"), lang);
+    let (arrow, mut hint) = (paint(Style::Info, "→"), "");
+    for warning in by_importance(&plan.warnings) {
+        let label = paint(Style::Warn, warning.id.as_str());
+        fold(out, &format!("  {label}: {}", warning.text.get(lang)), 4, width);
+        // Several of one kind need their advice once.
+        let next = warning.hint.get(lang);
+        if next != hint {
+            fold(out, &format!("    {arrow} {next}"), 6, width);
+        }
+        hint = next;
+    }
+}
+
+fn membership(out: &mut String, plan: &Plan, lang: Lang) {
+    let m = &plan.membership;
+    section(out, &text!("membership", "成员信息"), lang);
+    let row = |label: Text, value: String| vec![label.get(lang).to_owned(), value];
+    table(
+        out,
+        vec![
+            row(text!("platform", "平台"), m.platform.clone()),
+            row(text!("node", "节点编号"), format!("{} / {}", m.node_rank, m.nnodes)),
+            row(text!("master", "Master"), master(plan).get(lang).to_owned()),
+            row(text!("ranks", "进程数"), ranks(plan).get(lang).to_owned()),
+        ],
+    );
+}
+
+/// Address and port of node 0.
+pub(super) fn master(plan: &Plan) -> Text {
+    let (address, port) = (&plan.membership.master_addr, plan.membership.master_port);
+    match plan.membership.master_port_free {
+        true => text!("{address}:a free port", "{address}:空闲端口"),
+        false => Text::same(format!("{address}:{port}")),
+    }
+}
+
+fn gpus(out: &mut String, plan: &Plan, lang: Lang, verbose: bool) {
+    let title = match plan.decision("assumed") {
+        Some(_) => text!("GPU, assumed", "GPU（假设）"),
+        None => text!("GPU, by nvidia-smi's index", "GPU（按 nvidia-smi 序号）"),
+    };
+    section(out, &title, lang);
+    let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+    let not_used = || text!("not used", "未使用").get(lang).to_owned();
+    if verbose {
+        let row = |gpu: &PlannedGpu| {
+            let local = gpu.local_rank.map(|rank| format!("local rank {rank}"));
+            let ids = [or_dash(&gpu.name), or_dash(&gpu.pci), or_dash(&gpu.uuid)];
+            [gpu.index.to_string(), local.unwrap_or_else(not_used)].into_iter().chain(ids).collect()
+        };
+        table(out, plan.gpus.iter().map(row).collect());
+        return;
+    }
+    // Neighbours of one model that are used alike share a row.
+    let follows = |one: &PlannedGpu, next: &PlannedGpu| {
+        let ranks = (one.local_rank.map(|rank| rank + 1), next.local_rank);
+        one.name == next.name && one.index + 1 == next.index && ranks.0 == ranks.1
+    };
+    let span = |first: u32, last: u32| match first == last {
+        true => first.to_string(),
+        false => format!("{first}–{last}"),
+    };
+    let groups = plan.gpus.chunk_by(follows).filter_map(|group| {
+        let (first, last) = (group.first()?, group.last()?);
+        let ranks = match (first.local_rank, last.local_rank) {
+            (Some(from), Some(to)) if from == to => format!("local rank {from}"),
+            (Some(from), Some(to)) => format!("local ranks {}", span(from, to)),
+            _ => not_used(),
+        };
+        Some(vec![span(first.index, last.index), ranks, or_dash(&first.name)])
+    });
+    table(out, groups.collect());
+}
+
+fn environment(out: &mut String, plan: &Plan, lang: Lang, Shown { verbose, width }: Shown) {
+    section(out, &text!("environment", "环境变量"), lang);
+    let mut rows: Vec<(String, String)> = masked_env(plan)
+        .into_iter()
+        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        .collect();
+    let removed = plan.env_remove.len();
+    if removed > 0 {
+        let label = text!("removed", "移除").get(lang).to_owned();
+        let names = match verbose {
+            true => Text::same(plan.env_remove.join(" ")),
+            false => text!(
+                "{removed} variables of other launchers (--verbose lists them)",
+                "其他启动器的 {removed} 个变量（--verbose 列出全部）"
+            ),
+        };
+        rows.push((label, names.get(lang).to_owned()));
+    }
+    let wide = rows.iter().map(|(name, _)| columns(name)).max().unwrap_or(0);
+    for (name, value) in &rows {
+        let room = width.map(|width| width.saturating_sub(wide + 4)).filter(|_| !verbose);
+        // Searched paths take several lines.
+        let value = match room.filter(|room| columns(value) > *room && !value.contains(' ')) {
+            Some(room) => format!("{}…", start_within(value, room.saturating_sub(1))),
+            None => value.clone(),
+        };
+        fold(out, &format!("  {}  {value}", padded(name, wide)), wide + 4, width);
+    }
 }
 
 /// Longer names do not widen the column of names.
@@ -162,21 +220,58 @@ const WIDEST_NAME: usize = 24;
 const WIDEST_VALUE: usize = 10;
 
 /// ` name value [source] reason`; the reason is below a long value.
-fn explained(
-    out: &mut String,
-    (name, wide): (&str, usize),
-    value: &str,
-    reason: &str,
-    width: Option<usize>,
-) {
+fn explained(out: &mut String, decision: &Decision, wide: usize, lang: Lang, width: Option<usize>) {
+    let (name, value) = (&decision.what, shown(decision));
     let indent = 2 + wide.max(columns(name)) + 2;
-    let line = format!("  {}  {value}", padded(name, wide));
-    if columns(value) > WIDEST_VALUE {
+    let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room > 20);
+    let fit = |path: &str, part: usize| match room {
+        Some(room) if path.starts_with('/') => shortened_path(path, room / part),
+        _ => path.to_owned(),
+    };
+    // The reason stands beside it.
+    let source = fit(&decision.source.to_string(), 2);
+    let reason =
+        format!("{} {}", paint(Style::Dim, &format!("[{source}]")), decision.because.get(lang));
+    let line = format!("  {}  {}", padded(name, wide), fit(&value, 1));
+    if columns(&value) > WIDEST_VALUE {
         fold(out, &line, indent, width);
         fold(out, &format!("{:indent$}{reason}", ""), indent, width);
     } else {
         let below = indent + WIDEST_VALUE + 2;
         fold(out, &format!("{}  {reason}", padded(&line, below - 2)), below, width);
+    }
+}
+
+/// The command on one line, or where it does not fit one option with its value a line, so that it
+/// can still be copied.
+fn command(out: &mut String, words: &[String], width: Option<usize>) {
+    let line = format!("  {}", words.join(" "));
+    let Some(width) = width.filter(|width| columns(&line) > *width) else {
+        let _ = writeln!(out, "{line}");
+        return;
+    };
+    let is_option = |word: &str| word.starts_with('-');
+    let mut lines: Vec<String> = Vec::new();
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
+        let mut part = word.clone();
+        // An option's value, and `-m MODULE` of the interpreter.
+        let has_value = |next: &String| !is_option(next) && is_option(word) && !word.contains('=');
+        if let Some(value) = words.next_if(|next| has_value(next)) {
+            let _ = write!(part, " {value}");
+        }
+        match lines.last_mut() {
+            // What starts the program stands in the first lines.
+            Some(last) if columns(last) + columns(&part) + 5 <= width && !is_option(&part) => {
+                let _ = write!(last, " {part}");
+            }
+            _ => lines.push(part),
+        }
+    }
+    for (at, part) in lines.iter().enumerate() {
+        let indent = if at == 0 { "  " } else { "    " };
+        let end = if at + 1 == lines.len() { "" } else { " \\" };
+        let _ = writeln!(out, "{indent}{part}{end}");
     }
 }
 
@@ -195,11 +290,11 @@ pub(super) fn shown(decision: &Decision) -> String {
     mask_value(&decision.what, decision.value.as_ref()).to_string_lossy().into_owned()
 }
 
-fn section(out: &mut String, title: &str) {
+fn section(out: &mut String, title: &Text, lang: Lang) {
     if !out.is_empty() {
         out.push('\n');
     }
-    let _ = writeln!(out, "{title}");
+    let _ = writeln!(out, "{}", paint(Style::Title, title.get(lang)));
 }
 
 #[cfg(test)]
@@ -316,7 +411,7 @@ mod tests {
     fn people_read_every_decision_in_both_languages() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
-            let text = text(&plan, lang, None);
+            let text = text(&plan, lang, Shown::default());
             for decision in &plan.decisions {
                 assert!(text.contains(decision.because.get(lang)), "{}", decision.what);
             }
@@ -330,9 +425,8 @@ mod tests {
     fn a_terminal_of_80_columns_is_not_exceeded() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
-            let text = text(&plan, lang, Some(80));
-            // The command is one line, so that it can be copied.
-            for line in text.lines().filter(|line| !line.contains(" -m torch")) {
+            let text = text(&plan, lang, Shown { verbose: false, width: Some(80) });
+            for line in text.lines() {
                 // A word longer than a line is not split.
                 let is_whole = line.trim_start().contains(' ');
                 assert!(columns(line) <= 80 || !is_whole, "{}: {line}", columns(line));
@@ -362,7 +456,7 @@ mod tests {
         facts.environment.insert("WANDB_API_KEY".into(), "hunter2-old".into());
         let plan = planned(&settings, &facts, 1, &AskedNproc::Auto).unwrap();
         let all = [
-            text(&plan, Lang::En, None),
+            text(&plan, Lang::En, Shown::default()),
             shell(&plan),
             json(&plan, Lang::En, Path::new("/x")).to_string(),
         ];
@@ -376,7 +470,7 @@ mod tests {
     fn a_shell_of_several_words_hides_its_secrets_too() {
         let plan = command(strings(&["bash", "-c", "HF_TOKEN=hunter2 python x.py"]));
         for shown in [
-            text(&plan, Lang::En, None),
+            text(&plan, Lang::En, Shown::default()),
             shell(&plan),
             json(&plan, Lang::En, Path::new("/x")).to_string(),
         ] {

@@ -1,47 +1,59 @@
 //! The start-up block: the few values that a user checks first, each with its source.
 
-use std::fmt::Write;
-
-use crate::lang::Text;
-use crate::plan::Plan;
-use crate::settings::{LayoutRule, Settings};
-use crate::text;
-use crate::verdict::Warning;
-
 use super::closing;
+use super::plan_shell::quoted;
 use super::plan_view;
-use crate::columns::table;
+use crate::columns::{columns, fold, padded, shortened_path};
+use crate::lang::{Lang, Text};
+use crate::mask::mask_args;
+use crate::plan::{Plan, argv};
+use crate::settings::{LayoutRule, Settings};
+use crate::style::{Style, paint};
+use crate::text;
+use crate::verdict::{Warning, by_importance};
 
-/// The block, ending in a newline, followed by the warnings.
-pub(crate) fn block(plan: &Plan, settings: &Settings) -> String {
+/// The block, ending in a newline. `width`: columns of the terminal.
+pub(crate) fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
     let lang = settings.lang;
-    let mut out = String::new();
-    let title = match &settings.profile {
-        Some(profile) => format!("ranklaunch {} · {profile}", env!("CARGO_PKG_VERSION")),
-        None => format!("ranklaunch {}", env!("CARGO_PKG_VERSION")),
-    };
-    let _ = writeln!(out, "── {title}");
-    table(&mut out, rows(plan, settings));
-    // A check for which the user set a severity is always shown.
-    let is_remark = |warning: &&Warning| {
-        warning.id.is_advice() && !settings.severities.contains_key(&warning.id)
-    };
-    let (remarks, telling): (Vec<&Warning>, Vec<&Warning>) =
-        plan.warnings.iter().partition(is_remark);
-    for warning in telling {
-        out.push_str(&closing::warning(warning, lang));
-    }
-    if !remarks.is_empty() {
-        let mut ids: Vec<&str> = remarks.iter().map(|warning| warning.id.as_str()).collect();
-        ids.dedup();
-        let (count, ids) = (remarks.len(), ids.join(", "));
-        let line = text!(
-            "{count} remarks ({ids}): ranklaunch check explains them",
-            "另有 {count} 条提示（{ids}），详见 ranklaunch check"
-        );
-        out.push_str(&closing::line(&line, lang));
-    }
+    let title = format!("── ranklaunch: {}", plan_view::sentence(plan).get(lang));
+    let mut out = format!("{}\n", paint(Style::Title, &title));
+    push_rows(&mut out, rows(plan, settings), width);
     out
+}
+
+/// What is printed in full, and what one line counts: advice by which no result changes, unless
+/// the user asked for it.
+pub(crate) struct Remarks<'a> {
+    pub(crate) telling: Vec<&'a Warning>,
+    pub(crate) advice: Vec<&'a Warning>,
+}
+
+impl<'a> Remarks<'a> {
+    pub(crate) fn of(warnings: &'a [Warning], settings: &Settings) -> Remarks<'a> {
+        let is_advice = |warning: &&Warning| {
+            let is_asked = settings.severities.contains_key(&warning.id);
+            warning.id.is_advice() && !is_asked && !settings.verbose
+        };
+        let (advice, telling) = by_importance(warnings).into_iter().partition(is_advice);
+        Remarks { telling, advice }
+    }
+
+    /// As the start prints them.
+    pub(crate) fn text(&self, lang: Lang) -> String {
+        let telling = self.telling.iter().map(|warning| closing::warning(warning, lang));
+        let mut out: String = telling.collect();
+        if !self.advice.is_empty() {
+            let mut ids: Vec<&str> = self.advice.iter().map(|one| one.id.as_str()).collect();
+            ids.dedup();
+            let (count, ids) = (self.advice.len(), ids.join(", "));
+            let line = text!(
+                "{count} remarks ({ids}): ranklaunch check explains them",
+                "另有 {count} 条提示（{ids}），详见 ranklaunch check"
+            );
+            out.push_str(&closing::line(&line, lang));
+        }
+        out
+    }
 }
 
 /// One line in place of the block, for a task on a node where another task shows the block.
@@ -49,31 +61,56 @@ pub(crate) fn line(plan: &Plan, settings: &Settings) -> String {
     closing::line(&plan_view::place(plan), settings.lang)
 }
 
-/// `[source]` of a decision; empty for the default.
-fn source(plan: &Plan, what: &str) -> String {
-    plan.decision(what).map(|decision| format!("[{}]", decision.source)).unwrap_or_default()
+/// Label, value, source.
+type Row = [String; 3];
+
+/// The sources stand below one another; a long path loses its middle at a terminal.
+fn push_rows(out: &mut String, rows: Vec<Row>, width: Option<usize>) {
+    /// A longer value does not push the sources of the others away.
+    const WIDEST: usize = 30;
+    let wide = |at: usize| {
+        let cells = rows.iter().map(|row| columns(&row[at]));
+        cells.filter(|wide| at == 0 || *wide <= WIDEST).max().unwrap_or(0)
+    };
+    let (labels, values) = (wide(0), wide(1));
+    for [label, value, source] in &rows {
+        let before = 2 + labels + 2;
+        let after = if source.is_empty() { 0 } else { 2 + columns(source) };
+        let room = width.map_or(usize::MAX, |width| width.saturating_sub(before + after).max(20));
+        let value = match value.starts_with('/') {
+            true => shortened_path(value, room),
+            false => value.clone(),
+        };
+        let mut line = format!("  {}  {value}", padded(label, labels));
+        if !source.is_empty() {
+            line = format!("{}  {}", padded(&line, before + values), paint(Style::Dim, source));
+        }
+        fold(out, &line, before, width);
+    }
 }
 
-/// Label, value, source.
-fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
-    let lang = settings.lang;
+fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
+    let (lang, all) = (settings.lang, settings.verbose);
     let member = &plan.membership;
     let mut rows = Vec::new();
     let mut row = |label: Text, value: String, what: &str| {
-        rows.push(vec![label.get(lang).to_owned(), value, source(plan, what)]);
+        let source = plan.decision(what).map(|decision| format!("[{}]", decision.source));
+        rows.push([label.get(lang).to_owned(), value, source.unwrap_or_default()]);
     };
-    row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
-    row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
-    let port = if member.master_port_free {
-        text!("a free port", "空闲端口").get(lang).to_owned()
-    } else {
-        member.master_port.to_string()
-    };
-    row(text!("master", "Master 地址"), format!("{}:{port}", member.master_addr), "master_addr");
+    let profile = settings.profile.as_ref().map(|name| format!(" · {name}")).unwrap_or_default();
+    let version = format!("{}{profile}", env!("CARGO_PKG_VERSION"));
+    row(text!("version", "版本"), version, "");
+    // A node alone meets nobody.
+    if all || member.members() > 1 {
+        row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
+        row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
+        let master = plan_view::master(plan).get(lang).to_owned();
+        row(text!("master", "Master 地址"), master, "master_addr");
+    }
     let used = plan.gpus.iter().filter(|gpu| gpu.selected).count();
     let gpus = match plan.gpus.len() {
         0 => text!("none", "无").get(lang).to_owned(),
-        all => format!("{used} / {all}"),
+        count => format!("{used} / {count}"),
     };
     row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
     row(
@@ -91,64 +128,92 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Vec<String>> {
     if !plan.network.hcas.is_empty() {
         row(text!("HCAs", "RDMA 设备"), plan.network.hcas.join(","), "hcas");
     }
-    if plan.layout.rule != LayoutRule::None {
-        row(Text::same("ulysses_size"), plan.layout.ulysses_size.to_string(), "ulysses_size");
-        if plan.layout.rule == LayoutRule::UlyssesRing {
-            row(Text::same("ring_size"), plan.layout.ring_size.to_string(), "ring_size");
-        }
-        if let Some(heads) = plan.layout.heads {
-            row(text!("heads", "注意力头数"), heads.to_string(), "heads");
-        }
+    if plan.layout.rule != LayoutRule::None
+        && let Some(heads) = plan.layout.heads
+    {
+        row(text!("heads", "注意力头数"), heads.to_string(), "heads");
     }
     if let Some(python) = &plan.python {
         row(Text::same("python"), python.display().to_string(), "python");
     }
     if let Some(torch) = &plan.torch_version {
-        row(Text::same("torch"), torch.clone(), "torch");
+        // Its source is the folder of torch below the interpreter's.
+        let named = if all { "torch" } else { "" };
+        row(Text::same("torch"), torch.clone(), named);
     }
     let engine = plan.engine.to_string();
     let engine_source = format!("[{}]", settings.engine.source);
-    rows.push(vec![text!("engine", "启动引擎").get(lang).to_owned(), engine, engine_source]);
+    rows.push([text!("engine", "启动引擎").get(lang).to_owned(), engine, engine_source]);
+    if all {
+        let words: Vec<String> = mask_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
+        let command = text!("command", "命令").get(lang).to_owned();
+        rows.push([command, words.join(" "), String::new()]);
+    }
     rows
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::lang::{Lang, Text};
+    use super::*;
     use crate::plan::AskedNproc;
     use crate::plan::fixtures::{facts, planned, settings};
     use crate::settings::Sourced;
-    use crate::verdict::Id;
-    use crate::verdict::{Severity, Warning};
+    use crate::style;
+    use crate::verdict::{Id, Severity};
+
+    fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
+        style::plain(&super::block(plan, settings, width)).into_owned()
+    }
 
     #[test]
-    fn the_block_names_value_and_source_in_both_languages() {
+    fn the_block_begins_with_the_sentence_and_names_value_and_source() {
         let mut settings = settings(&[]);
         let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
-        let block = super::block(&plan, &settings);
-        assert!(block.contains("processes"), "{block}");
-        assert!(block.contains("2 × 8 = 16"), "{block}");
-        assert!(!block.contains("remark"), "{block}");
-
-        // Advice takes one line; warnings that can change the result are printed in full.
-        let mut noisy = plan.clone();
-        for id in [Id::Nofile, Id::ClockSync, Id::ShmSize] {
-            let text = Text::same(format!("about {id}"));
-            noisy.warnings.push(Warning::new(id, text, Text::same("do")));
-        }
-        let said = super::block(&noisy, &settings);
-        assert!(said.contains("2 remarks (nofile, clock.sync): ranklaunch check"), "{said}");
-        assert!(
-            said.contains("warning: about shm.size") && !said.contains("about nofile"),
-            "{said}"
-        );
-        let asked = Sourced::default_value(Severity::Warn);
-        settings.severities.insert(Id::Nofile, asked);
-        let said = super::block(&noisy, &settings);
-        assert!(said.contains("about nofile") && said.contains("1 remark (clock.sync)"), "{said}");
+        let text = block(&plan, &settings, None);
+        assert!(text.starts_with("── ranklaunch: 2 nodes × 8 GPUs = 16 ranks\n"), "{text}");
+        assert!(text.contains("processes") && text.contains("2 × 8 = 16"), "{text}");
+        assert!(!text.contains("command"), "{text}");
+        settings.verbose = true;
+        assert!(block(&plan, &settings, None).contains("command"), "{text}");
 
         settings.lang = Lang::Zh;
-        let block = super::block(&plan, &settings);
-        assert!(block.contains("  进程数"), "{block}");
+        let text = block(&plan, &settings, None);
+        assert!(text.starts_with("── ranklaunch: 2 个节点 × 8 个 GPU = 16 个 rank\n"), "{text}");
+        assert!(text.contains("  进程数"), "{text}");
+    }
+
+    #[test]
+    fn a_terminal_of_80_columns_is_not_exceeded() {
+        let settings = settings(&[]);
+        let mut plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
+        let python = format!("/mnt/{}/bin/python3", "folder/".repeat(20));
+        plan.python = Some(python.clone().into());
+        let text = block(&plan, &settings, Some(80));
+        assert!(text.lines().all(|line| columns(line) <= 80), "{text}");
+        assert!(text.contains("  /mnt/…/folder/") && text.contains("//bin/python3"), "{text}");
+        assert!(block(&plan, &settings, None).contains(&python));
+    }
+
+    /// Advice takes one line; warnings that can change the result are printed in full.
+    #[test]
+    fn what_matters_comes_first_and_advice_is_counted() {
+        let mut settings = settings(&[]);
+        let warn = |id: Id| Warning::new(id, Text::same(format!("about {id}")), Text::same("do"));
+        let all = [Id::Nofile, Id::ClockSync, Id::ShmSize, Id::GpuCount].map(warn);
+        let said = |settings: &Settings| {
+            style::plain(&Remarks::of(&all, settings).text(Lang::En)).into_owned()
+        };
+        let text = said(&settings);
+        assert!(text.contains("2 remarks (nofile, clock.sync): ranklaunch check"), "{text}");
+        assert!(text.starts_with("warning: about gpu.count\n  hint: do\n"), "{text}");
+        assert!(text.contains("warning: about shm.size"), "{text}");
+        assert!(!text.contains("about nofile"), "{text}");
+        let asked = Sourced::default_value(Severity::Warn);
+        settings.severities.insert(Id::Nofile, asked);
+        let text = said(&settings);
+        assert!(text.contains("about nofile") && text.contains("1 remark (clock.sync)"), "{text}");
+        settings.verbose = true;
+        let text = said(&settings);
+        assert!(text.contains("about clock.sync") && !text.contains("remark"), "{text}");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::ending::{Ending, read_log};
 use crate::lang::{Lang, Text};
 use crate::ranges::listed;
+use crate::style::{Style, paint};
 use crate::text;
 use crate::verdict::{Confidence, Why};
 
@@ -14,12 +15,14 @@ use crate::verdict::{Confidence, Why};
 /// became of the others.
 pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "── ranklaunch: {}", title(why, seconds).get(lang));
+    let title = format!("── ranklaunch: {}", title(why, seconds).get(lang));
+    let _ = writeln!(out, "{}", paint(Style::Fail, &title));
     let mut line = |text: Text| {
         let _ = writeln!(out, "   {}", text.get(lang));
     };
     let Text { en, zh } = &why.remedy;
-    line(text!("remedy: {en}", "处理：{zh}"));
+    let (remedy, remedy_zh) = (paint(Style::Info, "remedy"), paint(Style::Info, "处理"));
+    line(text!("{remedy}: {en}", "{remedy_zh}：{zh}"));
     if let Some(who) = who(why, ending) {
         line(who);
     }
@@ -94,6 +97,16 @@ fn who(why: &Why, ending: &Ending) -> Option<Text> {
         let _ = write!(zh, "，位于 {frame}");
     }
     Some(Text::new(en, zh))
+}
+
+impl Confidence {
+    pub(super) fn words(self) -> Text {
+        match self {
+            Confidence::Certain => text!("certain", "确定"),
+            Confidence::Likely => text!("likely", "很可能"),
+            Confidence::Unknown => text!("unknown", "未知"),
+        }
+    }
 }
 
 /// The ranks that are the cause by their absence.

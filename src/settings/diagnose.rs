@@ -143,7 +143,7 @@ pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<
 }
 
 /// A name that is no verdict's id, since both may follow `--retry-on` and `explain`.
-fn id(document: Document<'_>, entry: Entry<'_>) -> Result<String, Refusal> {
+pub(super) fn id(document: Document<'_>, entry: Entry<'_>) -> Result<String, Refusal> {
     const LONGEST: usize = 64;
     let id = document.name_of(entry)?;
     let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -172,7 +172,7 @@ fn id(document: Document<'_>, entry: Entry<'_>) -> Result<String, Refusal> {
 }
 
 /// `{ en = "…", zh = "…" }`, or one text for both languages.
-fn both(document: Document<'_>, entry: Entry<'_>) -> Result<Text, Refusal> {
+pub(super) fn both(document: Document<'_>, entry: Entry<'_>) -> Result<Text, Refusal> {
     let Some(table) = entry.value.as_table() else {
         return document.name_of(entry).map(Text::same);
     };
@@ -197,7 +197,7 @@ fn both(document: Document<'_>, entry: Entry<'_>) -> Result<Text, Refusal> {
     }
 }
 
-fn one_of<T: Copy>(
+pub(super) fn one_of<T: Copy>(
     document: Document<'_>,
     entry: Entry<'_>,
     names: &[(&str, T)],
@@ -214,7 +214,7 @@ fn one_of<T: Copy>(
     })
 }
 
-fn truth(document: Document<'_>, entry: Entry<'_>) -> Result<bool, Refusal> {
+pub(super) fn truth(document: Document<'_>, entry: Entry<'_>) -> Result<bool, Refusal> {
     let wanted = || text!("true or false", "true 或 false");
     entry.value.as_bool().ok_or_else(|| document.wrong_type(entry, wanted()))
 }

@@ -1,9 +1,9 @@
 //! Merges a profile with the profiles that it extends.
 //!
 //! Takes the requested name; gives the merged [`Profile`], in which the values of the extending
-//! profile win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` are
+//! profile win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` and `[[watch]]` are
 //! merged one by one; lists and tables (`engine_args`, `conda_roots`, `[[select]]`,
-//! `[layout.heads]`) as a whole. `args` and `args_if` of a profile without a program are appended,
+//! `[layout.heads]`, `[platform]`) as a whole. `args` and `args_if` of a profile without a program are appended,
 //! as arguments after `--` are.
 
 use std::path::Path;
@@ -86,6 +86,8 @@ impl Profile {
             severities,
             exit_codes,
             diagnose,
+            watch,
+            platform,
         } = self;
         let mut whole = Profile { extends, ..base };
         if heads_table.is_some() {
@@ -126,6 +128,9 @@ impl Profile {
         whole.exit_codes.extend(exit_codes);
         whole.diagnose.retain(|old| diagnose.iter().all(|new| new.value.id != old.value.id));
         whole.diagnose.extend(diagnose);
+        whole.watch.retain(|old| watch.iter().all(|new| new.value.id != old.value.id));
+        whole.watch.extend(watch);
+        whole.platform = platform.or(whole.platform);
         whole
     }
 
@@ -140,5 +145,7 @@ impl Profile {
             && self.severities.is_empty()
             && self.exit_codes.is_empty()
             && self.diagnose.is_empty()
+            && self.watch.is_empty()
+            && self.platform.is_none()
     }
 }

@@ -12,6 +12,7 @@ const ROWS: &[&str] = &[
     "host-root",
     "lang",
     "nnodes",
+    "nodes",
     "node-rank",
     "master-addr",
     "master-port",
@@ -42,5 +43,6 @@ pub(crate) fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settin
             put(&mut settings, &value, source)?;
         }
     }
+    settings.platform = profile.and_then(|profile| profile.platform);
     Some(settings)
 }

@@ -18,6 +18,7 @@ mod forms;
 pub(crate) mod grace;
 mod meeting;
 mod places;
+mod platform;
 mod profile;
 mod program;
 mod refuse;
@@ -28,6 +29,7 @@ mod tests;
 mod types;
 mod value;
 mod variables;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -142,6 +144,8 @@ pub(crate) fn read_with(
         settings.conda_roots = profile.conda_roots.unwrap_or_default();
         settings.exit_codes = profile.exit_codes;
         settings.diagnose = profile.diagnose;
+        settings.watch = profile.watch;
+        settings.platform = profile.platform;
     }
     if settings.grace.source == Source::Default {
         settings.grace = grace::of_pod(&variables, &mut warnings);
@@ -157,6 +161,23 @@ pub(crate) fn language(options: &cli::Options, host: &Host) -> Lang {
         Some("zh") => Lang::Zh,
         _ => Lang::from_environment(|name| host.variable(name)),
     }
+}
+
+/// `--color` or its variable, for texts before the settings are read and for commands without; a value
+/// that is not allowed is refused later, or counts as `auto`.
+pub(crate) fn color(options: &cli::Options, host: &Host) -> Color {
+    let flag = options.color.as_ref().map(|color| color.to_string_lossy().into_owned());
+    let text = flag.or_else(|| host.variable("RANKLAUNCH_COLOR"));
+    text.and_then(|text| table::color(text.trim())).unwrap_or_default()
+}
+
+/// The same for a command without other settings.
+///
+/// # Errors
+/// A value that is not allowed.
+pub(crate) fn read_color(color: Option<&OsString>, host: &Host) -> Result<Color, Refusal> {
+    let options = cli::Options { color: color.cloned(), ..cli::Options::default() };
+    Ok(few(&[("color", "--color")], &options, host)?.color.value)
 }
 
 /// `--deadline` or its variable, before anything else is read; None also if it is no duration.
@@ -333,6 +354,10 @@ fn entries_of_profile(
     Ok(())
 }
 
+/// Five minutes are longer than the pauses of most jobs, and shorter than the limits of torch, after
+/// which nothing can be asked any more: 10 minutes with NCCL, 30 with gloo.
+const HANG_AFTER: Duration = Duration::from_secs(300);
+
 fn defaults(host: &Host) -> Settings {
     Settings {
         lang: Lang::from_environment(|name| host.variable(name)),
@@ -340,6 +365,7 @@ fn defaults(host: &Host) -> Settings {
         repeated: Vec::new(),
         chdir: None,
         nnodes: None,
+        nodes: None,
         node_rank: None,
         master_addr: None,
         master_port: None,
@@ -369,8 +395,11 @@ fn defaults(host: &Host) -> Settings {
         log_dir: None,
         console: Sourced::default_value(ConsoleMode::All),
         console_prefix: Sourced::default_value(ConsolePrefix::Rank),
+        color: Sourced::default_value(Color::Auto),
+        verbose: false,
         log_cap_rank: Sourced::default_value(256 << 20),
         log_cap_node: Sourced::default_value(4 << 30),
+        log_keep: Sourced::default_value(LogKeep::default()),
         stale: Sourced::default_value(StaleMode::Kill),
         muster: Sourced::default_value(MusterMode::Auto),
         muster_port: None,
@@ -384,12 +413,18 @@ fn defaults(host: &Host) -> Settings {
         severities: BTreeMap::new(),
         exit_codes: BTreeMap::new(),
         diagnose: Vec::new(),
+        watch: Vec::new(),
+        platform: None,
         interactive: false,
         termination_log: None,
+        http: None,
         host_root: None,
         deadline: None,
         assumed: None,
         bind: Sourced::default_value(Bind::None),
+        inject: Sourced::default_value(Inject::Auto),
+        hang_after: Sourced::default_value(Some(HANG_AFTER)),
+        on_hang: Sourced::default_value(OnHang::Report),
         warnings: Vec::new(),
     }
 }

@@ -12,19 +12,25 @@ use toml::de::DeTable;
 use super::diagnose;
 use super::document::{Document, Entry};
 use super::entries::{is_variable_name, severity_of};
+use super::platform;
 use super::size_tables::{args_if, heads_table, select, unshared};
 use super::table::{SettingRow, TABLE, Toml};
+use super::watch;
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::diagnose::Row;
+use crate::observe::Platform;
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Verdict};
+use crate::watch::Rule;
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
 
 /// The sections of a profile.
-pub(super) const SECTIONS: &[&str] =
-    &["job", "layout", "select", "env", "launch", "logs", "severity", "exit", "diagnose"];
+pub(super) const SECTIONS: &[&str] = &[
+    "job", "platform", "layout", "select", "env", "launch", "logs", "severity", "exit", "diagnose",
+    "watch",
+];
 
 /// Keys of `[job]` that are not in the table of settings: `script`, `module` and `command` name
 /// the program, the others are lists.
@@ -51,6 +57,8 @@ pub(super) struct Profile {
     pub(super) severities: BTreeMap<Id, Sourced<Severity>>,
     pub(super) exit_codes: BTreeMap<i32, i32>,
     pub(super) diagnose: Vec<Sourced<Row>>,
+    pub(super) watch: Vec<Sourced<Rule>>,
+    pub(super) platform: Option<Sourced<&'static Platform>>,
 }
 
 #[derive(Debug)]
@@ -58,6 +66,31 @@ pub(super) enum ProfileProgram {
     Script(String),
     Module(String),
     Command(Vec<String>),
+}
+
+/// The rows of a section, each with an id of its own.
+fn rows<'a, T>(
+    document: Document<'a>,
+    section: Entry<'a>,
+    row: impl Fn(Document<'a>, Entry<'a>) -> Result<Sourced<T>, Refusal>,
+    id_of: impl Fn(&T) -> &String,
+) -> Result<Vec<Sourced<T>>, Refusal> {
+    let mut rows: Vec<Sourced<T>> = Vec::new();
+    for item in document.array(section)? {
+        let line = document.line(item.span().start);
+        let new = row(document, Entry { line, value: item.get_ref(), ..section })?;
+        let id = id_of(&new.value);
+        if let Some(other) = rows.iter().find(|one| id_of(&one.value) == id) {
+            let other = &other.source;
+            return Err(document.refuse(
+                line,
+                text!("`{id}` is already set at {other}", "`{id}` 已在 {other} 给出"),
+                text!("keep one row for each id", "每个 id 只保留一项"),
+            ));
+        }
+        rows.push(new);
+    }
+    Ok(rows)
 }
 
 impl Profile {
@@ -72,6 +105,7 @@ impl Profile {
                     profile.extends = Some(Sourced::new(name, document.source(section.line)));
                 }
                 "job" => profile.job(document, document.table(section)?)?,
+                "platform" => profile.platform = Some(platform::platform(document, section)?),
                 "layout" => profile.layout(document, document.table(section)?)?,
                 "launch" | "logs" => {
                     for entry in document.entries(document.table(section)?) {
@@ -82,7 +116,14 @@ impl Profile {
                 "env" => profile.env(document, document.table(section)?)?,
                 "severity" => profile.severity(document, document.table(section)?, "")?,
                 "exit" => profile.exit(document, document.table(section)?)?,
-                "diagnose" => profile.diagnose(document, section)?,
+                "diagnose" => {
+                    let row = |document, item| diagnose::row(document, item);
+                    profile.diagnose = rows(document, section, row, |row: &Row| &row.id)?;
+                }
+                "watch" => {
+                    let row = |document, item| watch::row(document, item);
+                    profile.watch = rows(document, section, row, |rule: &Rule| &rule.id)?;
+                }
                 key => {
                     let known: Vec<String> = std::iter::once(EXTENDS.to_owned())
                         .chain(SECTIONS.iter().map(|name| format!("[{name}]")))
@@ -255,25 +296,6 @@ impl Profile {
                 ));
             }
             self.selects.push(row);
-        }
-        Ok(())
-    }
-
-    fn diagnose(&mut self, document: Document<'_>, section: Entry<'_>) -> Result<(), Refusal> {
-        for item in document.array(section)? {
-            let line = document.line(item.span().start);
-            let item = Entry { line, value: item.get_ref(), ..section };
-            let row = diagnose::row(document, item)?;
-            let id = &row.value.id;
-            if let Some(other) = self.diagnose.iter().find(|one| one.value.id == *id) {
-                let other = &other.source;
-                return Err(document.refuse(
-                    line,
-                    text!("`{id}` is already set at {other}", "`{id}` 已在 {other} 给出"),
-                    text!("keep one row for each id", "每个 id 只保留一项"),
-                ));
-            }
-            self.diagnose.push(row);
         }
         Ok(())
     }

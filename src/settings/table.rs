@@ -8,10 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value::{boolean, duration, host, port, positive, size, whole, words};
+use super::value::{
+    boolean, duration, host, hosts, listens, log_keep, port, positive, size, whole, words,
+};
 use super::{
-    Bind, ConsoleMode, ConsolePrefix, Device, LayoutRule, MusterMode, Nproc, ProbeMode, Rdma,
-    Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
+    Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
+    ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
@@ -122,6 +124,11 @@ fn some_time(text: &str) -> Option<Duration> {
     duration(text).filter(|time| !time.is_zero())
 }
 
+/// A duration, or `off`.
+fn time_or_off(text: &str) -> Option<Option<Duration>> {
+    if text == "off" { Some(None) } else { some_time(text).map(Some) }
+}
+
 fn argument(text: &str) -> Option<Option<String>> {
     words(text).map(Some)
 }
@@ -137,9 +144,25 @@ const DURATION: Allowed = Allowed::Words(
     "a duration such as 30s, 30m, 1h30m or a number of seconds, at most a year",
     "时长，例如 30s、30m、1h30m 或秒数，最长一年",
 );
+const STANDS_STILL: Allowed = Allowed::Words(
+    "off or a duration such as 5m or 1h30m, at most a year",
+    "off 或时长，例如 5m、1h30m，最长一年",
+);
 const SIZE: Allowed = Allowed::Words("a size such as 256MiB or 4GiB", "大小，例如 256MiB 或 4GiB");
+const LISTENS: Allowed = Allowed::Words(
+    "a port of the loopback address such as 9400, or ADDRESS:PORT such as 0.0.0.0:9400 or [::]:9400",
+    "回环地址的端口，例如 9400；或 ADDRESS:PORT，例如 0.0.0.0:9400、[::]:9400",
+);
+const KEPT: Allowed = Allowed::Words(
+    "all, or a number of runs (20), an age (14d) and a size (50GiB), one or several of them with commas",
+    "all，或运行数（20）、时长（14d）、大小（50GiB），可用逗号组合",
+);
 const HOST: Allowed =
     Allowed::Words("a host name or an address, without a port", "主机名或地址，不带端口");
+const HOSTS: Allowed = Allowed::Words(
+    "the names or addresses of all hosts, each once, such as host0,host1 or host[0-3] (their number alone is --nnodes)",
+    "全部主机的名称或地址，每台一次，例如 host0,host1 或 host[0-3]（只给出数目用 --nnodes）",
+);
 const FOLDER: Allowed = Allowed::Words("a folder", "目录路径");
 const FILE: Allowed = Allowed::Words("a path", "文件路径");
 const NAME: Allowed = Allowed::Words("a name", "名称");
@@ -250,6 +273,11 @@ const RDMA: &[(&str, Rdma)] =
 
 const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
 
+const INJECT: &[(&str, Inject)] = &[("auto", Inject::Auto), ("off", Inject::Off)];
+
+const ON_HANG: &[(&str, OnHang)] =
+    &[("report", OnHang::Report), ("end", OnHang::End), ("restart", OnHang::Restart)];
+
 const PROBE: &[(&str, ProbeMode)] = &[
     ("auto", ProbeMode::Auto),
     ("file", ProbeMode::File),
@@ -267,6 +295,14 @@ const CONSOLE: &[(&str, ConsoleMode)] = &[
 
 const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
     &[("rank", ConsolePrefix::Rank), ("none", ConsolePrefix::None)];
+const COLOR: &[(&str, Color)] =
+    &[("auto", Color::Auto), ("always", Color::Always), ("never", Color::Never)];
+
+/// A value of `--color`.
+pub(super) fn color(text: &str) -> Option<Color> {
+    named(text, COLOR)
+}
+
 const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 
 #[rustfmt::skip]
@@ -281,6 +317,7 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", plain interactive = boolean),
 
     row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = positive),
+    row!("nodes", nodes, "job", Text, HOSTS, "host0,host1", some nodes = hosts),
     row!("node-rank", node_rank, "job", Number, WHOLE, "0", some node_rank = whole),
     row!("master-addr", master_addr, "job", Text, HOST, "172.31.0.80", some master_addr = host),
     row!("master-port", master_port, "job", Number, PORT, "29500", some master_port = port),
@@ -305,6 +342,9 @@ pub(super) static TABLE: &[SettingRow] = &[
     choice!("probe", probe, "launch", "auto", probe = PROBE),
     row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
     choice!("bind", bind, "launch", "numa", bind = BIND),
+    choice!("inject", inject, "launch", "off", inject = INJECT),
+    row!("hang-after", hang_after, "launch", TextOrNumber, STANDS_STILL, "5m", set hang_after = time_or_off),
+    choice!("on-hang", on_hang, "launch", "end", on_hang = ON_HANG),
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
@@ -314,9 +354,13 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("log-dir", log_dir, "logs", Text, FOLDER, "/workspace/logs", some log_dir = path),
     row!("log-cap-rank", log_cap_rank, "logs", TextOrNumber, SIZE, "256MiB", set log_cap_rank = size),
     row!("log-cap-node", log_cap_node, "logs", TextOrNumber, SIZE, "4GiB", set log_cap_node = size),
+    row!("log-keep", log_keep, "logs", TextOrNumber, KEPT, "20,14d,50GiB", set log_keep = log_keep),
     choice!("console", console, "logs", "rank0", console = CONSOLE),
     choice!("console-prefix", console_prefix, "logs", "rank", console_prefix = CONSOLE_PREFIX),
+    choice!("color", color, "logs", "never", color = COLOR),
+    row!("verbose", verbose, "logs", Boolean, BOOLEAN, "true", plain verbose = boolean),
     row!("termination-log", termination_log, "logs", Text, FILE, "/dev/termination-log", some termination_log = path),
+    row!("http", http, "logs", TextOrNumber, LISTENS, "9400", some http = listens),
     row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];

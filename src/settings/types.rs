@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +13,10 @@ use super::condition::Condition;
 use crate::diagnose::Row;
 use crate::engine::Engine;
 use crate::lang::Lang;
+use crate::observe::Platform;
+pub(crate) use crate::style::Color;
 use crate::verdict::{Id, Severity, Warning};
+use crate::watch::Rule;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +33,20 @@ pub enum Source {
     /// The agreement of the nodes.
     Agreement,
     Default,
+}
+
+impl Source {
+    /// A flag is stronger than a variable, which is stronger than a profile.
+    pub fn is_stronger_than(&self, other: &Source) -> bool {
+        let strength = |source: &Source| match source {
+            Source::Default => 0,
+            Source::Profile { .. } => 1,
+            Source::Environment(_) => 2,
+            Source::Flag(_) => 3,
+            Source::Agreement => 4,
+        };
+        strength(self) > strength(other)
+    }
 }
 
 impl fmt::Display for Source {
@@ -71,6 +89,8 @@ pub struct Settings {
     pub chdir: Option<Sourced<PathBuf>>,
 
     pub nnodes: Option<Sourced<u32>>,
+    /// The hosts of the job in the order of their node ranks, the same list on each.
+    pub nodes: Option<Sourced<Vec<String>>>,
     pub node_rank: Option<Sourced<u32>>,
     pub master_addr: Option<Sourced<String>>,
     pub master_port: Option<Sourced<u16>>,
@@ -104,10 +124,15 @@ pub struct Settings {
     pub log_dir: Option<Sourced<PathBuf>>,
     pub console: Sourced<ConsoleMode>,
     pub console_prefix: Sourced<ConsolePrefix>,
+    pub color: Sourced<Color>,
+    /// Also the details of a plan and of a start.
+    pub verbose: bool,
     /// Bytes kept per rank (stdout and stderr together) on disk.
     pub log_cap_rank: Sourced<u64>,
     /// Bytes kept per node on disk.
     pub log_cap_node: Sourced<u64>,
+    /// Which ended runs stay in the log folder.
+    pub log_keep: Sourced<LogKeep>,
 
     pub stale: Sourced<StaleMode>,
     pub muster: Sourced<MusterMode>,
@@ -129,14 +154,32 @@ pub struct Settings {
     pub exit_codes: BTreeMap<i32, i32>,
     /// Further rows of the catalogue of failures.
     pub(crate) diagnose: Vec<Sourced<Row>>,
+    /// What is expected of the job while it runs.
+    pub(crate) watch: Vec<Sourced<Rule>>,
+    /// The platform that the profile describes.
+    pub(crate) platform: Option<Sourced<&'static Platform>>,
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
+    /// Where metrics are served.
+    pub http: Option<Sourced<SocketAddr>>,
     pub host_root: Option<PathBuf>,
     /// Time limit for each source of facts; None: the limits of a launch.
     pub deadline: Option<Sourced<Duration>>,
     pub bind: Sourced<Bind>,
+    /// Whether ranks get torch's worker server without a change of their code.
+    pub inject: Sourced<Inject>,
+    /// Time without a sign of progress after which a job stands still; None: it is never judged.
+    pub hang_after: Sourced<Option<Duration>>,
+    pub on_hang: Sourced<OnHang>,
     /// Warnings from reading the settings.
     pub warnings: Vec<Warning>,
+}
+
+impl Settings {
+    /// The row of the profile's `[platform]`.
+    pub(crate) fn own_platform(&self) -> Option<&'static Platform> {
+        self.platform.as_ref().map(|platform| platform.value)
+    }
 }
 
 /// An option that was given more than once; the last value counts.
@@ -325,6 +368,39 @@ pub enum ProbeMode {
     Memfd,
     NvidiaSmi,
     Off,
+}
+
+/// What is put into the ranks' Python beside their program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Inject {
+    /// torch's worker server, unless its threads would be too many for the container.
+    Auto,
+    Off,
+}
+
+/// Which runs stay in the log folder: those within all of these limits, the newest first. None: no
+/// limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogKeep {
+    /// How many, the one that begins included.
+    pub runs: Option<u32>,
+    /// Since their end.
+    pub age: Option<Duration>,
+    /// Of all of them.
+    pub bytes: Option<u64>,
+}
+
+/// What is done with a job that stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnHang {
+    /// It is reported, and goes on.
+    Report,
+    /// All nodes end with code 91, without another attempt.
+    End,
+    /// The attempt ends; another one follows within `--max-restarts`.
+    Restart,
 }
 
 /// Which CPUs a rank may run on.

@@ -1,9 +1,11 @@
 //! Parsers of single settings. None: the text is not allowed.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use super::LogKeep;
 use crate::endpoint;
+use crate::hostlist;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
 pub(super) fn boolean(text: &str) -> Option<bool> {
@@ -44,6 +46,26 @@ pub(super) fn host(text: &str) -> Option<String> {
     (!text.is_empty() && text.len() <= 253 && text.chars().all(letter)).then(|| text.to_owned())
 }
 
+/// Hosts separated by commas or white space, each once; `host[0-3]` stands for four.
+pub(super) fn hosts(text: &str) -> Option<Vec<String>> {
+    let mut all: Vec<String> = Vec::new();
+    for item in hostlist::items(&text.split_whitespace().collect::<Vec<_>>().join(",")) {
+        let names = match item.trim() {
+            "" => continue,
+            // A number is `srun --nodes 2`; an address has colons, a range has none.
+            number if whole(number).is_some() => return None,
+            address if address.contains(':') => vec![host(address)?],
+            range if hostlist::is_whole(range) => hostlist::expand(range),
+            _ => return None,
+        };
+        for name in names {
+            let name = host(&name).filter(|name| !all.contains(name))?;
+            all.push(name);
+        }
+    }
+    (!all.is_empty()).then_some(all)
+}
+
 /// `HOST:PORT`, an IPv6 address in brackets.
 pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
     let (name, number) = endpoint::split(text);
@@ -70,6 +92,16 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     (seconds <= YEAR).then(|| Duration::from_secs(seconds))
 }
 
+/// `9400`, `localhost:9400`: that port of the loopback address; any other address must be a literal.
+pub(super) fn listens(text: &str) -> Option<SocketAddr> {
+    let at = |address: IpAddr, text: &str| Some(SocketAddr::new(address, port(text)?));
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    if let Some(text) = text.strip_prefix("localhost:") {
+        return at(loopback, text);
+    }
+    at(loopback, text).or_else(|| text.parse().ok().filter(|at: &SocketAddr| at.port() > 0))
+}
+
 /// Bytes: `256MiB`, `4GiB`, `500MB`, also Kubernetes' `256Mi`; a bare number is bytes.
 pub(super) fn size(text: &str) -> Option<u64> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
@@ -92,6 +124,24 @@ pub(super) fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.checked_mul(factor)
+}
+
+/// `20,14d,50GiB`: the limits of the runs that are kept; `all`: none.
+pub(super) fn log_keep(text: &str) -> Option<LogKeep> {
+    let mut keep = LogKeep::default();
+    if text == "all" {
+        return Some(keep);
+    }
+    for word in text.split(',').map(str::trim) {
+        if let Some(runs) = whole(word) {
+            keep.runs.replace(Some(runs).filter(|runs| *runs > 0)?).is_none().then_some(())?;
+        } else if let Some(age) = duration(word) {
+            keep.age.replace(age).is_none().then_some(())?;
+        } else {
+            keep.bytes.replace(size(word)?).is_none().then_some(())?;
+        }
+    }
+    Some(keep)
 }
 
 /// `1h30m` → (1, "h"), (30, "m"). None unless numbers and units alternate, with at least one pair.
@@ -128,6 +178,21 @@ mod tests {
     }
 
     #[test]
+    fn kept_runs() {
+        let keep = |runs, days: Option<u64>, bytes| {
+            let age = days.map(|days| Duration::from_secs(days * 24 * 3600));
+            Some(LogKeep { runs, age, bytes })
+        };
+        assert_eq!(log_keep("all"), keep(None, None, None));
+        assert_eq!(log_keep("20"), keep(Some(20), None, None));
+        assert_eq!(log_keep("14d, 50GiB"), keep(None, Some(14), Some(50 << 30)));
+        assert_eq!(log_keep("5,1d,1GiB"), keep(Some(5), Some(1), Some(1 << 30)));
+        for wrong in ["", "0", "-1", "1,2", "3d,4d", "x", "all,3", "1.5d", "20,"] {
+            assert_eq!(log_keep(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
     fn sizes() {
         for (text, bytes) in
             [("256MiB", 256 << 20), ("4GiB", 4 << 30), ("64Mi", 64 << 20), ("1kb", 1000), ("7", 7)]
@@ -155,6 +220,39 @@ mod tests {
         assert_eq!(endpoint("[fd00::1]:29500"), Some(("fd00::1".into(), 29500)));
         for text in ["a", "a:0", "a:65536", "a:", ":1", "fd00::1:80", "tcp://a:1"] {
             assert_eq!(endpoint(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_hosts() {
+        for (text, expected) in [
+            ("host0,host1", "host0 host1"),
+            ("host0, host1\nhost2 ", "host0 host1 host2"),
+            ("10.0.0.1,[fd00::1],fe80::1%eth0", "10.0.0.1 fd00::1 fe80::1%eth0"),
+            ("gpu[08-10,12]-ib,login", "gpu08-ib gpu09-ib gpu10-ib gpu12-ib login"),
+            ("a", "a"),
+        ] {
+            assert_eq!(hosts(text).map(|all| all.join(" ")).as_deref(), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            ",",
+            "2",
+            "a,2",
+            "a,a",
+            "a[1-2],a1",
+            "a:29500",
+            "n[1-",
+            "n]1[",
+            "n[3-1]",
+            "n[x]",
+            "n[]",
+            "n[1]]",
+            "a;b",
+            "$(cat hosts)",
+            "user@host",
+        ] {
+            assert_eq!(hosts(text), None, "{text}");
         }
     }
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 /// that hangs uses only its own part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EndStep {
-    /// The engine may end its ranks by itself; then each process gets SIGTERM from us.
-    Engine,
+    /// The user's own launcher (engine `command`) may end its ranks by itself; then each process gets
+    /// SIGTERM from us.
+    Launcher,
     /// The ranks may end by themselves; then SIGKILL begins.
     Ranks,
     /// SIGKILL takes effect; processes that survive are named and given up.
@@ -66,7 +67,7 @@ impl EndBudget {
         let tail = tail.min(self.grace * TAIL_SHARE / 100);
         let ranks = self.grace - tail;
         match step {
-            EndStep::Engine => ranks * 2 / 3,
+            EndStep::Launcher => ranks * 2 / 3,
             EndStep::Ranks => ranks,
             step => AFTER_KILL
                 .iter()
@@ -77,10 +78,10 @@ impl EndBudget {
 
     /// When SIGKILL begins at an end that was not requested from outside: sooner than at a stop,
     /// so that the time for SIGKILL is within the grace period as well. It takes at most half of
-    /// the ranks' time after the engine's share.
+    /// the ranks' time after the launcher's share.
     pub(crate) fn own_kill(self) -> Duration {
         let ranks = self.until(EndStep::Ranks);
-        let soonest = (self.until(EndStep::Engine) + ranks) / 2;
+        let soonest = (self.until(EndStep::Launcher) + ranks) / 2;
         self.until(EndStep::Kill).saturating_sub(UNKILLABLE).clamp(soonest, ranks)
     }
 
@@ -93,11 +94,6 @@ impl EndBudget {
     pub(crate) fn left(self, step: EndStep, since: Instant) -> Duration {
         self.until(step).saturating_sub(since.elapsed())
     }
-
-    /// The timeout to give to an engine that has one of its own, shorter than its step.
-    pub(crate) fn engine_timeout(self) -> Duration {
-        self.until(EndStep::Engine) * 5 / 6
-    }
 }
 
 #[cfg(test)]
@@ -105,7 +101,7 @@ mod tests {
     use super::*;
 
     const STEPS: [EndStep; 7] = [
-        EndStep::Engine,
+        EndStep::Launcher,
         EndStep::Ranks,
         EndStep::Kill,
         EndStep::LastWords,
@@ -136,7 +132,6 @@ mod tests {
                         >= Duration::from_millis(40),
                     "{grace}"
                 );
-                assert!(first.engine_timeout() < first.until(EndStep::Engine));
             }
         }
     }

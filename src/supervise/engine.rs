@@ -94,7 +94,7 @@ pub(super) fn start(
     }
     // Slurm signals every process of a step, and Python has no handler for these: an engine would
     // die of them. Ignored signals stay ignored by exec, so the shims give the ranks the default.
-    let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(TWICE));
+    let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(&TWICE));
     let is_deaf =
         matches!(launch.start, Start::Engine { .. }) && !dispositions.ignored.has_any_of(&twice);
     if is_deaf {

@@ -20,6 +20,7 @@ use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
 use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
+use crate::terminal;
 
 /// The stop budget before the agent has announced its own.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
@@ -30,9 +31,9 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// Time limit for the agent to kill the ranks after a second interrupt.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The signals that the guard handles. Those after SIGWINCH have no special meaning here. By
+/// The signals that the guard handles. SIGTSTP stops it as it would by default. Those after SIGWINCH have no special meaning here. By
 /// default they would kill the guard and all ranks at once, so they are stops like TERM.
-const WATCHED: [Signal; 13] = [
+const WATCHED: [Signal; 14] = [
     Signal::TERM,
     Signal::INT,
     Signal::HUP,
@@ -40,6 +41,7 @@ const WATCHED: [Signal; 13] = [
     Signal::USR1,
     Signal::USR2,
     Signal::CONT,
+    Signal::TSTP,
     Signal::WINCH,
     Signal::ALARM,
     Signal::VTALARM,
@@ -122,6 +124,7 @@ pub(crate) fn guarded(
         said: None,
         verdict: None,
         interactive: false,
+        status_line: false,
         report_settings: None,
     };
     let over = guard.watch();
@@ -151,6 +154,8 @@ struct Guard {
     verdict: Option<(i32, Instant)>,
     /// A rank has the terminal.
     interactive: bool,
+    /// The agent draws a line at the end of the terminal.
+    status_line: bool,
     report_settings: Option<Vec<u8>>,
 }
 
@@ -199,6 +204,7 @@ impl Guard {
             match AgentReport::decode(packet.get(..length).unwrap_or_default()) {
                 Some(AgentReport::Grace(grace)) => self.grace = grace,
                 Some(AgentReport::Interactive) => self.interactive = true,
+                Some(AgentReport::StatusLine) => self.status_line = true,
                 Some(AgentReport::Reported(code)) => self.said = Some(code),
                 Some(AgentReport::Left(pids)) => self.reaper.leave_behind(&pids),
                 Some(AgentReport::ReportSettings(report_settings)) => {
@@ -221,6 +227,7 @@ impl Guard {
                 self.tell(GuardCommand::Pass(number));
             }
             Some(Signal::WINCH | Signal::CONT) => {}
+            Some(Signal::TSTP) => self.suspended(),
             Some(Signal::INT) if self.reaper.interrupted_again() => {
                 self.kill_by.get_or_insert(Instant::now() + KILL_TIMEOUT);
                 self.tell(GuardCommand::KillNow);
@@ -229,6 +236,16 @@ impl Guard {
             None => self.tell(GuardCommand::Pass(number)),
             Some(_) => self.stop_by(number),
         }
+    }
+
+    /// Stops this process as the signal does by default, and returns when it was continued. The
+    /// shell writes its prompt where the agent's last line is.
+    fn suspended(&self) {
+        if self.status_line {
+            terminal::erase_for_agent();
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP);
+        sys::stop_by(Signal::TSTP);
     }
 
     /// The first signal counts; repeating it never shortens the grace.
@@ -250,6 +267,9 @@ impl Guard {
         let last_wait = self.stop.map_or(UNKILLABLE, |(_, since)| {
             UNKILLABLE.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
         });
+        if self.status_line && matches!(over, AgentEnd::Lost(_)) {
+            terminal::erase_for_agent();
+        }
         let (said, report_settings) = (self.said, self.report_settings.take());
         let speak = |how| said.unwrap_or_else(|| lost(&LostAgent { how, report_settings }));
         let code = match over {

@@ -51,6 +51,9 @@ pub(super) enum AgentReport {
     Grace(Duration),
     /// A rank has the terminal from now on, and its Ctrl-C belongs to that rank.
     Interactive,
+    /// The agent draws a line at the end of the terminal, which must go when the agent is lost or
+    /// the job is suspended.
+    StatusLine,
     /// Closing block and termination message are written, so this exit code is final even if the
     /// agent is lost.
     Reported(i32),
@@ -73,6 +76,7 @@ impl AgentReport {
                 word(b'g', &u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes())
             }
             AgentReport::Interactive => word(b'i', &[]),
+            AgentReport::StatusLine => word(b't', &[]),
             AgentReport::Reported(code) => word(b's', &code.to_le_bytes()),
             AgentReport::Verdict(code) => word(b'v', &code.to_le_bytes()),
             AgentReport::Left(pids) => {
@@ -92,6 +96,7 @@ impl AgentReport {
                 AgentReport::Grace(Duration::from_millis(u64::from_le_bytes(rest.try_into().ok()?)))
             }
             b'i' => AgentReport::Interactive,
+            b't' => AgentReport::StatusLine,
             b's' => AgentReport::Reported(number()?),
             b'v' => AgentReport::Verdict(number()?),
             b'l' => AgentReport::Left(
@@ -147,6 +152,11 @@ impl AgentLink {
     /// Tells the guard that a rank gets the terminal, so that Ctrl-C is no longer a stop.
     pub(crate) fn announce_interactive(&self) {
         self.say(AgentReport::Interactive);
+    }
+
+    /// Tells the guard that this agent draws a line at the end of the terminal.
+    pub(crate) fn announce_status_line(&self) {
+        self.say(AgentReport::StatusLine);
     }
 
     /// Tells the guard the exit code. From now on it waits for us only a moment.

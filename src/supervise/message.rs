@@ -20,7 +20,8 @@ pub(super) const DEAF_ENGINE: &str = "deaf-engine";
 pub(crate) const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// Bytes of that file that are read.
 pub(crate) const LARGEST_RECORD: u64 = 1024 * 1024;
-/// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK.
+/// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK. A shim that has none is
+/// below an engine, and waits for [`ToRank::Leave`] after a failure.
 pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
 pub(super) use crate::procfs::JOB_MARK;
 
@@ -73,4 +74,11 @@ pub(super) enum ToRank {
     Terminal { owner: i32 },
     /// Send this signal to the user's process.
     Signal { number: i32 },
+    /// TERM to the user's process, and then to every process below it: a shell whose child ends first
+    /// would go on with its script in place of its trap.
+    Term,
+    /// The job stops for a reason on this node, so no manager signals the ranks as well.
+    NoManager,
+    /// All ranks of the node have ended, so the engine may learn that this one failed.
+    Leave,
 }

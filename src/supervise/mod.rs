@@ -14,9 +14,11 @@ pub(crate) mod guard;
 pub(crate) mod init;
 pub(crate) mod isolate;
 mod link;
+mod manager;
 mod message;
 mod outcome;
 mod reaper;
+mod record;
 mod relay;
 mod run;
 pub(crate) mod shim;
@@ -29,6 +31,8 @@ pub(crate) use budget::{EndBudget, EndStep};
 pub(crate) use engine::{Launch, RankStart, Start};
 pub(crate) use link::{AgentLink, GuardCommands, Halt};
 pub(crate) use message::{ERROR_FILE, LARGEST_RECORD};
+#[cfg(test)]
+pub(crate) use outcome::Survivor;
 pub(crate) use outcome::{
     End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason, Stream,
     exec_code,

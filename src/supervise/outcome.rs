@@ -80,6 +80,10 @@ pub(crate) enum StopReason {
     GuardGone,
     /// A rank of another node failed, or the node was lost.
     OtherNode,
+    /// The job stood still, and is to end for that.
+    StoodStill,
+    /// A rule of the profile was broken, and says that the job ends for that.
+    RuleBroken,
 }
 
 /// A process that outlived SIGKILL: it sleeps in the kernel, or we may not signal it.

@@ -29,18 +29,19 @@ use supervisor::{Companion, ShimConnection, Supervisor};
 /// Runs one attempt. An error names the program that could not be started and why; then nothing
 /// of the attempt is running.
 ///
-/// `elsewhere` completes when another node of the job has failed.
+/// `halt` completes when the job is to end for a reason that these ranks do not show: another node has
+/// failed, or it stands still.
 pub(crate) async fn run(
     launch: &Launch,
     guard_commands: &GuardCommands,
     streams: &mut (dyn Streams + Send),
     notice: &mut (dyn FnMut(Notice) + Send),
-    elsewhere: impl Future<Output = ()>,
+    halt: impl Future<Output = StopReason>,
 ) -> Result<Outcome, (PathBuf, io::Error)> {
-    tokio::pin!(elsewhere);
+    tokio::pin!(halt);
     // Existing descendants do not belong to the job, such as a probe that a driver blocks.
     let others: HashSet<i32> = tree::living_below().into_iter().collect();
-    let mut stopped_elsewhere = false;
+    let mut is_halted = false;
     let nowhere = |error| (PathBuf::new(), error);
     let listener = ShimListener::bind().map_err(nowhere)?;
     let mut ended =
@@ -114,6 +115,8 @@ pub(crate) async fn run(
         }
         state.report_unreported();
         state.weigh_engine();
+        // After all that has come, since nothing else may wake this loop before a deadline.
+        state.advance();
         state.end_leftovers();
         if state.finished() {
             break;
@@ -130,15 +133,14 @@ pub(crate) async fn run(
                 guard_gone = word == GuardCommand::Gone;
                 state.on_guard_command(word);
             }
-            () = &mut elsewhere, if !stopped_elsewhere => {
-                stopped_elsewhere = true;
-                state.begin_stop(StopReason::OtherNode);
+            reason = &mut halt, if !is_halted => {
+                is_halted = true;
+                state.begin_stop(reason);
             }
             () = state.launching.changed(), if !state.launching.is_through() => {}
             _ = ended.recv() => {}
             () = tokio::time::sleep_until(wake) => {}
         }
-        state.advance();
     }
     Ok(state.into_outcome())
 }

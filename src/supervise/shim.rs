@@ -7,48 +7,40 @@
 //! rank did: same code, or same signal. An interactive rank gets the launcher's own streams and
 //! terminal instead of pipes.
 //!
-//! One thread, no runtime. Ignores every catchable signal, because engines signal the whole
-//! group while the rank may be writing a checkpoint; of USR1 and USR2 it notes that they came.
+//! One thread, no runtime. Ignores every catchable signal, since it must outlive its rank. An engine
+//! that gave it a process group signals that group; the rank has another one, and gets from the
+//! shim what it does not have yet ([`super::forwarded`]).
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
-use super::forwarded::{Forwarded, TWICE};
-use super::message::{
-    AGENT_SOCKET, DEAF_ENGINE, ERROR_FILE, FromRank, LARGEST_RECORD, RANK_SLOT, TERMINAL, ToRank,
-};
+use super::forwarded::{Forwarded, Reach, TWICE, WATCHED, comes_twice};
+use super::manager;
+use super::message::{AGENT_SOCKET, DEAF_ENGINE, FromRank, RANK_SLOT, TERMINAL, ToRank};
 use super::outcome::{End, Notice, exec_code};
+use super::record::recorded;
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::{socket, tree};
-use crate::deadline::with_deadline;
+use crate::inject;
 use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
-use crate::regular_file;
 use crate::sys::{
-    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
+    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
 use crate::text;
 use crate::verdict::Verdict;
 
-/// Time limit for reading what a rank wrote of its exception.
-const RECORD: Duration = Duration::from_millis(500);
-/// By how much the time of a file may be wrong.
-const CLOCK_SKEW: Duration = Duration::from_secs(5);
 /// Characters of a program's path that always fit into a packet.
 const NAMED: usize = 1000;
 
@@ -70,6 +62,12 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
     };
     let mut command = Command::new(program);
     command.args(args).env_remove(AGENT_SOCKET).env_remove(RANK_SLOT).env_remove(bind::CPUS);
+    for (name, value) in inject::for_rank(|name| std::env::var_os(name)) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     let Some(agent) = Agent::find() else {
         let inherited = dispositions();
         sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
@@ -104,6 +102,7 @@ struct Agent {
     grace: Duration,
     /// The rank keeps the launcher's streams.
     interactive: bool,
+    below_engine: bool,
 }
 
 /// The dispositions of the rank: those of the launcher.
@@ -111,7 +110,7 @@ fn dispositions() -> Dispositions {
     let mut inherited = Dispositions::inherited();
     let value = std::env::var(AGENT_SOCKET).unwrap_or_default();
     if value.split(' ').any(|word| word == DEAF_ENGINE) {
-        inherited.ignored = inherited.ignored.without(&SignalSet::of(TWICE));
+        inherited.ignored = inherited.ignored.without(&SignalSet::of(&TWICE));
     }
     inherited
 }
@@ -125,6 +124,7 @@ impl Agent {
             token: words.next()?.to_owned(),
             grace: Duration::from_millis(words.next()?.parse().ok()?),
             interactive: words.any(|word| word == TERMINAL),
+            below_engine: std::env::var_os(RANK_SLOT).is_none(),
         })
     }
 }
@@ -177,6 +177,10 @@ struct Shim {
     agent: Option<OwnedFd>,
     signals: SignalQueue,
     forwarded: Forwarded,
+    /// The engine, if it signals our group in place of the rank's.
+    engine: Option<i32>,
+    /// The process above us that signals all processes of the job.
+    manager: Option<i32>,
     /// Before the user's process.
     began: SystemTime,
     /// The user's process.
@@ -188,6 +192,13 @@ struct Shim {
     childless: bool,
     /// The terminal while it is lent to the rank; only in the launcher's session.
     terminal: Option<Lent>,
+    below_engine: bool,
+    /// The user's process is a shell that runs a script.
+    is_shell: bool,
+    /// The rank has failed, and the engine is not to see it yet.
+    waits_for_others: bool,
+    /// The agent has sent [`ToRank::Leave`], or the engine ends its ranks.
+    may_leave: bool,
 }
 
 struct Lent {
@@ -203,9 +214,13 @@ impl Shim {
         rustix::process::set_child_subreaper(Some(me))?;
         sys::ignore_all();
         // A signal that is blocked is queued even if it is ignored.
-        let signals = SignalQueue::begin(SignalSet::of(TWICE))?;
+        let signals = SignalQueue::begin(SignalSet::of(&WATCHED))?;
+        let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap_or(0);
+        // Under an engine that gave us no group, the rank stays in that of the engine.
+        let engine = (!agent.interactive && sys::own_group() == own_pid()).then_some(parent);
+        let manager = manager::above();
 
-        let Agent { socket: agent, token, grace, interactive } = agent;
+        let Agent { socket: agent, token, grace, interactive, below_engine } = agent;
         let began = SystemTime::now();
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
@@ -227,6 +242,9 @@ impl Shim {
         let placement = Placement::of(local_rank.0);
         sys::in_child(&mut command, move || {
             placement.take();
+            if engine.is_some() {
+                sys::new_group()?;
+            }
             sys::restore_in_child(&inherited)
         });
         let spawned = command.spawn();
@@ -240,13 +258,19 @@ impl Shim {
                 Ok(Shim {
                     agent: Some(agent),
                     signals,
-                    forwarded: Forwarded::default(),
+                    forwarded: Forwarded::new(manager.map(|manager| manager.spread)),
+                    engine,
+                    manager: manager.map(|manager| manager.pid),
                     began,
                     child: pid,
                     reaped: false,
                     grace,
                     childless: false,
                     terminal,
+                    below_engine,
+                    is_shell: tree::is_shell(pid).unwrap_or(false),
+                    waits_for_others: false,
+                    may_leave: false,
                 })
             }
             Err(error) => {
@@ -293,10 +317,23 @@ impl Shim {
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
         self.end_leftovers(end);
+        self.stay_for_the_others(end);
         if let End::Signal(signal) = end {
             sys::die_by(signal);
         }
         end.shell_code()
+    }
+
+    /// Waits until the other ranks of the node have ended too. An engine that sees a failed rank
+    /// ends the others by its own rules: DeepSpeed's launcher one after the other with 30 s for
+    /// each (`terminate_process_tree` in its launch.py), torchrun before 2.15 after 30 s, and
+    /// either sends a TERM that they may have already. The agent does it instead.
+    fn stay_for_the_others(&mut self, end: End) {
+        self.waits_for_others = self.below_engine && !end.success();
+        while self.waits_for_others && !self.may_leave && self.agent.is_some() {
+            self.reap();
+            self.wait(None);
+        }
     }
 
     /// Reaps all zombies. Gives the end of the rank if it is among them.
@@ -334,13 +371,22 @@ impl Shim {
         let _ = poll(&mut waits, timeout);
         let agent_spoke = waits.get(1).is_some_and(|wait| !wait.revents().is_empty());
         while let Some(taken) = self.signals.take() {
-            self.forwarded.came(taken.number, Instant::now());
+            self.signalled(taken);
         }
         if agent_spoke {
             self.read_agent();
         }
-        for number in self.forwarded.due(Instant::now()) {
-            self.send(number);
+        for (number, reach) in self.forwarded.due(Instant::now()) {
+            self.send(number, reach);
+        }
+    }
+
+    fn signalled(&mut self, Taken { number, sender, .. }: Taken) {
+        self.may_leave |= self.waits_for_others && number == Signal::TERM.as_raw();
+        if self.engine == Some(sender) {
+            self.forward(number, Reach::Group);
+        } else if self.manager == Some(sender) || comes_twice(number) {
+            self.forwarded.came(number, Instant::now());
         }
     }
 
@@ -354,10 +400,11 @@ impl Shim {
                 {
                     return lent.terminal.go_on(self.child);
                 }
-                if self.forwarded.asked(number, Instant::now()) {
-                    self.send(number);
-                }
+                self.forward(number, Reach::Rank);
             }
+            Ok(Some((ToRank::Term, _))) => self.forward(Signal::TERM.as_raw(), Reach::Tree),
+            Ok(Some((ToRank::NoManager, _))) => self.forwarded.no_manager(Instant::now()),
+            Ok(Some((ToRank::Leave, _))) => self.may_leave = true,
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
             // The agent is lost, and with it the reader of our pipes. The guard ends the job; we
             // do so too, in case the guard is lost as well.
@@ -365,20 +412,48 @@ impl Shim {
         }
     }
 
-    /// Signals the user's process. It keeps its pid until we reap it, so no look-up is needed; with
-    /// hidepid it may not even be visible to us.
-    fn send(&self, number: i32) {
-        if !self.reaped {
-            sys::send(self.child, number);
+    /// Signals now or later, unless the rank gets the signal from elsewhere.
+    fn forward(&mut self, number: i32, reach: Reach) {
+        if self.forwarded.asked(number, reach, Instant::now()) {
+            self.send(number, reach);
         }
     }
 
-    /// After a success, leftovers such as uploads get TERM and the grace period. After a failure
-    /// they are killed.
+    /// Signals the user's process. It keeps its pid until we reap it, so no look-up is needed; with
+    /// hidepid it may not even be visible to us.
+    fn send(&mut self, number: i32, reach: Reach) {
+        if self.reaped {
+            return;
+        }
+        // It may have been `env`, or a shell that has executed the training since.
+        self.is_shell = tree::is_shell(self.child).unwrap_or(self.is_shell);
+        let below = (reach == Reach::Tree).then(tree::snapshot);
+        let group = Signal::from_named_raw(number).filter(|_| reach == Reach::Group);
+        // A rank that has left its group is signalled itself.
+        let is_sent = group.is_some_and(|signal| {
+            sys::group_of(self.child) == Some(self.child)
+                && sys::signal_group(self.child, Some(signal)).is_ok()
+        });
+        if !is_sent {
+            sys::send(self.child, number);
+        }
+        for process in below.iter().flat_map(|all| tree::descendants(all, own_pid())) {
+            if process.pid != self.child {
+                tree::signal(process, Signal::TERM);
+            }
+        }
+    }
+
+    /// After a success, leftovers such as uploads get TERM and the grace period. If TERM has ended
+    /// a shell, they have the grace period too, but no TERM of their own: its script does not
+    /// outlive it, while the training below it writes a checkpoint. After any other failure they
+    /// are killed.
     fn end_leftovers(&mut self, end: End) {
-        let grace = if end.success() { self.grace } else { Duration::ZERO };
+        let was_asked = self.is_shell && end == End::Signal(Signal::TERM.as_raw());
+        let grace = if end.success() || was_asked { self.grace } else { Duration::ZERO };
+        let settle = if was_asked { grace } else { SETTLE };
         let last_wait = EndBudget::of(self.grace).after_kill();
-        let mut sweep = Sweep::begin(Instant::now(), Newcomers::Spared, SETTLE, grace, last_wait);
+        let mut sweep = Sweep::begin(Instant::now(), Newcomers::Spared, settle, grace, last_wait);
         let mut told = false;
         loop {
             self.reap();
@@ -420,33 +495,6 @@ impl Shim {
             let _ = socket::send(agent, &said, &[]);
         }
     }
-}
-
-/// A copy in memory of what torch's `@record` wrote of a failed rank that began at `began`.
-fn recorded(end: End, began: SystemTime) -> Option<(FromRank, OwnedFd)> {
-    let path = PathBuf::from(std::env::var_os(ERROR_FILE)?);
-    if end.success() || path.as_os_str().is_empty() {
-        return None;
-    }
-    // The file may be on a mount that died, which must not hold the end of the rank.
-    let read = move || -> io::Result<_> {
-        let (file, _) = regular_file::open(&path)?;
-        let metadata = file.metadata()?;
-        // Of an earlier attempt, or of another job. The clock of a file server may be behind, and
-        // a file may have any time.
-        let is_old = began.duration_since(metadata.modified()?).is_ok_and(|age| age > CLOCK_SKEW);
-        let mut bytes = Vec::new();
-        file.take(if is_old { 0 } else { LARGEST_RECORD }).read_to_end(&mut bytes)?;
-        Ok((FromRank::Recorded { device: metadata.dev(), inode: metadata.ino() }, bytes))
-    };
-    let (said, bytes) = with_deadline(RECORD, read)?.ok()?;
-    if bytes.is_empty() {
-        return None;
-    }
-    let copy = rustix::fs::memfd_create("error.json", MemfdFlags::CLOEXEC).ok()?;
-    let mut copy = File::from(copy);
-    copy.write_all(&bytes).ok()?;
-    Some((said, copy.into()))
 }
 
 fn signal_descendants(signal: Signal) {

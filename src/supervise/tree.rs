@@ -14,6 +14,7 @@ use rustix::process::{
 };
 
 use super::outcome::Survivor;
+use crate::arguments::SHELLS;
 use crate::procfs;
 pub(super) use crate::procfs::Process;
 use crate::signal;
@@ -58,6 +59,46 @@ pub(super) fn job<'a>(
         found.retain(|process| !foreign.contains(&process.pid));
     }
     found
+}
+
+/// These and their descendants.
+pub(super) fn family(all: &BTreeMap<i32, Process>, roots: &[i32]) -> HashSet<i32> {
+    let below = procfs::descendants_in(all, roots);
+    below.iter().map(|process| process.pid).chain(roots.iter().copied()).collect()
+}
+
+/// Those of `processes` that no other process answers for: a program that has a handler for TERM
+/// passes it on to what it started, or ends it. A shell does not: it dies, or runs its trap only
+/// after the command that it waits for.
+pub(super) fn answering<'a>(
+    all: &BTreeMap<i32, Process>,
+    mut processes: Vec<&'a Process>,
+) -> Vec<&'a Process> {
+    // One by one, since the descendants of several roots are without the roots.
+    let below: HashSet<i32> = processes
+        .iter()
+        .filter(|one| !SHELLS.contains(&one.comm.as_slice()) && has_handler(one.pid, Signal::TERM))
+        .flat_map(|one| procfs::descendants_in(all, &[one.pid]))
+        .map(|process| process.pid)
+        .collect();
+    processes.retain(|process| !below.contains(&process.pid));
+    processes
+}
+
+/// Whether the process runs a shell's executable; None if that cannot be read.
+pub(super) fn is_shell(pid: i32) -> Option<bool> {
+    let executable = std::fs::read_link(format!("{PROC}/{pid}/exe")).ok()?;
+    let name = executable.file_name()?.as_encoded_bytes();
+    Some(SHELLS.contains(&name) || name == b"busybox")
+}
+
+/// Whether the process has a handler for this signal (SigCgt of proc_pid_status(5)).
+fn has_handler(pid: i32, signal: Signal) -> bool {
+    let caught = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok().and_then(|status| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
+        u64::from_str_radix(&mask, 16).ok()
+    });
+    caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
 /// Sends `signal` to exactly this process; false if it has ended. Nearly all are our own
@@ -241,6 +282,39 @@ mod tests {
         child.kill().expect("it can be killed");
         child.wait().expect("it is reaped");
         assert!(!children().contains(&pid));
+    }
+
+    /// Except a shell, even if it has a trap.
+    #[test]
+    fn who_handles_term_answers_for_what_it_started() {
+        // A shell by another name stands for a program that is none.
+        let folder = tempfile::tempdir().expect("a folder");
+        let other = folder.path().join("launcher");
+        harness::copy_program(Path::new("/bin/sh"), &other);
+        for (program, trap, asked) in [
+            (other.as_path(), "trap : TERM;", 1),
+            (other.as_path(), "", 2),
+            (Path::new("/bin/sh"), "trap : TERM;", 2),
+        ] {
+            let child = "sh -c 'trap : TERM; echo ready; read line'";
+            let mut shell = std::process::Command::new(program)
+                .args(["-c", &format!("{trap} {child}; :")])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("sh starts");
+            let mut ready = [0];
+            let mut out = shell.stdout.take().expect("it is a pipe");
+            std::io::Read::read_exact(&mut out, &mut ready).expect("the child is ready");
+            let all = snapshot();
+            let root = shell.id().cast_signed();
+            let family = family(&all, &[root]);
+            assert_eq!(family.len(), 2);
+            let family = family.iter().filter_map(|pid| all.get(pid)).collect();
+            assert_eq!(answering(&all, family).len(), asked, "{program:?} {trap}");
+            drop(shell.stdin.take());
+            shell.wait().expect("it is reaped");
+        }
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub use signal_queue::SignalSet;
 pub(crate) use signal_queue::{SignalQueue, Taken};
 pub use signals::{Dispositions, restore_in_child, send};
 pub(crate) use signals::{
-    die_by, ignore, ignore_all, signal_name, stop_by, unblock_in_this_thread,
+    die_by, ignore, ignore_all, send_real_time, signal_name, stop_by, unblock_in_this_thread,
 };
-pub(crate) use socket::{cap_retransmission, peer};
+pub(crate) use socket::{Peer, cap_retransmission, peer};
 pub(crate) use start::{Begun, start};
-pub(crate) use streams::replace_copies;
+pub(crate) use streams::{copy_of_inherited, replace_copies};

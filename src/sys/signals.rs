@@ -1,13 +1,15 @@
 //! Signal dispositions and masks, which std does not provide.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction,
 };
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, pidfd_send_signal, set_dumpable_behavior};
 
 use super::Signal;
 use super::signal_queue::{SignalSet, named};
@@ -84,6 +86,19 @@ fn ignored_signals() -> SigSet {
 /// The numbers of the real-time signals that the C library leaves to programs.
 fn real_time() -> std::ops::RangeInclusive<libc::c_int> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
+
+/// Sends the real-time signal SIGRTMAX−`below` to the process behind `handle`, a pidfd.
+///
+/// # Errors
+/// ESRCH: it has ended; EPERM: we may not signal it; EINVAL: that is no real-time signal.
+pub(crate) fn send_real_time(handle: impl AsFd, below: i32) -> Result<(), Errno> {
+    let number = libc::SIGRTMAX().saturating_sub(below);
+    if !real_time().contains(&number) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a valid number that the C library leaves to programs. rustix has no name for it.
+    pidfd_send_signal(handle, unsafe { Signal::from_raw_unchecked(number) })
 }
 
 fn is_ignored(signal: libc::c_int) -> bool {

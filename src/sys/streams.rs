@@ -1,6 +1,7 @@
 //! Fills missing standard streams at the start, and replaces copies of them at the end.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::libc;
 
@@ -46,6 +47,20 @@ pub(super) fn open_descriptors() -> Vec<RawFd> {
     )
 }
 
+/// A copy of a descriptor that a variable names, which the program that started us has opened.
+///
+/// # Errors
+/// `EBADF` if there is none with this number.
+pub(crate) fn copy_of_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the number is used for one system call, which copies the descriptor or fails; its
+    // owner, whoever that is, keeps it. -1 is excluded above.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
+}
+
 /// Replaces every descriptor above 2 that refers to the same file as one of `streams` by `with`.
 ///
 /// For the end of a process that may not be able to exit. The numbers stay in use, so a late
@@ -78,9 +93,9 @@ mod tests {
     /// The reader gets end of file although copies of the write end were open.
     #[test]
     fn a_reader_does_not_wait_for_copies() {
-        let (read, write) = std::io::pipe().expect("a pipe");
-        let (_other, mut unrelated) = std::io::pipe().expect("a pipe");
-        let (_nothing, nowhere) = std::io::pipe().expect("a pipe");
+        let (read, write) = io::pipe().expect("a pipe");
+        let (_other, mut unrelated) = io::pipe().expect("a pipe");
+        let (_nothing, nowhere) = io::pipe().expect("a pipe");
         let mut reader = Command::new("cat");
         let reader = reader.stdin(read).stdout(Stdio::piped()).spawn().expect("a reader");
         let mut copy = write.try_clone().expect("a copy");

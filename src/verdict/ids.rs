@@ -119,7 +119,7 @@ use Use::{Checks, Ends, Lints, LintsUnread, PartOf, Refuses, Warns};
 use Usual::{Advise, Fail, FailWhere, Warn};
 use Verdict::{
     EngineStart, GpuCount, GpuFabric, GpuFault, Internal, Layout, Limit, MasterName, MasterReach,
-    Membership, Muster, OtherNode, PortInUse, Python, Rdma, Stale, Usage,
+    Membership, Muster, NoProgress, OtherNode, PortInUse, Python, Rdma, Stale, Usage,
 };
 
 /// `Family { Name = "id": [uses], … } …`
@@ -217,8 +217,10 @@ ids! {
         ProgramMissing = "program.missing": [Refuses(Usage)],
         ScriptFile = "script.file": [Checks(Usage, Fail)],
         EngineFile = "engine.file": [Checks(Usage, Fail)],
+        EngineFlags = "engine.flags": [Checks(Usage, Fail)],
         EngineConfig = "engine.config": [Warns],
         PythonInterpreter = "python.interpreter": [Refuses(Python), Warns],
+        PythonEnvironment = "python.environment": [Warns],
         PythonTorch = "python.torch": [Checks(Python, Warn)],
         CudaCompat = "cuda.compat": [Checks(Python, Warn)],
         NumaCalls = "numa.calls": [Checks(Limit, Warn)],
@@ -239,6 +241,7 @@ ids! {
         MembershipElastic = "membership.elastic": [Refuses(Membership)],
         MembershipMasterAddr = "membership.master-addr": [Refuses(Membership)],
         MembershipMasterPort = "membership.master-port": [Refuses(Membership)],
+        MembershipAlone = "membership.alone": [Warns],
         MembershipWorldSize = "membership.world-size": [Warns],
         Nested = "nested": [Refuses(Membership)],
         EnvStaleRank = "env.stale-rank": [Warns],
@@ -273,6 +276,7 @@ ids! {
         MusterElastic = "muster.elastic": [Refuses(Muster)],
         MusterNofile = "muster.nofile": [Refuses(Limit)],
         MusterEngine = "muster.engine": [Refuses(Muster)],
+        MusterTorchVersions = "muster.torch-versions": [Refuses(Muster)],
         MusterRule = "muster.rule": [Refuses(Muster)],
         MusterHeads = "muster.heads": [Refuses(Muster)],
         MusterLayout = "muster.layout": [Refuses(Layout)],
@@ -321,6 +325,7 @@ ids! {
         SettingsEnv = "settings.env": [Refuses(Usage)],
         SettingsInteractive = "settings.interactive": [Refuses(Usage)],
         SettingsNnodes = "settings.nnodes": [Refuses(Usage)],
+        SettingsNodes = "settings.nodes": [Refuses(Usage)],
         SettingsMasterAddr = "settings.master_addr": [Refuses(Usage)],
         SettingsMasterPort = "settings.master_port": [Refuses(Usage)],
         SettingsWorldSizeCounts = "settings.world_size_counts": [Refuses(Usage)],
@@ -341,6 +346,9 @@ ids! {
         SettingsRdma = "settings.rdma": [Refuses(Usage)],
         SettingsProbe = "settings.probe": [Refuses(Usage)],
         SettingsBind = "settings.bind": [Refuses(Usage)],
+        SettingsInject = "settings.inject": [Refuses(Usage)],
+        SettingsHangAfter = "settings.hang_after": [Refuses(Usage)],
+        SettingsOnHang = "settings.on_hang": [Refuses(Usage)],
         SettingsDeadline = "settings.deadline": [Refuses(Usage)],
         SettingsMaxRestarts = "settings.max_restarts": [Refuses(Usage)],
         SettingsRetryOn = "settings.retry_on": [Refuses(Usage)],
@@ -348,9 +356,13 @@ ids! {
         SettingsLogDir = "settings.log_dir": [Refuses(Usage)],
         SettingsLogCapRank = "settings.log_cap_rank": [Refuses(Usage)],
         SettingsLogCapNode = "settings.log_cap_node": [Refuses(Usage)],
+        SettingsLogKeep = "settings.log_keep": [Refuses(Usage)],
         SettingsConsole = "settings.console": [Refuses(Usage)],
         SettingsConsolePrefix = "settings.console_prefix": [Refuses(Usage)],
+        SettingsColor = "settings.color": [Refuses(Usage)],
+        SettingsVerbose = "settings.verbose": [Refuses(Usage)],
         SettingsTerminationLog = "settings.termination_log": [Refuses(Usage)],
+        SettingsHttp = "settings.http": [Refuses(Usage)],
         SettingsLang = "settings.lang": [Refuses(Usage)],
         SettingsHostRoot = "settings.host_root": [Refuses(Usage)],
         CaptureFolder = "capture.folder": [Refuses(Usage)],
@@ -359,6 +371,13 @@ ids! {
         LintUnreadable = "lint.unreadable": [Refuses(Usage)],
         ExplainUnknown = "explain.unknown": [Refuses(Usage)],
         ExplainLog = "explain.log": [Refuses(Usage)],
+        ReportRun = "report.run": [Refuses(Usage)],
+        StacksJob = "stacks.job": [Refuses(Usage)],
+        StacksPlace = "stacks.place": [Refuses(Usage)],
+        StacksAgent = "stacks.agent": [Refuses(Usage)],
+        LogsUnknown = "logs.unknown": [Refuses(Usage)],
+        LogsValue = "logs.value": [Refuses(Usage)],
+        TopTerminal = "top.terminal": [Refuses(Usage)],
     }
     End {
         Done = "done": [Ends(Code(0))],
@@ -372,6 +391,8 @@ ids! {
         AgentKilled = "agent.killed": [Ends(Signal)],
         AgentHung = "agent.hung": [Ends(Signal)],
         StoppedSignal = "stopped.signal": [Ends(Signal)],
+        Hang = "hang": [Ends(Exit::Verdict(NoProgress)), Ends(Own)],
+        WatchRule = "watch.rule": [Ends(Exit::Verdict(NoProgress))],
         EngineExec = "engine.exec": [Refuses(EngineStart)],
         EngineStart = "engine.start": [Ends(Exit::Verdict(EngineStart))],
         EngineRanks = "engine.ranks": [Ends(Exit::Verdict(EngineStart))],
@@ -466,6 +487,11 @@ impl Id {
     /// Whether its warning is advice only.
     pub fn is_advice(self) -> bool {
         self.own_check().is_some_and(|(_, usual)| usual == Advise)
+    }
+
+    /// A check that fails unless a setting says otherwise.
+    pub fn refuses_by_default(self) -> bool {
+        self.own_check().is_some_and(|(_, usual)| usual == Fail)
     }
 
     /// The refusal of an invalid value of the setting `name` (`node-rank`).

@@ -146,6 +146,24 @@ impl Warning {
     pub fn new(id: Id, text: Text, hint: Text) -> Warning {
         Warning { id, text, hint }
     }
+
+    /// The same number for the same warning, on every node of a job and in every version
+    /// (FNV-1a).
+    pub fn key(&self) -> u64 {
+        let bytes = self.id.as_str().bytes().chain([0]).chain(self.text.en.bytes());
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
+/// The warnings in the order in which people should read them: what refuses a launch by default and
+/// was only made a warning, then what may change the result, then advice; those with one id together.
+pub(crate) fn by_importance(warnings: &[Warning]) -> Vec<&Warning> {
+    let first = |id: Id| warnings.iter().position(|one| one.id == id);
+    let mut ordered: Vec<&Warning> = warnings.iter().collect();
+    ordered.sort_by_key(|one| (one.id.is_advice(), !one.id.refuses_by_default(), first(one.id)));
+    ordered
 }
 
 /// The effect of a check's finding on a launch.

@@ -85,3 +85,25 @@ pub struct AlsoFailed {
     pub text: Text,
     pub rank: Option<u32>,
 }
+
+impl Why {
+    /// A certain cause in the user's code that names no line of a log and no rank.
+    pub(crate) fn without_log(id: &str, text: Text, remedy: Text) -> Why {
+        Why {
+            id: id.to_owned(),
+            confidence: Confidence::Certain,
+            text,
+            remedy,
+            owner: Owner::Code,
+            retry: Retry::SameNodes,
+            rank: None,
+            frame: None,
+            log: String::new(),
+            line: 0,
+            evidence: String::new(),
+            missing: Vec::new(),
+            victims: Vec::new(),
+            also: Vec::new(),
+        }
+    }
+}

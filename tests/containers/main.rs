@@ -5,7 +5,9 @@ mod hosts;
 mod limits;
 mod nodes;
 mod pid_1;
+mod stacks;
 mod start;
+mod zimdb;
 
 use serde_json::Value;
 

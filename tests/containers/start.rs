@@ -263,8 +263,13 @@ fn the_readmes_image_and_commands_work() {
         words.retain(|word| word != "--rm");
         words.extend(node.iter().cloned());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let arguments: Vec<&str> =
-            std::iter::once(what).chain(arguments.split_whitespace()).collect();
+        // Its addresses are those of other machines.
+        let place: &[&str] =
+            if arguments.contains("--nodes") { &["--node-rank", "0"] } else { &[] };
+        let arguments: Vec<&str> = std::iter::once(what)
+            .chain(arguments.split_whitespace())
+            .chain(place.iter().copied())
+            .collect();
         let over = Setup::as_it_is(&image).options(&words).run(&arguments).expect_code(0);
         assert!(over.out.contains(shows), "{command}: {}\n{}", over.out, over.err);
     }

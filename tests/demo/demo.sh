@@ -3,7 +3,8 @@
 # with gloo on each node, and a leftover of an "earlier run" that is cleared.
 #
 # Fails when a node fails, when the sums are wrong or when the leftover survives.
-# Runs in a folder of its own and ends only what it started.
+# Runs in a folder of its own and ends only what it started. Keeps the report of the
+# job, whose path is the last line.
 set -eu
 
 : "${PYTHON:?a python that has torch}" "${RANKLAUNCH:?the executable}"
@@ -88,7 +89,7 @@ code1=0; wait "$node1" || code1=$?
 node1=
 
 title "   node 1 says, after such a block (it notices that both nodes are one machine)"
-sed -e '/^  [^h]/d' -e '/^── ranklaunch [0-9]/d' node1.txt | short
+sed -e '/^  [^h]/d' -e '/^── ranklaunch: [0-9]* nodes ×/d' node1.txt | short
 
 title "4  the verdict"
 [ $code0 = 0 ] || fail "node 0 ended with $code0"
@@ -108,3 +109,14 @@ done
 file=$(find logs -name rank-00000.out)
 printf '  %s:\n' "${file##*/}"
 sed 's/^/    /' "$file"
+
+title "6  the report of the job: open it in a browser"
+[ -s logs/latest/report.html ] || fail "node 0 wrote no report"
+for folder in logs/latest/node-*; do
+    [ -s "$folder/report.html" ] || fail "there is no $folder/report.html"
+done
+# Of both nodes, also if they are of different folders.
+grep -q '"missing":0' logs/latest/report.html || fail "the report lacks a node"
+kept=$(mktemp -d "${TMPDIR:-/tmp}/ranklaunch-demo.XXXXXX")/report.html
+cp logs/latest/report.html "$kept"
+printf '  %s\n' "$kept"

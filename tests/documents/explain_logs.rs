@@ -28,19 +28,19 @@ fn explain(args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-fn text(args: &[&str], input: &[u8]) -> String {
+pub(crate) fn text(args: &[&str], input: &[u8]) -> String {
     let output = explain(args, input);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{args:?}");
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn json(args: &[&str], input: &[u8]) -> Value {
+pub(crate) fn json(args: &[&str], input: &[u8]) -> Value {
     let args = [&["--format", "json"], args].concat();
     serde_json::from_str(&text(&args, input)).expect("JSON")
 }
 
-fn refused(args: &[&str], input: &[u8]) -> String {
+pub(crate) fn refused(args: &[&str], input: &[u8]) -> String {
     let output = explain(args, input);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(64), "{args:?}: {said}");
@@ -58,7 +58,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-fn written(folder: &Path, name: &str, bytes: &[u8]) -> String {
+pub(crate) fn written(folder: &Path, name: &str, bytes: &[u8]) -> String {
     let path = folder.join(name);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
     std::fs::write(&path, bytes).expect("written");

@@ -18,6 +18,8 @@ const COMMANDS: &[&str] = &[
     "init",
     "lint",
     "explain",
+    "report",
+    "compare",
     "profile",
     "profile list",
     "profile show",

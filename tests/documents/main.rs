@@ -3,6 +3,7 @@
 mod completions;
 mod dependencies;
 mod explain_logs;
+mod explain_records;
 mod findings;
 mod help;
 mod json_keys;

@@ -5,7 +5,7 @@
 //! really installed.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -58,9 +58,7 @@ impl Machine {
     }
 
     fn command(&self, name: &str, text: &str) {
-        let path = self.path("bin").join(name);
-        fs::write(&path, text).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        harness::write_program(&self.path("bin").join(name), text);
     }
 
     fn set(&self, state: &str) {

@@ -15,6 +15,7 @@
  *                       sandbox (unknown errors of all that is not needed),
  *                       handle-unknown, health-lost, health-hang, many-processes
  *   FAKE_NVML_GPUS      how many (8)
+ *   FAKE_NVML_UTILIZATION   of each in per cent (97)
  *   FAKE_NVML_BAD       index of the GPU that is lost, needs a reset… (0)
  *   FAKE_NVML_NAME      product name
  *   FAKE_NVML_MEMORY    MiB of each GPU (81559)
@@ -27,6 +28,7 @@
  *   FAKE_NVML_POLLS     the fabric is complete once the library was initialised
  *                       so many times, counted in <this library>.polls
  *   FAKE_NVML_PIDS      a process of the bad GPU, with 1 GiB
+ *   FAKE_NVML_REPLAYS   packets that PCIe and NVLink of the bad GPU sent again (0)
  *   FAKE_NVML_EVENTS    what becomes of who waits for events: ok, hang, crash,
  *                       lost (GPU_IS_LOST at each call), no-permission (of the
  *                       bad GPU), gone (no handle of the bad GPU any more)
@@ -411,8 +413,16 @@ code_t nvmlDeviceGetFieldValues(gpu_t *gpu, int number, field_t *fields)
 {
     CHECK(gpu);
     for (int i = 0; i < number; i++) {
-        fields[i].code = fields[i].field == 230 ? SUCCESS : NOT_SUPPORTED;
-        fields[i].type = 1;
+        unsigned field = fields[i].field;
+        /* PCIe replays; CRC errors, replays and recoveries of NVLink. */
+        int counts = field == 94 || field == 45 || field == 52 || field == 59;
+        fields[i].code = field == 230 || (counts && !mode("not-supported")) ? SUCCESS : NOT_SUPPORTED;
+        fields[i].type = counts ? 3 : 1;
+        if (counts) {
+            int replays = is_bad(gpu->index) && (field == 94 || field == 52);
+            fields[i].value.u64 = replays ? strtoull(setting("FAKE_NVML_REPLAYS", "0"), NULL, 10) : 0;
+            continue;
+        }
         fields[i].value.u64 = 0;
         fields[i].value.u32 = !is_bad(gpu->index) ? 0 : mode("recovery") ? 2 : mode("drain") ? 3 : 0;
     }
@@ -559,6 +569,47 @@ code_t nvmlDeviceGetCurrentClocksEventReasons(gpu_t *gpu, unsigned long long *r)
 code_t nvmlDeviceGetCurrentClocksThrottleReasons(gpu_t *gpu, unsigned long long *r)
 {
     return reasons(gpu, r);
+}
+
+/* All GPUs work. One that is throttled does it slower and draws less. */
+code_t nvmlDeviceGetUtilizationRates(gpu_t *gpu, unsigned rates[2])
+{
+    HEALTH(gpu);
+    rates[0] = (unsigned)atoi(setting("FAKE_NVML_UTILIZATION", "97"));
+    rates[1] = 40;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetPowerUsage(gpu_t *gpu, unsigned *milliwatts)
+{
+    HEALTH(gpu);
+    *milliwatts = plays(gpu, "throttle") ? 210000 : 640000;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetEnforcedPowerLimit(gpu_t *gpu, unsigned *milliwatts)
+{
+    HEALTH(gpu);
+    *milliwatts = 700000;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetClockInfo(gpu_t *gpu, unsigned type, unsigned *mhz)
+{
+    HEALTH(gpu);
+    if (type != 1)
+        return INVALID_ARGUMENT;
+    *mhz = plays(gpu, "throttle") ? 510 : 1755;
+    return SUCCESS;
+}
+
+code_t nvmlDeviceGetMaxClockInfo(gpu_t *gpu, unsigned type, unsigned *mhz)
+{
+    HEALTH(gpu);
+    if (type != 1)
+        return INVALID_ARGUMENT;
+    *mhz = 1980;
+    return SUCCESS;
 }
 
 code_t nvmlDeviceGetTemperature(gpu_t *gpu, unsigned sensor, unsigned *celsius)

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use harness::{Launcher, Place, executable, run_args, skipped};
+use harness::{Launcher, Place, copy_program, executable, run_args, skipped};
 use nix::sys::signal::Signal;
 
 /// `ranklaunch ARGS…`, started by a parent that ignores SIGCHLD to avoid zombies.
@@ -83,10 +83,12 @@ fn real_time_signals_are_the_ranks_own() {
         running.processes().into_iter().find(|one| one.parent == agent)
     });
     let number = nix::libc::SIGRTMIN() + 1;
-    // Shim and rank are one group: an engine or a user signals both.
-    let sent = Command::new("kill")
-        .args(["-s", &number.to_string(), "--", &format!("-{}", shim.pid)])
-        .status();
+    let rank = harness::wait_until("the rank", || {
+        running.processes().into_iter().find(|one| one.parent == shim.pid)
+    });
+    // Each leads a group of its own; the shim must not die of it.
+    let groups = [shim.pid, rank.pid].map(|pid| format!("-{pid}"));
+    let sent = Command::new("kill").args(["-s", &number.to_string(), "--"]).args(groups).status();
     assert!(sent.is_ok_and(|status| status.success()));
     running.says("GOT", 1);
     // Sent to the launcher it is passed on, as USR1 is.
@@ -102,8 +104,8 @@ fn bare_root(setup: &Launcher) -> std::path::PathBuf {
     for folder in ["bin", "proc", "tmp"] {
         std::fs::create_dir_all(root.join(folder)).expect("a folder");
     }
-    std::fs::copy(executable(), root.join("bin/ranklaunch")).expect("the executable");
-    std::fs::copy(setup.misbehave(), root.join("bin/misbehave")).expect("the program");
+    copy_program(&executable(), &root.join("bin/ranklaunch"));
+    copy_program(&setup.misbehave(), &root.join("bin/misbehave"));
     root
 }
 

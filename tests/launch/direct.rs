@@ -40,7 +40,7 @@ fn a_secret_in_a_shell_line_is_in_no_file() {
 fn a_running_job_is_sampled_in_the_journal() {
     // The rank stays until there is a sample with it, for at most 40 s.
     let rank = "grep VmRSS /proc/$$/status; echo rank is $$; i=0; \
-                until grep -qs '\"pid\":'$$ ranklaunch-logs/latest/node-0/agent.jsonl; do \
+                until grep -qs 'sampled.*\"pid\":'$$ ranklaunch-logs/latest/node-0/agent.jsonl; do \
                 i=$((i + 1)); [ $i -lt 400 ] || exit 3; sleep 0.1; done";
     let launcher = Launcher::new(run_args("direct", 1)).args(["--", "sh", "-c", rank]);
     let ended = launcher.run().expect_code(0).expect_nothing_left();
@@ -49,11 +49,19 @@ fn a_running_job_is_sampled_in_the_journal() {
         line.split_whitespace().next().expect("a number").parse::<f64>().expect("a number")
     };
     let journal = std::fs::read_to_string(ended.node_folder(0).join("agent.jsonl"));
-    let samples: Vec<serde_json::Value> = (journal.expect("agent.jsonl").lines())
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .filter(|line: &serde_json::Value| line["fields"]["message"] == "sampled")
-        .map(|line| line["fields"].clone())
+    let events: Vec<serde_json::Value> = (journal.expect("agent.jsonl").lines())
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect("JSON")["fields"].clone()
+        })
         .collect();
+    let phases: Vec<_> = (events.iter().filter(|event| event["message"] == "phase"))
+        .filter_map(|event| event["phase"].as_str())
+        .collect();
+    let before = ["observing", "planning", "agreeing", "clearing", "launching"];
+    let after_start = ["running", "judging", "finishing", "ended"];
+    assert_eq!(phases, [before.as_slice(), after_start.as_slice()].concat());
+    let sampled = events.iter().filter(|event| event["message"] == "sampled");
+    let samples: Vec<serde_json::Value> = sampled.cloned().collect();
     let [first, .., last] = samples.as_slice() else { panic!("{samples:?}") };
     let rank = &first["ranks"][0];
     assert_eq!((&rank["rank"], rank["pid"].as_f64()), (&0.into(), Some(after("rank is "))));

@@ -25,6 +25,16 @@ fn ranks(engine: &str) -> Launcher {
     Launcher::new(args).args(["--", "python3", "-c", RANK]).env("BEGIN", "0:0:2 1:1:2")
 }
 
+/// Whether USR1 waits for this process or its first thread.
+fn has_pending(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let masks =
+        status.lines().filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"));
+    masks
+        .filter_map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok())
+        .any(|mask| mask >> (Signal::SIGUSR1 as i32 - 1) & 1 == 1)
+}
+
 #[test]
 fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
     for engine in ["direct", "torchrun", "accelerate", "deepspeed"] {
@@ -35,6 +45,13 @@ fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
                 send(process.pid, Signal::SIGUSR1);
             }
             running.says("GOT", 2 * round);
+            // A shim that has not taken the first would get both as one.
+            harness::wait_until("the shims have taken the signal", || {
+                let all = running.processes();
+                let mut shims =
+                    all.iter().filter(|one| one.argv.get(1).is_some_and(|word| word == "rank"));
+                shims.all(|shim| !has_pending(shim.pid)).then_some(())
+            });
         }
         // Only to the launcher, which passes it on after all that came before.
         running.signal(Signal::SIGUSR2);

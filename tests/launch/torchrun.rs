@@ -30,6 +30,12 @@ fn a_failing_rank_gives_its_own_code() {
     let ended = torchrun(2, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
     let verdict = &ended.run_json(0)["verdict"];
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
+    // torchrun's own report is that of a job without us.
+    let log = std::fs::read_to_string(ended.node_folder(0).join("attempt-0/engine.log"));
+    let log = log.expect("a log");
+    let (before, root) = log.split_once("Root Cause (first observed failure)").expect("a report");
+    assert!(root.contains("rank      : 1 ") && root.contains("exitcode  : 7 "), "{log}");
+    assert!(!before.contains("exitcode: -15"), "{log}");
 }
 
 #[test]
@@ -46,6 +52,23 @@ fn term_gives_143_and_a_checkpoint_its_time() {
     for rank in 0..2 {
         let checkpoint = ended.folder().join(format!("checkpoint-{rank}"));
         assert_eq!(std::fs::read_to_string(checkpoint).expect("it was written"), "whole\n");
+    }
+}
+
+/// The guard alone is signalled, as by `docker stop`.
+#[test]
+fn term_reaches_a_rank_once() {
+    for engine in ["torchrun", "direct"] {
+        let mut running =
+            Launcher::ranks(engine, 2, &["count-term"]).env("RANKLAUNCH_GRACE", "20s").start();
+        running.says("READY", 2);
+        running.signal(Signal::SIGTERM);
+        let ended = running.wait().expect_code(143).expect_nothing_left();
+        for rank in 0..2 {
+            let (came, over) = (format!("[r{rank}] GOT-TERM"), format!("[r{rank}] over"));
+            assert_eq!(ended.out.matches(&came).count(), 1, "{engine}: {}", ended.out);
+            assert!(ended.out.contains(&over), "{engine}: {}", ended.out);
+        }
     }
 }
 

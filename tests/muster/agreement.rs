@@ -35,11 +35,8 @@ fn three_nodes_run_one_plan() {
     let mut ids = std::collections::BTreeSet::new();
     for (node, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0).expect_nothing_left();
-        assert!(
-            ended.err.contains("the connections between the nodes are not encrypted"),
-            "{}",
-            ended.err
-        );
+        let words = "the connections between the nodes are not encrypted";
+        assert_eq!(ended.err.contains(words), node == 0, "{}", ended.err);
         let run = ended.run_json(node);
         let plan = &run["plan"];
         assert_eq!((&plan["nproc_per_node"], &plan["world_size"]), (&2.into(), &6.into()));
@@ -47,6 +44,31 @@ fn three_nodes_run_one_plan() {
         ids.insert(run["run_id"].as_str().expect("an id").to_owned());
     }
     assert_eq!(ids.len(), 1, "one run id: {ids:?}");
+}
+
+/// What all nodes warn of is printed once, on node 0 with the nodes named; what one node alone warns of
+/// stays there. Both are repeated only after a failure.
+#[test]
+fn a_warning_is_printed_once_for_the_job() {
+    for (what, code) in [("succeed", 0), ("exit-7-on-rank-1", 7)] {
+        let port = free_port();
+        let common = |launcher: Launcher| launcher.env("NCCL_TIMEOUT", "1800");
+        let zero = common(node(0, 2, port, &[], what)).start();
+        let one = common(node(1, 2, port, &[], what)).env("NCCL_MIN_NRINGS", "4").start();
+        let (zero, one) = (zero.wait().expect_code(code), one.wait());
+        let count = |ended: &Ended, words: &str| ended.err.matches(words).count();
+        let (told, own) = ("NCCL_TIMEOUT=1800", "NCCL_MIN_NRINGS=4");
+        let repeated = usize::from(code != 0);
+        assert_eq!(count(&zero, told), 1 + repeated, "{}", zero.err);
+        assert_eq!(count(&one, told), 0, "{}", one.err);
+        assert_eq!(count(&zero, own), 0, "{}", zero.err);
+        assert_eq!(count(&one, own), 1 + repeated, "{}", one.err);
+        let same = zero.err.lines().find(|line| line.contains("the same on node 1: "));
+        assert!(same.is_some_and(|line| line.contains("env.nccl")), "{}", zero.err);
+        assert_eq!(count(&zero, "warned: env.nccl"), repeated, "{}", zero.err);
+        let blames = |line: &&str| line.contains("not the same on all nodes");
+        assert!(!one.err.lines().any(|line| blames(&line)), "{}", one.err);
+    }
 }
 
 /// The scopes in which a node decided on a plan, in order, as its journal says.

@@ -4,4 +4,5 @@ mod agreement;
 mod check_nodes;
 mod engines;
 mod nodes;
+mod reports;
 mod unidentified;

@@ -18,8 +18,8 @@ const SECRET: &str = "correct horse battery";
 /// Most memory of node 0 under attack; without one it uses a third.
 const MEGABYTES: u64 = 40;
 /// Magic, lowest and highest version, unencrypted: how a node without a secret begins.
-const PLAIN: &[u8] = b"rkl/mu\x04\x04\x00";
-const ENCRYPTED: &[u8] = b"rkl/mu\x04\x04\x01";
+const PLAIN: &[u8] = b"rkl/mu\x05\x05\x00";
+const ENCRYPTED: &[u8] = b"rkl/mu\x05\x05\x01";
 
 /// A node of a job, in one rank. The job has a name, so that a node may come
 /// through another port than the one on which node 0 listens.
@@ -322,7 +322,7 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
         let words = frame(&again);
         words.contains("muster.duplicate").then_some(words)
     };
-    wait_until("node 1 is there", || one.err().contains("connections between").then_some(()));
+    wait_until("node 1 is there", || one.err().contains("waiting").then_some(()));
     let words = wait_until("the ghost is refused", seen);
     assert!(words.contains("and ghost ("), "{words}");
     for ended in [zero.wait(), one.wait()] {
@@ -337,11 +337,11 @@ fn with_a_secret_no_stranger_gets_a_rank() {
     // Speaks like a node without a secret, and like one with another secret.
     let mut open = dial(port);
     open.write_all(PLAIN).unwrap();
-    assert_eq!(until_hung_up(&open), b"rkl/mu\x04\x01\x02", "version 4, encrypted, other mode");
+    assert_eq!(until_hung_up(&open), b"rkl/mu\x05\x01\x02", "version 5, encrypted, other mode");
     let mut encrypted = dial(port);
     let message = [ENCRYPTED, b"\0\x30", &[7; 48]].concat();
     encrypted.write_all(&message).unwrap();
-    assert_eq!(until_hung_up(&encrypted), b"rkl/mu\x04\x01\x00\0\0", "and: the secrets differ");
+    assert_eq!(until_hung_up(&encrypted), b"rkl/mu\x05\x01\x00\0\0", "and: the secrets differ");
     let zero = runs(zero, port, Some(SECRET));
     assert_eq!(counted(&zero), 3, "{}", zero.err);
 }

@@ -36,6 +36,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("engine", &["torchrun", "accelerate", "deepspeed", "direct", "command"]),
     ("python", &["/opt/env/bin/python", "python3"]),
     ("conda-env", &["base"]),
+    ("http", &["9400", "0.0.0.0:9400", "[::1]:9400", "localhost:1"]),
     ("env", &["K=V", "NCCL_SOCKET_IFNAME==eth0", "OMP_NUM_THREADS=0", "K="]),
     ("nnodes", &["1", "2", "3", "100000", "4294967295"]),
     ("node-rank", &["0", "1", "2"]),
@@ -329,7 +330,7 @@ fn check_plan(plan: &Plan) {
     };
     assert!(legal, "{layout:?} on {} ranks", plan.world_size);
     for lang in [Lang::En, Lang::Zh] {
-        assert!(!plan_view::text(plan, lang, None).is_empty());
+        assert!(!plan_view::text(plan, lang, plan_view::Shown::default()).is_empty());
         let json = plan_json::json(plan, lang, Path::new("/bin/ranklaunch"));
         assert_eq!(json["schema"], 1);
     }
@@ -403,7 +404,7 @@ proptest! {
             }
             Ok(plan) => {
                 let json = plan_json::json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
-                let (text, shell) = (plan_view::text(&plan, Lang::Zh, None), plan_shell::shell(&plan));
+                let (text, shell) = (plan_view::text(&plan, Lang::Zh, plan_view::Shown::default()), plan_shell::shell(&plan));
                 for shown in [json.to_string(), text, shell] {
                     prop_assert!(!shown.contains(SECRET), "{shown}");
                 }

@@ -147,6 +147,11 @@ fn all_that_nvml_knows_stands_in_the_report() {
                 { "correctable": 1, "uncorrectable": 0, "pending": false, "failed": false },
             "retired_pages_pending": null,
             "throttle_reasons": 1, "temperature": 34,
+            "load": {
+                "utilization": 97, "power": 640_000, "power_limit": 700_000,
+                "sm_clock": 1755, "max_sm_clock": 1980, "pcie_replays": 0,
+                "nvlink_replays": 0, "nvlink_recoveries": 0, "nvlink_crc_errors": 0,
+            },
             "pcie": { "width": 16, "max_width": 16, "generation": 1, "max_generation": 5 },
             "nvlinks": { "up": 18, "down": [] },
             "processes": [{ "pid": 4711, "kind": "compute", "memory": 1_u64 << 30 }],

@@ -12,6 +12,8 @@ mod interfaces;
 mod layouts;
 mod limits;
 mod nccl_settings;
+mod operators;
+mod own_platform;
 mod platforms;
 mod probe_places;
 mod profiles;

@@ -239,7 +239,7 @@ const JOB: &[Mistake] = &[
         profile: "",
         code: 67,
         names: &["--python", "/no/such"],
-        hint: &["--python PATH", "--conda-env NAME"],
+        hint: &["--python ", "--conda-env NAME"],
     },
     Mistake {
         args: &["run", "--device", "cpu", "--conda-env", "nope", "--", "a.py"],

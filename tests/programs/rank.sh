@@ -19,6 +19,11 @@ ignore-term) trap '' TERM INT HUP; echo READY; while :; do sleep 1; done ;;
 checkpoint)
     trap 'i=0; while [ $i -lt 30 ]; do sleep 0.1; i=$((i + 1)); done; echo whole > "$2/checkpoint-$RANK"; echo SAVED; exit 0' TERM
     echo READY; while :; do sleep 0.1; done ;;
+# Prints each TERM that comes, and ends 4.5 s after the first.
+count-term)
+    came=; trap 'came=yes; echo "GOT-TERM"' TERM
+    echo READY; while [ -z "$came" ]; do sleep 0.1; done
+    i=0; while [ $i -lt 45 ]; do sleep 0.1; i=$((i + 1)); done; echo over ;;
 hup) trap 'echo GOT-HUP' HUP; echo READY; while [ ! -e "$2" ]; do sleep 0.1; done; echo over ;;
 usr1) trap 'echo GOT-USR1; exit 0' USR1; echo READY; while :; do sleep 0.1; done ;;
 # Long lines from every rank at the same time.

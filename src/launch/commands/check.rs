@@ -3,7 +3,6 @@
 //! Owns the order: facts, plan, trials, judgement, report. The checks are in [`crate::check`],
 //! their display in [`crate::report::check_view`].
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::check_nodes;
-use super::output::{block_on, fail, print, refuse, show, unwritten};
+use super::output::{block_on, choose, fail, print, refuse, show, terminal_width, unwritten};
 use crate::check::{Nodes, Reach, Tried};
 use crate::cli;
 use crate::deadline::with_deadline_async;
@@ -50,6 +49,7 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
+    choose(settings.color.value);
     let (lang, exits) = (settings.lang, settings.exit_codes.clone());
     match examine(asked, host, settings) {
         Ok(examined) => {
@@ -75,7 +75,7 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
                     if let Some(found) = &found {
                         show(&nodes_view::text(found, lang));
                     }
-                    let shown = check_view::Shown { all: asked.all, colour: has_colour() };
+                    let shown = check_view::Shown { all: asked.all, width: terminal_width() };
                     show(&check_view::text(checks, plan, lang, shown));
                 }
             }
@@ -90,14 +90,6 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
         }
         Err(refusal) => refuse(&refusal, lang),
     }
-}
-
-/// Standard output is a terminal, NO_COLOR is unset or empty (no-color.org), and TERM is not
-/// dumb.
-fn has_colour() -> bool {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    !plain && std::io::stdout().is_terminal()
 }
 
 fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {

@@ -20,6 +20,9 @@ use crate::verdict::Refusal;
 
 /// Prints the explanations, and returns the exit code.
 pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
+    if let Err(refusal) = settings::read_color(asked.color.as_ref(), &Host::live()) {
+        return refuse(&refusal, lang);
+    }
     let catalogue = match catalogue_of(asked) {
         Ok(catalogue) => catalogue,
         Err(refusal) => return refuse(&refusal, lang),

@@ -4,19 +4,23 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::log_files::{self, LogFile, Named};
 use super::log_streams::{self, Opened, words};
 use super::output::{print, refuse, show, terminal_width};
 use super::own_end::Stated;
 use super::own_records::{self, OwnRecords, Unheard};
+use super::recorder_files::{Kind, RecorderFiles};
 use crate::cli::AnnotatedFormat;
 use crate::columns::{columns, end_within};
 use crate::diagnose::{
-    Catalogue, Diagnosis, LogScan, Scanned, diagnose_knowing, recorded_exception,
+    Catalogue, Diagnosis, Evidence, LogScan, Scanned, diagnose_knowing, recorded_exception,
 };
 use crate::lang::{Lang, Text, cause};
 use crate::regular_file;
 use crate::report::diagnosis_view::{self, Unread, View};
+use crate::report::hang_view::{self, HangView};
 use crate::supervise::LARGEST_RECORD;
 use crate::text;
 use crate::verdict::{Confidence, Refusal};
@@ -26,9 +30,15 @@ const CHUNK: usize = 256 * 1024;
 /// A smaller file is read before a progress line could be seen.
 const WORTH_PROGRESS: u64 = 64 * 1024 * 1024;
 
+/// The row of a watchdog that waited for a collective until its time-out, so that the job stood
+/// still for that long.
+const WATCHDOG: &str = "watchdog_timeout";
+
 /// What came of the logs that were named.
 struct Input {
     logs: Vec<Scanned>,
+    /// The dumps of torch's flight recorder among them.
+    recorder: RecorderFiles,
     /// Logs that could not be read, or not to their ends.
     unread: Vec<Unread>,
     notes: Vec<Text>,
@@ -48,7 +58,13 @@ pub(super) fn explain(
         Err(refusal) => return refuse(&refusal, lang),
     };
     let mut diagnosis = diagnosis(catalogue, &mut input);
-    let Input { logs, unread, notes, .. } = input;
+    let Input { logs, recorder, unread, mut notes, .. } = input;
+    notes.extend(recorder.notes.iter().cloned());
+    let has_timed_out =
+        |one: &Evidence| catalogue.row(one.row).is_some_and(|row| row.id == WATCHDOG);
+    let stood_still = diagnosis.findings.iter().any(has_timed_out);
+    let shown = (!recorder.is_empty()).then(|| recorder.show(stood_still));
+    let hang = shown.as_ref().map(|shown| HangView { hang: &shown.hang, late: &shown.late });
     // The cause may stand in what was not read.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
@@ -56,11 +72,37 @@ pub(super) fn explain(
     let view =
         View { catalogue, diagnosis: &diagnosis, logs: &logs, unread: &unread, notes: &notes };
     match format {
-        AnnotatedFormat::Text => show(&diagnosis_view::text(view, lang, terminal_width())),
-        AnnotatedFormat::Json => print(format!("{:#}\n", diagnosis_view::json(view, lang))),
-        AnnotatedFormat::Github => print(diagnosis_view::github(view, lang)),
+        AnnotatedFormat::Text => show(&both(view, hang, lang, terminal_width())),
+        AnnotatedFormat::Json => {
+            let mut json = diagnosis_view::json(view, lang);
+            let hangs: Vec<Value> =
+                hang.map(|hang| hang_view::json(hang, lang)).into_iter().collect();
+            if let Some(json) = json.as_object_mut() {
+                json.insert("hang".to_owned(), Value::Array(hangs));
+            }
+            print(format!("{json:#}\n"));
+        }
+        AnnotatedFormat::Github => {
+            let hang = hang.map_or_else(String::new, |hang| hang_view::github(hang, lang));
+            print(diagnosis_view::github(view, lang) + &hang);
+        }
     }
     0
+}
+
+/// What logs and dumps say; what names a cause comes first.
+fn both(view: View<'_>, hang: Option<HangView<'_>>, lang: Lang, width: Option<usize>) -> String {
+    let Some(hang) = hang else { return diagnosis_view::text(view, lang, width) };
+    let hang = hang_view::text(hang, lang, width);
+    if view.logs.is_empty() {
+        return hang + &diagnosis_view::reading(view, lang, width);
+    }
+    let logs = diagnosis_view::text(view, lang, width);
+    if view.diagnosis.cause.is_some() {
+        format!("{logs}\n{hang}")
+    } else {
+        format!("{hang}\n{logs}")
+    }
 }
 
 fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
@@ -81,6 +123,7 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
     if diagnosis.cause.is_none() || differs(&diagnosis) {
         notes.append(&mut records.verdicts);
     }
+    notes.splice(..0, records.standstills.drain(..));
     diagnosis
 }
 
@@ -118,6 +161,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         file.origin.rank = None;
     }
     let mut logs: Vec<Scanned> = Vec::new();
+    let mut recorder = RecorderFiles::default();
     for file in &files {
         if file.is_record {
             match scan_record(catalogue, logs.len(), file) {
@@ -131,6 +175,18 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         let opened = match log_streams::open(file.path.as_deref()) {
             Ok(opened) => opened,
             Err(error) if file.asked => return Err(log_files::unreadable(name, &error)),
+            Err(error) => {
+                unread.push(Unread { name: name.clone(), error: self::words(&error) });
+                continue;
+            }
+        };
+        let opened = match recorder.take(file, opened) {
+            Ok(Kind::Log(opened)) => opened,
+            Ok(Kind::Dump) => continue,
+            Ok(Kind::Unread(one)) => {
+                unread.push(one);
+                continue;
+            }
             Err(error) => {
                 unread.push(Unread { name: name.clone(), error: self::words(&error) });
                 continue;
@@ -158,10 +214,10 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         logs.push(scan_statement(catalogue, logs.len(), stated));
     }
     // The end is known, whatever the logs hold.
-    let is_told = !records.verdicts.is_empty();
+    let is_told = !records.verdicts.is_empty() || !recorder.is_empty();
     match unread.first() {
         Some(first) if !is_told && logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
-        _ => Ok(Input { logs, unread, notes, records }),
+        _ => Ok(Input { logs, recorder, unread, notes, records }),
     }
 }
 

@@ -16,6 +16,9 @@ use crate::verdict::{Id, Refusal};
 pub(crate) fn lint(asked: &cli::Lint) -> i32 {
     let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
     let lang = settings::language(&options, &Host::live());
+    if let Err(refusal) = settings::read_color(asked.color.as_ref(), &Host::live()) {
+        return refuse(&refusal, lang);
+    }
     let node_memory = match &asked.node_memory {
         None => None,
         Some(raw) => match raw.to_str().and_then(lint::size) {

@@ -176,7 +176,7 @@ impl Named {
                 }
                 continue;
             }
-            if !is_log(&path) && !is_record(&path) {
+            if !is_log(&path) && !is_record(&path) && !is_dump(&path) {
                 continue;
             }
             match path.metadata() {
@@ -286,6 +286,16 @@ fn is_log(path: &Path) -> bool {
 /// `rank-00003.error.json`, and `error.json` in the folder that torchrun makes for a rank.
 fn is_record(path: &Path) -> bool {
     folder_name(path).is_some_and(|name| name == "error.json" || ErrorFile::parse(name).is_some())
+}
+
+/// `nccl_trace_rank_3`, `comm_lib_trace_rank_3`: what torch's flight recorder writes by itself.
+fn is_dump(path: &Path) -> bool {
+    let name = folder_name(path).map(plain);
+    let ranked = name.and_then(|name| name.rsplit_once("_trace_rank_").map(|(_, rank)| rank));
+    // `rank_3.json` and `rank_3.4711.json` of `ranklaunch dump`.
+    let dumped = name.and_then(|name| name.strip_prefix("rank_")?.strip_suffix(".json"));
+    let dumped = dumped.and_then(|rank| rank.split('.').next());
+    ranked.or(dumped).is_some_and(|rank| rank.parse::<u32>().is_ok())
 }
 
 /// A file's name without the ending of a compression and the number of a continued log.

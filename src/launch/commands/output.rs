@@ -1,28 +1,49 @@
 //! Output of the subcommands: results on standard output, messages and refusals on standard
 //! error, and the runtime that they work in.
 
-use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
+use std::io::Write;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::lang::{Lang, Text};
 use crate::logs::printable;
 use crate::prepare;
 use crate::report::{self, closing};
+use crate::settings::Color;
+use crate::terminal::{self, Look};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
 /// The first error of a write to standard output.
 static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
 
+/// Whether this process prints colours.
+static COLOR: Mutex<Color> = Mutex::new(Color::Auto);
+
+/// From here on texts for people have colours as this setting says.
+pub(crate) fn choose(color: Color) {
+    *COLOR.lock().unwrap_or_else(PoisonError::into_inner) = color;
+}
+
+fn chosen() -> Color {
+    *COLOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Prints to standard output. A reader that closed its end early is not an error; [`complete`]
 /// reports any other error.
 pub(crate) fn print(text: impl AsRef<[u8]>) {
+    print_more(text);
+}
+
+/// The same, for output without an end: false if nobody reads it any more.
+pub(crate) fn print_more(text: impl AsRef<[u8]>) -> bool {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+        Err(error) => {
             let _ = UNPRINTED.set(error);
+            false
         }
-        _ => {}
+        Ok(()) => true,
     }
 }
 
@@ -60,24 +81,21 @@ pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
 
 /// Columns of the terminal on standard output; None if it is not a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
-    let out = std::io::stdout();
-    if !out.is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(&out).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    terminal::width(std::io::stdout())
 }
 
 /// Prints to standard error with control characters made harmless, since quoted names come from
 /// manifests, other nodes and other users' processes.
 pub(crate) fn say(text: &str) {
-    let _ = std::io::stderr().lock().write_all(printable(text).as_bytes());
+    let look = Look::of(std::io::stderr(), chosen());
+    let _ = std::io::stderr().lock().write_all(look.shown(&printable(text)).as_bytes());
 }
 
 /// The same on standard output, for people. Output for programs goes through
 /// [`print`](fn@print).
 pub(crate) fn show(text: &str) {
-    print(printable(text).as_bytes());
+    let look = Look::of(std::io::stdout(), chosen());
+    print(look.shown(&printable(text)).as_bytes());
 }
 
 pub(crate) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {

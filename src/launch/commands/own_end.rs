@@ -45,6 +45,8 @@ pub(super) struct Told {
     pub(super) cause: Option<(Recorded, Stated)>,
     pub(super) survived: Vec<Survived>,
     pub(super) verdict: Option<Text>,
+    /// The times at which the job stood still, with whom the others waited for.
+    pub(super) standstills: Vec<Text>,
 }
 
 impl Seen {

@@ -65,6 +65,8 @@ pub(super) struct OwnRecords {
     pub(super) notes: Vec<Text>,
     /// The verdicts, each once.
     pub(super) verdicts: Vec<Text>,
+    /// The reports of a job that stood still, each once.
+    pub(super) standstills: Vec<Text>,
 }
 
 /// Reads the records of these launchers.
@@ -141,7 +143,27 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
         survived,
         verdict: (!said.is_empty())
             .then(|| Text::same(format!("{}: {said} ({id})", path.display()))),
+        standstills: run["hang"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|hang| standstill(path, hang))
+            .collect(),
     }
+}
+
+/// What was said of a job that stood still, in the language of then.
+fn standstill(path: &Path, hang: &Value) -> Option<Text> {
+    let culprits = hang["culprits"].as_array()?.iter().filter_map(|one| one["text"].as_str());
+    let culprits = culprits.collect::<Vec<_>>().join("; ");
+    let (file, at) = (path.display(), words(&hang["at"]));
+    let seconds = hang["after_s"].as_u64().unwrap_or_default();
+    (!culprits.is_empty()).then(|| {
+        text!(
+            "{file}: at {at} the job had stood still for {seconds} s: {culprits}",
+            "{file}：到 {at} 时作业已静止 {seconds} 秒：{culprits}"
+        )
+    })
 }
 
 /// The cause that a run.json names, and the line that it quotes.
@@ -185,6 +207,11 @@ impl OwnRecords {
             && told.iter().all(|(_, one)| one.cause.is_none());
         for verdict in told.iter().filter_map(|(_, one)| one.verdict.as_ref()) {
             self.verdicts.push(verdict.clone());
+        }
+        for standstill in told.iter().flat_map(|(_, one)| &one.standstills) {
+            if !self.standstills.contains(standstill) {
+                self.standstills.push(standstill.clone());
+            }
         }
         let own = |(folder, one): &&(&OwnFolder, Told)| {
             let node = one.cause.as_ref().and_then(|(_, stated)| stated.origin.node.as_ref());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::output::{block_on, print, refuse, say, show, terminal_width};
+use super::output::{block_on, choose, print, refuse, say, show, terminal_width};
 use crate::cli;
 use crate::decide::decide;
 use crate::launch::collect;
@@ -10,7 +10,7 @@ use crate::launch::context::remap;
 use crate::launch::open::{Opened, open};
 use crate::launch::outlook::{self, Outlook};
 use crate::plan::Scope;
-use crate::report::{closing, plan_json, plan_shell, plan_view};
+use crate::report::{closing, evidence_view, plan_json, plan_shell, plan_view};
 use crate::settings;
 
 pub(crate) fn plan(asked: &cli::Plan) -> i32 {
@@ -31,6 +31,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
         }
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
+    choose(settings.color.value);
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let outlook = block_on(async {
         let facts = collect::observe(&host, &settings).await;
@@ -38,7 +39,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
         let outlook = outlook::outlook(&settings, &decided);
         outlook::beside_stale(&host, &settings, &facts, &decided, outlook).await
     });
-    let Outlook { plan, refusal } = outlook.unwrap_or_else(Outlook::refused);
+    let Outlook { plan, refusal, evidence } = outlook.unwrap_or_else(Outlook::refused);
     let lang = settings.lang;
     let code =
         refusal.as_ref().map_or(0, |refusal| remap(&settings.exit_codes, refusal.verdict.code()));
@@ -48,12 +49,15 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
                 show(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
-                show(&plan_view::text(plan, lang, terminal_width()));
+                let shown = plan_view::Shown { verbose: settings.verbose, width: terminal_width() };
+                show(&plan_view::text(plan, lang, shown));
             }
+            show(&evidence_view::text(&evidence, lang, terminal_width()));
         }
         cli::Format::Json => {
             let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
-            let document = plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), lang, &shim);
+            let document =
+                plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {

@@ -95,8 +95,8 @@ impl Phases for Script {
         Ended { ending: ending(code), again, why_not, told, clock, rest: None }
     }
 
-    async fn finish(&self, _: &mut u32, _: Option<Rest>) {
-        self.note("finish");
+    async fn finish(&self, _: &mut u32, _: Option<Rest>, is_last: bool) {
+        self.note(if is_last { "finish-all" } else { "finish" });
     }
 
     fn start_again(&self, _: u32, again: Again) -> Start<u32, u32> {
@@ -151,7 +151,7 @@ impl Phases for Script {
 #[test]
 fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
     for (refuses, calls, code) in [
-        (None, "observe plan agree clear run announce-0-of-2 finish close-by-clock", 0),
+        (None, "observe plan agree clear run announce-0-of-2 finish-all close-by-clock", 0),
         // The nodes have not met yet, so they are notified at once.
         (Some("plan"), "observe plan notify refused announce-66-of-? close", 66),
         // The nodes of the muster learn it there.
@@ -184,19 +184,19 @@ fn a_further_attempt_of_one_node_runs_again_and_one_of_several_begins_anew() {
         (
             false,
             vec![(1, true, false), (0, false, false)],
-            "finish pause run announce-0-of-2 finish close-by-clock",
+            "finish pause run announce-0-of-2 finish-all close-by-clock",
             0,
         ),
         (
             true,
             vec![(1, true, false), (0, false, false)],
-            "finish pause observe plan agree clear run announce-0-of-2 finish close-by-clock",
+            "finish pause observe plan agree clear run announce-0-of-2 finish-all close-by-clock",
             0,
         ),
-        (false, vec![(1, false, false)], "announce-1-of-2 finish why-not close-by-clock", 1),
+        (false, vec![(1, false, false)], "announce-1-of-2 finish-all why-not close-by-clock", 1),
         // A stopped node joins no further attempt and gives no reason for that.
-        (true, vec![(143, true, true)], "announce-143-of-2 finish close-by-clock", 143),
-        (false, vec![(143, false, true)], "announce-143-of-2 finish close-by-clock", 143),
+        (true, vec![(143, true, true)], "announce-143-of-2 finish-all close-by-clock", 143),
+        (false, vec![(143, false, true)], "announce-143-of-2 finish-all close-by-clock", 143),
     ] {
         let script =
             Script { several, runs: RefCell::new(runs.clone().into()), ..Script::default() };

@@ -26,6 +26,7 @@ fn told_beside(
         logs: Vec::new(),
         survived: Vec::new(),
         progress: Progress::default(),
+        rules: None,
     };
     let statements: Vec<Statement> = statements
         .iter()

@@ -109,6 +109,12 @@ impl Connection {
                 // Frames that arrived while this process did not run are read before silence is
                 // judged.
                 biased;
+                // First, because answers of other nodes may come without a pause.
+                late = self.heartbeat.due() => {
+                    self.heard += late;
+                    self.reported = (self.config.memory)();
+                    self.send(&FromMember::Heartbeat { memory: self.reported }).await;
+                }
                 frame = self.channel.receive() => {
                     self.heard = Instant::now();
                     match frame.map_err(ConnectionLost::Broken)? {
@@ -118,11 +124,6 @@ impl Connection {
                     }
                 }
                 other = &mut other => return Ok(Received::Other(other)),
-                late = self.heartbeat.due() => {
-                    self.heard += late;
-                    self.reported = (self.config.memory)();
-                    self.send(&FromMember::Heartbeat { memory: self.reported }).await;
-                }
                 () = sleep_until(self.heard + self.longest) => return Err(ConnectionLost::Silent),
             }
         }

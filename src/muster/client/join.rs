@@ -58,7 +58,13 @@ pub async fn join(
         Target { host, address: &config.master_addr, port: config.port, last_resort, deadline };
     let holder = Holder::new(config, &seen);
     let search = Search { config, summary, seen: &seen, deadline, holder };
-    let progress = |waited| say(problem::progress(config, &seen, waited));
+    let progress = |waited| {
+        let progress = problem::progress(config, &seen, waited);
+        match &config.live {
+            Some(live) => live.show(&progress),
+            None => say(progress),
+        }
+    };
     with_lines(config.pace, search.run(Dialer::new(target)), progress).await
 }
 
@@ -224,9 +230,9 @@ impl Search<'_> {
                     let summary = NodeSummary { clock_offset, ..self.summary.clone() };
                     connection.send(&FromMember::Summary(summary)).await;
                 }
-                Ok(FromNode0::Agreed { agreement, differences }) => {
+                Ok(FromNode0::Agreed { agreement, differences, said }) => {
                     let offset = offset.unwrap_or_default();
-                    let offer = Offer { agreement, differences, local, connection, offset };
+                    let offer = Offer { agreement, differences, said, local, connection, offset };
                     return Step::Joined(Joined::Offer(Box::new(offer)));
                 }
                 Ok(FromNode0::Measure { token }) => {

@@ -14,6 +14,8 @@ use crate::verdict::Refusal;
 pub struct Offer {
     pub agreement: Agreement,
     pub differences: Vec<Difference>,
+    /// The warnings that node 0 prints.
+    pub said: Vec<u64>,
     /// Our end of the connection.
     pub local: Option<SocketAddr>,
     pub(crate) connection: Connection,
@@ -48,7 +50,9 @@ impl Offer {
             }
         }
         let connection = connection.started();
-        Ok(Accepted::Session(Session::start(|ends| run::run(connection, offset, ends))))
+        let (node, nnodes) = (connection.config.node, connection.config.nnodes);
+        let session = Session::start(node, nnodes, |ends| run::run(connection, offset, ends));
+        Ok(Accepted::Session(session))
     }
 
     /// Declines the offer; node 0 notifies the others.

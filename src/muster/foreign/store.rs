@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::muster::protocol::{JobKey, Stream};
 use crate::net::connect;
+use crate::version::Version;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -73,6 +74,22 @@ impl Dialect {
             Dialect::Validated => number + 1,
         }
     }
+}
+
+/// Whether a node with torch `client` can meet node 0 with torch `server` in its store.
+/// `launchers_meet`: torchrun on both nodes, not only their ranks.
+///
+/// The dialects of [`Dialect`] do not mix. Since torch 2.5 a client sends a ping first, and a store
+/// that does not know this query closes the connection (TCPStore.cpp, `TCPStore::ping`). Since torch
+/// 2.4 torchrun on node 0 assigns all ranks, before that each by itself, under other keys (pytorch pull
+/// request 124982). Tried in both directions with 2.0, 2.3, 2.4, 2.5, 2.6 and 2.15
+/// (tests/platforms/engines).
+pub(crate) fn understand(server: Version, client: Version, launchers_meet: bool) -> bool {
+    const VALIDATE: Version = Version::new(2, 1, 0);
+    const ASSIGN: Version = Version::new(2, 4, 0);
+    const PING: Version = Version::new(2, 5, 0);
+    let both = |since: Version| (server >= since) == (client >= since);
+    both(VALIDATE) && (both(ASSIGN) || !launchers_meet) && (client < PING || server >= PING)
 }
 
 const COMPARE_SET: u8 = 1;

@@ -111,7 +111,7 @@ mod tests {
             timestamp: "20250102-030405".to_owned(),
             attempt: 0,
         };
-        FromNode0::Agreed { agreement, differences: Vec::new() }
+        FromNode0::Agreed { agreement, differences: Vec::new(), said: vec![1, u64::MAX] }
     }
 
     fn from_member() -> Vec<FromMember> {

@@ -21,9 +21,9 @@ use crate::text;
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
-/// Versions that this program speaks. 4: each direction has frames of its own.
-const LOWEST: u8 = 4;
-const HIGHEST: u8 = 4;
+/// Versions that this program speaks. 5: nodes of a running job ask each other questions.
+const LOWEST: u8 = 5;
+const HIGHEST: u8 = 5;
 
 const PLAIN: u8 = 0;
 const ENCRYPTED: u8 = 1;

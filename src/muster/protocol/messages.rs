@@ -9,6 +9,7 @@ use super::agreement::{Again, Agreement};
 use super::cause::{Cause, Memory};
 use super::difference::Difference;
 use super::job_key::JobKey;
+use super::question::QuestionFrame;
 use super::report::LinkReport;
 use super::sanitize::{sanitize, sanitize_refusal, sanitize_text};
 use super::summary::NodeSummary;
@@ -48,6 +49,7 @@ pub(crate) enum FromMember {
     Heartbeat {
         memory: Option<Memory>,
     },
+    Question(QuestionFrame),
 }
 
 /// From node 0 to any other node.
@@ -66,6 +68,9 @@ pub(crate) enum FromNode0 {
     Agreed {
         agreement: Agreement,
         differences: Vec<Difference>,
+        /// The warnings of node 0's plan, as in its summary: it prints them for all.
+        #[serde(default)]
+        said: Vec<u64>,
     },
     Go,
     Ping,
@@ -89,6 +94,7 @@ pub(crate) enum FromNode0 {
     Heartbeat {
         memory: Option<Memory>,
     },
+    Question(QuestionFrame),
 }
 
 /// Purpose of a connection. A node joins only a node 0 with the same purpose.
@@ -125,6 +131,7 @@ impl Message for FromMember {
             FromMember::Decline(refusal) => sanitize_refusal(refusal),
             FromMember::Failed(cause) => cause.sanitize(),
             FromMember::Measured(link) => link.sanitize(),
+            FromMember::Question(frame) => return frame.check(),
             FromMember::Accept
             | FromMember::Done
             | FromMember::Pong
@@ -150,7 +157,8 @@ impl Message for FromNode0 {
             FromNode0::Alone(text) => sanitize_text(text),
             FromNode0::Verdict { cause, .. } => cause.sanitize(),
             FromNode0::Report(report) => report.sanitize(),
-            FromNode0::Agreed { agreement, differences } => {
+            FromNode0::Question(frame) => return frame.check(),
+            FromNode0::Agreed { agreement, differences, .. } => {
                 if !agreement.is_sound() {
                     return Err("an agreement that cannot be");
                 }
@@ -174,7 +182,8 @@ impl Message for FromNode0 {
                 Some(FromNode0::Verdict { cause: cause.without_lines(), again: *again })
             }
             FromNode0::Agreed { agreement, .. } => {
-                Some(FromNode0::Agreed { agreement: agreement.clone(), differences: Vec::new() })
+                let (agreement, said) = (agreement.clone(), Vec::new());
+                Some(FromNode0::Agreed { agreement, differences: Vec::new(), said })
             }
             FromNode0::Report(report) => Some(FromNode0::Report(Box::new(report.shortened()))),
             _ => None,

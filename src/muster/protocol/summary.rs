@@ -46,7 +46,13 @@ pub struct NodeSummary {
     pub endpoint: Option<Box<MeasureEndpoint>>,
     /// For a task: its node.
     pub seat: Option<Seat>,
+    /// The warnings of its own plan, each as [`Warning::key`](crate::verdict::Warning::key).
+    #[serde(default)]
+    pub warnings: Vec<u64>,
 }
+
+/// Warnings that a summary names at most.
+const MOST_WARNINGS: usize = 64;
 
 /// The node of a task, by the task's own count of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +93,7 @@ impl NodeSummary {
         if self.most == 0 || self.exact == Some(0) {
             return Err("a summary that cannot be");
         }
+        self.warnings.truncate(MOST_WARNINGS);
         sanitize(&mut self.hostname);
         sanitize(&mut self.version);
         let words = [&mut self.torch, &mut self.driver, &mut self.script, &mut self.nccl];

@@ -94,6 +94,11 @@ impl Admission {
         std::iter::once(&self.own).chain(self.summaries.values()).cloned().collect()
     }
 
+    /// The warnings that node 0 prints for all.
+    pub(crate) fn own_warnings(&self) -> Vec<u64> {
+        self.own.warnings.clone()
+    }
+
     /// Waits for the next event. Cancel-safe.
     ///
     /// # Errors
@@ -220,6 +225,7 @@ impl Admission {
         match frame {
             FromMember::Summary(summary) if summary.node == node => {
                 compare::check(&self.own, &summary)?;
+                compare::check_store(&self.own, &summary)?;
                 member.seat = summary.seat;
                 self.summaries.insert(node, summary);
             }

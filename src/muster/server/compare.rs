@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::lang::Text;
+use crate::muster::foreign::store::understand;
 use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict, Warning};
@@ -95,11 +96,40 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
     Ok(())
 }
 
+/// Refuses a node whose torch cannot use the store of node 0. Engines without torch of their own may
+/// start ranks that need none.
+pub(crate) fn check_store(zero: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
+    let version = |torch: &str| torch.parse().ok();
+    let (Some(ours), Some(theirs)) = (&zero.torch, &other.torch) else { return Ok(()) };
+    let (Some(server), Some(client)) = (version(ours), version(theirs)) else { return Ok(()) };
+    let row = other.engine.row();
+    if row.modules.is_empty() || understand(server, client, row.launchers_meet) {
+        return Ok(());
+    }
+    let host = &other.hostname;
+    let Text { en: who, zh: who_zh } = other.unit().named(other.node);
+    let Text { en: first, zh: first_zh } = zero.unit().named(zero.node);
+    Err(Refusal::new(
+        Id::MusterTorchVersions,
+        text!(
+            "{who} ({host}) has torch {theirs}, which cannot meet {first}'s torch {ours} in its store: they would wait for each other until a time-out",
+            "{who_zh}（{host}）的 torch {theirs} 无法与{first_zh} 的 torch {ours} 在其 store 中会合：双方会一直互相等待，直到超时"
+        ),
+        text!(
+            "use one image on all nodes; --muster off starts anyway",
+            "请在所有节点使用同一镜像；--muster off 可强制启动"
+        ),
+    ))
+}
+
 /// [`check`] for all nodes together, since node 0 itself may not know the heads.
 pub(crate) fn check_all(summaries: &[NodeSummary]) -> Result<(), Refusal> {
     let knows = summaries.iter().find(|summary| summary.heads.is_some()).or(summaries.first());
-    let Some(knows) = knows else { return Ok(()) };
-    summaries.iter().try_for_each(|summary| check(knows, summary))
+    let (Some(zero), Some(knows)) = (summaries.first(), knows) else { return Ok(()) };
+    summaries.iter().try_for_each(|summary| {
+        check(knows, summary)?;
+        check_store(zero, summary)
+    })
 }
 
 /// The smallest number of processes that a node can run; a fixed number counts as that.
@@ -241,6 +271,44 @@ mod tests {
             assert_eq!((refusal.id, refusal.verdict.code()), (id, 88));
             assert!(refusal.text.en.contains("node 2 (host-2)"), "{}", refusal.text.en);
         }
+    }
+
+    #[test]
+    fn stores_that_do_not_understand_each_other_are_refused_with_both_versions() {
+        let of = |node, torch: &str| NodeSummary {
+            torch: (!torch.is_empty()).then(|| torch.to_owned()),
+            engine: Engine::Torchrun,
+            ..summary(node, 2)
+        };
+        for (engine, server, client, fits) in [
+            (Engine::Torchrun, "2.0.1+cu117", "2.0.0", true),
+            (Engine::Torchrun, "2.0.1", "2.6.0", false),
+            (Engine::Torchrun, "2.6.0", "2.0.1", false),
+            (Engine::Torchrun, "2.3.1", "2.1.0", true),
+            (Engine::Accelerate, "2.3.1", "2.4.1", false),
+            (Engine::Deepspeed, "2.3.1", "2.4.1", true),
+            (Engine::Torchrun, "2.4.1", "2.6.0", false),
+            (Engine::Torchrun, "2.6.0", "2.4.1", true),
+            (Engine::Torchrun, "2.6.0", "2.3.1", false),
+            (Engine::Deepspeed, "2.6.0", "2.3.1", true),
+            (Engine::Torchrun, "2.5.1", "2.15.0", true),
+            (Engine::Torchrun, "", "2.6.0", true),
+            (Engine::Torchrun, "odd", "2.6.0", true),
+        ] {
+            let both = [of(0, server), of(1, client)];
+            let found = check_all(&both.map(|one| NodeSummary { engine, ..one }));
+            assert_eq!(found.is_ok(), fits, "{engine} {server} {client}");
+            if let Err(refusal) = found {
+                assert_eq!(refusal.id, Id::MusterTorchVersions);
+                let words = format!(
+                    "node 1 (host-1) has torch {client}, which cannot meet node 0's torch {server} in its store"
+                );
+                assert!(refusal.text.en.starts_with(&words), "{}", refusal.text.en);
+            }
+        }
+        let direct = [of(0, "2.0.1"), of(1, "2.6.0")]
+            .map(|one| NodeSummary { engine: Engine::Direct, ..one });
+        assert_eq!(check_all(&direct), Ok(()), "whether its ranks use torch is not known");
     }
 
     #[test]

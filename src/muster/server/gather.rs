@@ -107,7 +107,11 @@ async fn wait_for_all(
                     admission.say_rejected(say);
                     return Err(admission.absence().refusal());
                 }
-                say(admission.absence().progress(lines.waited()));
+                let progress = admission.absence().progress(lines.waited());
+                match &config.live {
+                    Some(live) => live.show(&progress),
+                    None => say(progress),
+                }
                 lines.said();
             }
         }
@@ -153,7 +157,9 @@ impl Gathered {
         let Gathered { mut admission, summaries, differences } = self;
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
-                admission.registry.broadcast(&FromNode0::Agreed { agreement, differences });
+                let said = admission.own_warnings();
+                let agreed = FromNode0::Agreed { agreement, differences, said };
+                admission.registry.broadcast(&agreed);
                 wait_for_accepts(&mut admission, say).await
             }
             Err(refusal) => Err(refusal),
@@ -177,8 +183,8 @@ impl Gathered {
         // Free the port before sending the start, since torch's store binds it at once.
         let (config, own, events, registry) = admission.close_port().await;
         registry.broadcast(&FromNode0::Go);
-        let hostname = own.hostname;
-        Ok(Settled::Session(Session::start(|ends| {
+        let (hostname, nnodes) = (own.hostname, config.nnodes);
+        Ok(Settled::Session(Session::start(0, nnodes, |ends| {
             run::run(config, hostname, events, registry, decide, ends)
         })))
     }

@@ -30,7 +30,25 @@ pub(crate) type ConnectionId = u64;
 
 /// Queues frames for one node. Dropped, it closes the connection once they are sent.
 #[derive(Debug)]
-pub(crate) struct FrameSender(mpsc::UnboundedSender<Arc<[u8]>>);
+pub(crate) struct FrameSender {
+    frames: mpsc::UnboundedSender<Arc<[u8]>>,
+    /// Parts of answers, before which all other frames go.
+    later: mpsc::UnboundedSender<Arc<[u8]>>,
+}
+
+/// What [`FrameSender`] queues.
+struct Frames {
+    frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
+    later: mpsc::UnboundedReceiver<Arc<[u8]>>,
+}
+
+impl Frames {
+    fn new() -> (FrameSender, Frames) {
+        let ((first, frames), (second, later)) =
+            (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        (FrameSender { frames: first, later: second }, Frames { frames, later })
+    }
+}
 
 impl FrameSender {
     pub(crate) fn send(&self, frame: &FromNode0) {
@@ -39,7 +57,12 @@ impl FrameSender {
 
     pub(crate) fn send_encoded(&self, bytes: Arc<[u8]>) {
         // A closed connection is reported by its own event.
-        let _ = self.0.send(bytes);
+        let _ = self.frames.send(bytes);
+    }
+
+    /// Sends these bytes when no other frame waits.
+    pub(crate) fn send_later(&self, bytes: Arc<[u8]>) {
+        let _ = self.later.send(bytes);
     }
 }
 
@@ -146,8 +169,8 @@ async fn accept_all(
             match admitted {
                 Ok((channel, hello)) => {
                     let _identified = limiter.identify(id);
-                    let (out, frames) = mpsc::unbounded_channel();
-                    let arrival = Arrival { id, hello, from, out: FrameSender(out) };
+                    let (out, frames) = Frames::new();
+                    let arrival = Arrival { id, hello, from, out };
                     if events.send(ConnectionEvent::Arrived(arrival)).await.is_ok() {
                         pump(channel, frames, id, events).await;
                     }
@@ -170,7 +193,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 /// Carries frames both ways until one side ends.
 async fn pump(
     mut channel: Channel<FromMember>,
-    mut frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
+    mut frames: Frames,
     id: ConnectionId,
     events: mpsc::Sender<ConnectionEvent>,
 ) {
@@ -178,9 +201,9 @@ async fn pump(
     loop {
         tokio::select! {
             biased;
-            bytes = frames.recv() => match bytes {
+            bytes = frames.frames.recv() => match bytes {
                 Some(bytes) => {
-                    if !matches!(timeout(SEND, channel.send_encoded(&bytes)).await, Ok(Ok(()))) {
+                    if !is_sent(&mut channel, &bytes).await {
                         break;
                     }
                 }
@@ -197,7 +220,17 @@ async fn pump(
                 }
                 Err(_) => break,
             },
+            // One at a time: before the next one, all that came meanwhile.
+            Some(bytes) = frames.later.recv() => {
+                if !is_sent(&mut channel, &bytes).await {
+                    break;
+                }
+            }
         }
     }
     let _ = events.send(ConnectionEvent::Gone(id)).await;
+}
+
+async fn is_sent(channel: &mut Channel<FromMember>, bytes: &[u8]) -> bool {
+    matches!(timeout(SEND, channel.send_encoded(bytes)).await, Ok(Ok(())))
 }

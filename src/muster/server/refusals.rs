@@ -181,6 +181,19 @@ pub(crate) struct Absence<'a> {
 }
 
 impl Absence<'_> {
+    /// `2`; `2: host2` where the hosts are listed.
+    fn named(&self) -> String {
+        const SHOWN: usize = 8;
+        let numbers = listed(&self.absent);
+        let name = |node: &u32| self.config.hosts.get(usize::try_from(*node).ok()?);
+        let names: Vec<&str> = self.absent.iter().filter_map(name).map(String::as_str).collect();
+        match names.get(..SHOWN) {
+            _ if names.is_empty() => numbers,
+            Some(first) if names.len() > SHOWN => format!("{numbers}: {}, …", first.join(", ")),
+            _ => format!("{numbers}: {}", names.join(", ")),
+        }
+    }
+
     fn arrived(&self) -> u32 {
         let absent = u32::try_from(self.absent.len()).unwrap_or(u32::MAX);
         self.config.nnodes.saturating_sub(absent)
@@ -188,7 +201,7 @@ impl Absence<'_> {
 
     pub(crate) fn progress(&self, waited: Duration) -> Text {
         let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
-        let absent = listed(&self.absent);
+        let absent = self.named();
         let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
         match self.config.unit {
             MemberKind::Node => text!(
@@ -206,7 +219,7 @@ impl Absence<'_> {
     pub(crate) fn refusal(&self) -> Refusal {
         let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
         let waited = spell(self.config.wait_timeout);
-        let list = listed(&self.absent);
+        let list = self.named();
         let Text { en, zh } = match (self.seen, self.rejected.text()) {
             (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();

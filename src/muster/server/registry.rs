@@ -29,6 +29,11 @@ impl Member {
         self.out.send(frame);
     }
 
+    /// A frame that waits until all others were sent.
+    pub(crate) fn send_later(&self, bytes: Arc<[u8]>) {
+        self.out.send_later(bytes);
+    }
+
     pub(crate) fn note_memory(&mut self, memory: Option<Memory>) {
         self.memory = memory.or(self.memory);
     }

@@ -2,6 +2,7 @@
 //! sends the verdict to all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -12,11 +13,15 @@ use super::registry::Registry;
 use crate::muster::clock::now;
 use crate::muster::config::Config;
 use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss};
+use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss, codec};
+use crate::muster::questions::desk::{Desk, Outgoing};
 use crate::muster::session::{self, Ends, SessionCommand};
 
 /// After the first report, the time in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
+/// The same if nothing but consequences is known: the cause is on a node that has not reported, whose
+/// ranks were only now told to end.
+const WINDOW_FOR_CAUSE: Duration = Duration::from_secs(2);
 /// Time limit for the chosen node to send the cause and its last lines. They come within
 /// milliseconds; the limit is for a node whose cores are all taken.
 const LAST_LINES: Duration = Duration::from_secs(5);
@@ -33,6 +38,7 @@ struct Run {
     /// Nodes whose ranks still run, this one included.
     running: BTreeSet<u32>,
     events: UnboundedSender<session::SessionEvent>,
+    desk: Desk,
 }
 
 /// Phase of the job.
@@ -56,13 +62,13 @@ pub(crate) async fn run(
     decide: Decide,
     ends: Ends,
 ) {
-    let Ends { events, mut commands } = ends;
+    let Ends { events, mut commands, desk } = ends;
     registry.forget_silence();
     let mut heartbeat = Heartbeat::every(config.heartbeat());
     let running = std::iter::once(0).chain(registry.nodes()).collect();
     let began = Instant::now();
     let phase = RunPhase::Running;
-    let mut run = Run { config, hostname, registry, decide, began, phase, running, events };
+    let mut run = Run { config, hostname, registry, decide, began, phase, running, events, desk };
     let mut is_open = true;
     loop {
         let decision = run.decision_at();
@@ -77,6 +83,10 @@ pub(crate) async fn run(
                 None => is_open = false,
             },
             late = heartbeat.due() => run.keep_alive(late),
+            event = run.desk.next() => {
+                let frames = run.desk.follow(event, &|node| run.registry.get(node).is_some());
+                run.send_later(frames);
+            }
             () = sleep_until(decision.unwrap_or(began)), if decision.is_some() => run.decide(),
         }
         run.end_if_all_done();
@@ -99,6 +109,11 @@ impl Run {
                 match frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
+                    FromMember::Question(frame) => {
+                        let is_there = |node| self.registry.get(node).is_some();
+                        let frames = self.desk.hear(node, frame, &is_there);
+                        self.send_later(frames);
+                    }
                     // A node reports only its own failures.
                     FromMember::Failed(cause) if cause.node == node => {
                         let cause = cause.seen_with(member.memory);
@@ -116,8 +131,19 @@ impl Run {
         }
     }
 
+    fn send_later(&self, frames: Vec<Outgoing>) {
+        for (to, frame) in frames {
+            let bytes: Arc<[u8]> = codec::encode(&FromNode0::Question(frame)).into();
+            for member in to.into_iter().filter_map(|node| self.registry.get(node)) {
+                member.send_later(Arc::clone(&bytes));
+            }
+        }
+    }
+
     fn lose(&mut self, node: u32, loss: Loss) {
         let Some(member) = self.registry.remove(node) else { return };
+        let frames = self.desk.lost(node);
+        self.send_later(frames);
         let has_reported = match &self.phase {
             RunPhase::Running => false,
             RunPhase::Failing { failures, .. } => failures.contains_key(&node),
@@ -153,8 +179,12 @@ impl Run {
 
     fn decision_at(&self) -> Option<Instant> {
         let RunPhase::Failing { since, failures } = &self.phase else { return None };
-        let is_whole = first(failures).is_some_and(|cause| cause.whole);
-        Some(*since + if is_whole { WINDOW } else { LAST_LINES })
+        let window = match first(failures)? {
+            cause if !cause.whole => LAST_LINES,
+            cause if cause.consequence => WINDOW_FOR_CAUSE,
+            _ => WINDOW,
+        };
+        Some(*since + window)
     }
 
     fn decide(&mut self) {

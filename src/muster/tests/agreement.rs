@@ -5,26 +5,6 @@ use tokio::time::timeout;
 use super::*;
 use crate::verdict::Class;
 
-/// Three sessions of one job, with the given changes for nodes 1 and 2.
-async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
-    let port = port();
-    let of = |node| {
-        let mut config = config(node, 3, port);
-        change(&mut config);
-        config
-    };
-    let (zero, one, two) = tokio::join!(
-        node_0(of(0), summary(0, 3)),
-        other(of(1), summary(1, 3)),
-        other(of(2), summary(2, 3))
-    );
-    (
-        zero.expect("agreed").expect("a muster"),
-        one.expect("agreed").expect("a muster").0,
-        two.expect("agreed").expect("a muster").0,
-    )
-}
-
 async fn verdict(session: &mut Session) -> SessionEvent {
     loop {
         match timeout(Duration::from_secs(10), session.next_event()).await.expect("a verdict") {

@@ -108,7 +108,7 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
         (b"", None, "accepts connections but does not answer", Id::MasterReach),
         (b"rkl/mu\x09\x00\x01", None, "whose version does not fit", Id::MusterVersion),
         (b"rkl/mu\x09\x00\x01", SECRET, "whose version does not fit", Id::MusterVersion),
-        (b"rkl/mu\x04\x00\x02", SECRET, "but node 0 (127.0.0.1:", Id::MusterSecret),
+        (b"rkl/mu\x05\x00\x02", SECRET, "but node 0 (127.0.0.1:", Id::MusterSecret),
         (b"HTTP/1.1 400 No\r\n\r\n", None, "is an HTTP server: another", Id::MasterReach),
         (b"+PONG and more\r\n", None, "does not answer as node 0", Id::MasterReach),
     ];

@@ -4,6 +4,7 @@ mod admission;
 mod agreement;
 mod check;
 mod looking;
+mod questions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         rates: None,
         endpoint: None,
         seat: None,
+        warnings: Vec::new(),
     }
 }
 
@@ -59,10 +61,12 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         port,
         wait_timeout: Duration::from_secs(20),
         pace: crate::pace::Pace::STANDARD,
+        live: None,
         peer_timeout: Duration::from_secs(2),
         secret: None,
         without: Without::Follow,
         grace: Duration::from_secs(1),
+        hosts: Vec::new(),
         is_world_size: true,
         memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
     }
@@ -117,4 +121,24 @@ async fn other(config: Config, own: NodeSummary) -> Result<Option<(Session, Agre
             Accepted::Lost => {}
         }
     }
+}
+
+/// Three sessions of one job, with the given changes for nodes 1 and 2.
+async fn three(change: impl Fn(&mut Config)) -> (Session, Session, Session) {
+    let port = port();
+    let of = |node| {
+        let mut config = config(node, 3, port);
+        change(&mut config);
+        config
+    };
+    let (zero, one, two) = tokio::join!(
+        node_0(of(0), summary(0, 3)),
+        other(of(1), summary(1, 3)),
+        other(of(2), summary(2, 3))
+    );
+    (
+        zero.expect("agreed").expect("a muster"),
+        one.expect("agreed").expect("a muster").0,
+        two.expect("agreed").expect("a muster").0,
+    )
 }

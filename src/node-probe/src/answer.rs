@@ -85,6 +85,7 @@ pub struct Health {
     pub throttle_reasons: Option<u64>,
     /// Degrees Celsius.
     pub temperature: Option<u32>,
+    pub load: Load,
     pub pcie: PcieLink,
     /// None without NVLink.
     pub nvlinks: Option<NvLinks>,
@@ -97,6 +98,27 @@ pub struct Health {
     pub late: bool,
     /// Calls without an answer.
     pub unknown: Vec<CallError>,
+}
+
+/// What a GPU does at the moment, and the errors that its links repaired.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Percent of the last moment in which a kernel ran. One that waits for other ranks counts.
+    pub utilization: Option<u32>,
+    /// Milliwatts.
+    pub power: Option<u32>,
+    /// Milliwatts.
+    pub power_limit: Option<u32>,
+    /// MHz of the multiprocessors.
+    pub sm_clock: Option<u32>,
+    pub max_sm_clock: Option<u32>,
+    /// Packets that PCIe sent again since the driver was loaded.
+    pub pcie_replays: Option<u64>,
+    /// Since the driver was loaded, over all NVLinks.
+    pub nvlink_replays: Option<u64>,
+    pub nvlink_recoveries: Option<u64>,
+    pub nvlink_crc_errors: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

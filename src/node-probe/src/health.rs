@@ -8,13 +8,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlProcessInfo_t};
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlUtilization_t};
 
 use crate::answer::{
-    CallError, GpuProcess, Health, Instances, MigDevice, NvLinks, NvmlGpu, PcieLink, ProcessKind,
-    RemappedRows,
+    CallError, GpuProcess, Health, Instances, Load, MigDevice, NvLinks, NvmlGpu, PcieLink,
+    ProcessKind, RemappedRows,
 };
 use crate::call::failed;
 
@@ -183,6 +185,8 @@ fn ask_one(device: &Device<'_>, mig: bool, current: &Current) -> Health {
     if mig {
         health.mig_devices = instances(device, it);
     }
+    // Last, so that these calls, which old drivers lack, come last in what is unknown.
+    health.load = load(device, it);
     health.unknown = asking.unknown;
     health
 }
@@ -212,6 +216,46 @@ fn throttle(it: &mut Asking<'_>) -> Option<u64> {
         return Some(reasons);
     }
     number!(it, nvmlDeviceGetCurrentClocksThrottleReasons)
+}
+
+/// NVML_CLOCK_SM.
+const SM: u32 = 1;
+
+/// Fields of NVML, where a link has one counter for each lane and one for all.
+const PCIE_REPLAYS: u32 = 94;
+const NVLINK_CRC: u32 = 45;
+const NVLINK_REPLAYS: u32 = 52;
+const NVLINK_RECOVERIES: u32 = 59;
+
+fn load(device: &Device<'_>, it: &mut Asking<'_>) -> Load {
+    let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
+    Load {
+        utilization: asked!(it, nvmlDeviceGetUtilizationRates, &mut rates).then_some(rates.gpu),
+        power: number!(it, nvmlDeviceGetPowerUsage),
+        power_limit: number!(it, nvmlDeviceGetEnforcedPowerLimit),
+        sm_clock: number!(it, nvmlDeviceGetClockInfo, SM),
+        max_sm_clock: number!(it, nvmlDeviceGetMaxClockInfo, SM),
+        ..counters(device, it)
+    }
+}
+
+/// Fields that a GPU does not have say so one by one; NVLink is missing on many.
+fn counters(device: &Device<'_>, it: &Asking<'_>) -> Load {
+    it.begins("nvmlDeviceGetFieldValues");
+    let fields = [PCIE_REPLAYS, NVLINK_REPLAYS, NVLINK_RECOVERIES, NVLINK_CRC].map(FieldId);
+    let mut values = device.field_values_for(&fields).unwrap_or_default().into_iter();
+    let mut next = || match values.next()?.ok()?.value.ok()? {
+        SampleValue::U32(value) => Some(value.into()),
+        SampleValue::U64(value) => Some(value),
+        _ => None,
+    };
+    Load {
+        pcie_replays: next(),
+        nvlink_replays: next(),
+        nvlink_recoveries: next(),
+        nvlink_crc_errors: next(),
+        ..Load::default()
+    }
 }
 
 /// None if the GPU has no links.

@@ -3,8 +3,9 @@
 
 use crate::observe::{Field, Reading, Strength};
 
-use super::table::Test::{Port, Set, Unset};
-use super::table::{PET, Platform, as_, beside, is, or};
+use super::row::Test::{Port, Set, Unset};
+use super::row::{Platform, as_, beside, is, or};
+use super::table::PET;
 use Field::{JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Offered, Rank, WorldSize};
 use Reading::{Cluster, HostPart, PerNode};
 

@@ -4,19 +4,22 @@
 //! its own daemons by srun, whose variables then describe a daemon. So MPI launchers are
 //! stronger than every platform around them.
 
+use crate::host::Host;
 use crate::observe::{Field, Reading, Strength};
 
-use super::open_mpi::{first_is_second_daemon, first_is_with_mpirun};
+use super::open_mpi::{
+    DAEMON, DAEMON_OF_5, first_is_second_daemon, first_is_with_mpirun, first_is_with_prterun,
+};
 
-use super::table::Test::{Set, Unset};
-use super::table::{Platform, PlatformRow, as_, beside, is, only, or};
+use super::row::Test::{Set, Unset};
+use super::row::{Platform, PlatformRow, as_, beside, is, only, or};
 use Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
     TasksPerNode,
 };
 use Reading::{
     DaemonHost, HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist,
-    Processes, SecondDaemon, TaskList,
+    Processes, PrterunHost, SecondDaemon, TaskList,
 };
 
 /// The rows of all MPI launchers. They count processes, and none of their variables is meant to
@@ -71,6 +74,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
             place: "OMPI_COMM_WORLD_LOCAL_RANK", local: "OMPI_COMM_WORLD_LOCAL_SIZE";
             only(OF_MPIRUN, first_is_with_mpirun), only(OF_DAEMONS, first_is_second_daemon),
+            only(OF_PRTERUN, first_is_with_prterun),
             PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")
         ),
         default_port: None,
@@ -137,7 +141,10 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             port_of_step("SLURM_JOB_ID"),
             is(Tasks, "SLURM_STEP_NUM_TASKS"),
             or(Tasks, "SLURM_NTASKS"),
-            is(TaskRank, "SLURM_PROCID"),
+            // A heterogeneous step numbers its tasks by component as well, while rank 0 has to be on
+            // the first host of the list.
+            only(is(TaskRank, "SLURM_PROCID"), is_of_one_component),
+            beside(as_(or(TaskRank, "SLURM_STEP_TASKS_PER_NODE"), TaskList), "SLURM_LOCALID"),
             is(TaskLocal, "SLURM_LOCALID"),
             beside(as_(is(TasksPerNode, "SLURM_STEP_TASKS_PER_NODE"), TaskList), "SLURM_NODEID"),
             is(GpuCount, "SLURM_GPUS_ON_NODE"),
@@ -199,6 +206,10 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
 ];
 
+fn is_of_one_component(host: &Host) -> bool {
+    ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].iter().all(|name| host.variable(name).is_none())
+}
+
 /// Several jobs may share a node's network, and no variable gives a port.
 const fn port_of_step(variable: &'static str) -> PlatformRow {
     beside(as_(or(MasterPort, variable), PortOfJob), "SLURM_STEP_ID")
@@ -206,14 +217,12 @@ const fn port_of_step(variable: &'static str) -> PlatformRow {
 
 const PORT_OF_PMIX: PlatformRow = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
 /// Beside them this host's daemon, whose number tells which of the two it is.
-const OF_MPIRUN: PlatformRow = beside(
-    as_(or(MasterAddr, "OMPI_MCA_orte_hnp_uri"), DaemonHost),
-    "OMPI_MCA_orte_local_daemon_uri",
-);
-const OF_DAEMONS: PlatformRow = beside(
-    as_(or(MasterAddr, "OMPI_MCA_orte_node_regex"), SecondDaemon),
-    "OMPI_MCA_orte_local_daemon_uri",
-);
+const OF_MPIRUN: PlatformRow =
+    beside(as_(or(MasterAddr, "OMPI_MCA_orte_hnp_uri"), DaemonHost), DAEMON);
+const OF_DAEMONS: PlatformRow =
+    beside(as_(or(MasterAddr, "OMPI_MCA_orte_node_regex"), SecondDaemon), DAEMON);
+const OF_PRTERUN: PlatformRow =
+    beside(as_(or(MasterAddr, "PMIX_NAMESPACE"), PrterunHost), DAEMON_OF_5);
 const MASTER_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
 const MASTER_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
 /// The components of a heterogeneous job have their own ids and share this one.

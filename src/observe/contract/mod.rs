@@ -2,38 +2,47 @@
 //!
 //! Takes the environment, and whether a torchrun is our ancestor; gives every claim of every
 //! contract whose variables are present, unparsed and in order of strength. `plan` decides which
-//! claim wins and what a bad value means. The platforms are rows of [`table`].
+//! claim wins and what a bad value means. The platforms are rows of [`table`], and at most one of
+//! the profile.
 
 mod conventions;
 mod hydra;
 mod launchers;
 mod open_mpi;
 mod remarks;
+mod row;
 mod table;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
 use crate::host::Host;
 use crate::hostlist;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, nested};
+use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, Unread, nested};
 use crate::verdict::Warning;
 
 use conventions::CONVENTIONS;
 pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
-use table::{PLATFORMS, Platform, Test};
+pub(crate) use row::{Platform, PlatformRow, Test};
+use table::PLATFORMS;
+pub(crate) use vocabulary::{Beside, beside_of, fields, readings_of};
 
-/// All contracts in their order of trust, launchers first.
-fn platforms() -> impl Iterator<Item = &'static Platform> {
-    LAUNCHERS.iter().chain(PLATFORMS).chain(CONVENTIONS)
+/// All contracts in their order of trust: the profile's own, launchers, platforms.
+fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Platform> {
+    own.into_iter().chain(LAUNCHERS).chain(PLATFORMS).chain(CONVENTIONS)
 }
 
 /// The platform contract of this container. Reads no file; `above` is the result of
-/// [`torchrun_above`](nested::torchrun_above).
-pub(crate) fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
-    let mut proven: Vec<&Platform> =
-        platforms().filter(|platform| proves(host, platform)).collect();
+/// [`torchrun_above`](nested::torchrun_above), `own` the platform of the profile.
+pub(crate) fn contract(
+    host: &Host,
+    above: Option<(i32, String)>,
+    own: Option<&'static Platform>,
+) -> Contract {
+    let mut proven: Vec<&'static Platform> =
+        platforms(own).filter(|platform| platform.is_proven(host)).collect();
     // A stable sort, so that equal strengths keep the order of the table.
     proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
 
@@ -44,7 +53,9 @@ pub(crate) fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
         if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
     let is_proven = |id: &str| proven.iter().any(|platform| platform.id == id);
     let remarks = REMARKS.iter().filter(|remark| {
-        is_proven(remark.platform) && remark.unless.iter().all(|name| host.variable(name).is_none())
+        is_proven(remark.platform)
+            && remark.on.is_none_or(|name| host.variable(name).is_some())
+            && remark.unless.iter().all(|name| host.variable(name).is_none())
     });
 
     Contract {
@@ -57,6 +68,7 @@ pub(crate) fn contract(host: &Host, above: Option<(i32, String)>) -> Contract {
             .collect(),
         advice: ADVICE.iter().find(|advice| is_proven(advice.platform)).map(|one| one.text()),
         own_names: Vec::new(),
+        unread: unread(host, own, &evidence),
         default_port: proven
             .iter()
             .filter(|platform| platform.strength > Strength::Hint)
@@ -75,25 +87,53 @@ fn left_over(host: &Host, evidence: &[Evidence]) -> Vec<String> {
     names
 }
 
-/// The id of every contract.
-#[cfg(test)]
-pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
-    platforms().map(|platform| platform.id)
+/// The variables that are set and of which no evidence is made: each with the first platform that
+/// would read it, a proven one before others. A platform of the profile is named even if none of its
+/// variables is set.
+fn unread(host: &Host, own: Option<&'static Platform>, evidence: &[Evidence]) -> Vec<Unread> {
+    let (proven, others): (Vec<&Platform>, Vec<&Platform>) =
+        platforms(own).partition(|platform| platform.is_proven(host));
+    let mut found: Vec<Unread> = Vec::new();
+    for platform in proven.into_iter().chain(others) {
+        let missing: Vec<String> = platform.missing(host).iter().map(ToString::to_string).collect();
+        let before = found.len();
+        for row in platform.claims {
+            let is_read = |claim: &Claim| claim.variable == row.variable;
+            let is_named = evidence
+                .iter()
+                .flat_map(|other| [Some(&other.claim), other.beside.as_ref()])
+                .chain(found.iter().map(|other| other.claim.as_ref()))
+                .flatten()
+                .any(is_read);
+            if is_named {
+                continue;
+            }
+            if let Some(value) = host.variable(row.variable) {
+                let claim = Some(Claim { variable: row.variable.to_owned(), value });
+                let (platform, missing) = (platform.id.to_owned(), missing.clone());
+                found.push(Unread { platform, claim, missing });
+            }
+        }
+        let is_own = own.is_some_and(|own| own.id == platform.id);
+        if is_own && !missing.is_empty() && found.len() == before {
+            found.push(Unread { platform: platform.id.to_owned(), claim: None, missing });
+        }
+    }
+    found
 }
 
-/// Every variable that any contract reads or is proven by, once each.
+/// The id of every contract of the program.
+pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
+    platforms(None).map(|platform| platform.id)
+}
+
+/// Every variable that any contract of the program reads or is proven by, once each.
 pub fn known_variables() -> Vec<&'static str> {
-    let proofs = platforms().flat_map(|platform| platform.proofs.iter().copied().flatten());
+    let proofs = platforms(None).flat_map(|platform| platform.proofs.iter().copied().flatten());
     let mut names: Vec<&'static str> = proofs
-        .map(|test| match test {
-            Test::Set(name)
-            | Test::Unset(name)
-            | Test::Is(name, _)
-            | Test::Ends(name, _)
-            | Test::Port(name) => *name,
-        })
+        .map(Test::variable)
         .chain(
-            platforms()
+            platforms(None)
                 .flat_map(|platform| platform.claims)
                 .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
         )
@@ -104,20 +144,13 @@ pub fn known_variables() -> Vec<&'static str> {
 }
 
 /// The variables in which a platform gives a field, whether or not they are set.
-pub(crate) fn variables_of(platform: &str, field: Field) -> Vec<&'static str> {
-    let rows = platforms().filter(|row| row.id == platform).flat_map(|row| row.claims);
+pub(crate) fn variables_of(
+    platform: &str,
+    own: Option<&'static Platform>,
+    field: Field,
+) -> Vec<&'static str> {
+    let rows = platforms(own).filter(|row| row.id == platform).flat_map(|row| row.claims);
     rows.filter(|row| row.field == field).map(|row| row.variable).collect()
-}
-
-fn proves(host: &Host, platform: &Platform) -> bool {
-    let holds = |test: &Test| match test {
-        Test::Set(name) => host.variable(name).is_some(),
-        Test::Unset(name) => host.variable(name).is_none(),
-        Test::Is(name, value) => host.variable(name).is_some_and(|found| found == *value),
-        Test::Ends(name, end) => host.variable(name).is_some_and(|found| found.ends_with(end)),
-        Test::Port(name) => host.variable(name).is_some_and(|found| found.parse::<u16>().is_ok()),
-    };
-    platform.proofs.iter().any(|group| group.iter().all(holds))
 }
 
 fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {

@@ -1,7 +1,8 @@
 //! Remarks on platforms: advice if a part of the evidence is missing, and warnings of unexpected
 //! behaviour of the launcher.
 //!
-//! Data only. A remark is printed while none of the variables in `unless` is set.
+//! Data only. A remark is printed while none of the variables in `unless` is set, and the one of
+//! `on` is, if there is one.
 
 use crate::lang::Text;
 use crate::verdict::Id;
@@ -16,6 +17,7 @@ pub(super) struct Advice {
 /// A warning for every launch on this platform.
 pub(super) struct Remark {
     pub(super) platform: &'static str,
+    pub(super) on: Option<&'static str>,
     pub(super) unless: &'static [&'static str],
     pub(super) id: Id,
     text: (&'static str, &'static str),
@@ -56,20 +58,35 @@ pub(super) const ADVICE: &[Advice] = &[
     },
 ];
 
-pub(super) const REMARKS: &[Remark] = &[Remark {
-    platform: "open-mpi",
-    unless: &[
-        "OMPI_MCA_odls_base_sigkill_timeout",
-        "PRTE_MCA_odls_base_sigkill_timeout",
-        "PRTE_MCA_odls_sigkill_timeout",
-    ],
-    id: Id::LauncherGrace,
-    text: (
-        "mpirun kills this command 1 s after TERM, so that a checkpoint at the end and the closing lines are lost",
-        "mpirun 在 TERM 之后 1 秒就会强制终止本命令，结束时的检查点和末尾输出会丢失",
-    ),
-    hint: (
-        "mpirun --mca odls_base_sigkill_timeout 30 (Open MPI 5: --prtemca)",
-        "mpirun --mca odls_base_sigkill_timeout 30（Open MPI 5 用 --prtemca）",
-    ),
-}];
+const ONE_SECOND: (&str, &str) = (
+    "mpirun kills this command 1 s after TERM, so that a checkpoint at the end and the closing lines are lost",
+    "mpirun 在 TERM 之后 1 秒就会强制终止本命令，结束时的检查点和末尾输出会丢失",
+);
+/// PRRTE, the launcher of Open MPI 5, has started the process.
+const OF_5: &str = "PRTE_LAUNCHED";
+
+pub(super) const REMARKS: &[Remark] = &[
+    Remark {
+        platform: "open-mpi",
+        on: None,
+        unless: &["OMPI_MCA_odls_base_sigkill_timeout", OF_5],
+        id: Id::LauncherGrace,
+        text: ONE_SECOND,
+        hint: (
+            "mpirun --mca odls_base_sigkill_timeout 30",
+            "mpirun --mca odls_base_sigkill_timeout 30",
+        ),
+    },
+    Remark {
+        platform: "open-mpi",
+        // PRRTE 3.0, that of Open MPI 5.0, has lost the option; tried with 5.0.7.
+        on: Some(OF_5),
+        unless: &[],
+        id: Id::LauncherGrace,
+        text: ONE_SECOND,
+        hint: (
+            "Open MPI 5.0 has no option for that time: send USR1 to mpirun, which forwards it, and save then",
+            "Open MPI 5.0 没有调整该时间的选项：请向 mpirun 发送 USR1（它会转发），并在收到 USR1 时保存",
+        ),
+    },
+];

@@ -8,73 +8,18 @@
 //! in a row and all that follow by [`also`] have the same strength and must agree; [`or`] is
 //! read only if those before it are absent or blank.
 
-use crate::host::Host;
 use crate::observe::{Field, Reading, Strength};
 
+use super::row::Test::{Ends, Is, Set, Unset};
+use super::row::{Platform, PlatformRow, also, as_, beside, is, or};
 use Field::{
     GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
     RdzvEndpoint, Standalone,
 };
 use Reading::{
-    Cluster, FirstOfList, HostPart, ListLength, Loopback, MainFirst, Plain, PortPart,
-    PositionInList, Range, Sum,
+    Cluster, FirstOfList, HostPart, ListLength, Loopback, MainFirst, PortPart, PositionInList,
+    Range, Sum,
 };
-use Test::{Ends, Is, Set, Unset};
-
-/// One contract.
-pub(super) struct Platform {
-    pub(super) id: &'static str,
-    pub(super) strength: Strength,
-    /// The platform is proven when all tests of any one group hold.
-    pub(super) proofs: &'static [&'static [Test]],
-    pub(super) claims: &'static [PlatformRow],
-    /// The master port if the contract does not give it.
-    pub(super) default_port: Option<u16>,
-}
-
-pub(super) enum Test {
-    Set(&'static str),
-    Unset(&'static str),
-    Is(&'static str, &'static str),
-    Ends(&'static str, &'static str),
-    /// A port, but not the tcp://… of a Kubernetes Service link.
-    Port(&'static str),
-}
-
-pub(super) struct PlatformRow {
-    pub(super) field: Field,
-    pub(super) variable: &'static str,
-    pub(super) reading: Reading,
-    pub(super) beside: Option<&'static str>,
-    /// Read only if the rows before it give no value for the field.
-    pub(super) fallback: bool,
-    /// Read only if this holds.
-    pub(super) only: Option<fn(&Host) -> bool>,
-}
-
-pub(super) const fn is(field: Field, variable: &'static str) -> PlatformRow {
-    PlatformRow { field, variable, reading: Plain, beside: None, fallback: false, only: None }
-}
-
-const fn also(field: Field, variable: &'static str) -> PlatformRow {
-    is(field, variable)
-}
-
-pub(super) const fn or(field: Field, variable: &'static str) -> PlatformRow {
-    PlatformRow { fallback: true, ..is(field, variable) }
-}
-
-pub(super) const fn as_(row: PlatformRow, reading: Reading) -> PlatformRow {
-    PlatformRow { reading, ..row }
-}
-
-pub(super) const fn only(row: PlatformRow, test: fn(&Host) -> bool) -> PlatformRow {
-    PlatformRow { only: Some(test), ..row }
-}
-
-pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> PlatformRow {
-    PlatformRow { beside: Some(variable), ..row }
-}
 
 /// torchrun's own variables: an image or a manifest may set them without any operator.
 pub(super) const PET: &[PlatformRow] = &[

@@ -14,7 +14,7 @@ fn host(root: &Path, pairs: &[(&str, &str)]) -> Host {
 }
 
 fn contract(host: &Host) -> Contract {
-    super::contract(host, nested::torchrun_above(host))
+    super::contract(host, nested::torchrun_above(host), None)
 }
 
 fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
@@ -134,17 +134,30 @@ fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
 
 #[test]
 fn every_row_has_a_name_of_its_own_and_a_proof() {
-    let ids: BTreeSet<&str> = platforms().map(|platform| platform.id).collect();
-    assert_eq!(ids.len(), platforms().count());
+    let ids: BTreeSet<&str> = platforms(None).map(|platform| platform.id).collect();
+    assert_eq!(ids.len(), platforms(None).count());
     let named = ADVICE.iter().map(|advice| advice.platform);
     for id in named.chain(REMARKS.iter().map(|remark| remark.platform)) {
         assert!(ids.contains(id), "{id} is no platform");
     }
-    for platform in platforms() {
+    for platform in platforms(None) {
         assert!(!platform.proofs.is_empty(), "{}", platform.id);
         for group in platform.proofs {
             let positive = group.iter().any(|test| !matches!(test, Test::Unset(_)));
             assert!(positive, "{} is proven by an empty environment", platform.id);
+        }
+        for row in platform.claims {
+            let readings = readings_of(row.field);
+            let is_own = matches!(row.field, Field::WorldSize | Field::Rank);
+            assert!(
+                is_own || readings.contains(&row.reading),
+                "{}: {:?} of {:?}",
+                platform.id,
+                row.reading,
+                row.field
+            );
+            let needs = beside_of(row.reading) == Beside::Always;
+            assert!(!needs || row.beside.is_some(), "{} {:?}", platform.id, row.reading);
         }
     }
 }

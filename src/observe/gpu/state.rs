@@ -2,6 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Bits of nvmlClocksEventReason that mean trouble. An idle or power-capped GPU is healthy.
+pub(crate) const THROTTLED: &[(u64, &str, &str)] = &[
+    (0x8, "hardware slowdown", "硬件降频"),
+    (0x20, "too hot, slowed down by the driver", "过热，驱动降频"),
+    (0x40, "too hot, slowed down by the hardware", "过热，硬件降频"),
+    (0x80, "power brake of the power supply", "供电触发 power brake"),
+];
+
 /// Registration of a GPU with its NVSwitch fabric (`nvmlGpuFabricInfo_t`, fields state and
 /// status).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

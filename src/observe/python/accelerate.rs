@@ -1,9 +1,9 @@
 //! Finds the configuration that accelerate will read: the one in its arguments, else its own
 //! default.
 //!
-//! Follows accelerate's `commands/config/config_args.py` (1.15): `$HF_HOME`, else
+//! Follows accelerate's `commands/config/config_args.py` (0.20 to 1.15): `$HF_HOME`, else
 //! `$XDG_CACHE_HOME/huggingface`, else `~/.cache/huggingface`, and below it
-//! `accelerate/default_config.yaml`, or `.json` if only that exists.
+//! `accelerate/default_config.yaml`. It means to read `.json` too, but gives both the same name.
 
 use std::path::{Path, PathBuf};
 
@@ -66,10 +66,7 @@ fn default_file(host: &Host) -> Option<PathBuf> {
             .unwrap_or_else(|| home().join(".cache"))
             .join("huggingface")
     });
-    ["default_config.yaml", "default_config.json"]
-        .into_iter()
-        .map(|name| cache.join("accelerate").join(name))
-        .find(|path| files::exists(host, path))
+    Some(cache.join("accelerate/default_config.yaml")).filter(|path| files::exists(host, path))
 }
 
 /// The scalar of a key of the outermost map.

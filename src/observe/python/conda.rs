@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files;
+use super::{condarc, files};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::text;
@@ -29,18 +29,28 @@ const ANYWHERE: [&str; 8] = [
     "/opt/mamba",
 ];
 
+/// Environments of a folder that a message names.
+const SHOWN: usize = 12;
+
 /// The interpreter of the environment `name`, which may also be a folder.
 pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<PathBuf, Text> {
-    if name.contains('/') {
-        let folder = files::absolute(host, Path::new(name));
-        return files::interpreter_in(host, &folder)
-            .ok_or_else(|| text!("there is no bin/python in {name}", "{name} 中没有 bin/python"));
-    }
     let roots = roots(host, given);
-    let given_folders = folders_of_environments(host).into_iter().map(|folder| folder.join(name));
+    if name.contains('/') {
+        let folder = match (name.strip_prefix("~/"), host.variable("HOME")) {
+            (Some(below), Some(home)) => Path::new(&home).join(below),
+            _ => files::absolute(host, Path::new(name)),
+        };
+        return files::interpreter_in(host, &folder).ok_or_else(|| {
+            let problem = match files::is_folder(host, &folder) {
+                true => text!("there is no bin/python in {name}", "{name} 中没有 bin/python"),
+                false => text!("there is no folder {name}", "目录 {name} 不存在"),
+            };
+            with_existing(host, problem, given, &roots)
+        });
+    }
+    let of_dirs = folders_of_environments(host, &roots).into_iter().map(|folder| folder.join(name));
     let folders = roots.iter().map(|root| folder(root, name));
-    let folders: Vec<PathBuf> =
-        given_folders.chain(folders).chain(registered(host, name)).collect();
+    let folders: Vec<PathBuf> = of_dirs.chain(folders).chain(registered(host, name)).collect();
     if let Some(found) = folders.iter().find_map(|folder| files::interpreter_in(host, folder)) {
         return Ok(found);
     }
@@ -52,24 +62,30 @@ pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<
                 "conda 环境 {name} 位于 {folder}，但其中没有 bin/python"
             )
         }
-        None => missing(host, name, given, &roots),
+        None => {
+            let problem = text!("there is no conda environment {name}", "没有 conda 环境 {name}");
+            with_existing(host, problem, given, &roots)
+        }
     })
 }
 
-/// Folders of environments in CONDA_ENVS_PATH and its alias CONDA_ENVS_DIRS, first in conda's
-/// search.
-fn folders_of_environments(host: &Host) -> Vec<PathBuf> {
-    ["CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"]
+/// Folders of environments, in conda's order: CONDA_ENVS_PATH and its alias CONDA_ENVS_DIRS, then
+/// `envs_dirs` of its configuration files.
+fn folders_of_environments(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
+    let of_variables = ["CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"]
         .into_iter()
         .filter_map(|name| host.variable(name))
         .flat_map(|value| {
-            value
-                .split(':')
-                .filter(|folder| !folder.is_empty())
-                .map(PathBuf::from)
-                .collect::<Vec<_>>()
-        })
-        .collect()
+            let folders = value.split(':').filter(|folder| !folder.is_empty());
+            folders.map(PathBuf::from).collect::<Vec<_>>()
+        });
+    let mut once = Vec::new();
+    for folder in of_variables.chain(condarc::envs_dirs(host, roots)) {
+        if !once.contains(&folder) {
+            once.push(folder);
+        }
+    }
+    once
 }
 
 /// The folder of every environment that can be found, base ones included.
@@ -78,9 +94,10 @@ pub(super) fn environments(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
         let names = host.list(&folder);
         names.into_iter().map(move |name| folder.join(name))
     };
+    let roots = roots(host, given);
     let mut found: Vec<PathBuf> =
-        folders_of_environments(host).into_iter().flat_map(below).collect();
-    for root in roots(host, given) {
+        folders_of_environments(host, &roots).into_iter().flat_map(below).collect();
+    for root in roots {
         found.push(root.clone());
         found.extend(below(root.join("envs")));
     }
@@ -134,38 +151,63 @@ fn noted(host: &Host) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The error with the environments that exist.
-fn missing(host: &Host, name: &str, given: &[PathBuf], roots: &[PathBuf]) -> Text {
+/// `problem`, and the environments that exist.
+fn with_existing(host: &Host, problem: Text, given: &[PathBuf], roots: &[PathBuf]) -> Text {
     let (mut seen, mut seen_zh) = (Vec::new(), Vec::new());
-    for root in roots {
-        let environments: Vec<String> = host
-            .list(root.join("envs"))
-            .into_iter()
-            .filter(|entry| files::interpreter_in(host, &root.join("envs").join(entry)).is_some())
-            .collect();
-        let shown = root.display();
-        let Text { en, zh } = if !environments.is_empty() {
-            let environments = environments.join(", ");
-            text!("{environments} in {shown}", "{shown} 中的 {environments}")
-        } else if files::is_folder(host, root) {
-            text!("none in {shown}", "{shown} 中没有环境")
-        } else if given.contains(root) {
-            text!("no folder {shown}", "{shown} 不存在")
-        } else {
-            continue;
-        };
+    let mut add = |Text { en, zh }| {
         seen.push(en);
         seen_zh.push(zh);
+    };
+    let names_in = |folder: &Path| -> Vec<String> {
+        let mut names = host.list(folder);
+        names.retain(|name| files::interpreter_in(host, &folder.join(name)).is_some());
+        names.sort();
+        names
+    };
+    let mut shown: Vec<PathBuf> = Vec::new();
+    let of_dirs =
+        folders_of_environments(host, roots).into_iter().map(|folder| (folder.clone(), folder));
+    let of_roots = roots.iter().map(|root| (root.clone(), root.join("envs")));
+    for (place, folder) in of_dirs.chain(of_roots) {
+        let names = names_in(&folder);
+        shown.extend(names.iter().map(|name| folder.join(name)));
+        let at = place.display();
+        if !names.is_empty() {
+            let names = some_of(&names);
+            add(text!("{names} in {at}", "{at} 中的 {names}"));
+        } else if files::is_folder(host, &place) {
+            add(text!("none in {at}", "{at} 中没有环境"));
+        } else if given.contains(&place) {
+            add(text!("no folder {at}", "{at} 不存在"));
+        }
     }
+    // conda notes every environment that it makes, wherever it is.
+    let mut others = noted(host);
+    others.retain(|folder| {
+        files::interpreter_in(host, folder).is_some()
+            && !shown.contains(folder)
+            && !roots.contains(folder)
+    });
+    if !others.is_empty() {
+        let others: Vec<String> =
+            others.iter().map(|folder| folder.display().to_string()).collect();
+        add(Text::same(some_of(&others)));
+    }
+    let Text { en, zh } = problem;
     if seen.is_empty() {
         return text!(
-            "there is no conda environment {name}, and no conda installation in the usual places",
-            "没有 conda 环境 {name}，常用位置也没有安装 conda"
+            "{en}, and no conda installation in the usual places",
+            "{zh}，常用位置也没有安装 conda"
         );
     }
     let (seen, seen_zh) = (seen.join("; "), seen_zh.join("；"));
-    text!(
-        "there is no conda environment {name}; there is {seen}",
-        "没有 conda 环境 {name}；现有：{seen_zh}"
-    )
+    text!("{en}; there is {seen}", "{zh}；现有：{seen_zh}")
+}
+
+fn some_of(names: &[String]) -> String {
+    let count = names.len();
+    match names.get(..SHOWN) {
+        Some(first) if count > SHOWN => format!("{}, … ({count})", first.join(", ")),
+        _ => names.join(", "),
+    }
 }

@@ -13,7 +13,7 @@ use crate::version::Version;
 
 pub(super) struct Install {
     /// Folder above `bin`.
-    prefix: PathBuf,
+    pub(super) prefix: PathBuf,
     kind: InstallKind,
     /// `3.11`
     pub(super) version: Option<String>,
@@ -133,6 +133,15 @@ impl Install {
             || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
     }
 
+    /// This file of a package.
+    pub(super) fn file(&self, host: &Host, name: &Path) -> Option<PathBuf> {
+        let in_site = |site: &Path| Some(site.join(name)).filter(|path| files::exists(host, path));
+        let linked = || self.sites.iter().flat_map(|site| linked(host, site));
+        self.folders()
+            .find_map(|site| in_site(site))
+            .or_else(|| linked().find_map(|site| in_site(&site)))
+    }
+
     /// In the order of the search path, without the folders that .pth files append.
     fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.given.iter().chain(&self.sites)
@@ -184,15 +193,32 @@ fn conda_name(prefix: &Path) -> String {
     }
 }
 
-/// Variables stored by `conda env config vars set`.
+/// What conda stores in place of a value that is to be unset (its `base/constants.py`).
+const UNSET: &str = "***unset***";
+
+/// Variables of packages (`etc/conda/env_vars.d`), and those stored by `conda env config vars set`,
+/// which are stronger.
 fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
-    let state = files::read_small(host, &prefix.join("conda-meta/state")).unwrap_or_default();
-    let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_default();
-    let variables = state.get("env_vars").and_then(|found| found.as_object());
-    let text = |(name, value): (&String, &serde_json::Value)| {
-        Some((name.clone(), value.as_str()?.to_owned()))
+    let json = |path: PathBuf| -> serde_json::Value {
+        let text = files::read_small(host, &path).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
     };
-    variables.into_iter().flatten().filter_map(text).collect()
+    let folder = prefix.join("etc/conda/env_vars.d");
+    let mut names = host.list(&folder);
+    names.retain(|name| name.ends_with(".json"));
+    names.sort();
+    let of_packages = names.into_iter().map(|name| json(folder.join(name)));
+    let stored = json(prefix.join("conda-meta/state")).get("env_vars").cloned();
+    let mut variables = BTreeMap::new();
+    for found in of_packages.chain(stored) {
+        for (name, value) in found.as_object().into_iter().flatten() {
+            if let Some(value) = value.as_str() {
+                variables.insert(name.clone(), value.to_owned());
+            }
+        }
+    }
+    variables.retain(|_, value| value != UNSET);
+    variables
 }
 
 fn user_base(host: &Host, env: &[EnvSetting]) -> PathBuf {

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::install::Install;
-use super::{conda, files, path_search};
+use super::{activate, conda, files, path_search};
 use crate::host::Host;
 use crate::probe::run_tool;
-use crate::settings::Settings;
+use crate::settings::{Program, Settings};
 
 /// Time limit for the interpreter, which may be on a slow disk; later answers do not count.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -61,19 +61,18 @@ pub(super) fn absent(
     doubtful.into_iter().filter(said_no).map(str::to_owned).collect()
 }
 
-/// Other interpreters whose files have all modules of the engine: environments in the working
-/// directory, active ones, those of conda, and those in PATH.
-pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<PathBuf> {
+/// Other interpreters whose files have all modules of the engine: environments of the project, active
+/// ones, those of conda, and those in PATH.
+pub(super) fn elsewhere(host: &Host, settings: &Settings, not: Option<&Path>) -> Vec<PathBuf> {
     let wanted = settings.engine.value.row().modules;
-    let here = files::working_directory(host);
-    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| host.variable(name));
-    let prefixes = [here.join(".venv"), here.join("venv")]
+    let prefixes = of_project(host, settings)
         .into_iter()
-        .chain(active.filter(|prefix| !prefix.is_empty()).map(PathBuf::from))
+        .chain(activate::active(host).map(|(_, prefix)| PathBuf::from(prefix)))
         .chain(conda::environments(host, &settings.conda_roots));
-    let mut seen = BTreeSet::from([host.resolve(not)]);
+    let mut seen: BTreeSet<PathBuf> = not.map(|not| host.resolve(not)).into_iter().collect();
     // The link of an environment leads to the same program as that of its base.
-    let mut places = BTreeSet::from([not.parent().map(Path::to_owned)]);
+    let mut places: BTreeSet<Option<PathBuf>> =
+        not.map(|not| not.parent().map(Path::to_owned)).into_iter().collect();
     prefixes
         .filter_map(|prefix| files::interpreter_in(host, &prefix))
         .chain(path_search::interpreters(host))
@@ -87,4 +86,22 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: &Path) -> Vec<Pat
         })
         .take(SHOWN)
         .collect()
+}
+
+/// The environments of the project around the working directory and the script: `.venv`, which uv
+/// takes from any folder above as well, `venv`, and those of pixi.
+fn of_project(host: &Host, settings: &Settings) -> Vec<PathBuf> {
+    let here = files::working_directory(host);
+    let script = match settings.program.as_ref().map(|program| &program.value) {
+        Some(Program::Script { path, .. }) => here.join(path).parent().map(Path::to_owned),
+        _ => None,
+    };
+    let mut found = Vec::new();
+    for folder in [Some(here), script].into_iter().flatten() {
+        let above = folder.ancestors().map(|folder| folder.join(".venv"));
+        let pixi = folder.join(".pixi/envs");
+        let of_pixi = host.list(&pixi).into_iter().map(|name| pixi.join(name));
+        found.extend(above.chain([folder.join("venv")]).chain(of_pixi));
+    }
+    found
 }

@@ -47,6 +47,42 @@ pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes
     }
 }
 
+/// Says what accelerate does not do on CPUs: with ACCELERATE_USE_CPU, without which each rank would be
+/// a world of its own, its state is MULTI_CPU whatever the mode is (`AcceleratorState` in state.py).
+pub(crate) fn check_on_cpus(
+    config: Option<&AccelerateConfig>,
+    engine_args: &[String],
+    notes: &mut Notes,
+) {
+    let by_flag = || {
+        let (flag, mode) =
+            MODES.into_iter().find(|(flag, _)| names_one_of(engine_args, &[flag]))?;
+        Some((flag.to_owned(), mode))
+    };
+    let by_file = || {
+        let config = config.filter(|_| !names_a_mode(engine_args))?;
+        let is_meant = |(_, mode): &(&str, &str)| config.distributed_type.as_deref() == Some(*mode);
+        let (_, mode) = MODES.into_iter().find(is_meant)?;
+        Some((config.path.display().to_string(), mode))
+    };
+    let Some((place, mode)) = by_flag().or_else(by_file) else { return };
+    notes.warn(
+        Id::EngineConfig,
+        text!(
+            "{place} asks for {mode}, which accelerate uses only on GPUs: on this node's CPUs the ranks train as MULTI_CPU, without its settings",
+            "{place} 要求使用 {mode}，而 accelerate 只在 GPU 上使用它：在本节点的 CPU 上各 rank 以 MULTI_CPU 方式训练，其设置不起作用"
+        ),
+        text!(
+            "use nodes with GPUs; if CPUs are meant, distributed_type: MULTI_GPU says what happens",
+            "请使用有 GPU 的节点；若确要使用 CPU，写 distributed_type: MULTI_GPU 才与实际一致"
+        ),
+    );
+}
+
+/// The flags of the modes that need GPUs, and their names in a file. MEGATRON_LM needs a package whose
+/// absence ends every rank.
+const MODES: [(&str, &str); 2] = [("--use_deepspeed", "DEEPSPEED"), ("--use_fsdp", "FSDP")];
+
 /// accelerate counts processes over all machines and builds a torchrun call of its own.
 pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     let m = &plan.membership;
@@ -84,7 +120,8 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     if m.nnodes > 1 && !given(&["--deepspeed_multinode_launcher"]) {
         line.value("deepspeed-multinode-launcher", "standard");
     }
-    if let Some(folder) = &options.log_dir {
+    // Since accelerate 1.0.
+    if let Some(folder) = options.log_dir.as_ref().filter(|_| plan.knows("log-dir", true)) {
         line.value("log-dir", folder);
     }
     line

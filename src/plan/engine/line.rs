@@ -12,7 +12,7 @@ use crate::version::Version;
 pub(crate) struct EngineOptions {
     /// The engine's own local, temporary log folder.
     pub log_dir: Option<PathBuf>,
-    /// How long the engine waits after TERM before it kills its ranks.
+    /// How long an engine that fails by itself waits after TERM before it kills its ranks.
     pub shutdown_timeout: Option<Duration>,
 }
 

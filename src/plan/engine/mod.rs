@@ -2,11 +2,13 @@
 //!
 //! Takes a [`Plan`], finished or not; gives the command line that a user could paste ([`argv`])
 //! and the one that is executed, with the rank shim between engine and program ([`exec_argv`]).
-//! Passes no flag that the installed torch does not know. Arguments stay separate, so nothing is
+//! Passes no optional flag that the installed engine does not know, and says which of the others
+//! it does not know ([`check_flags`]). Arguments stay separate, so nothing is
 //! quoted.
 
 pub(crate) mod accelerate;
 mod deepspeed;
+mod flags;
 mod line;
 mod torchrun;
 
@@ -17,8 +19,9 @@ use crate::engine::Engine;
 use crate::plan::Plan;
 use crate::settings::Program;
 
+pub(crate) use flags::check as check_flags;
 pub(crate) use line::EngineOptions;
-use line::python;
+use line::{Line, python};
 
 /// The program as one rank runs it: `python -u script args…`.
 pub(crate) fn rank_argv(plan: &Plan) -> Vec<OsString> {
@@ -47,20 +50,26 @@ pub(crate) fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Ve
     render(plan, Some(shim), options)
 }
 
-fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsString> {
-    // The role comes before `--`, since argparse removes a `--` that follows the program.
-    let shimmed = |shim: &Path| [shim.into(), "rank".into(), "--".into()];
+/// The engine's part of the command line, before the program; None without a program of its own.
+fn engine_line(plan: &Plan, options: &EngineOptions) -> Option<Line> {
     let mut line = match plan.engine {
-        Engine::Command => return rank_argv(plan),
-        Engine::Direct => {
-            return shim.map(shimmed).into_iter().flatten().chain(rank_argv(plan)).collect();
-        }
+        Engine::Command | Engine::Direct => return None,
         Engine::Torchrun => torchrun::line(plan, options),
         Engine::Accelerate => accelerate::line(plan, options),
         Engine::Deepspeed => deepspeed::line(plan),
     };
     // The user's own arguments for the engine come last, so they win.
     line.argv.extend(plan.engine_args.iter().map(OsString::from));
+    Some(line)
+}
+
+fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsString> {
+    // The role comes before `--`, since argparse removes a `--` that follows the program.
+    let shimmed = |shim: &Path| [shim.into(), "rank".into(), "--".into()];
+    let Some(mut line) = engine_line(plan, options) else {
+        let shim = shim.filter(|_| !plan.engine.runs_a_command());
+        return shim.map(shimmed).into_iter().flatten().chain(rank_argv(plan)).collect();
+    };
     match (shim, &plan.program) {
         (Some(shim), _) => {
             line.switch("no-python");

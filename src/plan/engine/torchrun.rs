@@ -43,8 +43,9 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("log-dir", folder);
     }
     // Since torch 2.15; older ones kill after a fixed 30 s.
+    let since = torch_version(plan) >= Version::new(2, 15, 0);
     if let Some(timeout) =
-        options.shutdown_timeout.filter(|_| torch_version(plan) >= Version::new(2, 15, 0))
+        options.shutdown_timeout.filter(|_| plan.knows("shutdown-timeout", since))
     {
         line.value("shutdown-timeout", timeout.as_secs().max(1).to_string());
     }

@@ -229,17 +229,26 @@ pub(super) fn tasks(found: &Evidence) -> u32 {
     }
 }
 
-/// The number of tasks on this node.
-pub(super) fn tasks_here(found: &Evidence) -> Option<u32> {
+/// The number of tasks on this node, which is at `position` of the list of hosts, if that is known.
+pub(super) fn tasks_here(found: &Evidence, position: Option<usize>) -> Option<u32> {
     let count = match found.reading {
         Reading::LocalIndex => None,
         Reading::TaskList => {
-            let node = found.beside.as_ref()?.value.trim().parse::<usize>().ok()?;
-            task_list(&found.claim.value).get(node).copied()
+            let index = || found.beside.as_ref()?.value.trim().parse::<usize>().ok();
+            task_list(&found.claim.value).get(position.or_else(index)?).copied()
         }
         _ => found.claim.value.trim().parse().ok(),
     };
     count.filter(|count| *count > 0)
+}
+
+/// The rank of a task if tasks are numbered host by host in the order of the list: those of the hosts
+/// before `position`, and the task's place on its host. None if a number is missing.
+pub(super) fn rank_in_list(found: &Evidence, position: Option<usize>) -> Option<u32> {
+    let place = found.beside.as_ref()?.value.trim().parse::<u32>().ok()?;
+    let tasks = task_list(&found.claim.value);
+    let mut before = tasks.get(..position?)?.iter();
+    before.try_fold(place, |sum, tasks| sum.checked_add(*tasks))
 }
 
 /// `8(x2),4` → 8, 8, 4; stops at the first part that cannot be parsed.
@@ -264,6 +273,7 @@ pub(super) fn host_text(found: &Evidence) -> String {
         Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
         Reading::HostlistFirst => hostlist::expand(value).into_iter().next().unwrap_or_default(),
         Reading::DaemonHost => daemon_host(value).unwrap_or_default().to_owned(),
+        Reading::PrterunHost => hostlist::of_prterun(value).unwrap_or_default().to_owned(),
         Reading::SecondDaemon => hostlist::of_daemons(value).into_iter().nth(1).unwrap_or_default(),
         Reading::Cluster => {
             let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
@@ -306,7 +316,7 @@ pub(super) fn is_other_host(contract: &Contract, host: &str) -> bool {
 }
 
 /// `job-0` and `job-0.ns.svc` are names of one host.
-fn is_name_of(short: &str, long: &str) -> bool {
+pub(super) fn is_name_of(short: &str, long: &str) -> bool {
     let (short, long) = (short.to_ascii_lowercase(), long.to_ascii_lowercase());
     !short.is_empty()
         && long.strip_prefix(&short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -34,6 +34,7 @@ pub(super) fn nnodes(
             ));
         }
         refuse_other_count(settings, contract, each, value)?;
+        warn_of_apart(settings, contract, each, notes);
         let because = text!("given", "已指定");
         notes.decide("nnodes", value, because, source);
         Known { value, source: source.to_string(), by: By::Setting }
@@ -79,11 +80,7 @@ fn refuse_other_count(
     if !matches!(source, Source::Profile { .. }) {
         return Ok(());
     }
-    let mut unsaid = Notes::default();
-    let platform = match counted(contract, &mut unsaid)? {
-        Some(known) => Some(known),
-        None => world_size(settings, contract, each, &mut unsaid)?,
-    };
+    let platform = by_platform(settings, contract, each)?;
     let Some(Known { value, source: said, by }) = platform.filter(|known| known.value != stated)
     else {
         return Ok(());
@@ -114,6 +111,49 @@ fn refuse_other_count(
             "若要共同工作，请用 --nnodes {value}（配置中的进程数不合适时加 --nproc-per-node auto），或去掉配置中的 nnodes；{way_zh}{also_zh}"
         ),
     ))
+}
+
+/// The number of nodes by the platform's variables alone.
+fn by_platform(
+    settings: &Settings,
+    contract: &Contract,
+    each: Option<&Processes>,
+) -> Result<Option<Known>, Refusal> {
+    let mut unsaid = Notes::default();
+    match counted(contract, &mut unsaid)? {
+        Some(known) => Ok(Some(known)),
+        None => world_size(settings, contract, each, &mut unsaid),
+    }
+}
+
+/// `torchrun --nnodes=1` in each pod of a job is a common mistake: as many jobs as pods, each of
+/// which computes the same.
+fn warn_of_apart(
+    settings: &Settings,
+    contract: &Contract,
+    each: Option<&Processes>,
+    notes: &mut Notes,
+) {
+    let Some(stated) = settings.nnodes.as_ref().filter(|stated| stated.value == 1) else { return };
+    let Ok(Some(platform)) = by_platform(settings, contract, each) else { return };
+    // WORLD_SIZE alone may count the processes of one node; a rank beyond the first does not.
+    let rank = claims::spoken(contract, Field::Rank).into_iter().next();
+    let is_first = rank.is_none_or(|rank| rank.claim.value.trim() == "0");
+    if platform.value == 1 || (platform.by == By::WorldSize && is_first) {
+        return;
+    }
+    let (stated, nodes, said) = (&stated.source, platform.value, &platform.source);
+    notes.warn(
+        Id::MembershipAlone,
+        text!(
+            "{stated} is 1, but the platform says {nodes} nodes ({said}): this node is a job of its own, with rank 0",
+            "{stated} 为 1，而平台给出 {nodes} 个节点（{said}）：本节点成为单独的任务，含 rank 0"
+        ),
+        text!(
+            "leave it out if the {nodes} nodes are one job",
+            "若这 {nodes} 个节点属于同一任务，请去掉该设置"
+        ),
+    );
 }
 
 /// A master on another host proves that there are other nodes.

@@ -49,18 +49,33 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     }
     let Some((tasks, found)) = most else { return Ok(None) };
     match settings.engine.value.row().starts {
-        Starts::Ranks => read(contract, &found).map(Some),
+        Starts::Ranks => read(contract, settings.own_platform(), &found).map(Some),
         Starts::Launcher | Starts::Command => Err(refused(tasks, &found)),
     }
 }
 
 /// The numbers of this task, all from the platform of `found`.
-fn read(contract: &Contract, found: &Evidence) -> Result<FoundTask, Refusal> {
+fn read(
+    contract: &Contract,
+    own: Option<&'static observe::Platform>,
+    found: &Evidence,
+) -> Result<FoundTask, Refusal> {
     let platform = &found.platform;
+    let spoken = |field: Field| {
+        claims::spoken(contract, field).into_iter().filter(|one| one.platform == *platform)
+    };
+    // A list of tasks is in the order of the list of hosts.
+    let position = spoken(Field::NodeRank)
+        .find(|one| one.reading == Reading::PositionInHostlist)
+        .and_then(|one| usize::try_from(claims::rank(&one).ok()?).ok());
     let said = |field: Field| {
-        let said = claims::spoken(contract, field).into_iter();
-        said.filter(|one| one.platform == *platform)
-            .find(|one| field != Field::TasksPerNode || claims::tasks_here(one).is_some())
+        spoken(field).find(|one| match field {
+            Field::TasksPerNode => claims::tasks_here(one, position).is_some(),
+            Field::TaskRank if one.reading == Reading::TaskList => {
+                claims::rank_in_list(one, position).is_some()
+            }
+            _ => true,
+        })
     };
     let fields = [Field::Tasks, Field::TaskRank, Field::TaskLocal, Field::TasksPerNode];
     let [Some(world), Some(rank), Some(local), Some(of)] = fields.map(said) else {
@@ -72,7 +87,7 @@ fn read(contract: &Contract, found: &Evidence) -> Result<FoundTask, Refusal> {
                 None if found.reading == Reading::TaskList && field == found.field => {
                     Some("SLURM_NODEID")
                 }
-                _ => observe::variables_of(platform, field).first().copied(),
+                _ => observe::variables_of(platform, own, field).first().copied(),
             })
             .collect();
         return Err(half_given(
@@ -94,9 +109,13 @@ fn read(contract: &Contract, found: &Evidence) -> Result<FoundTask, Refusal> {
         claims::number(&found.claim, &found.claim.value, least, most, ONCE)
     };
     let count = number(&world, 1, MOST_NODES)?;
-    let here = claims::tasks_here(&of).unwrap_or(1);
+    let here = claims::tasks_here(&of, position).unwrap_or(1);
+    let in_list = claims::rank_in_list(&rank, position);
     let task = Task {
-        rank: GlobalRank(number(&rank, 0, MOST_NODES - 1)?),
+        rank: GlobalRank(match in_list.filter(|_| rank.reading == Reading::TaskList) {
+            Some(rank) => rank,
+            None => number(&rank, 0, MOST_NODES - 1)?,
+        }),
         world: count,
         local: LocalRank(number(&local, 0, MOST - 1)?),
         of: here,

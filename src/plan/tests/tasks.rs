@@ -25,7 +25,7 @@ fn node(gpus: u32, pairs: &str) -> Facts {
     let environment = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let host = Host::replayed("/nonexistent", environment);
     let mut facts = facts(gpus);
-    facts.contract = contract(&host, None);
+    facts.contract = contract(&host, None, None);
     facts.environment =
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     facts

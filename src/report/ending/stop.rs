@@ -31,6 +31,30 @@ pub(crate) fn stopped(signal: i32) -> Ending {
     )
 }
 
+/// Ended because it stood still; [`Ending::of_standstill`] says who was waited for.
+pub(super) fn stood_still() -> Ending {
+    Ending::new(
+        Verdict::NoProgress.code(),
+        Class::Launcher,
+        Id::Hang,
+        None,
+        text!("the job stood still", "任务卡死"),
+        text!("look at the hang in run.json", "请查看 run.json 中的 hang"),
+    )
+}
+
+/// Ended because a rule of the profile was broken; [`Ending::of_breach`] says which one.
+pub(super) fn rule_broken() -> Ending {
+    Ending::new(
+        Verdict::NoProgress.code(),
+        Class::Launcher,
+        Id::WatchRule,
+        None,
+        text!("a rule of the profile was broken", "违反了配置文件中的规则"),
+        text!("look at the event rule in agent.jsonl", "请查看 agent.jsonl 中的 rule 事件"),
+    )
+}
+
 /// Stopped because of another node, whose cause did not arrive.
 pub(super) fn other_node() -> Ending {
     Ending::new(

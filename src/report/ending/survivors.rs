@@ -31,15 +31,48 @@ pub(super) fn unkillable(outcome: &Outcome) -> Ending {
             ),
         );
     }
+    // One that would run if it got a CPU, or that the kernel is ending, sleeps nowhere.
+    let are_ending = outcome.survivors.iter().all(|left| matches!(left.state, 'R' | 'Z' | 'X'));
+    let hint = if are_ending {
+        text!(
+            "they are not blocked, but got no CPU in time: this node is overloaded; they end when it lets them",
+            "它们没有阻塞，只是未能及时得到 CPU：该节点过载；得到 CPU 后它们会自行结束"
+        )
+    } else {
+        text!(
+            "they are blocked in the kernel by a hung driver or file system; reboot the node",
+            "它们因驱动或文件系统挂死而卡在内核中；请重启该节点"
+        )
+    };
     Ending::new(
         Verdict::Stale.code(),
         Class::Launcher,
         Id::Unkillable,
         None,
         text!("processes outlived SIGKILL: {list}", "以下进程收到 SIGKILL 后仍未退出：{list}"),
-        text!(
-            "they are blocked in the kernel by a hung driver or file system; reboot the node",
-            "它们因驱动或文件系统挂死而卡在内核中；请重启该节点"
-        ),
+        hint,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervise::Survivor;
+
+    #[test]
+    fn only_what_sleeps_in_the_kernel_needs_a_new_start_of_the_node() {
+        let hint = |states: &[char]| {
+            let of = |state: &char| Survivor {
+                pid: 7,
+                comm: "python".to_owned(),
+                forbidden: false,
+                state: *state,
+                wait_channel: None,
+            };
+            let survivors = states.iter().map(of).collect();
+            unkillable(&Outcome { survivors, ..Outcome::default() }).hint.en.into_owned()
+        };
+        assert!(hint(&['R', 'Z']).contains("overloaded"));
+        assert!(hint(&['R', 'D']).contains("reboot"));
+    }
 }

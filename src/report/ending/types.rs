@@ -1,13 +1,18 @@
 //! The type [`Ending`]: an exit code, its cause and the text.
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
+use crate::diagnose::GIVEN_UP;
+use crate::hang::FirstCulprit;
 use crate::lang::Text;
 use crate::rank::GlobalRank;
 use crate::supervise::{Planned, RankUnit};
 use crate::sys::Signal;
 use crate::text;
-use crate::verdict::{Class, Confidence, Id, Why};
+use crate::verdict::{Class, Confidence, Id, Retry, Victims, Why};
+use crate::watch::{Breach, OnBreach};
 
 /// How the program ends and why, for the console, run.json and the termination message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +111,63 @@ impl Ending {
         Ending { hint, consequence: true, ..self }
     }
 
+    /// The ending of a job that stood still, with who was waited for.
+    #[must_use]
+    pub(crate) fn of_standstill(self, culprit: Option<FirstCulprit>) -> Ending {
+        let Some(culprit) = culprit.filter(|_| self.id == Id::Hang) else { return self };
+        let FirstCulprit { node, rank, text, hint, .. } = culprit;
+        Ending { node, rank, text, hint, ..self }
+    }
+
+    /// The same ending with who was waited for, where ranks gave up their wait: that one is the cause, not
+    /// they. `culprit`: of the hang that was reported before and was not over.
+    #[must_use]
+    pub(crate) fn of_given_up_wait(self, culprit: Option<FirstCulprit>) -> Ending {
+        let gave_up = |why: &Why| GIVEN_UP.contains(&why.id.as_str());
+        let gave_up = self.why.as_deref().map_or(self.consequence, gave_up)
+            && matches!(self.id, Id::RankExit | Id::RankSignal);
+        let Some(culprit) = culprit.filter(|_| gave_up) else { return self };
+        let FirstCulprit { node, rank, frame, text, hint, confidence, waiting } = culprit;
+        let said = match self.why {
+            Some(why) => *why,
+            None => Why::without_log(self.id.as_str(), self.text, Text::same("")),
+        };
+        let victims = vec![Victims { ranks: waiting, id: said.id, text: said.text }];
+        let why = Why {
+            confidence,
+            rank,
+            frame,
+            victims,
+            log: said.log,
+            line: said.line,
+            evidence: said.evidence,
+            also: said.also,
+            ..Why::without_log(Id::Hang.as_str(), text.clone(), hint.clone())
+        };
+        let why = Some(Box::new(why));
+        Ending { id: Id::Hang, node, rank, text, hint, why, ..self }
+    }
+
+    /// The ending of a job that broke a rule of its profile, with the breach and when it was found.
+    #[must_use]
+    pub(crate) fn of_breach(self, fatal: Option<&(Breach, Instant)>) -> Ending {
+        let Some((breach, at)) = fatal.filter(|_| self.id == Id::WatchRule) else { return self };
+        let (rank, text) = (breach.rank.map(|GlobalRank(rank)| rank), breach.what(*at));
+        let hint = breach.hint.clone().unwrap_or_else(|| {
+            text!(
+                "the last lines show what the rank did; with on = \"report\" the rule only tells",
+                "最后几行显示该 rank 在做什么；on = \"report\" 时只报告"
+            )
+        });
+        let why = Why {
+            retry: if breach.on == OnBreach::Restart { Retry::SameNodes } else { Retry::Never },
+            rank,
+            evidence: breach.line(),
+            ..Why::without_log(&breach.rule, text.clone(), hint.clone())
+        };
+        Ending { rank, text, hint, why: Some(Box::new(why)), ..self }
+    }
+
     /// Whether it names processes that could not be ended.
     pub fn names_survivors(&self) -> bool {
         [Id::Unkillable, Id::Forbidden].contains(&self.id)
@@ -123,5 +185,77 @@ impl Ending {
                     | Id::EngineEnd
                     | Id::PortLost
             )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How rank 0 ended, and what its output says of it.
+    fn ended(id: Id, code: i32, said: Option<&str>, consequence: bool) -> Ending {
+        let text = Text::same("rank 0 ended");
+        let ending = Ending::new(code, Class::Script, id, Some(0), text, Text::same("read it"));
+        let why = said.map(|id| {
+            let said = Why::without_log(id, Text::same("said"), Text::same("do"));
+            Box::new(Why { rank: Some(0), log: "rank-0.err".to_owned(), line: 7, ..said })
+        });
+        Ending { why, consequence, ..ending }
+    }
+
+    fn culprit() -> FirstCulprit {
+        FirstCulprit {
+            node: Some(1),
+            rank: Some(2),
+            frame: Some("train.py:41 load".to_owned()),
+            text: Text::same("rank 2 never came"),
+            hint: Text::same("look there"),
+            confidence: Confidence::Likely,
+            waiting: vec![0, 1, 3],
+        }
+    }
+
+    #[test]
+    fn only_who_gave_up_a_wait_yields_to_who_was_waited_for() {
+        for (id, code, said, consequence, yields) in [
+            (Id::RankExit, 1, Some("watchdog_timeout"), false, true),
+            (Id::RankSignal, 134, Some("watchdog_timeout"), false, true),
+            (Id::RankExit, 1, Some("store_timeout"), false, true),
+            (Id::RankExit, 1, None, true, true),
+            // A failure of its own, a signal from outside, the kernel, and an end without a word.
+            (Id::RankExit, 1, Some("user_exception"), false, false),
+            (Id::RankSignal, 137, Some("killed_by_signal"), false, false),
+            (Id::MemoryOom, 137, None, true, false),
+            (Id::RankExit, 3, None, false, false),
+            (Id::StoppedSignal, 143, None, true, false),
+        ] {
+            let before = ended(id, code, said, consequence);
+            let after = before.clone().of_given_up_wait(Some(culprit()));
+            assert_eq!(after.id == Id::Hang, yields, "{before:?}");
+            assert_eq!((after.code, after.class), (code, Class::Script));
+            if !yields {
+                assert_eq!(after, before);
+            }
+            // The control: no hang was reported, or the job went on.
+            assert_eq!(before.clone().of_given_up_wait(None), before);
+        }
+    }
+
+    #[test]
+    fn the_cause_names_the_culprit_and_shows_the_line_of_the_end() {
+        let before = ended(Id::RankExit, 1, Some("watchdog_timeout"), false);
+        let after = before.of_given_up_wait(Some(culprit()));
+        assert_eq!(
+            (after.rank, after.node, &*after.text.en),
+            (Some(2), Some(1), "rank 2 never came")
+        );
+        let why = after.why.expect("a cause");
+        assert_eq!(
+            (&*why.id, why.rank, why.frame.as_deref()),
+            ("hang", Some(2), Some("train.py:41 load"))
+        );
+        assert_eq!((&*why.log, why.line, why.confidence), ("rank-0.err", 7, Confidence::Likely));
+        let [victims] = &why.victims[..] else { panic!("{:?}", why.victims) };
+        assert_eq!((&victims.ranks[..], &*victims.id), (&[0, 1, 3][..], "watchdog_timeout"));
     }
 }

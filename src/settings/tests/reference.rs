@@ -3,6 +3,7 @@
 use harness::reference::{self, REFERENCE};
 
 use crate::diagnose::Catalogue;
+use crate::observe;
 use crate::verdict::Id;
 
 use super::*;
@@ -31,8 +32,16 @@ fn the_reference_shows_every_key_and_is_a_profile() {
         assert!(row.table.is_none() || shown(&row.key()), "{} is missing", row.key());
     }
     let others = ["total_gpus", "values", "argument", "default"];
-    for key in profile::JOB_KEYS.iter().chain(&others).chain(diagnose::KEYS) {
+    for key in profile::JOB_KEYS.iter().chain(&others).chain(diagnose::KEYS).chain(platform::KEYS) {
         assert!(shown(key), "{key} is missing");
+    }
+    // Every key of [platform], and every reading by its name.
+    for field in observe::fields() {
+        assert!(shown(&platform::key(field)), "{field:?} is missing");
+        for reading in observe::readings_of(field) {
+            let name = platform::spelled(reading);
+            assert!(text.contains(&name), "{name} is missing");
+        }
     }
     for id in Id::checks() {
         assert!(settings.severities.contains_key(&id), "{id} is missing");
@@ -40,6 +49,10 @@ fn the_reference_shows_every_key_and_is_a_profile() {
     let rows: Vec<Row> = settings.diagnose.iter().map(|row| row.value.clone()).collect();
     assert_eq!(rows.len(), 1);
     assert!(Catalogue::with(&rows).is_ok(), "the row of the reference is sound");
+    assert_eq!(settings.watch.len(), 4);
+    for key in watch::KEYS {
+        assert!(shown(key), "{key} is missing");
+    }
     for section in profile::SECTIONS {
         assert!(text.contains(&format!("[{section}]")), "[{section}] is missing");
     }
@@ -56,11 +69,13 @@ fn the_reference_shows_every_key_and_is_a_profile() {
             format!("{:?} {:?} {:?}", s.device.value, s.layout.rule.value, s.stale.value),
             format!("{:?} {:?} {:?}", s.muster.value, s.wait_timeout.value, s.rdma.value),
             format!("{:?} {:?} {:?}", s.probe.value, s.bind.value, s.grace.value),
+            format!("{:?} {:?} {:?}", s.inject.value, s.hang_after.value, s.on_hang.value),
             format!("{:?} {:?}", s.max_restarts.value, s.log_cap_rank.value),
             format!(
                 "{:?} {:?} {:?}",
                 s.log_cap_node.value, s.console.value, s.console_prefix.value
             ),
+            format!("{:?} {:?}", s.color.value, s.verbose),
             format!("{:?} {:?} {:?}", s.nested, s.interactive, s.lang),
         ];
         text.join("\n")

@@ -73,6 +73,8 @@ fn a_bad_value_is_refused_with_place_value_and_what_is_allowed() {
         let bad = match row.name {
             "profile" | "module" | "chdir" | "python" | "conda-env" | "log-dir"
             | "termination-log" | "host-root" => "a\u{1}b",
+            // White space separates hosts.
+            "nodes" => "two two",
             _ => "two nodes",
         };
         let (Some(variable), false) = (row.variable(), matches!(row.take, Take::Apart)) else {

@@ -1,9 +1,10 @@
 //! Ends an attempt: the rules of a stop and of leftovers.
 //!
-//! A stop sends TERM to the engine, which forwards it; after its share of the grace period TERM
-//! to every process of the tree; then KILL until a scan finds nothing.
+//! A stop sends TERM to every process of the ranks, at once and once; the engine learns of it when its
+//! ranks have ended. A user's own launcher gets TERM before the ranks that it started. Then KILL until
+//! a scan finds nothing.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rustix::process::WaitOptions;
@@ -11,10 +12,12 @@ use tokio::signal::unix::Signal as Signals;
 
 use super::super::budget::{EndBudget, EndStep, UNKILLABLE};
 use super::super::message::ToRank;
-use super::super::outcome::{End, Notice, StopReason};
+use super::super::outcome::{End, Notice, RankUnit, StopReason};
 use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::super::tree;
-use super::supervisor::{Companion, Leftovers, ShimConnection, ShimPhase, Stopping, Supervisor};
+use super::supervisor::{
+    Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
+};
 use crate::sys::{Signal, own_pid};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits
@@ -24,6 +27,9 @@ const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// barrier waits for other nodes up to 300 s inside a call into C++, in which no Python signal
 /// handler runs.
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
+/// Time in which every engine has seen that a rank ended: torchrun looks each 100 ms, DeepSpeed each
+/// second.
+const ENGINE_LOOKS: Duration = Duration::from_millis(1500);
 /// Time limit for the killed companion to end. Otherwise it is stuck in a driver.
 const COMPANION: Duration = Duration::from_millis(250);
 /// Interval of the loop without a deadline.
@@ -40,23 +46,29 @@ impl Supervisor<'_> {
         let now = Instant::now();
         self.outcome.stopped_at = Some(now);
         let budget = EndBudget::of(self.grace);
-        let engine_alive = self.has_engine && !self.children.is_empty();
-        if engine_alive && matches!(reason, StopReason::Signal(_) | StopReason::OtherNode) {
-            self.signal_engine(Signal::TERM);
+        // What stops all nodes may be a manager that signals all of them.
+        if !is_from_outside(reason) {
+            for shim in self.shims.values() {
+                let _ = shim.connection.send(&ToRank::NoManager, &[]);
+            }
         }
-        // An engine that lost a rank ends the others by itself.
-        let share = if engine_alive { budget.until(EndStep::Engine) } else { Duration::ZERO };
+        let leaves_it = self.leaves_it_to_launcher(reason);
+        let share = if leaves_it { budget.until(EndStep::Launcher) } else { Duration::ZERO };
         let kill = match reason {
             StopReason::Signal(_) => budget.until(EndStep::Ranks),
             _ => budget.own_kill(),
         };
         let last_wait = budget.until(EndStep::Kill).saturating_sub(kill);
-        self.stop = Some(Stopping {
-            // A process that a rank starts in order to shut down gets no TERM of its own.
-            sweep: Sweep::begin(now, Newcomers::Spared, share, kill, last_wait),
-            killing: false,
-            kill_engine: None,
-        });
+        // A process that a rank starts in order to shut down gets no TERM of its own.
+        let mut sweep = Sweep::begin(now, Newcomers::Spared, share, kill, last_wait);
+        if leaves_it {
+            let all = tree::snapshot();
+            let mut left = tree::answering(&all, tree::job(&all, own_pid(), &self.others));
+            let asked = self.ask_ranks(&ToRank::Signal { number: Signal::TERM.as_raw() });
+            left.retain(|process| !asked.contains(&process.pid));
+            ask(&left, &mut sweep);
+        }
+        self.stop = Some(Stopping { sweep, killing: false, kill_engine: None, released: None });
     }
 
     fn signal_engine(&self, signal: Signal) {
@@ -75,13 +87,21 @@ impl Supervisor<'_> {
     pub(super) fn advance(&mut self) {
         let now = Instant::now();
         let engine_alone = self.has_engine && !self.children.is_empty() && !self.has_shims();
+        let reason = self.outcome.stop;
         let Some(stop) = &mut self.stop else { return };
+        let ask_engine =
+            engine_alone && stop.kill_engine.is_none() && reason.is_some_and(is_from_outside);
         stop.kill_engine = engine_alone.then(|| stop.kill_engine.unwrap_or(now + ENGINE_ALONE));
         let kill_engine = stop.kill_engine.is_some_and(|at| now >= at);
         let (step, _) = stop.sweep.step(now);
         if matches!(step, SweepStep::Kill | SweepStep::GiveUp) && !stop.killing {
             stop.killing = true;
             (self.notice)(Notice::Killing);
+        }
+        self.release_failed(now);
+        // One that lost a rank ends by itself, and says in its log which.
+        if ask_engine {
+            self.signal_engine(Signal::TERM);
         }
         if kill_engine {
             self.signal_engine(Signal::KILL);
@@ -94,16 +114,15 @@ impl Supervisor<'_> {
         match step {
             SweepStep::Wait => {}
             SweepStep::Term => {
-                tree::signal_all(&left, Signal::TERM);
-                // A rank that hidepid hides from us (it is not dumpable) can be signalled by its
-                // parent.
-                for shim in self.shims.values() {
-                    let Some(identity) = shim.identity() else { continue };
-                    let pid = self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid);
-                    if pid.is_some_and(|pid| !all.contains_key(&pid)) {
-                        let number = Signal::TERM.as_raw();
-                        let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
-                    }
+                let asked = self.ask_ranks(&ToRank::Term);
+                let mut left = self.without_engine(&all, left);
+                // What is below the user's own launcher was left to it until now.
+                let was_left = reason.is_some_and(|reason| self.leaves_it_to_launcher(reason));
+                let asked =
+                    if was_left { asked.into_iter().collect() } else { tree::family(&all, &asked) };
+                left.retain(|process| !asked.contains(&process.pid));
+                if let Some(stop) = &mut self.stop {
+                    ask(&left, &mut stop.sweep);
                 }
             }
             SweepStep::Kill => {
@@ -113,6 +132,72 @@ impl Supervisor<'_> {
             SweepStep::GiveUp => {
                 self.outcome.survivors = tree::survivors(left);
                 self.give_up();
+            }
+        }
+    }
+
+    /// Whether the user's own launcher may end its ranks by itself first.
+    fn leaves_it_to_launcher(&self, reason: StopReason) -> bool {
+        self.outcome.planned.what == RankUnit::Command && is_from_outside(reason)
+    }
+
+    /// Has the shims forward TERM: they know which rank has had it, and can signal a rank that
+    /// hidepid hides from us (it is not dumpable). Gives the shims and ranks that need none from us.
+    fn ask_ranks(&self, how: &ToRank) -> Vec<i32> {
+        let mut asked = Vec::new();
+        for shim in self.shims.values() {
+            let Some(identity) = shim.identity() else { continue };
+            if shim.connection.send(how, &[]).is_ok() {
+                asked.push(shim.connection.peer());
+                asked.extend(self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid));
+            }
+        }
+        asked
+    }
+
+    /// Without the engine and its own helpers. Its ranks have TERM from us: an engine would send it
+    /// one after the other (DeepSpeed), to the shim only (torchrun before 2.1), or kill the ranks after
+    /// a time of its own.
+    fn without_engine<'a>(
+        &self,
+        all: &BTreeMap<i32, tree::Process>,
+        mut left: Vec<&'a tree::Process>,
+    ) -> Vec<&'a tree::Process> {
+        if !self.has_engine {
+            return left;
+        }
+        let engine: Vec<i32> = self.children.keys().copied().collect();
+        let shims: Vec<i32> = self.shims.values().map(|shim| shim.connection.peer()).collect();
+        let (engines, ranks) = (tree::family(all, &engine), tree::family(all, &shims));
+        left.retain(|one| !engines.contains(&one.pid) || ranks.contains(&one.pid));
+        left
+    }
+
+    /// Lets the shims of failed ranks end when no rank runs any more: first that of the rank that
+    /// failed first, which the engine is to report as the cause. The others leave when the engine
+    /// ends them for that, or after a time in which every engine has looked.
+    fn release_failed(&mut self, now: Instant) {
+        if self.shims.values().any(|shim| shim.identity().is_some()) {
+            return;
+        }
+        let first = match self.outcome.stop {
+            Some(StopReason::RankFailed(rank)) => Some(rank),
+            _ => None,
+        };
+        let Some(stop) = &mut self.stop else { return };
+        let before = stop.released;
+        let since = before.map_or(now, |released| released.first);
+        let all = first.is_none() || now >= since + ENGINE_LOOKS;
+        if before.is_some_and(|released| released.all == all) {
+            return;
+        }
+        stop.released = Some(Released { first: since, all });
+        for shim in self.shims.values() {
+            let is_first =
+                matches!(shim.phase, ShimPhase::Ended(rank) if Some(rank.global) == first);
+            if all || is_first {
+                // One that does not read is stopped or dying.
+                let _ = shim.connection.send(&ToRank::Leave, &[]);
             }
         }
     }
@@ -141,10 +226,17 @@ impl Supervisor<'_> {
         // At least one pause from now, since a killed engine may take a while to end.
         let engine = self.stop.as_ref().and_then(|stop| stop.kill_engine);
         let engine = engine.map(|at| at.max(now + KILL_PAUSE));
+        let released = self.stop.as_ref().and_then(|stop| stop.released);
+        let released =
+            released.filter(|released| !released.all).map(|released| released.first + ENGINE_LOOKS);
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.wake);
         let companion = self.companion.as_ref().and_then(|companion| companion.given_up);
         let companion = companion.filter(|at| *at > now);
-        [stop, engine, leftovers, companion].into_iter().flatten().min().unwrap_or(now + FAR)
+        [stop, engine, released, leftovers, companion]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(now + FAR)
     }
 
     /// True if no process of the job is left, or only ones that cannot be ended.
@@ -221,6 +313,26 @@ impl Supervisor<'_> {
             now + COMPANION
         });
         now < until
+    }
+}
+
+/// Whether the ranks have to end although none of them failed.
+fn is_from_outside(reason: StopReason) -> bool {
+    match reason {
+        StopReason::Signal(_)
+        | StopReason::OtherNode
+        | StopReason::StoodStill
+        | StopReason::RuleBroken => true,
+        StopReason::RankFailed(_) | StopReason::EngineGone(_) | StopReason::GuardGone => false,
+    }
+}
+
+/// TERM to each that has none yet.
+fn ask(processes: &[&tree::Process], sweep: &mut Sweep) {
+    for process in processes {
+        if sweep.is_new((process.pid, process.start_ticks)) {
+            tree::signal(process, Signal::TERM);
+        }
     }
 }
 

@@ -125,6 +125,16 @@ pub(super) struct Stopping {
     pub(super) killing: bool,
     /// When an engine without ranks is killed.
     pub(super) kill_engine: Option<std::time::Instant>,
+    /// Since when the shims of failed ranks may leave.
+    pub(super) released: Option<Released>,
+}
+
+/// The shims of failed ranks that may leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Released {
+    /// That of the rank that failed first, since this time.
+    pub(super) first: std::time::Instant,
+    pub(super) all: bool,
 }
 
 /// The one of the others that ends with the ranks.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use harness::{Running, python};
+use harness::{Running, copy_program, python};
 
 use super::{Scene, in_a_namespace};
 
@@ -122,7 +122,7 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
     // tail(1) by another name: it keeps running with any file.
     let tail = which("tail");
     let vim = scene.path("vim");
-    std::fs::copy(tail, &vim).expect("a copy");
+    copy_program(&tail, &vim);
     let mut editor = scene.command(vim);
     editor.args(["-f", "train.py"]).env("LOCAL_RANK", "0");
     scene.plant_plain("editor", editor);

@@ -64,7 +64,8 @@ pub fn descendants(root: i32) -> Vec<(i32, String)> {
 }
 
 /// The living processes with `token` in their environment or command line, or that run a program
-/// of `folder` or in it. A process whose first thread has ended is found by its other threads.
+/// of `folder` or in it. A process whose first thread has ended is found by its other threads. One that the
+/// kernel is ending, and that has no memory to run in any more, is none.
 pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap();
     let mut found = Vec::new();
@@ -92,7 +93,10 @@ pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
                 || below("exe")
                 || below("cwd")
         });
-        if ours {
+        // Neither is there without memory.
+        let runs =
+            |task: &PathBuf| !argv(task).is_empty() || std::fs::read_link(task.join("exe")).is_ok();
+        if ours && tasks.iter().any(runs) {
             let argv = tasks.first().map(|task| argv(task)).unwrap_or_default();
             found.push(Process { pid, parent, argv });
         }

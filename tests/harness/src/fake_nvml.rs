@@ -45,11 +45,17 @@ impl FakeNvml {
         std::fs::copy(built, &file).expect("the library is copied");
         let library = folder.path().join("libnvidia-ml.so.1");
         std::os::unix::fs::symlink(&file, &library).expect("a link");
+        let fake = FakeNvml { folder };
+        fake.play(settings);
+        fake
+    }
+
+    /// Other settings for who opens the library from now on.
+    pub fn play(&self, settings: &[(&str, &str)]) {
         let lines: Vec<String> =
             settings.iter().map(|(name, value)| format!("FAKE_NVML_{name}={value}\n")).collect();
-        std::fs::write(folder.path().join("libnvidia-ml.so.1.conf"), lines.concat())
+        std::fs::write(self.folder.path().join("libnvidia-ml.so.1.conf"), lines.concat())
             .expect("the settings are written");
-        FakeNvml { folder }
     }
 
     pub fn library(&self) -> PathBuf {

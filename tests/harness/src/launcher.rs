@@ -27,6 +27,9 @@ const PLATFORM: &[&str] = &[
     "LANG",
     "LC_ALL",
     "LC_MESSAGES",
+    "NO_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
 ];
 
 /// One launcher that a test starts.

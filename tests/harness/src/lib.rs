@@ -22,6 +22,7 @@ pub mod report;
 mod running;
 mod skipped;
 pub mod snapshot;
+pub mod tmux;
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -34,13 +35,14 @@ pub use launcher::{Launcher, without_platform};
 pub use place::{PLACES, Place};
 pub use ports::free_port;
 pub use programs::{
-    built, compiled, executable, misbehave, modules, program, python, root, run_tool, write_program,
+    built, compiled, copy_program, executable, misbehave, modules, program, python, root, run_tool,
+    write_program,
 };
 pub use running::{Role, Running};
 pub use skipped::skipped;
 
-/// Time limit of every wait.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit of every wait. Starts of torch on a busy machine take a minute.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The variable by which a test recognises its own processes.
 const TOKEN: &str = "JOB_TEST_TOKEN";

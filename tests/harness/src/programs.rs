@@ -51,6 +51,11 @@ pub fn write_program(file: &Path, text: &str) {
     run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
 }
 
+/// A copy of an executable file, by another process as in [`write_program`].
+pub fn copy_program(from: &Path, to: &Path) {
+    run_tool(Command::new("cp").args([from, to]));
+}
+
 /// tests/programs/misbehave.c
 pub fn misbehave() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -35,6 +35,10 @@ impl Terminal {
     /// Starts `command` as the leader of a session that this terminal controls.
     pub fn start(command: Command) -> Terminal {
         let (master, slave) = open();
+        Terminal::within(master, slave, command)
+    }
+
+    fn within(master: File, slave: OwnedFd, command: Command) -> Terminal {
         let mut session = Command::new("setsid");
         session.arg("--ctty");
         let mut command = behind(session, &command);
@@ -42,6 +46,14 @@ impl Terminal {
         command.stdin(stream()).stdout(stream()).stderr(stream());
         let child = command.spawn().unwrap();
         Terminal { master: Some(master), slave: Some(slave), child, seen: String::new(), passed: 0 }
+    }
+
+    /// The same in a window of this size.
+    pub fn of(columns: u16, rows: u16, command: Command) -> Terminal {
+        let (master, slave) = open();
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&master, size).unwrap();
+        Terminal::within(master, slave, command)
     }
 
     pub fn pid(&self) -> i32 {
@@ -106,6 +118,20 @@ impl Terminal {
         // The end of a terminal is EIO.
         let length = self.master().read(&mut bytes).unwrap_or(0);
         self.seen.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+
+    /// Everything, after the end of the session's leader.
+    pub fn rest(&mut self) -> String {
+        let mut waits = [PollFd::new(self.master().as_fd(), PollFlags::POLLIN)];
+        while poll(&mut waits, PollTimeout::ZERO).unwrap() > 0 {
+            let before = self.seen.len();
+            self.read();
+            if self.seen.len() == before {
+                break;
+            }
+            waits = [PollFd::new(self.master().as_fd(), PollFlags::POLLIN)];
+        }
+        self.seen.clone()
     }
 
     pub fn everything(&self) -> &str {

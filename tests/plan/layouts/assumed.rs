@@ -4,8 +4,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use harness::Launcher;
 use harness::node::{Node, PYTHON};
+use harness::{Launcher, write_program};
 
 use super::{line, of};
 
@@ -17,9 +17,7 @@ fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() 
     let python = folder.path().join("python3");
     let answer =
         "#!/bin/sh\necho ranklaunch-module torch no\necho ranklaunch-module accelerate no\n";
-    std::fs::write(&python, answer).expect("an interpreter");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&python, mode).expect("a mode");
+    write_program(&python, answer);
     let without_torch = folder.path().to_str().expect("text");
     let script = folder.path().join("train.py");
     std::fs::write(&script, "read line\n").expect("a script");

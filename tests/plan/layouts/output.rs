@@ -135,7 +135,7 @@ fn people_read_the_whole_plan_in_their_language() {
         "the profile's heads for --task t2v-A14B",
         "[wan22.toml:",
         "[--nnodes]",
-        "local rank 4",
+        "local ranks 0–4",
         "not used",
         "--ulysses_size 10",
         "gpu.unused: 5 of 8 GPUs are used on every node, 3 stay idle",

@@ -31,19 +31,21 @@ class Wrong(Exception):
     """What was expected, and what there was."""
 
 
-def case(group, name, code, seconds=0):
-    """`seconds` is what the case waits for by the clock, so that it starts before shorter ones."""
+def case(group, name, code, seconds=0, long=False):
+    """`seconds` is what the case waits for by the clock, so that it starts before shorter ones. `long`: it needs
+    many seconds of CPU, as everything that imports torch."""
 
     def add(function):
-        CASES.append(Case(group, name, code, seconds, function))
+        CASES.append(Case(group, name, code, seconds, long, function))
         return function
 
     return add
 
 
 class Case:
-    def __init__(self, group, name, code, seconds, function):
-        self.group, self.name, self.code, self.seconds, self.function = group, name, code, seconds, function
+    def __init__(self, group, name, code, seconds, long, function):
+        self.group, self.name, self.code, self.function = group, name, code, function
+        self.seconds, self.is_long = seconds, long or seconds > 20
 
     def run(self, bench):
         """None where all was as expected, else what was not."""
@@ -158,6 +160,11 @@ class Bench:
             if text in self.text():
                 raise Wrong(f"printed: {text}")
 
+    def signals(self, kind, world, times):
+        """Each rank of `until` or `save-for` got a signal so many times."""
+        counts = [len(self.read(f"{kind}-{rank}")) for rank in range(world)]
+        expect(counts == [times] * world, f"{kind} came {counts} times instead of {times}")
+
     def ranks(self, world, hosts):
         """Each rank of the world printed its line once, in blocks on the hosts in this order."""
         found = sorted((int(rank), host) for rank, of, host in
@@ -206,13 +213,13 @@ class Bench:
         return found
 
 
-def terminate(process):
-    """Sends TERM to a command of `Bench.start`: on another host it is the child of the process that entered."""
+def terminate(process, number=signal.SIGTERM):
+    """Sends a signal to a command of `Bench.start`: on another host it is the child of the process that entered."""
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         children = file.read().split()
     with open(f"/proc/{process.pid}/comm") as file:
         entered = file.read().strip() == "nsenter"
-    os.kill(int(children[0]) if entered and children else process.pid, signal.SIGTERM)
+    os.kill(int(children[0]) if entered and children else process.pid, number)
 
 
 def expect(condition, otherwise):

@@ -46,7 +46,8 @@ class Hosts:
         with open(hosts, "w") as file:
             file.write(f"127.0.0.1 localhost\n{NETWORK}.254 {LOGIN}\n")
             for index, name in enumerate(self.names, 1):
-                file.write(f"{NETWORK}.{index} {name}\n")
+                # worker-1 is a name that the host itself does not know as its own.
+                file.write(f"{NETWORK}.{index} {name} worker-{index}\n")
         run("hostname", LOGIN)
         run("mount", "--bind", hosts, "/etc/hosts")
         run("ip", "link", "set", "lo", "up")

@@ -1,6 +1,7 @@
 """The commands of docs/platforms: each block that is marked runs as it stands, as a case.
 
-`<!-- test -->` before a block of commands means that it ends with 0, `<!-- test: 65 -->` another code.
+`<!-- test -->` before a block of commands means that it ends with 0, `<!-- test: 65 -->` another code,
+`<!-- test once -->` that it starts all hosts by itself.
 What the commands name lies in the folder: train.py, train.sbatch, hosts. A profile there says what a
 cluster with GPUs would not need: another engine than torchrun, and no GPUs.
 """
@@ -9,10 +10,10 @@ import os
 import re
 import shutil
 
-from case import HERE, RANK, case, expect
+from case import HERE, RANK, SECONDS, case, expect
 
 REPOSITORY = os.path.abspath(os.path.join(HERE, "..", "..", ".."))
-BLOCK = re.compile(r"^<!-- test(?:: (\d+))? -->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^<!-- test(?:: (\d+))?( once)? -->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROFILE = """[job]
 engine = "direct"
 device = "cpu"
@@ -25,8 +26,8 @@ def text(page):
 
 
 def blocks(page):
-    """The commands of a page, with the exit code of each."""
-    return [(int(code or 0), commands) for code, commands in BLOCK.findall(text(page))]
+    """The commands of a page, with the exit code of each, and whether one host runs it."""
+    return [(int(code or 0), commands, bool(once)) for code, once, commands in BLOCK.findall(text(page))]
 
 
 def prepare(bench):
@@ -39,15 +40,23 @@ def prepare(bench):
                          if not name.startswith("RANKLAUNCH_") or name == "RANKLAUNCH_LOG_DIR"}
 
 
-def add(group, page, on, **environment):
-    """A case for each block of a page."""
+def add(group, page, on, port=None, **environment):
+    """A case for each block of a page. It runs on a host, or on each host of a list at the same time.
+
+    Without a platform that numbers jobs, each block gets a port of its own, from `port` on.
+    """
     found = blocks(page)
     assert found, f"no block of {page} is marked"
-    for number, (code, commands) in enumerate(found, 1):
+    for number, (code, commands, once) in enumerate(found, 1):
 
-        def run(bench, commands=commands):
+        def run(bench, commands=commands, once=once, number=number):
             prepare(bench)
-            ended = bench.run("bash", "-ec", commands, on=on, **environment)
+            ports = {"MASTER_PORT": str(port + number)} if port else {}
+            hosts = on if isinstance(on, list) else [on]
+            hosts = hosts[:1] if once else hosts
+            jobs = [bench.start("bash", "-ec", commands, on=host, **ports, **environment) for host in hosts]
+            codes = {job.wait(SECONDS) for job in jobs}
+            ended = codes.pop() if len(codes) == 1 else codes
             logs = [name for name in os.listdir(bench.folder) if name.endswith(".log")]
             bench.outputs += logs
             if not ended and " plan " not in commands:

@@ -2,12 +2,12 @@
 
     rank.py done                      ends with 0
     rank.py fail RANK CODE            that rank ends with a code, the others wait to be stopped
-    rank.py until FILE                waits for a file; TERM saves and ends, USR1 is counted
+    rank.py until FILE                waits for a file; TERM saves and ends, TERM and USR1 are counted
     rank.py save-for SECONDS FILE     as `until`, but saving takes so long
     rank.py requeue                   USR1 saves, and rank 0 requeues the job, which then continues
 
 Below torchrun, which has a store of its own at the master's port, they meet through torch and gloo.
-What they do is written into the present folder: ready-R, usr1-R (a line for each), saved-R.
+What they do is written into the present folder: ready-R, usr1-R and term-R (a line for each), saved-R.
 """
 
 import os
@@ -89,10 +89,11 @@ def wait(file):
 
 
 def on_term(saving):
-    """Slurm and an engine may both send TERM: the second does not save again."""
+    """A second TERM is counted, and does not save again."""
     came = []
 
     def save(*_):
+        write("term")
         came.append(None)
         if len(came) > 1:
             return
@@ -147,3 +148,6 @@ def main(what="done", *rest):
 
 
 main(*sys.argv[1:])
+if "torch" in sys.modules:
+    # Its threads, which must not meet the end of the interpreter.
+    sys.modules["torch"].distributed.destroy_process_group()

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import threading
 
-ENVIRONMENT = {"HOME": "/root", "USER": "root", "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+ENVIRONMENT = {"HOME": "/root", "USER": "root"}
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 WITH_VALUE = {"-l", "-p", "-o", "-i"}
 
 
@@ -24,6 +25,8 @@ class Server:
 
     def __init__(self, hosts, work):
         self.hosts = hosts
+        # ranklaunch is installed, as on hosts that are used by hand.
+        self.environment = {**ENVIRONMENT, "PATH": f"{PATH}:{work}/bin"}
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.path.join(work, "remote.socket"))
         self.listener.listen()
@@ -46,7 +49,7 @@ class Server:
                 if host in self.hosts.names:
                     # The same shell that sshd would start.
                     line = [*self.hosts.entering(host, "/root"), "setsid", "-w", "sh", "-c", command]
-                    code = subprocess.run(line, env=ENVIRONMENT, stdin=files[0], stdout=files[1],
+                    code = subprocess.run(line, env=self.environment, stdin=files[0], stdout=files[1],
                                           stderr=files[2]).returncode
             finally:
                 for file in files:

@@ -1,4 +1,4 @@
-"""Slurm of the distribution: a controller on the login host and a daemon on every other host.
+"""Slurm of a distribution: a controller on the login host and a daemon on every other host.
 
 Everything is below one folder: keys, sockets, spool, logs. The daemons stay children of the suite.
 """
@@ -18,7 +18,6 @@ AuthType=auth/munge
 AuthInfo=socket={work}/munge/socket,cred_expire=10
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 ReturnToService=2
 SlurmctldPidFile={work}/controller.pid
 SlurmdPidFile={work}/daemon-%n.pid
@@ -30,20 +29,25 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,bf_interval=2,batch_sched_delay=0,sched_min_interval=100000
-SwitchType=switch/none
 InactiveLimit=0
-KillWait=15
+# As it is by default: a machine that is busy needs it.
+KillWait=30
 MinJobAge=3600
 SlurmctldTimeout=300
 SlurmdTimeout=300
 JobRequeue=1
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
 NodeName=n[1-{count}] CPUs=64 RealMemory=4000 State=UNKNOWN
 PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
-CGROUP = "CgroupAutomount=no\nConstrainCores=no\nConstrainRAMSpace=no\n"
+CGROUP = "ConstrainCores=no\nConstrainRAMSpace=no\n"
+# A daemon of these looks for systemd, or a hierarchy of its own, even if nothing is to be constrained.
+SINCE_23_11 = "CgroupPlugin=disabled\n"
+
+
+def version():
+    """Of the installed Slurm, as (22, 5)."""
+    said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in said.split()[1].split(".")[:2])
 
 
 class Slurm:
@@ -56,7 +60,7 @@ class Slurm:
         os.chmod(os.path.join(self.work, "munge"), 0o711)
         conf = CONF.format(login=LOGIN, work=self.work, count=len(hosts.names))
         self.write("slurm.conf", conf)
-        self.write("cgroup.conf", CGROUP)
+        self.write("cgroup.conf", CGROUP + (SINCE_23_11 if version() >= (23, 11) else ""))
         self.conf = os.path.join(self.work, "slurm.conf")
         os.environ["SLURM_CONF"] = self.conf
         self.munge()

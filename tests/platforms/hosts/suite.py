@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the cases of tests/platforms/slurm and mpi. See start.sh, which makes the namespaces that this needs."""
+"""Runs the cases of tests/platforms/slurm, mpi and bare. See start.sh, which makes the namespaces that this needs."""
 
 import argparse
 import concurrent.futures
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,25 +18,29 @@ from slurm import Slurm
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # A folder beside this one, whose cases are in FOLDER_cases.py.
-GROUPS = ["slurm", "mpi"]
+GROUPS = ["slurm", "mpi", "bare"]
+# Of those, what needs Slurm: MPI also runs inside its allocations.
+WITH_SLURM = {"slurm", "mpi"}
 for group in GROUPS:
     sys.path.append(os.path.join(os.path.dirname(HERE), group))
     importlib.import_module(f"{group}_cases")
 
 
 class Suite:
-    def __init__(self, work, executable):
+    def __init__(self, work, executable, groups):
         self.work = work
         self.executable = executable
         # The commands of the cases say `ranklaunch`, as a user does.
         os.makedirs(os.path.join(work, "bin"))
         shutil.copy(executable, os.path.join(work, "bin", "ranklaunch"))
+        os.symlink(os.path.join(HERE, "remote.py"), os.path.join(work, "bin", "ssh"))
         self.hosts = Hosts(work, 3)
         Server(self.hosts, work)
-        self.slurm = Slurm(self.hosts, work)
+        self.slurm = Slurm(self.hosts, work) if WITH_SLURM & groups else None
 
     def stop(self):
-        self.slurm.stop()
+        if self.slurm:
+            self.slurm.stop()
         self.hosts.stop()
 
 
@@ -45,7 +50,9 @@ def run(suite, wanted, at_once):
     results = {"passed": [], "failed": [], "left out": []}
 
     def one(case):
-        folder = os.path.join(suite.work, "cases", f"{case.group}-{case.name}".replace(" ", "-").replace("/", "-"))
+        # mpirun takes a comma in the name of a hostfile for the end of that name.
+        name = re.sub(r"[^\w.:=-]+", "-", f"{case.group}-{case.name}")
+        folder = os.path.join(suite.work, "cases", name)
         bench = Bench(suite, folder)
         began = time.monotonic()
         try:
@@ -71,7 +78,7 @@ def main():
     arguments.add_argument("--executable", required=True, help=argparse.SUPPRESS)
     arguments.add_argument("--list", action="store_true", help="name the cases and their exit codes")
     arguments.add_argument("--case", action="append", help="only cases whose name contains this")
-    arguments.add_argument("--short", action="store_true", help="without cases that wait for a time limit, whose unit is a minute")
+    arguments.add_argument("--short", action="store_true", help="without long cases: one of torch is left")
     arguments.add_argument("--at-once", type=int, default=4, help="cases that run at the same time (%(default)s)")
     arguments.add_argument("--shell", nargs=argparse.REMAINDER, help="a command on the login host, else a shell")
     arguments.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}; without one, all")
@@ -81,7 +88,7 @@ def main():
         arguments.error(f"no such group: {', '.join(sorted(unknown))}")
     wanted = [case for case in CASES if case.group in (said.groups or GROUPS)]
     wanted = [case for case in wanted if not said.case or any(part in case.name for part in said.case)]
-    later = [case for case in wanted if said.short and case.seconds > 20]
+    later = [case for case in wanted if said.short and case.is_long]
     wanted = [case for case in wanted if case not in later]
     if said.list:
         for case in wanted:
@@ -89,7 +96,8 @@ def main():
         return 0
 
     began = time.monotonic()
-    suite = Suite(said.work, said.executable)
+    groups = {case.group for case in wanted} if said.shell is None else set(GROUPS)
+    suite = Suite(said.work, said.executable, groups)
     try:
         if said.shell is not None:
             bench = Bench(suite, os.path.join(said.work, "shell"))

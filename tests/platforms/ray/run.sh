@@ -4,7 +4,7 @@
 #   tests/platforms/ray/run.sh RANKLAUNCH [CASE...]      RAY_VERSION=2.9.3 takes another Ray
 #
 # Ray goes into a virtual environment in the user's cache folder, once. A CASE is a part of a
-# case's name; without one, all run. KEEP=1 keeps the folder of logs.
+# case's name; without one, all run, or with SHORT=1 one of each kind. KEEP=1 keeps the folder of logs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 executable=$(realpath "${1:?the executable}")

@@ -112,6 +112,16 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
         "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_MCA_orte_hnp_uri=42.0;tcp://10.77.0.254:41897 OMPI_MCA_orte_local_daemon_uri=42.3;tcp://10.77.0.2:46143 OMPI_MCA_orte_node_regex=login,n[1:3,2]@0(3)",
         "refused membership.master-addr",
     ),
+    // Open MPI 5 with ssh: mpirun on the first host of the list
+    (
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 PMIX_NAMESPACE=prterun-n1.gpu-b.lan-28@1 PMIX_SERVER_URI2=prterun-n1.gpu-b.lan-28@0.1;tcp4://127.0.0.1:58665",
+        "open-mpi 2 1 n1.gpu-b.lan:20703",
+    ),
+    // Open MPI 5 with ssh: mpirun on a host without processes, so nothing names rank 0's host
+    (
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 PMIX_NAMESPACE=prterun-n1-23@1 PMIX_SERVER_URI2=prterun-n1-23@0.2;tcp4://127.0.0.1:58665",
+        "refused membership.master-addr",
+    ),
     // trainer v2 mpi (OMPI)
     (
         "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -488,7 +498,7 @@ const NEVER_SOUND: &[&str] = &["pmix", "volcano-tasks"];
 fn every_platform_has_a_sound_environment() {
     let (mut sound, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for (pairs, plan) in ENVIRONMENTS {
-        let read = contract(&host(pairs), None);
+        let read = contract(&host(pairs), None, None);
         let of = if plan.starts_with("refused") { &mut refused } else { &mut sound };
         of.insert(read.platform);
         of.extend(read.evidence.into_iter().map(|found| found.platform));

@@ -29,7 +29,11 @@ fn flags_beat_the_platform() {
     );
     // Every pod is a job of its own, whatever the platform claims.
     let alone = |s: &mut Settings| s.nnodes = flag("--nnodes", 1);
-    assert_eq!(told(&alone, env), "flags 1 0 127.0.0.1:29500 free");
+    assert_eq!(told(&alone, env), "flags 1 0 127.0.0.1:29500 free membership.alone");
+    let pet = "PET_NNODES=4 PET_NODE_RANK=0 WORLD_SIZE=4 RANK=0 MASTER_ADDR=j-master-0";
+    assert_eq!(told(&alone, pet), "flags 1 0 127.0.0.1:23456 free membership.alone");
+    // WORLD_SIZE may count the processes of this node.
+    assert_eq!(told(&alone, "WORLD_SIZE=4 RANK=0"), "flags 1 0 127.0.0.1:29500 free");
     // The index of an indexed Job is a node rank only once the count is known.
     let three = |s: &mut Settings| s.nnodes = flag("--nnodes", 3);
     assert_eq!(told(&three, "JOB_COMPLETION_INDEX=2 MASTER_ADDR=j-0.j"), "generic 3 2 j-0.j:29500");
@@ -127,7 +131,7 @@ fn a_node_is_known_before_its_gpus_are_counted() {
         (processes(Some(4)), job, Ok(4), Ok(4)),
         (processes(None), &format!("{job} NPROC_PER_NODE=2"), Ok(8), Ok(8)),
     ] {
-        let contract = contract(&host(pairs), None);
+        let contract = contract(&host(pairs), None, None);
         let nodes = |member: Result<Membership, Refusal>| match member {
             Ok(member) => Ok(member.nnodes),
             Err(refusal) => Err(refusal.id),
@@ -145,7 +149,7 @@ fn a_node_is_known_before_its_gpus_are_counted() {
 
 #[test]
 fn inside_torchrun_is_refused_and_leftovers_are_not() {
-    let mut contract = contract(&host(""), None);
+    let mut contract = contract(&host(""), None, None);
     contract.inside_torchrun = Some((41, "python -m torch.distributed.run a.py".to_owned()));
     let run = |settings: &Settings, contract: &Contract| {
         let mut notes = Notes::default();
@@ -170,7 +174,7 @@ fn processes_asked_for() {
             settings.nproc_per_node =
                 Sourced::new(value, Source::Flag("--nproc-per-node".to_owned()));
         }
-        match asked_nproc(&settings, &contract(&host(env), None)) {
+        match asked_nproc(&settings, &contract(&host(env), None, None)) {
             Ok(AskedNproc::Count { n, source }) => format!("{n} {source}"),
             Ok(other) => format!("{other:?}"),
             Err(refusal) => format!("refused {}", refusal.id),
@@ -192,7 +196,72 @@ fn processes_asked_for() {
     let kubebrain = "KUBEBRAIN_REPLICA=0 PROC_PER_NODE=8";
     assert_eq!(asked(None, kubebrain), "Auto");
     assert_eq!(
-        offered_nproc(&contract(&host(kubebrain), None)),
+        offered_nproc(&contract(&host(kubebrain), None, None)),
         Some((8, "PROC_PER_NODE=8".to_owned()))
     );
+}
+
+/// The same line on every host.
+#[test]
+fn a_list_of_hosts_is_the_whole_membership() {
+    let list = |hosts: &str| hosts.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let told = |own: &str, change: &dyn Fn(&mut Settings), env: &str| {
+        let mut settings = undecided();
+        settings.nodes = flag("--nodes", list("host0,host1,10.0.0.3"));
+        change(&mut settings);
+        let mut contract = contract(&host(env), None, None);
+        contract.own_names = list(own);
+        let mut notes = Notes::default();
+        let result = membership(&settings, &contract, &gpus(8), &mut notes);
+        Told { result, notes }
+    };
+    let none = |_: &mut Settings| {};
+    for (own, expected) in [
+        ("host0,10.0.0.1", "flags 3 0 host0:29500"),
+        ("host1,10.0.0.2", "flags 3 1 host0:29500"),
+        ("other,127.0.0.1,10.0.0.3", "flags 3 2 host0:29500"),
+        ("other,10.0.0.4", "refused membership.rank"),
+        ("host1,10.0.0.3", "refused membership.rank"),
+    ] {
+        // A platform's variables describe another job.
+        for env in ["", "WORLD_SIZE=2 RANK=0 MASTER_ADDR=a", "PET_NNODES=1:4 MASTER_PORT=29500"] {
+            let told = told(own, &none, env);
+            let line = told.line().replace(" membership.world-size", "");
+            assert_eq!(line, expected, "{own} {env}: {}", told.text());
+        }
+    }
+    let known = told("host1,10.0.0.2", &none, "");
+    let place = ("nodes", "host0, host1, 10.0.0.3", "--nodes");
+    assert!(known.sources().contains(&place), "{:?}", known.sources());
+    for words in ["host0, host1, 10.0.0.3", "n9, 10.0.0.9"] {
+        let text = told("n9,127.0.0.1,fe80::1,10.0.0.9", &none, "").text();
+        assert!(text.contains(words) && !text.contains("fe80"), "{text}");
+    }
+
+    // What is said beside the list counts where it is not weaker.
+    let profile = |line: usize| Source::Profile { file: "p.toml".to_owned(), line };
+    let line = |own: &str, change: &dyn Fn(&mut Settings)| told(own, change, "").line();
+    let place = |s: &mut Settings| s.node_rank = flag("--node-rank", 2);
+    assert_eq!(line("behind-nat,192.168.0.7", &place), "flags 3 2 host0:29500");
+    let beyond = |s: &mut Settings| s.node_rank = flag("--node-rank", 3);
+    assert_eq!(line("host0", &beyond), "refused membership.rank");
+    let address = |s: &mut Settings| s.master_addr = flag("--master-addr", "10.1.0.1".to_owned());
+    assert_eq!(line("host1", &address), "flags 3 1 10.1.0.1:29500");
+    let same = |s: &mut Settings| s.nnodes = flag("--nnodes", 3);
+    assert_eq!(line("host1", &same), "flags 3 1 host0:29500");
+    for count in [1, 2] {
+        let other = |s: &mut Settings| s.nnodes = flag("--nnodes", count);
+        assert_eq!(line("host1", &other), "refused membership.contradiction");
+    }
+    let weak = |s: &mut Settings| {
+        s.nnodes = Some(Sourced::new(1, profile(1)));
+        s.node_rank = Some(Sourced::new(0, profile(2)));
+        s.master_addr = Some(Sourced::new("old".to_owned(), profile(3)));
+    };
+    assert_eq!(line("host1", &weak), "flags 3 1 host0:29500");
+    let alone = |s: &mut Settings| {
+        s.nodes = Some(Sourced::new(list("host0,host1"), profile(1)));
+        s.nnodes = flag("--nnodes", 1);
+    };
+    assert_eq!(line("laptop", &alone), "flags 1 0 127.0.0.1:29500 free");
 }

@@ -83,7 +83,7 @@ fn half_of_the_evidence_is_refused_with_what_it_says() {
 #[test]
 fn a_master_that_is_this_node_needs_no_count() {
     let alone = |names: &[&str], pairs: &str| {
-        let mut contract = contract(&host(pairs), None);
+        let mut contract = contract(&host(pairs), None, None);
         contract.own_names = names.iter().map(|name| (*name).to_owned()).collect();
         let mut notes = Notes::default();
         membership(&undecided(), &contract, &gpus(8), &mut notes).is_ok()
@@ -121,7 +121,7 @@ fn the_innermost_launcher_wins() {
         (&srun.replace("8(x2)", "1(x2)"), "slurm 2 1 n3:27446"),
     ]);
     // The remark on how mpirun ends a job appears until the setting is made.
-    let remarks = |pairs: &str| contract(&host(pairs), None).warnings.len();
+    let remarks = |pairs: &str| contract(&host(pairs), None, None).warnings.len();
     assert_eq!((remarks(ompi), remarks(hydra)), (1, 0));
     assert_eq!(remarks(&format!("{ompi} OMPI_MCA_odls_base_sigkill_timeout=30")), 0);
 }
@@ -137,7 +137,7 @@ fn a_heterogeneous_step_has_rank_0_on_its_master() {
         // A name that is not in the list proves nothing.
         (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:27446"),
     ]);
-    let job = contract(&host(step), None).first(Field::JobId).map(|claim| claim.to_string());
+    let job = contract(&host(step), None, None).first(Field::JobId).map(|claim| claim.to_string());
     assert_eq!(job.as_deref(), Some("SLURM_HET_JOB_ID=7"), "one id on all components");
 }
 
@@ -184,8 +184,9 @@ fn a_profiles_count_against_the_platforms_is_refused_with_both() {
     // A flag or our own variable is deliberate, and an equal number is no contradiction.
     let flag = || Source::Flag("--nnodes".into());
     let variable = || Source::Environment("RANKLAUNCH_NNODES".into());
-    assert_eq!(from(flag(), 1, pods).line(), "flags 1 0 127.0.0.1:29500 free");
-    assert_eq!(from(variable(), 1, pods).line(), "flags 1 0 127.0.0.1:29500 free");
+    let alone = "flags 1 0 127.0.0.1:29500 free membership.alone";
+    assert_eq!(from(flag(), 1, pods).line(), alone);
+    assert_eq!(from(variable(), 1, pods).line(), alone);
     assert_eq!(from(profile(), 4, pods).line(), "generic 4 3 m:1");
     let pod = "WORLD_SIZE=1 RANK=0 MASTER_ADDR=m MASTER_PORT=1";
     assert_eq!(from(profile(), 1, pod).line(), "flags 1 0 127.0.0.1:29500 free");

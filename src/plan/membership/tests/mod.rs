@@ -85,7 +85,7 @@ fn gpus(count: usize) -> GpuFacts {
 
 fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let mut notes = Notes::default();
-    let contract = contract(host, None);
+    let contract = contract(host, None, settings.own_platform());
     let result = membership(settings, &contract, gpus, &mut notes);
     Told { result, notes }
 }

@@ -19,6 +19,9 @@ fn direct_of(pairs: &str) -> Told {
 
 const SLURM: &str = "SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=gpu[003-004] \
     SLURM_STEP_NODELIST=gpu[003-004] SLURM_STEP_NUM_NODES=2";
+const HETEROGENEOUS: &str = "SLURM_JOB_ID=77 SLURM_HET_SIZE=2 SLURM_STEP_ID=0 \
+    SLURM_STEP_NODELIST=n[1,3] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=3 \
+    SLURM_STEP_TASKS_PER_NODE=1,2";
 const OMPI: &str = "OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_SIZE=8 MASTER_ADDR=n0";
 
 /// Environment, and `platform nnodes node addr:port task RANK/WORLD LOCAL/OF`.
@@ -57,6 +60,19 @@ fn table() -> Vec<(String, &'static str)> {
                 "SLURM_NODEID=1 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2)",
             ),
             "slurm 2 1 gpu003:21232 task 3/4 1/2",
+        ),
+        // A heterogeneous job whose first group is on the last host of the list.
+        (
+            format!("{HETEROGENEOUS} SLURMD_NODENAME=n3 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0"),
+            "slurm 2 1 n1:21232 task 1/3 0/2",
+        ),
+        (
+            format!("{HETEROGENEOUS} SLURMD_NODENAME=n3 SLURM_NODEID=0 SLURM_PROCID=1 SLURM_LOCALID=1"),
+            "slurm 2 1 n1:21232 task 2/3 1/2",
+        ),
+        (
+            format!("{HETEROGENEOUS} SLURMD_NODENAME=n1 SLURM_NODEID=1 SLURM_PROCID=2 SLURM_LOCALID=0"),
+            "slurm 2 0 n1:21232 task 0/3 0/1",
         ),
         // One node: its tasks meet there, on a port that all derive.
         (
@@ -275,7 +291,7 @@ fn a_nested_job_is_one_of_its_own() {
     let line = |settings: &Settings, pairs: &str, above: bool| {
         let mut notes = Notes::default();
         let above = above.then(|| (41, "python -m torch.distributed.run a.py".to_owned()));
-        let contract = contract(&host(pairs), above);
+        let contract = contract(&host(pairs), above, None);
         let result = membership(settings, &contract, &gpus(8), &mut notes);
         Told { result, notes }
     };

@@ -1,5 +1,6 @@
 """Stands in for DeepSpeed's launcher: its ranks stay in its session, and it ends them one by one."""
 
+import argparse
 import base64
 import json
 import os
@@ -8,12 +9,18 @@ import subprocess
 import sys
 import time
 
-at = sys.argv.index("--no_python")
-flags = dict(zip(sys.argv[1:at], sys.argv[2:at]))
-world = json.loads(base64.urlsafe_b64decode(flags["--world_info"]))
+parser = argparse.ArgumentParser()
+parser.add_argument("--node_rank", type=int)
+parser.add_argument("--master_addr")
+parser.add_argument("--master_port")
+parser.add_argument("--world_info")
+parser.add_argument("--no_python", action="store_true")
+parser.add_argument("--no_local_rank", action="store_true")
+parser.add_argument("program", nargs=argparse.REMAINDER)
+said = parser.parse_args()
+world = json.loads(base64.urlsafe_b64decode(said.world_info))
 sizes = [len(devices) for devices in world.values()]
-node = int(flags["--node_rank"])
-first, local = sum(sizes[:node]), sizes[node]
+first, local = sum(sizes[:said.node_rank]), sizes[said.node_rank]
 ranks = []
 
 
@@ -31,9 +38,9 @@ for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, end)
 for k in range(local):
     own = {"RANK": first + k, "LOCAL_RANK": k, "WORLD_SIZE": sum(sizes), "LOCAL_SIZE": local,
-           "MASTER_ADDR": flags["--master_addr"], "MASTER_PORT": flags["--master_port"]}
+           "MASTER_ADDR": said.master_addr, "MASTER_PORT": said.master_port}
     own = {name: str(value) for name, value in own.items()}
-    ranks.append(subprocess.Popen(sys.argv[at + 1:], env={**os.environ, **own}))
+    ranks.append(subprocess.Popen(said.program, env={**os.environ, **own}))
 while any(rank.poll() is None for rank in ranks):
     if any(rank.poll() for rank in ranks):
         end(signal.SIGTERM, None)

@@ -1,0 +1,18 @@
+//! What is known of a running job, for other systems: metrics, probes and traces.
+//!
+//! Takes the [`StatusBoard`](crate::status::StatusBoard) and nothing else; gives answers over HTTP and spans
+//! of OTLP. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
+//! amount of memory, and never time of a rank or of what supervises.
+
+mod openmetrics;
+mod otlp;
+mod pages;
+mod post;
+mod request;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use otlp::{OtlpTarget, SpanOf, spans_json};
+pub(crate) use post::{HttpUrl, PostError, post};
+pub(crate) use server::HttpServer;

@@ -1,0 +1,393 @@
+//! A [`NodeStatus`] as metrics: OpenMetrics 1.0, or the text format of Prometheus for a client that
+//! does not ask for it.
+
+use std::fmt::{Display, Write as _};
+
+use crate::status::{NodeStatus, Phase, RankState, RankStatus};
+
+/// The format of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    OpenMetrics,
+    /// 0.0.4, which knows neither infos nor sets of states.
+    Text,
+}
+
+impl Format {
+    /// By the value of `Accept`.
+    pub(crate) fn wanted(accept: &str) -> Format {
+        match accept.contains("application/openmetrics-text") {
+            true => Format::OpenMetrics,
+            false => Format::Text,
+        }
+    }
+
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+    Info,
+    /// Each state is a sample of 0 or 1.
+    StateSet,
+}
+
+impl Kind {
+    fn name(self, format: Format) -> &'static str {
+        match (self, format) {
+            (Kind::Counter, _) => "counter",
+            (Kind::Info, Format::OpenMetrics) => "info",
+            (Kind::StateSet, Format::OpenMetrics) => "stateset",
+            _ => "gauge",
+        }
+    }
+
+    /// Of the samples.
+    fn suffix(self) -> &'static str {
+        match self {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::StateSet => "",
+        }
+    }
+}
+
+/// The units that a name may end with.
+const UNITS: &[&str] = &["seconds", "bytes", "ratio", "watts", "joules", "hertz", "celsius"];
+
+struct Page {
+    format: Format,
+    out: String,
+}
+
+impl Page {
+    /// A family with its samples: the labels of each, and its value. Nothing without samples.
+    fn family<L, V, S>(&mut self, kind: Kind, name: &str, help: &str, samples: S)
+    where
+        L: AsRef<[(&'static str, String)]>,
+        V: Display,
+        S: IntoIterator<Item = (L, V)>,
+    {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return;
+        }
+        let (suffix, format) = (kind.suffix(), self.format);
+        let family = match format {
+            Format::OpenMetrics => format!("ranklaunch_{name}"),
+            Format::Text => format!("ranklaunch_{name}{suffix}"),
+        };
+        let out = &mut self.out;
+        let _ = writeln!(out, "# HELP {family} {help}");
+        let _ = writeln!(out, "# TYPE {family} {}", kind.name(format));
+        let unit = UNITS.iter().find(|unit| name.ends_with(&format!("_{unit}")));
+        if let (Some(unit), Format::OpenMetrics) = (unit, format) {
+            let _ = writeln!(out, "# UNIT {family} {unit}");
+        }
+        for (labels, value) in samples {
+            let _ = write!(out, "ranklaunch_{name}{suffix}");
+            for (at, (label, text)) in labels.as_ref().iter().enumerate() {
+                let begin = if at == 0 { '{' } else { ',' };
+                let _ = write!(out, "{begin}{label}=\"{}\"", escaped(text));
+            }
+            let end = if labels.as_ref().is_empty() { "" } else { "}" };
+            let _ = writeln!(out, "{end} {value}");
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: Option<impl Display>) {
+        self.family(Kind::Gauge, name, help, value.map(|value| (NONE, value)));
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(Kind::Counter, name, help, [(NONE, value)]);
+    }
+}
+
+const NONE: [(&str, String); 0] = [];
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    milliseconds as f64 / 1000.0
+}
+
+/// The whole page.
+pub(crate) fn render(status: &NodeStatus, format: Format) -> String {
+    let mut page = Page { format, out: String::with_capacity(8 * 1024) };
+    of_run(&mut page, status);
+    of_ranks(&mut page, status);
+    of_logs(&mut page, status);
+    of_node(&mut page, status);
+    of_gpus(&mut page, status);
+    of_findings(&mut page, status);
+    if format == Format::OpenMetrics {
+        page.out.push_str("# EOF\n");
+    }
+    page.out
+}
+
+fn of_run(page: &mut Page, status: &NodeStatus) {
+    let version = [("version", status.version.clone())];
+    page.family(Kind::Info, "build", "The launcher.", [(version, 1)]);
+    if let Some(run) = &status.run {
+        let labels = [
+            ("run_id", run.run_id.clone().unwrap_or_default()),
+            ("node", run.node.to_string()),
+            ("host", status.host.clone()),
+            ("engine", run.engine.clone()),
+            ("program", run.program.clone()),
+        ];
+        page.family(Kind::Info, "run", "The run, and this node of it.", [(labels, 1)]);
+        page.gauge("nodes", "Nodes of the job.", Some(run.nodes));
+        page.gauge("world_size", "Ranks of the job, of all nodes.", Some(run.world_size));
+        page.gauge("attempt", "The attempt that runs, from 0.", Some(run.attempt));
+        page.counter("restarts", "Restarts of the job by the launcher.", run.attempt);
+    }
+    let states = Phase::ALL.iter().map(|phase| {
+        let label = [("ranklaunch_phase", phase.name().to_owned())];
+        (label, u8::from(*phase == status.phase))
+    });
+    page.family(Kind::StateSet, "phase", "Where the launch is.", states);
+    page.gauge(
+        "phase_start_time_seconds",
+        "When the phase began, in seconds since 1970.",
+        Some(seconds(status.phase_since_ms)),
+    );
+    page.gauge(
+        "start_time_seconds",
+        "When the launch began, in seconds since 1970.",
+        Some(seconds(status.started_ms)),
+    );
+    let ledger = status.ledger;
+    let spent = [
+        ("running", ledger.running_ms),
+        ("stalled", ledger.stalled_ms),
+        ("waiting", ledger.waiting_ms),
+        ("starting", ledger.starting_ms),
+        ("stopping", ledger.stopping_ms),
+        ("pausing", ledger.pausing_ms),
+    ];
+    page.family(
+        Kind::Counter,
+        "spent_seconds",
+        "Where the time of the job went on this node.",
+        spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time))),
+    );
+    page.counter(
+        "failed_attempts_seconds",
+        "Running time of attempts that failed: lost unless a checkpoint kept it.",
+        seconds(ledger.failed_attempts_ms),
+    );
+    page.gauge(
+        "goodput_ratio",
+        "The share of the time since the start in which the ranks ran and did not stand still.",
+        ledger.goodput(),
+    );
+    let code = status.end.as_ref().map(|end| end.code);
+    page.gauge("exit_code", "The exit code of the verdict, once there is one.", code);
+}
+
+fn of_ranks(page: &mut Page, status: &NodeStatus) {
+    let states = RankState::ALL.iter();
+    page.family(
+        Kind::Gauge,
+        "ranks",
+        "Ranks of this node by their state.",
+        states.map(|state| ([("state", state.name().to_owned())], status.count(*state))),
+    );
+    let mut each = |kind, name, help, value: &dyn Fn(&RankStatus) -> Option<f64>| {
+        let labels = |rank: &RankStatus| {
+            [("rank", rank.rank.to_string()), ("local_rank", rank.local_rank.to_string())]
+        };
+        let samples = status.ranks.iter().filter_map(|rank| Some((labels(rank), value(rank)?)));
+        page.family(kind, name, help, samples);
+    };
+    let count = |count: u64| Some(count as f64);
+    each(Kind::Gauge, "rank_up", "Whether the rank runs.", &|rank| {
+        Some(f64::from(u8::from(rank.state == RankState::Running)))
+    });
+    each(Kind::Gauge, "rank_start_time_seconds", "When it was started.", &|rank| {
+        rank.started_ms.map(seconds)
+    });
+    each(Kind::Counter, "rank_restarts", "Starts by the engine after the first.", &|rank| {
+        Some(f64::from(rank.restarts))
+    });
+    each(Kind::Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
+        rank.code.or_else(|| rank.signal.map(|signal| signal + 128)).map(f64::from)
+    });
+    each(Kind::Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| {
+        rank.cpu_seconds
+    });
+    each(Kind::Gauge, "rank_resident_memory_bytes", "Memory of its first process.", &|rank| {
+        rank.memory.map(|bytes| bytes as f64)
+    });
+    each(Kind::Counter, "rank_log_bytes", "What it has written.", &|rank| count(rank.log_bytes));
+    each(Kind::Counter, "rank_log_lines", "What it has written.", &|rank| count(rank.log_lines));
+    each(Kind::Counter, "rank_log_dropped_bytes", "Output that never reached its file.", &|rank| {
+        count(rank.log_dropped_bytes)
+    });
+    each(
+        Kind::Counter,
+        "rank_log_dropped_lines",
+        "Lines that the console did not take in time.",
+        &|rank| count(rank.log_dropped_lines),
+    );
+    each(Kind::Gauge, "rank_last_output_age_seconds", "Since it last wrote something.", &|rank| {
+        rank.last_line_age_ms.map(seconds)
+    });
+}
+
+fn of_logs(page: &mut Page, status: &NodeStatus) {
+    let logs = status.logs;
+    page.counter("log_bytes", "Output of all ranks and the engine.", logs.bytes);
+    page.counter("log_lines", "Output of all ranks and the engine.", logs.lines);
+    page.counter("log_dropped_bytes", "Output that never reached a file.", logs.dropped_bytes);
+    page.counter(
+        "log_dropped_lines",
+        "Lines that the console did not take in time.",
+        logs.dropped_lines,
+    );
+    let free = status.log_folder_free;
+    page.gauge("log_folder_available_bytes", "Free space where the logs are.", free);
+}
+
+fn of_node(page: &mut Page, status: &NodeStatus) {
+    let sampled = status.sampled_ms.map(seconds);
+    page.gauge("sample_time_seconds", "When CPU, memory and traffic were read.", sampled);
+    let memory = status.memory;
+    let of = |field: fn(crate::status::MemoryStatus) -> Option<u64>| memory.and_then(field);
+    page.gauge("node_memory_used_bytes", "Memory in use.", of(|memory| Some(memory.used)));
+    page.gauge(
+        "node_memory_available_bytes",
+        "Memory that can be had without swapping.",
+        of(|memory| Some(memory.available)),
+    );
+    page.gauge(
+        "cgroup_memory_used_bytes",
+        "Memory in use by the control group.",
+        of(|memory| memory.group_used),
+    );
+    page.gauge(
+        "cgroup_memory_limit_bytes",
+        "The limit of the control group.",
+        of(|memory| memory.group_limit),
+    );
+    let interface = |name: &String| [("interface", name.clone())];
+    let interfaces = || status.interfaces.iter();
+    page.family(
+        Kind::Counter,
+        "network_receive_bytes",
+        "Traffic of an interface since it came up.",
+        interfaces().map(|one| (interface(&one.interface), one.received_total)),
+    );
+    page.family(
+        Kind::Counter,
+        "network_transmit_bytes",
+        "Traffic of an interface since it came up.",
+        interfaces().map(|one| (interface(&one.interface), one.sent_total)),
+    );
+    let port = |name: &String| [("port", name.clone())];
+    page.family(
+        Kind::Counter,
+        "hca_receive_bytes",
+        "Traffic of a port of an HCA since its driver was loaded.",
+        status.hcas.iter().map(|one| (port(&one.port), one.received_total)),
+    );
+    page.family(
+        Kind::Counter,
+        "hca_transmit_bytes",
+        "Traffic of a port of an HCA since its driver was loaded.",
+        status.hcas.iter().map(|one| (port(&one.port), one.sent_total)),
+    );
+}
+
+fn of_gpus(page: &mut Page, status: &NodeStatus) {
+    use crate::status::GpuStatus;
+    let mut each = |kind, name, help, value: &dyn Fn(&GpuStatus) -> Option<f64>| {
+        let labels = |gpu: &GpuStatus| {
+            let rank = status.ranks.iter().find(|rank| rank.gpu == Some(gpu.gpu));
+            [
+                ("gpu", gpu.gpu.to_string()),
+                ("uuid", gpu.uuid.clone().unwrap_or_default()),
+                ("rank", rank.map(|rank| rank.rank.to_string()).unwrap_or_default()),
+            ]
+        };
+        let samples = status.gpus.iter().filter_map(|gpu| Some((labels(gpu), value(gpu)?)));
+        page.family(kind, name, help, samples);
+    };
+    each(
+        Kind::Gauge,
+        "gpu_utilization_ratio",
+        "Time in which a kernel ran; one that waits for other ranks counts.",
+        &|gpu| gpu.utilization.map(|percent| f64::from(percent) / 100.0),
+    );
+    each(Kind::Gauge, "gpu_memory_used_bytes", "Memory in use.", &|gpu| {
+        gpu.memory_used.map(|bytes| bytes as f64)
+    });
+    each(Kind::Gauge, "gpu_memory_size_bytes", "Its memory.", &|gpu| {
+        gpu.memory_total.map(|bytes| bytes as f64)
+    });
+    each(Kind::Gauge, "gpu_power_watts", "Its power.", &|gpu| gpu.power);
+    each(Kind::Gauge, "gpu_power_limit_watts", "The limit of its power.", &|gpu| gpu.power_limit);
+    each(Kind::Counter, "gpu_energy_joules", "Energy since the driver was loaded.", &|gpu| {
+        gpu.energy
+    });
+    let hertz = |mhz: Option<u32>| mhz.map(|mhz| f64::from(mhz) * 1e6);
+    each(Kind::Gauge, "gpu_clock_hertz", "Clock of its multiprocessors.", &|gpu| hertz(gpu.clock));
+    each(Kind::Gauge, "gpu_clock_limit_hertz", "The highest clock.", &|gpu| hertz(gpu.max_clock));
+    each(Kind::Gauge, "gpu_temperature_celsius", "Its temperature.", &|gpu| {
+        gpu.temperature.map(f64::from)
+    });
+}
+
+fn of_findings(page: &mut Page, status: &NodeStatus) {
+    page.family(
+        Kind::Counter,
+        "findings",
+        "Warnings of the plan, broken rules, hangs, slow ranks and causes, by id.",
+        status.findings.iter().map(|(id, count)| ([("id", id.clone())], *count)),
+    );
+    page.gauge(
+        "standstill",
+        "Whether the job stands still by a hang that was found.",
+        Some(u8::from(status.standstill.is_some())),
+    );
+    page.family(
+        Kind::Gauge,
+        "slow_rank_lost_ratio",
+        "The share of their time that the others lose by a rank that is late.",
+        status.slow.iter().map(|slow| ([("rank", slow.rank.to_string())], slow.lost)),
+    );
+    let mut kinds: Vec<String> = status
+        .abnormal
+        .iter()
+        .filter_map(|reason| Some(serde_json::to_value(reason.kind).ok()?.as_str()?.to_owned()))
+        .collect();
+    kinds.sort();
+    kinds.dedup();
+    page.family(
+        Kind::Gauge,
+        "node_abnormal",
+        "What is abnormal about the node since the sample before.",
+        kinds.into_iter().map(|kind| ([("kind", kind)], 1)),
+    );
+}

@@ -1,0 +1,116 @@
+//! Posts one document by plain HTTP/1.1.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Bytes of an answer that are read: its first line tells enough.
+const READ: usize = 4096;
+
+/// Why a document was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PostError {
+    #[error("{0} is not of the form http://HOST:PORT/PATH")]
+    Url(String),
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the server answered {0}")]
+    Refused(String),
+}
+
+/// A URL of plain HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpUrl {
+    pub host: String,
+    pub port: u16,
+    path: String,
+}
+
+impl HttpUrl {
+    /// # Errors
+    /// When it is none.
+    pub(crate) fn parse(url: &str) -> Result<HttpUrl, PostError> {
+        let wrong = || PostError::Url(url.to_owned());
+        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let (host, port) = crate::endpoint::split(authority);
+        let port = port.map_or(Ok(80), str::parse).map_err(|_| wrong())?;
+        let odd = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
+        if host.is_empty() || host.contains('@') || odd(url) {
+            return Err(wrong());
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(HttpUrl { host: host.to_owned(), port, path })
+    }
+}
+
+/// Posts JSON to the first of these addresses that answers.
+///
+/// # Errors
+/// When it was not taken within the time.
+pub(crate) async fn post(
+    url: &HttpUrl,
+    addresses: &[IpAddr],
+    headers: &[(String, String)],
+    body: &[u8],
+    within: Duration,
+) -> Result<(), PostError> {
+    let sending = async {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect(SocketAddr::new(*address, url.port)).await {
+                Ok(stream) => return exchange(stream, url, headers, body).await,
+                Err(error) => last = error,
+            }
+        }
+        Err(last.into())
+    };
+    timeout(within, sending).await.unwrap_or(Err(PostError::Late(within)))
+}
+
+async fn exchange(
+    mut stream: TcpStream,
+    url: &HttpUrl,
+    headers: &[(String, String)],
+    body: &[u8],
+) -> Result<(), PostError> {
+    let HttpUrl { host, port, path } = url;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let mut head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        // A line break would begin another header.
+        let plain = |text: &str| text.chars().filter(|letter| !letter.is_control()).collect();
+        let (name, value): (String, String) = (plain(name), plain(value));
+        let _ = write!(head, "{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body).await?;
+    let mut answer = Vec::new();
+    while answer.len() < READ && !answer.contains(&b'\n') {
+        if stream.read_buf(&mut answer).await? == 0 {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&answer);
+    let line = text.lines().next().unwrap_or_default();
+    let code = line.split(' ').nth(1).unwrap_or_default();
+    if code.len() == 3 && code.starts_with('2') {
+        return Ok(());
+    }
+    Err(PostError::Refused(line.chars().filter(|letter| !letter.is_control()).take(80).collect()))
+}

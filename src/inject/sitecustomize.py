@@ -1,0 +1,90 @@
+# Python imports this before a rank's program. It starts torch's own worker server on a Unix socket of
+# the run when torch.distributed is imported: its flight recorder answers there although the rank is
+# blocked. It lets faulthandler write the stacks into a file beside the socket when a signal asks for
+# them. Then it makes room for the sitecustomize of the user. `--inject off` leaves it out.
+#
+# Reads RANKLAUNCH_CONTROL, the folder of the sockets. Runs with every Python since 2.7, and is silent
+# in all of them. Every start of a rank compiles it, so what only torch needs is in worker_server.py.
+import os
+import sys
+
+_VARIABLE = "RANKLAUNCH_CONTROL"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# SIGRTMAX-6: see src/watch/faulthandler.rs.
+_STACKS = 58
+# A program that closes all descriptors uses the lowest ones for its own files, and no stacks must be
+# written there. Below the usual limit of 1024.
+_STACKS_FILE = 1000
+
+
+def _make_room():
+    # As if this file did not exist: the next sitecustomize of the path, with its own exceptions.
+    sys.path[:] = [folder for folder in sys.path if folder != _HERE]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", ours)
+
+
+def _write_stacks_when_asked(folder):
+    # Neither module is loaded from a file.
+    try:
+        import _signal
+        import faulthandler
+
+        if _signal.getsignal(_STACKS) != _signal.SIG_DFL:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        file = os.open("%s/%d.stacks" % (folder, os.getpid()), flags, 0o600)
+        try:
+            os.dup2(file, _STACKS_FILE, False)
+        finally:
+            os.close(file)
+        faulthandler.register(_STACKS, file=_STACKS_FILE, all_threads=True)
+    except Exception:
+        pass
+
+
+def _start_server():
+    # The folder goes with the launcher, and the program may live longer.
+    try:
+        with open(os.path.join(_HERE, "worker_server.py")) as file:
+            names = {"__file__": file.name}
+            exec(compile(file.read(), file.name, "exec"), names)
+        names["start"]()
+    except Exception:
+        pass
+
+
+class _AfterImport(object):
+    """Starts the server after the first import of torch.distributed's main module."""
+
+    name = "torch.distributed.distributed_c10d"
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        loader = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module"):
+            execute = loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                _start_server()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+if os.environ.get(_VARIABLE):
+    sys.meta_path.insert(0, _AfterImport())
+    _write_stacks_when_asked(os.environ[_VARIABLE])
+_make_room()

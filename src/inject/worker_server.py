@@ -1,0 +1,103 @@
+# Starts torch's worker server in a rank. sitecustomize.py runs this when torch.distributed is imported.
+#
+# Reads RANKLAUNCH_CONTROL, the folder of the sockets, and removes it for the processes that a rank
+# starts.
+import os
+
+_VARIABLE = "RANKLAUNCH_CONTROL"
+# They import torch.distributed themselves, but the ranks are below them.
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run",
+              "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.launch")
+# Bytes of a Unix socket's path, with its final zero: sun_path in unix(7).
+_LONGEST = 108
+
+
+def start():
+    if _is_a_launcher():
+        return
+    folder = os.environ.pop(_VARIABLE, None)
+    path = "%s/%s-%d" % (folder, os.environ.get("RANK", ""), os.getpid())
+    if not folder or len(os.fsencode(path)) >= _LONGEST:
+        return
+    import torch._C._distributed_c10d as backends
+
+    server = None
+    if hasattr(backends, "_WorkerServer"):
+        server = _without_its_greeting(backends._WorkerServer, path)
+    if server is not None:
+        import ctypes
+
+        # Its destructor would wait for its threads. Without its socket nobody asks it any more.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        _remove_at_exit(path)
+    # The name came with the records of gloo.
+    if not hasattr(backends, "_dump_fr_trace"):
+        _serve_calls(path + ".calls")
+
+
+def _serve_calls(path):
+    if len(os.fsencode(path)) >= _LONGEST:
+        return
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls.py")) as file:
+        names = {}
+        exec(compile(file.read(), file.name, "exec"), names)
+    names["serve"](path)
+    _remove_at_exit(path)
+
+
+def _remove_at_exit(path):
+    import atexit
+
+    atexit.register(_remove, path, os.getpid())
+
+
+def _without_its_greeting(start, path):
+    # It says on descriptor 2 that it listens, which looks like a warning of the job. What others
+    # write there meanwhile goes on to where it belongs.
+    errors = os.dup(2)
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        return start(path, -1)
+    except Exception:
+        return None
+    finally:
+        os.dup2(errors, 2)
+        try:
+            said = os.read(read, 1 << 16)
+        except OSError:
+            said = b""
+        os.close(read)
+        others = [line for line in said.splitlines(True) if b"WorkerServer.cpp" not in line]
+        if others:
+            os.write(errors, b"".join(others))
+        os.close(errors)
+
+
+def _remove(path, owner):
+    # A forked child has the same exit handlers.
+    if os.getpid() == owner:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def _is_a_launcher():
+    # Of `python -m MODULE` the module's package is imported before anything else knows its name.
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            words = iter(file.read().decode("utf-8", "replace").split("\0")[1:])
+    except OSError:
+        return False
+    for word in words:
+        if word in ("-X", "-W"):
+            next(words, None)
+        elif word == "-m":
+            return next(words, None) in _LAUNCHERS
+        elif not word.startswith("-"):
+            return os.path.basename(word) in _LAUNCHERS
+    return False

@@ -1,0 +1,225 @@
+//! Finds the running job that a command means, and says why there is none.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use crate::lang::{Text, cause};
+use crate::stacks::{self, Answer, Job, Listener, Refused};
+use crate::text;
+use crate::verdict::{Id, Refusal};
+
+/// A job, and its agents here: with tasks, or with two nodes on one machine, several.
+pub(super) struct RunningJob {
+    pub(super) run_id: String,
+    pub(super) agents: Vec<(Listener, Job)>,
+}
+
+/// The jobs of this network namespace, and the agents that do not tell theirs.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<RunningJob>,
+    pub(super) refused: Vec<(Listener, i32, Refused)>,
+    pub(super) unheard: Vec<(Listener, Text)>,
+}
+
+/// All jobs that run here.
+///
+/// # Errors
+/// If the kernel's table of sockets cannot be read.
+pub(super) fn all() -> Result<Found, Refusal> {
+    let table = stacks::jobs(Path::new("/proc")).map_err(|error| {
+        let Text { en, zh } = cause(&error);
+        Refusal::new(
+            Id::StacksJob,
+            text!(
+                "cannot look for running jobs: /proc/self/net/unix: {en}",
+                "无法查找正在运行的任务：/proc/self/net/unix：{zh}"
+            ),
+            text!("mount procfs on /proc", "请将 procfs 挂载到 /proc"),
+        )
+    })?;
+    let mut found = Found::default();
+    for (agent, answer) in stacks::ask_all(table) {
+        match answer {
+            Ok((_, Answer::Job(job))) => {
+                // Before the nodes agree on a run, each agent is a job of its own.
+                let same =
+                    |one: &&mut RunningJob| one.run_id == job.run_id && !job.run_id.is_empty();
+                match found.jobs.iter_mut().find(same) {
+                    Some(known) => known.agents.push((agent, job)),
+                    None => {
+                        let run_id = job.run_id.clone();
+                        found.jobs.push(RunningJob { run_id, agents: vec![(agent, job)] });
+                    }
+                }
+            }
+            Ok((peer, Answer::Refused(why))) => found.refused.push((agent, peer.pid, why)),
+            Ok((_, Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. })) => {}
+            Err(error) if has_ended(&error) => {}
+            Err(error) => found.unheard.push((agent, cause(&error))),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an agent has just ended, since its socket is closed before it answers.
+pub(super) fn has_ended(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof].contains(&error.kind())
+}
+
+/// The one job that is meant.
+pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, Refusal> {
+    let Found { jobs, mut refused, mut unheard } = all()?;
+    let (refused, unheard) = (refused.pop(), unheard.pop());
+    let run = run.map(|run| run.to_string_lossy().into_owned());
+    // A job that waits for other nodes has no run id yet, but its agent has a pid.
+    let is_meant = |one: &RunningJob| {
+        run.as_ref().is_none_or(|run| {
+            let is_agent = |agent: &Listener| agent.pid() == run;
+            one.run_id.starts_with(run.as_str()) || one.agents.iter().any(|(it, _)| is_agent(it))
+        })
+    };
+    let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
+    match (meant.len(), meant.pop()) {
+        (1, Some(job)) => Ok(job),
+        (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard)),
+        (_, Some(last)) => {
+            meant.push(last);
+            let (count, ids) = (meant.len(), names(&meant));
+            Err(Refusal::new(
+                Id::StacksJob,
+                text!("{count} jobs run here: {ids}", "此处有 {count} 个任务正在运行：{ids}"),
+                text!(
+                    "name one of them, such as ranklaunch stacks RUN",
+                    "请指定其中一个，例如 ranklaunch stacks RUN"
+                ),
+            ))
+        }
+    }
+}
+
+fn names(jobs: &[RunningJob]) -> String {
+    let mut names: Vec<&str> = jobs.iter().map(|one| one.run_id.as_str()).collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+/// Why no job is shown.
+pub(super) fn none(
+    run: Option<&str>,
+    others: &[RunningJob],
+    refused: Option<(Listener, i32, Refused)>,
+    unheard: Option<(Listener, Text)>,
+) -> Refusal {
+    // One that says nothing may be the one that is meant.
+    if let Some((agent, why)) = unheard {
+        return silent(&agent, &why);
+    }
+    if let Some(run) = run.filter(|_| !others.is_empty()) {
+        let ids = names(others);
+        return Refusal::new(
+            Id::StacksJob,
+            text!(
+                "no run `{run}` runs here; {ids} does",
+                "此处没有运行 `{run}`；正在运行的是 {ids}"
+            ),
+            text!("write the beginning of a run's id, or nothing", "请写运行 ID 的开头，或不写"),
+        );
+    }
+    if let Some((agent, pid, why)) = refused {
+        return unanswered(&agent, pid, &refusal_of(&Answer::Refused(why)));
+    }
+    Refusal::new(
+        Id::StacksJob,
+        text!(
+            "no job of ranklaunch runs here: no socket @ranklaunch-stacks-… in /proc/net/unix",
+            "此处没有正在运行的 ranklaunch 任务：/proc/net/unix 中没有 @ranklaunch-stacks-… 套接字"
+        ),
+        text!(
+            "run it where the ranks run, as the job's user: kubectl exec POD -- ranklaunch …",
+            "请在 rank 所在的容器中以任务的用户运行：kubectl exec POD -- ranklaunch …"
+        ),
+    )
+}
+
+pub(super) fn why(refused: &Refused) -> Text {
+    refusal_of(&Answer::Refused(*refused))
+}
+
+pub(super) fn refusal_of(answer: &Answer) -> Text {
+    match answer {
+        Answer::Refused(Refused::User { uid, owner }) => text!(
+            "it belongs to user {owner} and this is user {uid}; only the job's user and root are answered",
+            "它属于用户 {owner}，而当前用户为 {uid}；只应答任务所属的用户和 root"
+        ),
+        Answer::Refused(Refused::Container) => text!(
+            "it is in another container that shares this network",
+            "它位于共享此网络的另一个容器中"
+        ),
+        Answer::Refused(Refused::NotRunning) => text!(
+            "no rank of it runs now: it waits for other nodes, or is between two attempts",
+            "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
+        ),
+        Answer::Refused(Refused::Question)
+        | Answer::Job(_)
+        | Answer::Stacks(_)
+        | Answer::Dump(_)
+        | Answer::View { .. } => {
+            text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch")
+        }
+    }
+}
+
+/// An agent that refuses.
+pub(super) fn unanswered(agent: &Listener, pid: i32, why: &Text) -> Refusal {
+    let Text { en, zh } = why;
+    let name = &agent.name;
+    let of = match pid {
+        0 => Text::same(String::new()),
+        pid => text!(" (agent {pid})", "（agent {pid}）"),
+    };
+    let Text { en: of_en, zh: of_zh } = of;
+    Refusal::new(
+        Id::StacksAgent,
+        text!(
+            "the job at @{name}{of_en} gives no stacks: {en}",
+            "@{name}{of_zh} 的任务没有给出栈：{zh}"
+        ),
+        text!(
+            "run ranklaunch stacks in the job's own container, as its user or as root",
+            "请在任务自己的容器中以其用户或 root 运行 ranklaunch stacks"
+        ),
+    )
+}
+
+/// One that says nothing.
+pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
+    let Text { en, zh } = why;
+    let name = &agent.name;
+    let pid = agent.pid();
+    Refusal::new(
+        Id::StacksAgent,
+        text!("the job at @{name} gives no stacks: {en}", "@{name} 的任务没有给出栈：{zh}"),
+        text!(
+            "look at its agent, while the ranks run on: ps -o pid,state,wchan,args -p {pid}; T means stopped, and kill -CONT {pid} continues it",
+            "各 rank 仍在运行，请查看其 agent：ps -o pid,state,wchan,args -p {pid}；T 表示已被暂停，可用 kill -CONT {pid} 恢复"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_both_languages() {
+        let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned() };
+        for why in [Refused::User { uid: 7, owner: 0 }, Refused::Container, Refused::Question] {
+            let refusal = none(None, &[], Some((agent.clone(), 12, why)), None);
+            assert_eq!(refusal.id, Id::StacksAgent);
+            assert_ne!(refusal.text.en, refusal.text.zh);
+        }
+        assert_eq!(none(Some("x"), &[], None, None).id, Id::StacksJob);
+    }
+}

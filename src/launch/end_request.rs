@@ -1,0 +1,40 @@
+//! The request of a thread that the job ends, to what supervises the ranks.
+//!
+//! Made once at most. A thread that ends without making it asks for nothing.
+
+use tokio::sync::oneshot;
+
+/// The end of the thread.
+#[derive(Debug)]
+pub(super) struct EndRequest(Option<oneshot::Sender<()>>);
+
+/// The end of what supervises. The default one is never completed.
+#[derive(Debug, Default)]
+pub(super) struct Asked(Option<oneshot::Receiver<()>>);
+
+/// Both ends.
+pub(super) fn new() -> (EndRequest, Asked) {
+    let (make, made) = oneshot::channel();
+    (EndRequest(Some(make)), Asked(Some(made)))
+}
+
+impl EndRequest {
+    /// Asks for the end of the job; nothing the second time.
+    pub(super) fn make(&mut self) {
+        if let Some(make) = self.0.take() {
+            let _ = make.send(());
+        }
+    }
+}
+
+impl Asked {
+    /// Completes when the request is made.
+    pub(super) async fn made(self) {
+        if let Some(made) = self.0
+            && made.await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}

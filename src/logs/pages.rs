@@ -1,0 +1,485 @@
+//! The output of one launcher of a run, merged in the order in which it was written.
+//!
+//! Takes the folder of a launcher and a [`Cursor`]; gives the lines behind it, page by page, and the
+//! cursor of the next one. Nothing is held between two pages, so a page can be asked for from
+//! another node, a run may have any length, and a reader that is slow costs nothing. The order is
+//! that of the index ([`super::index`]); what no index knows comes last, file by file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use memchr::{memchr_iter, memrchr};
+use regex::bytes::Regex;
+use serde::{Deserialize, Serialize};
+
+use super::escape::push_escaped;
+use super::file_names::{AttemptFolder, RankLog, continued, segment};
+use super::index::{Entry, INDEX, Writer};
+use crate::supervise::Stream;
+
+/// Bytes of a file that are read at once; a line has at most so many.
+const WINDOW: u64 = 64 * 1024;
+/// Bytes of files that one page may look at, where most lines are left out.
+const MOST_READ: u64 = 32 << 20;
+/// The line that a head ends with.
+const LONGEST_MARK: u64 = 512;
+/// The longest line of an index, which names a file.
+const LONGEST_ENTRY: u64 = 4096;
+/// A line's end is shown of a longer one: that of a progress bar.
+const LONGEST_LINE: usize = 16 * 1024;
+
+/// How far a reader has come in the output of a launcher.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cursor {
+    pub attempt: u32,
+    /// Position in the index.
+    entry: u64,
+    /// Bytes of the piece there that are done.
+    done: u64,
+    /// The index is done, and so many files of what it does not know.
+    rest: Option<u64>,
+}
+
+/// Which lines are wanted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    /// Only of these ranks; all and the engine where there is none.
+    pub ranks: Vec<u32>,
+    /// Not before this time, in milliseconds since 1970.
+    pub since_ms: Option<u64>,
+    pub grep: Option<Regex>,
+}
+
+/// One line of the output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogLine {
+    /// When its end was written, in milliseconds since 1970. None where no index tells.
+    pub at_ms: Option<u64>,
+    pub attempt: u32,
+    pub writer: Writer,
+    /// The global rank; the node's for a command.
+    pub number: u32,
+    pub is_err: bool,
+    /// Without what a terminal would obey, but for colours.
+    pub text: String,
+}
+
+/// Some lines in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Page {
+    pub lines: Vec<LogLine>,
+    pub next: Cursor,
+    /// Nothing more is there now.
+    pub is_end: bool,
+    /// The largest number of a rank in this attempt.
+    pub last_rank: u32,
+}
+
+/// A file of an attempt, as its index names it.
+#[derive(Debug, Clone)]
+struct Named {
+    name: String,
+    writer: Writer,
+    number: u32,
+    is_err: bool,
+}
+
+impl Named {
+    fn new(name: &str, writer: Writer) -> Named {
+        let log = RankLog::parse(continued(name));
+        Named {
+            name: name.to_owned(),
+            writer,
+            number: log.map_or(0, |log| log.number),
+            is_err: log.is_some_and(|log| log.stream == Stream::Err),
+        }
+    }
+}
+
+/// The lines of `launcher`, a folder `node-<k>`, from the cursor on: about `most` bytes of them.
+/// `is_over`: nothing will be written to it any more, so what is no whole line counts too.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub(crate) fn page(
+    launcher: &Path,
+    cursor: Cursor,
+    wanted: &Wanted,
+    most: usize,
+    is_over: bool,
+) -> io::Result<Page> {
+    let mut attempts = attempts(launcher)?;
+    attempts.retain(|number| *number >= cursor.attempt);
+    let Some(attempt) = attempts.first().copied() else {
+        return Ok(Page { next: cursor, is_end: true, ..Page::default() });
+    };
+    let cursor =
+        if attempt == cursor.attempt { cursor } else { Cursor { attempt, ..Cursor::default() } };
+    // A further attempt proves that this one is over.
+    let following = attempts.get(1).copied();
+    let folder = launcher.join(AttemptFolder(attempt).to_string());
+    let mut reading = Reading {
+        folder,
+        wanted,
+        most,
+        is_over: is_over || following.is_some(),
+        begun_ms: None,
+        files: HashMap::new(),
+        opened: None,
+        bytes: 0,
+        read: 0,
+        page: Page { next: cursor, ..Page::default() },
+    };
+    reading.read()?;
+    let mut page = reading.page;
+    if let (true, Some(attempt)) = (page.is_end, following) {
+        page.next = Cursor { attempt, ..Cursor::default() };
+        page.is_end = false;
+    }
+    Ok(page)
+}
+
+/// The numbers of the attempts in the folder of a launcher, in their order.
+pub(crate) fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
+    let mut numbers: Vec<u32> = launcher
+        .read_dir()?
+        .filter_map(|entry| Some(AttemptFolder::parse(entry.ok()?.file_name().to_str()?)?.0))
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// One page that is being filled.
+struct Reading<'a> {
+    folder: PathBuf,
+    wanted: &'a Wanted,
+    most: usize,
+    is_over: bool,
+    begun_ms: Option<u64>,
+    files: HashMap<usize, Named>,
+    /// The file that was read last.
+    opened: Option<(String, File)>,
+    /// Of the lines on the page.
+    bytes: usize,
+    /// Of the files.
+    read: u64,
+    page: Page,
+}
+
+impl Reading<'_> {
+    fn read(&mut self) -> io::Result<()> {
+        if self.page.next.rest.is_none() {
+            match File::open(self.folder.join(INDEX)) {
+                Ok(index) => self.index(&index)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.page.is_end = true,
+                Err(error) => return Err(error),
+            }
+            if !self.page.is_end || !self.is_over {
+                return Ok(());
+            }
+            self.page.is_end = false;
+            self.page.next = Cursor { rest: Some(0), done: 0, ..self.page.next };
+        }
+        self.rest()
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= self.most || self.read >= MOST_READ
+    }
+
+    /// Follows the index until the page is full or the index ends.
+    fn index(&mut self, index: &File) -> io::Result<()> {
+        let Cursor { entry: from, .. } = self.page.next;
+        let mut reader = BufReader::new(index);
+        let mut at = 0;
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = (&mut reader).take(LONGEST_ENTRY).read_until(b'\n', &mut line)? as u64;
+            // The last line is still being written.
+            if line.last() != Some(&b'\n') && read < LONGEST_ENTRY {
+                self.page.is_end = true;
+                return Ok(());
+            }
+            // Pieces before the cursor are many, and need no look.
+            let is_done = at < from && line.first().is_some_and(u8::is_ascii_digit);
+            let text = if is_done { &[][..] } else { &line };
+            let text = std::str::from_utf8(text).unwrap_or_default().trim_end();
+            match Entry::parse(text) {
+                Some(Entry::Begin(begun)) => {
+                    self.begun_ms = Some(begun);
+                    self.files.clear();
+                }
+                Some(Entry::File { number, writer, name }) => {
+                    let named = Named::new(name, writer);
+                    self.page.last_rank = self.page.last_rank.max(named.number);
+                    if at >= from {
+                        self.gap(&named)?;
+                    }
+                    self.files.insert(number, named);
+                }
+                Some(Entry::Piece { after_ms, file, at: first, bytes }) if at >= from => {
+                    if self.is_full() {
+                        return Ok(());
+                    }
+                    let time = self.begun_ms.map(|begun| begun.saturating_add(after_ms));
+                    if let Some(named) = self.files.get(&file).cloned() {
+                        let piece = first..first.saturating_add(bytes);
+                        if !self.piece(&named, time, &piece)? {
+                            return Ok(());
+                        }
+                    }
+                }
+                _ => {}
+            }
+            at += read;
+            if at > from {
+                self.page.next = Cursor { entry: at, done: 0, ..self.page.next };
+            }
+        }
+    }
+
+    /// The last line of a head tells what is missing behind it; it has its place where the tail begins.
+    fn gap(&mut self, tail: &Named) -> io::Result<()> {
+        let name = continued(&tail.name);
+        if tail.name != segment(name, 1) {
+            return Ok(());
+        }
+        let head = Named::new(name, tail.writer);
+        let Ok(metadata) = self.folder.join(name).metadata() else { return Ok(()) };
+        let end = metadata.len();
+        let last = self.window(name, end.saturating_sub(LONGEST_MARK), end)?.unwrap_or_default();
+        let line = last.strip_suffix(b"\n").unwrap_or(&last);
+        let line = line.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        if self.is_wanted(&head, None) && line.starts_with(b"[ranklaunch] ") {
+            self.line(&head, None, line);
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, named: &Named, at_ms: Option<u64>) -> bool {
+        let Wanted { ranks, since_ms, .. } = self.wanted;
+        let is_rank = named.writer != Writer::Engine && ranks.contains(&named.number);
+        (ranks.is_empty() || is_rank)
+            && since_ms.is_none_or(|since| at_ms.is_none_or(|at| at >= since))
+    }
+
+    /// The lines that end within `piece`. False if the page was full before its end.
+    fn piece(
+        &mut self,
+        named: &Named,
+        at_ms: Option<u64>,
+        piece: &std::ops::Range<u64>,
+    ) -> io::Result<bool> {
+        if !self.is_wanted(named, at_ms) {
+            return Ok(true);
+        }
+        loop {
+            let from = piece.start.saturating_add(self.page.next.done);
+            if from >= piece.end {
+                return Ok(true);
+            }
+            if self.is_full() {
+                return Ok(false);
+            }
+            let to = piece.end.min(from.saturating_add(WINDOW));
+            let Some(window) = self.window(&named.name, from, to)? else { return Ok(true) };
+            self.read += to - from;
+            let is_whole = window.len() as u64 == to - from;
+            let done = match memrchr(b'\n', &window) {
+                Some(end) => {
+                    let (lines, _) = window.split_at_checked(end + 1).unwrap_or((&window, &[]));
+                    let before = self.before(&named.name, from)?;
+                    self.lines(named, at_ms, &before, lines);
+                    end as u64 + 1
+                }
+                // Of a longer line the end is shown.
+                None => window.len() as u64,
+            };
+            let ends_here = from + done >= piece.end || to == piece.end || !is_whole;
+            self.page.next.done += if ends_here { piece.end - from } else { done };
+        }
+    }
+
+    /// What of the line at `at` is before it.
+    fn before(&mut self, name: &str, at: u64) -> io::Result<Vec<u8>> {
+        let first = at.saturating_sub(LONGEST_LINE as u64);
+        let Some(mut bytes) = self.window(name, first, at)? else { return Ok(Vec::new()) };
+        let begin = memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
+        bytes.drain(..begin);
+        Ok(bytes)
+    }
+
+    /// Whole lines, the first of which begins with `before`.
+    fn lines(&mut self, named: &Named, at_ms: Option<u64>, before: &[u8], lines: &[u8]) {
+        let mut first = Some(before);
+        let mut begin = 0;
+        for end in memchr_iter(b'\n', lines) {
+            let line = lines.get(begin..end).unwrap_or_default();
+            begin = end + 1;
+            match first.take().filter(|before| !before.is_empty()) {
+                Some(before) => self.line(named, at_ms, &[before, line].concat()),
+                None => self.line(named, at_ms, line),
+            }
+        }
+    }
+
+    fn line(&mut self, named: &Named, at_ms: Option<u64>, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        // Of a progress bar the last state.
+        let line = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
+        let line = line.get(line.len().saturating_sub(LONGEST_LINE)..).unwrap_or(line);
+        if self.wanted.grep.as_ref().is_some_and(|grep| !grep.is_match(line)) {
+            return;
+        }
+        let mut text = Vec::with_capacity(line.len());
+        push_escaped(line, &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        self.bytes += text.len() + 64;
+        let Named { writer, number, is_err, .. } = *named;
+        let attempt = self.page.next.attempt;
+        self.page.lines.push(LogLine { at_ms, attempt, writer, number, is_err, text });
+    }
+
+    /// What no piece of the index holds: the ends of files, or all of them without an index.
+    fn rest(&mut self) -> io::Result<()> {
+        let (names, covered) = self.covered()?;
+        loop {
+            let Some(number) = self.page.next.rest else { return Ok(()) };
+            let Some(name) = usize::try_from(number).ok().and_then(|number| names.get(number))
+            else {
+                self.page.is_end = true;
+                return Ok(());
+            };
+            if self.is_full() {
+                return Ok(());
+            }
+            let known = covered.get(name).copied();
+            let has_tail = || names.iter().any(|tail| tail != name && continued(tail) == name);
+            // What follows a head is told where its tail begins.
+            let is_told = known.is_some() && has_tail();
+            if !is_told && !self.rest_of(name, known.unwrap_or(0))? {
+                return Ok(());
+            }
+            self.page.next = Cursor { rest: Some(number + 1), done: 0, ..self.page.next };
+        }
+    }
+
+    /// The logs of the attempt, and how far the index knows each.
+    fn covered(&mut self) -> io::Result<(Vec<String>, HashMap<String, u64>)> {
+        let mut covered: HashMap<String, u64> = HashMap::new();
+        if let Ok(index) = File::open(self.folder.join(INDEX)) {
+            for line in BufReader::new(index).split(b'\n') {
+                let line = line?;
+                match std::str::from_utf8(&line).ok().and_then(Entry::parse) {
+                    Some(Entry::File { number, writer, name }) => {
+                        self.files.insert(number, Named::new(name, writer));
+                    }
+                    Some(Entry::Piece { file, at, bytes, .. }) => {
+                        if let Some(named) = self.files.get(&file) {
+                            let known = covered.entry(named.name.clone()).or_default();
+                            *known = at.saturating_add(bytes).max(*known);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut names: Vec<String> = self
+            .folder
+            .read_dir()?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| writer_of(name).is_some())
+            .collect();
+        names.sort_unstable();
+        Ok((names, covered))
+    }
+
+    /// False if the page was full before the end of the file.
+    fn rest_of(&mut self, name: &str, covered: u64) -> io::Result<bool> {
+        let writer = self.files.values().find(|named| named.name == name);
+        let Some(writer) = writer.map(|named| named.writer).or_else(|| writer_of(name)) else {
+            return Ok(true);
+        };
+        let named = Named::new(name, writer);
+        self.page.last_rank = self.page.last_rank.max(named.number);
+        let Ok(metadata) = self.folder.join(name).metadata() else { return Ok(true) };
+        let length = metadata.len();
+        // Without an index the time of a line is not known, only that of the last one.
+        let is_since = |since| {
+            let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+            Some(written.as_millis() >= u128::from(since))
+        };
+        if self.wanted.since_ms.is_some_and(|since| is_since(since) == Some(false)) {
+            return Ok(true);
+        }
+        if !self.piece(&named, None, &(covered.min(length)..length))? {
+            return Ok(false);
+        }
+        // What has no end of a line.
+        if self.is_wanted(&named, None) {
+            let last = self.before(name, length)?;
+            if !last.is_empty() {
+                self.line(&named, None, &last);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bytes of a file; fewer if it has fewer. None if it is gone.
+    fn window(&mut self, name: &str, from: u64, to: u64) -> io::Result<Option<Vec<u8>>> {
+        if self.opened.as_ref().is_none_or(|(opened, _)| opened != name) {
+            match File::open(self.folder.join(name)) {
+                Ok(file) => self.opened = Some((name.to_owned(), file)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let Some((_, file)) = &self.opened else { return Ok(None) };
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap_or_default()];
+        let mut filled = 0;
+        while let Some(empty) = bytes.get_mut(filled..).filter(|empty| !empty.is_empty()) {
+            match file.read_at(empty, from + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(Some(bytes))
+    }
+}
+
+fn writer_of(name: &str) -> Option<Writer> {
+    let log = continued(name);
+    match RankLog::parse(log) {
+        Some(_) => Some(Writer::Rank),
+        None => (log == super::file_names::ENGINE_LOG).then_some(Writer::Engine),
+    }
+}
+
+impl Cursor {
+    /// Behind all but the last `bytes` of what the index of the last attempt knows, which is about
+    /// what a person looks at first.
+    pub(crate) fn near_end(launcher: &Path, entries: u64) -> io::Result<Cursor> {
+        let Some(attempt) = attempts(launcher)?.last().copied() else {
+            return Ok(Cursor::default());
+        };
+        let begin = Cursor { attempt, ..Cursor::default() };
+        let path = launcher.join(AttemptFolder(attempt).to_string()).join(INDEX);
+        let Ok(mut index) = File::open(path) else { return Ok(begin) };
+        let length = index.metadata()?.len();
+        if length <= entries {
+            return Ok(begin);
+        }
+        index.seek(SeekFrom::Start(length - entries))?;
+        let mut skipped = Vec::new();
+        BufReader::new(index.take(LONGEST_ENTRY)).read_until(b'\n', &mut skipped)?;
+        Ok(Cursor { entry: length - entries + skipped.len() as u64, ..begin })
+    }
+}

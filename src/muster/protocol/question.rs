@@ -1,0 +1,149 @@
+//! The frames of questions between the nodes of a running job: the same in both directions, since
+//! node 0 asks the others, and a node asks all of them through node 0.
+//!
+//! Who asked fetches the parts of an answer, a few at a time: so a large answer never fills a
+//! connection, and what else is sent there waits for one part at most.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lang::Text;
+use crate::text;
+
+/// Bytes of a question.
+pub(crate) const LONGEST_QUESTION: usize = 32 << 10;
+/// Bytes of a part. Small, because on a slow link the frames of the muster wait for one.
+pub(crate) const PART: usize = 16 << 10;
+/// Bytes of a deflated answer.
+pub(crate) const LARGEST_DEFLATED: usize = 8 << 20;
+
+/// One side's `id` names the question, `node` who answers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum QuestionFrame {
+    /// To a node: answer this. To node 0: ask all nodes but the sender this.
+    Ask {
+        id: u64,
+        /// Milliseconds for which the answer is waited for.
+        within: u64,
+        #[serde(with = "base64")]
+        question: Vec<u8>,
+    },
+    /// The answer is there, with so many bytes, deflated.
+    Ready {
+        id: u64,
+        node: u32,
+        length: usize,
+    },
+    None {
+        id: u64,
+        node: u32,
+        why: NoAnswer,
+    },
+    /// Send the next part.
+    Fetch {
+        id: u64,
+        node: u32,
+    },
+    Part {
+        id: u64,
+        node: u32,
+        #[serde(with = "base64")]
+        bytes: Vec<u8>,
+    },
+}
+
+/// Why a node gave no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub(crate) enum NoAnswer {
+    /// Not within the time.
+    Late,
+    /// Its agent died, or was silent for too long.
+    Lost,
+    /// Its ranks have not started, or have ended.
+    NotReady,
+    /// As many questions as allowed are open, or no thread can be created.
+    Busy,
+    /// `most`: bytes allowed.
+    TooLarge { bytes: u64, most: u64 },
+    /// The question is longer than allowed.
+    Question { bytes: u64, most: u64 },
+    /// Its bytes cannot be read.
+    Unreadable,
+    /// The job ended meanwhile.
+    Ended,
+}
+
+impl NoAnswer {
+    pub(crate) fn text(self) -> Text {
+        match self {
+            NoAnswer::Late => text!("no answer in time", "未在时限内应答"),
+            NoAnswer::Lost => {
+                text!("its agent died or fell silent", "其 agent 已退出或失去响应")
+            }
+            NoAnswer::NotReady => {
+                text!("its ranks have not started, or have ended", "其 rank 尚未启动或已经结束")
+            }
+            NoAnswer::Busy => text!(
+                "its agent has too many open questions, or too few threads",
+                "其 agent 未处理完的查询过多，或无法创建线程"
+            ),
+            NoAnswer::TooLarge { bytes, most } => text!(
+                "its answer of {bytes} bytes is larger than the allowed {most}",
+                "其应答为 {bytes} 字节，超过上限 {most}"
+            ),
+            NoAnswer::Question { bytes, most } => text!(
+                "the question of {bytes} bytes is longer than the allowed {most}",
+                "查询为 {bytes} 字节，超过上限 {most}"
+            ),
+            NoAnswer::Unreadable => text!("its answer cannot be read", "无法读取其应答"),
+            NoAnswer::Ended => text!("the job ended meanwhile", "任务在此期间已结束"),
+        }
+    }
+
+    pub(crate) fn too_large(bytes: usize, most: usize) -> NoAnswer {
+        let [bytes, most] = [bytes, most].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+        NoAnswer::TooLarge { bytes, most }
+    }
+}
+
+impl QuestionFrame {
+    pub(crate) fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
+        let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        QuestionFrame::Ask { id, within, question: question.to_owned() }
+    }
+
+    /// # Errors
+    /// On more bytes than a correct node sends.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            QuestionFrame::Ask { question, .. } if question.len() > LONGEST_QUESTION => {
+                Err("a question that is too long")
+            }
+            QuestionFrame::Part { bytes, .. } if bytes.len() > PART => {
+                Err("a part of an answer that is too long")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes in JSON.
+mod base64 {
+    use std::borrow::Cow;
+
+    use data_encoding::BASE64;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        BASE64.decode(text.as_bytes()).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,463 @@
+//! The rules of questions and answers, without I/O: which frame follows on which.
+//!
+//! One [`Exchange`] per node. Takes what was asked here, the frames of the other nodes, the answers
+//! of this node and the time; gives frames to send and answers to begin. Whoever asked fetches the
+//! parts of an answer, [`WINDOW`] at a time and of a few answers at once. What a node sends is
+//! bounded by what it was asked for: each part of a held answer is sent once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::local::Form;
+use super::room::{Lease, Room};
+use crate::muster::protocol::NoAnswer;
+use crate::muster::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
+
+/// Parts of one answer that are on their way.
+const WINDOW: usize = 4;
+/// Answers that are fetched at the same time: by node 0, over a connection each, and by another
+/// node, all over one.
+const SLOTS_OF_NODE_0: usize = 32;
+const SLOTS: usize = 2;
+/// An answer of which no part comes for so long leaves its slot to the next one.
+const STALL: Duration = Duration::from_secs(1);
+/// Open questions of one node, and of all on node 0.
+const MOST_OF_ONE: usize = 4;
+const MOST: usize = 16;
+/// Bytes of all answers that are held on their way.
+const MOST_HELD: usize = 256 << 20;
+/// Interval in which deadlines are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the asker's thread gets.
+pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
+
+/// An answer as it came.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Packed {
+    Plain(Vec<u8>),
+    Deflated(Vec<u8>),
+}
+
+/// For whom this node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// A question that this node distributed.
+    Round(u64),
+    /// A question of node 0.
+    Node0 { id: u64, until: Instant },
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Send { to: Vec<u32>, frame: QuestionFrame },
+    Answer { asker: For, question: Arc<[u8]>, form: Form },
+}
+
+/// Who gets the answers of a round.
+#[derive(Debug)]
+enum Asker {
+    Here(Sender<Reply>),
+    Node { node: u32, id: u64 },
+}
+
+/// One question and the nodes that have not answered it.
+#[derive(Debug)]
+struct Round {
+    asker: Asker,
+    until: Instant,
+    open: BTreeMap<u32, Progress>,
+}
+
+/// How far the answer of a node is.
+#[derive(Debug)]
+enum Progress {
+    Asked,
+    Announced { length: usize, lease: Lease },
+    Fetched(Fetched),
+}
+
+#[derive(Debug)]
+struct Fetched {
+    length: usize,
+    bytes: Vec<u8>,
+    /// Parts that were asked for.
+    asked: usize,
+    heard: Instant,
+    slot: Option<Lease>,
+    lease: Lease,
+}
+
+/// An answer that another node fetches.
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    sent: usize,
+    until: Instant,
+    /// On node 0, of an answer that it passes on.
+    _lease: Option<Lease>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    me: u32,
+    nodes: u32,
+    next_round: u64,
+    rounds: BTreeMap<u64, Round>,
+    /// By the node that fetches, its question and who answered.
+    held: BTreeMap<(u32, u64, u32), Held>,
+    /// Announced answers that wait for a slot.
+    waiting: VecDeque<(u64, u32)>,
+    slots: Room,
+    room: Room,
+    next_tick: Option<Instant>,
+    actions: Vec<Action>,
+}
+
+impl Exchange {
+    pub(crate) fn new(me: u32, nodes: u32) -> Exchange {
+        Exchange {
+            me,
+            nodes,
+            next_round: 0,
+            rounds: BTreeMap::new(),
+            held: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            slots: Room::of(if me == 0 { SLOTS_OF_NODE_0 } else { SLOTS }),
+            room: Room::of(MOST_HELD),
+            next_tick: None,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Exchange::tick`] is due; None while nothing is open.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.next_tick
+    }
+
+    /// A question of this node to all. `is_there`: whether node 0 has a connection to a node.
+    pub(crate) fn ask(
+        &mut self,
+        question: &Arc<[u8]>,
+        within: Duration,
+        reply: Sender<Reply>,
+        is_there: &dyn Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        let refused = if question.len() > LONGEST_QUESTION {
+            let [bytes, most] = [question.len(), LONGEST_QUESTION]
+                .map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+            Some(NoAnswer::Question { bytes, most })
+        } else {
+            let of_us = |round: &&Round| matches!(round.asker, Asker::Here(_));
+            (self.rounds.values().filter(of_us).count() >= MOST_OF_ONE).then_some(NoAnswer::Busy)
+        };
+        if let Some(why) = refused {
+            // A receiver that is gone waits no more.
+            return (0..self.nodes).for_each(|node| drop(reply.send((node, Err(why)))));
+        }
+        self.open(Asker::Here(reply), question, within, is_there, now);
+    }
+
+    /// A frame of another node.
+    pub(crate) fn hear(
+        &mut self,
+        from: u32,
+        frame: QuestionFrame,
+        is_there: &dyn Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        match frame {
+            QuestionFrame::Ask { id, within, question } => {
+                let (within, question) = (Duration::from_millis(within), question.into());
+                if self.me == 0 {
+                    self.asked_by(from, id, within, &question, is_there, now);
+                } else {
+                    let asker = For::Node0 { id, until: later(now, within) };
+                    self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
+                }
+            }
+            QuestionFrame::Ready { id, node, length } if self.speaks_for(from, node) => {
+                self.announced(id, node, length, now);
+            }
+            QuestionFrame::None { id, node, why } if self.speaks_for(from, node) => {
+                self.deliver(id, node, Err(why), now);
+            }
+            QuestionFrame::Part { id, node, bytes } if self.speaks_for(from, node) => {
+                self.received(id, node, bytes, now);
+            }
+            QuestionFrame::Fetch { id, node } => self.send_part(from, id, node),
+            // Nobody else speaks for a node.
+            _ => {}
+        }
+    }
+
+    /// The answer of this node.
+    pub(crate) fn answered(&mut self, asker: For, answer: Result<Vec<u8>, NoAnswer>, now: Instant) {
+        match asker {
+            For::Round(id) => {
+                let is_here = |round: &Round| matches!(round.asker, Asker::Here(_));
+                let packed = match self.rounds.get(&id).is_some_and(is_here) {
+                    true => Packed::Plain,
+                    false => Packed::Deflated,
+                };
+                self.deliver(id, self.me, answer.map(packed), now);
+            }
+            // Nobody waits for a late one.
+            For::Node0 { until, .. } if until < now => {}
+            For::Node0 { id, until } => match answer {
+                Ok(bytes) => self.hold(0, id, self.me, bytes, until, None, now),
+                Err(why) => {
+                    self.send(0, QuestionFrame::None { id, node: self.me, why });
+                }
+            },
+        }
+    }
+
+    /// The connection to a node is gone.
+    pub(crate) fn lost(&mut self, node: u32, now: Instant) {
+        self.rounds.retain(
+            |_, round| !matches!(round.asker, Asker::Node { node: asker, .. } if asker == node),
+        );
+        self.held.retain(|(to, ..), _| *to != node);
+        let open = |round: &Round| round.open.contains_key(&node);
+        let rounds: Vec<u64> =
+            self.rounds.iter().filter(|(_, round)| open(round)).map(|(id, _)| *id).collect();
+        for id in rounds {
+            self.deliver(id, node, Err(NoAnswer::Lost), now);
+        }
+        self.fetch_next(now);
+    }
+
+    /// Ends what is past its deadline.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let past: Vec<u64> =
+            self.rounds.iter().filter(|(_, round)| round.until <= now).map(|(id, _)| *id).collect();
+        for id in past {
+            let open =
+                self.rounds.get(&id).map(|round| round.open.keys().copied().collect::<Vec<_>>());
+            for node in open.unwrap_or_default() {
+                self.deliver(id, node, Err(NoAnswer::Late), now);
+            }
+        }
+        self.held.retain(|_, held| held.until > now);
+        for round in self.rounds.values_mut() {
+            for progress in round.open.values_mut() {
+                if let Progress::Fetched(fetched) = progress
+                    && now.saturating_duration_since(fetched.heard) > STALL
+                {
+                    fetched.slot = None;
+                }
+            }
+        }
+        self.fetch_next(now);
+        let is_idle = self.rounds.is_empty() && self.held.is_empty();
+        self.next_tick = (!is_idle).then(|| later(now, TICK));
+    }
+
+    fn open(
+        &mut self,
+        asker: Asker,
+        question: &Arc<[u8]>,
+        within: Duration,
+        is_there: &dyn Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        self.next_round += 1;
+        let id = self.next_round;
+        let (asking, form) = match &asker {
+            Asker::Here(_) => (None, Form::Plain),
+            Asker::Node { node, .. } => (Some(*node), Form::Deflated),
+        };
+        // The node that asked has its own answer by itself.
+        let all = (0..self.nodes).filter(|node| Some(*node) != asking);
+        let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
+        let others = open.keys().copied().filter(|node| *node != self.me);
+        let (there, gone): (Vec<u32>, Vec<u32>) =
+            others.partition(|node| self.me != 0 || is_there(*node));
+        self.rounds.insert(id, Round { asker, until: later(now, within), open });
+        self.next_tick.get_or_insert(later(now, TICK));
+        for node in gone {
+            self.deliver(id, node, Err(NoAnswer::Lost), now);
+        }
+        let question = Arc::clone(question);
+        let frame = QuestionFrame::ask(id, within, &question);
+        let to = if self.me == 0 { there } else { vec![0] };
+        if self.nodes > 1 {
+            self.actions.push(Action::Send { to, frame });
+        }
+        self.actions.push(Action::Answer { asker: For::Round(id), question, form });
+    }
+
+    /// Another node asks all, through this one.
+    fn asked_by(
+        &mut self,
+        from: u32,
+        id: u64,
+        within: Duration,
+        question: &Arc<[u8]>,
+        is_there: &dyn Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        let same = |round: &Round| match round.asker {
+            Asker::Node { node, id } if node == from => Some(id),
+            _ => None,
+        };
+        let of_it: Vec<u64> = self.rounds.values().filter_map(same).collect();
+        if of_it.contains(&id) {
+            return;
+        }
+        if of_it.len() >= MOST_OF_ONE || self.rounds.len() >= MOST {
+            for node in (0..self.nodes).filter(|node| *node != from) {
+                self.send(from, QuestionFrame::None { id, node, why: NoAnswer::Busy });
+            }
+            return;
+        }
+        self.open(Asker::Node { node: from, id }, question, within, is_there, now);
+    }
+
+    /// Node 0 hears each node for itself; the others hear all through node 0.
+    fn speaks_for(&self, from: u32, node: u32) -> bool {
+        if self.me == 0 { from == node } else { from == 0 }
+    }
+
+    fn announced(&mut self, id: u64, node: u32, length: usize, now: Instant) {
+        let Some(progress) = self.progress(id, node) else { return };
+        if !matches!(progress, Progress::Asked) {
+            return;
+        }
+        if length > LARGEST_DEFLATED {
+            let why = NoAnswer::too_large(length, LARGEST_DEFLATED);
+            return self.deliver(id, node, Err(why), now);
+        }
+        let Some(lease) = self.room.take(length) else {
+            return self.deliver(id, node, Err(NoAnswer::Busy), now);
+        };
+        if let Some(progress) = self.progress(id, node) {
+            *progress = Progress::Announced { length, lease };
+        }
+        self.waiting.push_back((id, node));
+        self.fetch_next(now);
+    }
+
+    fn progress(&mut self, id: u64, node: u32) -> Option<&mut Progress> {
+        self.rounds.get_mut(&id)?.open.get_mut(&node)
+    }
+
+    /// Begins to fetch as many answers as there are slots.
+    fn fetch_next(&mut self, now: Instant) {
+        while let Some((id, node)) = self.waiting.front().copied() {
+            let Some(slot) = self.slots.take(1) else { return };
+            self.waiting.pop_front();
+            let Some(round) = self.rounds.get_mut(&id) else { continue };
+            let Some(Progress::Announced { length, lease }) = round.open.remove(&node) else {
+                continue;
+            };
+            let bytes = Vec::with_capacity(length);
+            let asked = length.div_ceil(PART).clamp(1, WINDOW);
+            let fetched = Fetched { length, bytes, asked, heard: now, slot: Some(slot), lease };
+            round.open.insert(node, Progress::Fetched(fetched));
+            let to = self.way_to(node);
+            (0..asked).for_each(|_| self.send(to, QuestionFrame::Fetch { id, node }));
+        }
+    }
+
+    fn received(&mut self, id: u64, node: u32, part: Vec<u8>, now: Instant) {
+        let to = self.way_to(node);
+        let Some(Progress::Fetched(fetched)) = self.progress(id, node) else { return };
+        fetched.heard = now;
+        fetched.bytes.extend(part);
+        if fetched.bytes.len() < fetched.length {
+            if fetched.asked < fetched.length.div_ceil(PART) {
+                fetched.asked += 1;
+                self.send(to, QuestionFrame::Fetch { id, node });
+            }
+            return;
+        }
+        let whole = fetched.bytes.len() == fetched.length;
+        let bytes = std::mem::take(&mut fetched.bytes);
+        let answer = if whole { Ok(Packed::Deflated(bytes)) } else { Err(NoAnswer::Unreadable) };
+        self.deliver(id, node, answer, now);
+    }
+
+    fn way_to(&self, node: u32) -> u32 {
+        if self.me == 0 { node } else { 0 }
+    }
+
+    /// Gives the asker what a node answered, or why it did not.
+    fn deliver(&mut self, id: u64, node: u32, answer: Result<Packed, NoAnswer>, now: Instant) {
+        let Some(round) = self.rounds.get_mut(&id) else { return };
+        let Some(progress) = round.open.remove(&node) else { return };
+        let until = round.until;
+        // Its slot is free from here on.
+        let lease = match progress {
+            Progress::Fetched(fetched) => Some(fetched.lease),
+            Progress::Asked | Progress::Announced { .. } => None,
+        };
+        match &round.asker {
+            // A receiver that is gone waits no more.
+            Asker::Here(reply) => drop(reply.send((node, answer))),
+            Asker::Node { node: to, id } => {
+                let (to, id) = (*to, *id);
+                match answer {
+                    Ok(Packed::Deflated(bytes) | Packed::Plain(bytes)) => {
+                        self.hold(to, id, node, bytes, until, lease, now);
+                    }
+                    Err(why) => self.send(to, QuestionFrame::None { id, node, why }),
+                }
+            }
+        }
+        if self.rounds.get(&id).is_some_and(|round| round.open.is_empty()) {
+            self.rounds.remove(&id);
+        }
+        self.fetch_next(now);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one entry")]
+    fn hold(
+        &mut self,
+        to: u32,
+        id: u64,
+        node: u32,
+        bytes: Vec<u8>,
+        until: Instant,
+        lease: Option<Lease>,
+        now: Instant,
+    ) {
+        self.send(to, QuestionFrame::Ready { id, node, length: bytes.len() });
+        self.held.insert((to, id, node), Held { bytes, sent: 0, until, _lease: lease });
+        self.next_tick.get_or_insert(later(now, TICK));
+    }
+
+    /// Each part is sent once, so that a node that asks without end gets no more than the answer.
+    fn send_part(&mut self, to: u32, id: u64, node: u32) {
+        let key = (to, id, node);
+        let Some(held) = self.held.get_mut(&key) else { return };
+        let end = held.bytes.len().min(held.sent + PART);
+        let bytes = held.bytes.get(held.sent..end).unwrap_or_default().to_owned();
+        held.sent = end;
+        if end == held.bytes.len() {
+            self.held.remove(&key);
+        }
+        self.send(to, QuestionFrame::Part { id, node, bytes });
+    }
+
+    fn send(&mut self, to: u32, frame: QuestionFrame) {
+        self.actions.push(Action::Send { to: vec![to], frame });
+    }
+}
+
+/// A deadline that another node wrote may be beyond all times.
+fn later(now: Instant, within: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(3600);
+    now + within.min(LONGEST)
+}

@@ -1,0 +1,117 @@
+//! The handle by which any thread asks the nodes of a running job.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::deflate::inflate;
+use super::desk::{Desk, Event};
+use super::exchange::{Packed, Reply};
+use super::local::{Answerer, Form, LocalAnswers};
+use crate::muster::protocol::NoAnswer;
+
+/// Asks all nodes of a running job, and answers their questions. Clones are the same.
+///
+/// The nodes of a job of tasks are its launchers: several on one machine.
+#[derive(Clone)]
+pub(crate) struct Questions {
+    node: u32,
+    nodes: u32,
+    local: Arc<LocalAnswers>,
+    /// To the session's task; None on a single node.
+    session: Option<UnboundedSender<Event>>,
+}
+
+impl fmt::Debug for Questions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Questions")
+            .field("node", &self.node)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Questions {
+    /// Of a job without other nodes: only this one answers.
+    pub(crate) fn alone(node: u32) -> Questions {
+        Questions { node, nodes: 1, local: Arc::new(LocalAnswers::new()), session: None }
+    }
+
+    pub(crate) fn of(desk: &Desk, node: u32, nodes: u32) -> Questions {
+        let (local, session) = desk.ends();
+        Questions { node, nodes, local, session: Some(session) }
+    }
+
+    /// Sets what answers the questions of all nodes here. It runs in a thread of its own, at most
+    /// four at a time, and must end by itself: whoever asked waits no longer than it said. It is
+    /// dropped with the session.
+    pub(crate) fn answer_with(&self, answerer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
+        let answerer: Answerer = Arc::new(answerer);
+        self.local.set(Some(answerer));
+    }
+
+    /// What each node answers, in their order, this one included. Blocks for `timeout` at most, so
+    /// no task of the runtime may call it. A question has at most 32 KiB, an answer 64 MiB, and
+    /// 8 MiB once it is deflated.
+    pub(crate) fn ask_all(
+        &self,
+        question: Vec<u8>,
+        timeout: Duration,
+    ) -> Vec<(u32, Result<Vec<u8>, NoAnswer>)> {
+        let mut answers = BTreeMap::new();
+        self.ask_each(question, timeout, |node, answer| drop(answers.insert(node, answer)));
+        answers.into_iter().collect()
+    }
+
+    /// The same, for each node as soon as its answer is there: of many nodes, not all answers need
+    /// room at once.
+    pub(crate) fn ask_each(
+        &self,
+        question: Vec<u8>,
+        timeout: Duration,
+        mut each: impl FnMut(u32, Result<Vec<u8>, NoAnswer>),
+    ) {
+        let until = Instant::now() + timeout;
+        let replies = self.begin(question, timeout);
+        let own = if self.session.is_some() { 0..self.nodes } else { self.node..self.node + 1 };
+        let mut missing: std::collections::BTreeSet<u32> = own.collect();
+        let why = loop {
+            if missing.is_empty() {
+                return;
+            }
+            match replies.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((node, answer)) if missing.remove(&node) => each(
+                    node,
+                    answer.and_then(|packed| match packed {
+                        Packed::Plain(answer) => Ok(answer),
+                        Packed::Deflated(bytes) => inflate(&bytes),
+                    }),
+                ),
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => break NoAnswer::Late,
+                Err(mpsc::RecvTimeoutError::Disconnected) => break NoAnswer::Ended,
+            }
+        };
+        missing.into_iter().for_each(|node| each(node, Err(why)));
+    }
+
+    fn begin(&self, question: Vec<u8>, within: Duration) -> mpsc::Receiver<Reply> {
+        let (reply, replies) = mpsc::channel();
+        match &self.session {
+            Some(session) => {
+                // A session that has ended drops the sender, which ends the wait.
+                let _ = session.send(Event::Ask { question: question.into(), within, reply });
+            }
+            None => {
+                let node = self.node;
+                let done =
+                    move |answer: Result<_, _>| drop(reply.send((node, answer.map(Packed::Plain))));
+                self.local.begin(question.into(), Form::Plain, done);
+            }
+        }
+        replies
+    }
+}

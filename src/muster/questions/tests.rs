@@ -1,0 +1,175 @@
+//! The rules against nodes that break them.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::exchange::{Action, Exchange, For, Packed, Reply};
+use crate::muster::protocol::question::{LARGEST_DEFLATED, PART};
+use crate::muster::protocol::{NoAnswer, QuestionFrame};
+
+const LONG: Duration = Duration::from_secs(60);
+
+struct Node {
+    exchange: Exchange,
+    now: Instant,
+}
+
+impl Node {
+    fn new(me: u32, nodes: u32) -> Node {
+        Node { exchange: Exchange::new(me, nodes), now: Instant::now() }
+    }
+
+    fn ask(&mut self, within: Duration) -> Receiver<Reply> {
+        let (reply, replies) = channel();
+        let question: Arc<[u8]> = Arc::from(&b"?"[..]);
+        self.exchange.ask(&question, within, reply, &|_| true, self.now);
+        replies
+    }
+
+    /// The frames that follow on one.
+    fn hear(&mut self, from: u32, frame: QuestionFrame) -> Vec<(Vec<u32>, QuestionFrame)> {
+        self.exchange.hear(from, frame, &|_| true, self.now);
+        self.frames()
+    }
+
+    fn frames(&mut self) -> Vec<(Vec<u32>, QuestionFrame)> {
+        let frame = |action| match action {
+            Action::Send { to, frame } => Some((to, frame)),
+            Action::Answer { .. } => None,
+        };
+        self.exchange.actions().into_iter().filter_map(frame).collect()
+    }
+
+    /// How often it asks for a part.
+    fn fetches(&mut self, from: u32, frame: QuestionFrame) -> usize {
+        let is_fetch = |(_, frame): &(_, _)| matches!(frame, QuestionFrame::Fetch { .. });
+        self.hear(from, frame).iter().filter(|frame| is_fetch(frame)).count()
+    }
+
+    fn passes(&mut self, time: Duration) {
+        self.now += time;
+        self.exchange.tick(self.now);
+    }
+}
+
+fn ready(id: u64, node: u32, length: usize) -> QuestionFrame {
+    QuestionFrame::Ready { id, node, length }
+}
+
+fn part(id: u64, node: u32, bytes: &[u8]) -> QuestionFrame {
+    QuestionFrame::Part { id, node, bytes: bytes.to_owned() }
+}
+
+#[test]
+fn a_few_parts_of_a_few_answers_are_on_their_way() {
+    let mut zero = Node::new(0, 100);
+    let replies = zero.ask(LONG);
+    // Four parts each; the 33rd waits for a slot.
+    let asked: Vec<usize> =
+        (1..=33).map(|node| zero.fetches(node, ready(1, node, 10 * PART))).collect();
+    assert_eq!(asked, [&[4; 32][..], &[0]].concat());
+    // A part for each one that came.
+    for _ in 0..6 {
+        assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 1);
+    }
+    for _ in 0..3 {
+        assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 0);
+    }
+    // The last part leaves the slot to the next one.
+    assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 4);
+    let answer = Packed::Deflated(vec![1; 10 * PART]);
+    assert_eq!(replies.try_recv(), Ok((1, Ok(answer))));
+    // One that stands still leaves its own as well; when it goes on, it is heard.
+    assert_eq!(zero.fetches(40, ready(1, 40, 1)), 0);
+    zero.passes(Duration::from_secs(2));
+    let next = zero.frames();
+    assert_eq!(next, [(vec![40], QuestionFrame::Fetch { id: 1, node: 40 })]);
+    assert_eq!(zero.fetches(2, part(1, 2, &[2; PART])), 1);
+}
+
+#[test]
+fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
+    let mut zero = Node::new(0, 4);
+    let replies = zero.ask(LONG);
+    zero.frames();
+    // Another node's answer, an answer to nothing, parts that nobody announced.
+    for (from, frame) in [
+        (1, ready(1, 2, 5)),
+        (1, ready(9, 1, 5)),
+        (1, part(1, 1, b"12345")),
+        (2, QuestionFrame::Fetch { id: 1, node: 0 }),
+        (2, QuestionFrame::None { id: 1, node: 3, why: NoAnswer::Late }),
+    ] {
+        assert_eq!(zero.hear(from, frame.clone()), [], "{frame:?}");
+        assert!(replies.try_recv().is_err(), "{frame:?}");
+    }
+    zero.hear(1, ready(1, 1, LARGEST_DEFLATED + 1));
+    let why = NoAnswer::too_large(LARGEST_DEFLATED + 1, LARGEST_DEFLATED);
+    assert_eq!(replies.try_recv(), Ok((1, Err(why))));
+    // More than announced.
+    assert_eq!(zero.fetches(2, ready(1, 2, 5)), 1);
+    zero.hear(2, part(1, 2, b"123456"));
+    assert_eq!(replies.try_recv(), Ok((2, Err(NoAnswer::Unreadable))));
+    // Announced twice, and empty parts without end: no memory, and the deadline ends it.
+    assert_eq!(zero.fetches(3, ready(1, 3, 5)), 1);
+    assert_eq!(zero.fetches(3, ready(1, 3, 7)), 0);
+    for _ in 0..1000 {
+        assert_eq!(zero.fetches(3, part(1, 3, b"")), 0);
+    }
+    zero.exchange.answered(For::Round(1), Ok(Vec::new()), zero.now);
+    assert_eq!(replies.try_recv(), Ok((0, Ok(Packed::Plain(Vec::new())))));
+    zero.passes(LONG);
+    assert_eq!(replies.try_recv(), Ok((3, Err(NoAnswer::Late))));
+    zero.passes(LONG);
+    assert!(zero.exchange.due().is_none(), "nothing is left");
+}
+
+#[test]
+fn an_answer_is_sent_once_however_often_it_is_asked_for() {
+    let mut one = Node::new(1, 2);
+    let ask = QuestionFrame::ask(7, LONG, b"?");
+    one.exchange.hear(0, ask, &|_| true, one.now);
+    let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
+        panic!("no answer begins")
+    };
+    one.exchange.answered(asker, Ok(vec![5; PART + 1]), one.now);
+    assert_eq!(one.frames(), [(vec![0], ready(7, 1, PART + 1))]);
+    let mut sent = 0;
+    for _ in 0..100 {
+        for (_, frame) in one.hear(0, QuestionFrame::Fetch { id: 7, node: 1 }) {
+            let QuestionFrame::Part { bytes, .. } = frame else { panic!("{frame:?}") };
+            sent += bytes.len();
+        }
+    }
+    assert_eq!(sent, PART + 1);
+    assert!(one.exchange.due().is_some());
+    one.passes(LONG);
+    assert!(one.exchange.due().is_none());
+}
+
+#[test]
+fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
+    let mut zero = Node::new(0, 3);
+    let busy = |frames: &[(Vec<u32>, QuestionFrame)]| {
+        let is_busy =
+            |(_, frame): &&(_, _)| matches!(frame, QuestionFrame::None { why: NoAnswer::Busy, .. });
+        frames.iter().filter(is_busy).count()
+    };
+    let asked: Vec<usize> =
+        (0..6).map(|id| busy(&zero.hear(1, QuestionFrame::ask(id, LONG, b"?")))).collect();
+    assert_eq!(asked, [0, 0, 0, 0, 2, 2], "four at a time, and a reason for each node");
+    assert_eq!(zero.hear(1, QuestionFrame::ask(0, LONG, b"?")), [], "asked already");
+    // Its own questions have room of their own.
+    let replies = zero.ask(LONG);
+    assert!(replies.try_recv().is_err());
+    let five: Vec<Receiver<Reply>> = (0..4).map(|_| zero.ask(LONG)).collect();
+    assert_eq!(five[3].try_recv(), Ok((0, Err(NoAnswer::Busy))));
+    zero.exchange.lost(1, zero.now);
+    assert_eq!(replies.try_recv(), Ok((1, Err(NoAnswer::Lost))));
+    assert_eq!(busy(&zero.hear(2, QuestionFrame::ask(0, LONG, b"?"))), 0, "there is room again");
+    // A deadline beyond all times.
+    zero.hear(2, QuestionFrame::Ask { id: 1, within: u64::MAX, question: Vec::new() });
+}

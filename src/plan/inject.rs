@@ -1,0 +1,93 @@
+//! Decides whether the ranks get torch's worker server.
+//!
+//! It costs a rank nothing but threads: httplib starts one per CPU of the machine, less one, and
+//! at least eight, whatever the container may use; torch adds one that listens
+//! (`c10d/control_plane/WorkerServer.cpp`). A container with few processes left must not lose
+//! them to it.
+
+use super::notes::Notes;
+use crate::cpus::CpuList;
+use crate::observe::Limits;
+use crate::settings::{Inject, Settings};
+use crate::text;
+
+const LEAST_THREADS: u64 = 8;
+/// The part of the processes that are left, as a divisor.
+const SHARE: u64 = 4;
+
+/// `ranks` of this launcher may start the server.
+pub(super) fn injects(settings: &Settings, limits: &Limits, ranks: u32, notes: &mut Notes) -> bool {
+    let chosen = &settings.inject;
+    if chosen.value == Inject::Off {
+        let because = text!(
+            "no worker server in the ranks: what they wait for is seen from outside only",
+            "rank 中不启动 worker server：只能从外部观察它们在等待什么"
+        );
+        notes.decide("inject", "off", because, &chosen.source);
+        return false;
+    }
+    let threads = threads(limits) * u64::from(ranks);
+    let Some(left) = processes_left(limits) else { return true };
+    let fits = threads <= left / SHARE;
+    if !fits {
+        let because = text!(
+            "torch's worker server has {threads} threads in {ranks} ranks, and this container may have {left} more",
+            "{ranks} 个 rank 的 worker server 共有 {threads} 个线程，而该容器最多还能有 {left} 个"
+        );
+        notes.decide("inject", "off", because, "pids.max");
+    }
+    fits
+}
+
+/// Threads of the server in one rank.
+fn threads(limits: &Limits) -> u64 {
+    let machine: usize = limits.numa.values().map(CpuList::len).sum();
+    let cpus = u64::try_from(machine).unwrap_or(0).max(u64::from(limits.cpus));
+    cpus.saturating_sub(1).max(LEAST_THREADS) + 1
+}
+
+/// Processes and threads that may still start; None without a limit.
+fn processes_left(limits: &Limits) -> Option<u64> {
+    let of_group =
+        limits.pids_max.map(|max| max.saturating_sub(limits.pids_current.unwrap_or_default()));
+    of_group.into_iter().chain(limits.nproc_soft).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures::{flag, settings};
+
+    fn limits(cpus: &str, pids_max: Option<u64>) -> Limits {
+        let numa = [(0, CpuList::read(cpus))].into();
+        Limits { cpus: 4, numa, pids_max, pids_current: Some(40), ..Limits::default() }
+    }
+
+    #[test]
+    fn a_container_keeps_its_processes() {
+        for (cpus, pids_max, fits) in [
+            ("0-191", None, true),
+            // 8 × 192 threads.
+            ("0-191", Some(40 + 4 * 8 * 192), true),
+            ("0-191", Some(40 + 4 * 8 * 192 - 1), false),
+            // 8 × 9 threads.
+            ("0-1", Some(40 + 4 * 8 * 9), true),
+            ("0-1", Some(40 + 4 * 8 * 9 - 1), false),
+            ("0-1", Some(0), false),
+        ] {
+            let mut notes = Notes::default();
+            let found = injects(&settings(&[]), &limits(cpus, pids_max), 8, &mut notes);
+            assert_eq!(found, fits, "{cpus} {pids_max:?}");
+            assert_eq!(notes.decisions.len(), usize::from(!fits), "{:?}", notes.decisions);
+        }
+    }
+
+    #[test]
+    fn the_user_decides_against_it() {
+        let mut settings = settings(&[]);
+        settings.inject = flag(Inject::Off, "--inject");
+        let mut notes = Notes::default();
+        assert!(!injects(&settings, &limits("0-1", None), 1, &mut notes));
+        assert_eq!(notes.decisions.len(), 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! Chooses the variables with which torch keeps a record of its collectives on GPUs, and writes it
+//! down when one of them fails or times out.
+//!
+//! What a user sets under any of a variable's names is left alone, and nothing is set that torch does
+//! by itself.
+
+use std::ffi::OsString;
+
+use crate::lang::Text;
+use crate::plan::devices::Hardware;
+use crate::plan::notes::Notes;
+use crate::plan::variables::Variables;
+use crate::version::Version;
+
+/// The first one with a flight recorder (`NCCLTraceBuffer` in c10d).
+const FIRST: Version = Version::new(2, 2, 0);
+/// Newer ones warn of the old name of the file; older ones may know no other.
+const RENAMED: Version = Version::new(2, 11, 0);
+/// Has no worker server, which is asked for a record while the job runs.
+const SERVED: Version = Version::new(2, 5, 0);
+/// Makes the pipe (`DumpPipe` in ProcessGroupNCCL).
+const PIPED: Version = Version::new(2, 3, 0);
+/// What torch reads as no, and 0 entries.
+const OFF: &[&str] = &["0", "n", "no", "f", "false"];
+
+/// A variable that older versions need.
+struct Row {
+    /// Of which the first is set.
+    names: &'static [&'static str],
+    value: &'static str,
+    before: Version,
+    because: (&'static str, &'static str),
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        names: &["TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"],
+        // The default since there is one (pytorch#142260).
+        value: "2000",
+        before: Version::new(2, 7, 0),
+        because: (
+            "this torch keeps no record of its collectives by itself, and only that shows which rank did not come",
+            "该版本的 torch 默认不记录集合通信，而只有该记录能指出哪个 rank 没有进入",
+        ),
+    },
+    Row {
+        names: &["TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_ON_TIMEOUT"],
+        value: "1",
+        // Harmless where it is the default already: 2.9 may be.
+        before: Version::new(2, 10, 0),
+        because: (
+            "this torch does not write the record down by itself when a collective times out",
+            "该版本的 torch 在集合通信超时时默认不写出记录",
+        ),
+    },
+];
+/// The thread that writes the file.
+const MONITOR: &[&str] = &["TORCH_NCCL_ENABLE_MONITORING"];
+const FILE: &[&str] = &["TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"];
+const FILE_BECAUSE: (&str, &str) = (
+    "torch writes its records into the folder of the run, where no other job replaces them",
+    "torch 将记录写入本次运行的目录，不会被其他任务覆盖",
+);
+
+const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+const PIPE_BECAUSE: (&str, &str) = (
+    "this torch has no worker server, and writes its record down when it is asked through this pipe",
+    "该版本的 torch 没有 worker server，经此管道请求时会写出记录",
+);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Recording {
+    pub(super) env: Vec<(String, OsString)>,
+    /// The variable for the path of the files, to which torch adds the rank.
+    pub(super) file: Option<&'static str>,
+    /// The variable for the path of the pipes that make torch write its file at once.
+    pub(super) pipe: Option<&'static str>,
+}
+
+/// For ranks of this torch. Collectives of one rank tell nothing, and those on CPUs are not written
+/// down.
+pub(super) fn choose(
+    torch: Option<&str>,
+    variables: Variables<'_>,
+    hardware: Hardware,
+    world: u32,
+    notes: &mut Notes,
+) -> Recording {
+    let mut recording = Recording::default();
+    let Some(shown) = torch else { return recording };
+    let Some(version) = shown.parse().ok().filter(|version: &Version| *version >= FIRST) else {
+        return recording;
+    };
+    let value_of = |names: &[&str]| names.iter().find_map(|name| variables.get(name));
+    let is_off = |names: &[&str]| value_of(names).is_some_and(|set| OFF.contains(&&*set.value));
+    let turned_off = is_off(MONITOR) || ROWS.iter().any(|row| is_off(row.names));
+    if hardware != Hardware::Gpus || world < 2 || turned_off {
+        return recording;
+    }
+    let source = format!("torch {shown}");
+    for Row { names, value, before, because } in ROWS {
+        if version < *before && value_of(names).is_none() {
+            let name = names.first().copied().unwrap_or_default();
+            notes.decide(name, value, Text::new(because.0, because.1), &source);
+            recording.env.push((name.to_owned(), value.into()));
+        }
+    }
+    if value_of(FILE).is_none() {
+        let name = FILE.get(usize::from(version >= RENAMED)).copied();
+        let because = Text::new(FILE_BECAUSE.0, FILE_BECAUSE.1);
+        notes.decide(name.unwrap_or_default(), "comm_lib_trace_rank_N", because, &source);
+        recording.file = name;
+    }
+    if (PIPED..SERVED).contains(&version) && variables.get(PIPE).is_none() {
+        let because = Text::new(PIPE_BECAUSE.0, PIPE_BECAUSE.1);
+        notes.decide(PIPE, "comm_lib_trace_pipe_N.pipe", because, &source);
+        recording.pipe = Some(PIPE);
+    }
+    recording
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures::{facts, settings};
+
+    const BUFFER: &str = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000";
+    const DUMP: &str = "TORCH_NCCL_DUMP_ON_TIMEOUT=1";
+    const OLD: &str = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
+    const NEW: &str = "TORCH_FR_DUMP_TEMP_FILE";
+
+    fn chosen(
+        torch: &str,
+        own: (&str, &str),
+        hardware: Hardware,
+        world: u32,
+    ) -> (Vec<String>, Option<&'static str>) {
+        let mut facts = facts(2);
+        facts.environment.insert(own.0.to_owned(), own.1.to_owned());
+        let (settings, mut notes) = (settings(&[]), Notes::default());
+        let variables = Variables::new(&settings, &facts);
+        let found = choose(Some(torch), variables, hardware, world, &mut notes);
+        let decided =
+            found.env.len() + usize::from(found.file.is_some()) + usize::from(found.pipe.is_some());
+        assert_eq!(notes.decisions.len(), decided, "{:?}", notes.decisions);
+        let shown = |(name, value): &(String, OsString)| format!("{name}={}", value.display());
+        (found.env.iter().map(shown).collect(), found.file)
+    }
+
+    #[test]
+    fn only_what_a_version_lacks_is_set() {
+        for (torch, set, file) in [
+            ("2.1.2+cu121", &[][..], None),
+            ("2.3.1+cu121", &[BUFFER, DUMP][..], Some(OLD)),
+            ("2.6.0", &[BUFFER, DUMP], Some(OLD)),
+            ("2.7.0", &[DUMP], Some(OLD)),
+            ("2.10.0", &[], Some(OLD)),
+            ("2.15.0+cu132", &[], Some(NEW)),
+            ("unknown", &[], None),
+        ] {
+            let (env, found) = chosen(torch, ("A", "1"), Hardware::Gpus, 2);
+            assert_eq!(
+                (&*env, found),
+                (&set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>()[..], file),
+                "{torch}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_torch_without_a_worker_server_is_asked_through_a_pipe() {
+        let pipe = |torch: &str, own: (&str, &str)| {
+            let mut facts = facts(2);
+            facts.environment.insert(own.0.to_owned(), own.1.to_owned());
+            let (settings, mut notes) = (settings(&[]), Notes::default());
+            let variables = Variables::new(&settings, &facts);
+            choose(Some(torch), variables, Hardware::Gpus, 2, &mut notes).pipe
+        };
+        for (torch, expected) in
+            [("2.2.2", None), ("2.3.1", Some(PIPE)), ("2.4.1+cu124", Some(PIPE)), ("2.5.0", None)]
+        {
+            assert_eq!(pipe(torch, ("A", "1")), expected, "{torch}");
+        }
+        assert_eq!(pipe("2.3.1", (PIPE, "/mine/pipe_")), None, "the user's own is asked");
+    }
+
+    #[test]
+    fn nothing_without_collectives_on_gpus() {
+        assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Gpus, 1), (vec![], None));
+        assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Cpus, 8), (vec![], None));
+    }
+
+    #[test]
+    fn what_the_user_sets_stays() {
+        for (name, value, set, file) in [
+            ("TORCH_FR_BUFFER_SIZE", "100", &[DUMP][..], Some(OLD)),
+            ("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", &[], None),
+            ("TORCH_NCCL_DUMP_ON_TIMEOUT", "false", &[], None),
+            ("TORCH_NCCL_ENABLE_MONITORING", "0", &[], None),
+            ("TORCH_NCCL_ENABLE_MONITORING", "1", &[BUFFER, DUMP], Some(OLD)),
+            ("TORCH_FR_DUMP_TEMP_FILE", "/mine/rank_", &[BUFFER, DUMP], None),
+        ] {
+            let (env, found) = chosen("2.6.0", (name, value), Hardware::Gpus, 2);
+            assert_eq!(
+                (&*env, found),
+                (&set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>()[..], file),
+                "{name}={value}"
+            );
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The process groups of a job, put together from the records of its ranks.
+//!
+//! Groups are told apart by backend, name and members, never by `pg_id`, which counts in each process
+//! by itself. A group that was made anew keeps its name and begins its numbers again: of each rank
+//! only what it entered in its last group of that name counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::dump::{Dump, Entry};
+
+/// Of torch; the name of the group of all ranks.
+pub(crate) const DEFAULT_GROUP: &str = "default_pg";
+
+/// When a record was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Read {
+    #[default]
+    Unknown,
+    /// Not after this time, in ns since 1970 by the rank's clock: the file was written then, or
+    /// copied.
+    NotAfter(i64),
+    /// At this time or later, in ns since 1970 by the rank's clock: the rank was asked then, while it
+    /// ran.
+    At(i64),
+}
+
+/// What was read of one rank.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RankRecord {
+    /// Global.
+    pub(crate) rank: u32,
+    /// One for each backend that records by itself.
+    pub(crate) dumps: Vec<Dump>,
+    pub(crate) read: Read,
+}
+
+/// What has one sequence number: one entry, or those of coalesced operations.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Step<'d> {
+    pub(super) entries: Vec<&'d Entry>,
+}
+
+impl<'d> Step<'d> {
+    /// Coalesced operations complete in the last entry, which closes them; the others have no
+    /// events of their own.
+    pub(super) fn is_done(&self) -> bool {
+        self.entries.last().is_some_and(|last| last.is_done())
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.entries.iter().any(|entry| entry.is_given_up())
+    }
+
+    /// The entry to show.
+    pub(super) fn first(&self) -> Option<&'d Entry> {
+        self.entries.first().copied()
+    }
+
+    pub(super) fn waits_for_all(&self) -> bool {
+        matches!(self.entries.as_slice(), [one] if one.op.waits_for_all())
+    }
+}
+
+/// What a rank did in a group.
+#[derive(Debug, Default)]
+pub(super) struct Track<'d> {
+    /// By sequence number.
+    pub(super) collectives: BTreeMap<i64, Step<'d>>,
+    pub(super) pairs: BTreeMap<i64, Step<'d>>,
+    /// The last collective that it entered.
+    pub(super) entered: i64,
+    /// Entries of this rank are missing, so the first ones here may be.
+    pub(super) lost: bool,
+}
+
+impl Track<'_> {
+    /// The first collective after one that it has entered and not left. gloo's threads say late, and
+    /// in any order, that one is done.
+    pub(super) fn open_after(&self, passed: i64) -> Option<i64> {
+        let mut later = self.collectives.range(passed.saturating_add(1)..);
+        later.find(|(_, step)| !step.is_done()).map(|(seq, _)| *seq)
+    }
+
+    fn last_done_by_all(&self) -> i64 {
+        let done = self.collectives.iter().rev();
+        let mut done = done.filter(|(_, step)| step.waits_for_all() && step.is_done());
+        done.next().map_or(0, |(seq, _)| *seq)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Group<'d> {
+    pub(super) backend: &'d str,
+    pub(super) name: &'d str,
+    pub(super) desc: &'d str,
+    /// Global ranks, in the order of the ranks in the group.
+    pub(super) members: Vec<u32>,
+    /// Whether these are all members. gloo of 2.15 records no members by name.
+    pub(super) is_whole: bool,
+    /// Of the members that have entered anything in it, as far as they were read.
+    pub(super) tracks: BTreeMap<u32, Track<'d>>,
+}
+
+/// How far a member has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Come {
+    /// It has entered this collective and none after it.
+    Through(i64),
+    /// It was read, but before what others have left, or what its record held is lost.
+    Unknown,
+    /// It was not read.
+    Silent,
+}
+
+impl Group<'_> {
+    /// What people call it.
+    pub(super) fn title(&self) -> &str {
+        if ["", "undefined"].contains(&self.desc) { self.name } else { self.desc }
+    }
+
+    /// All members have entered at least this collective: one has left it, and none leaves it
+    /// before all have come.
+    pub(super) fn entered_by_all(&self) -> i64 {
+        self.tracks.values().map(Track::last_done_by_all).max().unwrap_or(0)
+    }
+}
+
+/// All groups in which anything was entered.
+#[derive(Debug)]
+pub(super) struct Groups<'d> {
+    pub(super) all: Vec<Group<'d>>,
+    records: BTreeMap<u32, &'d RankRecord>,
+    /// Ranks of the job.
+    pub(super) world: u32,
+}
+
+impl<'d> Groups<'d> {
+    /// `world`: ranks of the job, where that is known.
+    pub(super) fn of(records: &'d [RankRecord], world: Option<u32>) -> Groups<'d> {
+        let numbers = records.iter().flat_map(|record| {
+            let configured = record.dumps.iter().flat_map(|dump| &dump.groups);
+            configured.flat_map(|group| &group.ranks).copied().chain([record.rank])
+        });
+        let seen = numbers.max().map_or(0, |last| last.saturating_add(1));
+        let mut groups = Groups {
+            all: Vec::new(),
+            records: records.iter().map(|record| (record.rank, record)).collect(),
+            world: world.unwrap_or(0).max(seen),
+        };
+        let mut by_key: BTreeMap<(&str, &str, Option<Vec<u32>>), Group<'d>> = BTreeMap::new();
+        for record in records {
+            for dump in &record.dumps {
+                for ((backend, name), track) in tracks(dump) {
+                    let members = groups.configured(dump, name, track.desc);
+                    let key = (backend, name, members.clone());
+                    let group = by_key.entry(key).or_insert_with(|| Group {
+                        backend,
+                        name,
+                        desc: track.desc,
+                        is_whole: members.is_some(),
+                        members: members.unwrap_or_default(),
+                        tracks: BTreeMap::new(),
+                    });
+                    group.tracks.insert(record.rank, track.track);
+                }
+            }
+        }
+        groups.all = by_key.into_values().collect();
+        for at in 0..groups.all.len() {
+            groups.find_members(at);
+        }
+        groups
+    }
+
+    pub(super) fn record(&self, rank: u32) -> Option<&'d RankRecord> {
+        self.records.get(&rank).copied()
+    }
+
+    /// Ranks of the job that were not read.
+    pub(super) fn silent(&self) -> Vec<u32> {
+        (0..self.world).filter(|rank| !self.records.contains_key(rank)).collect()
+    }
+
+    fn configured(&self, dump: &Dump, name: &str, desc: &str) -> Option<Vec<u32>> {
+        let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
+        named.next().map(|group| group.ranks.clone()).or_else(|| {
+            // A job of a few ranks may name as many groups as it likes.
+            (desc == DEFAULT_GROUP).then(|| (0..self.world.min(MOST_RANKS)).collect())
+        })
+    }
+
+    /// The members of a group that no record names, as far as they can be told. A rank whose last
+    /// group is that of all ranks is in no other one. So where only two ranks can be in a group,
+    /// it is those two.
+    fn find_members(&mut self, at: usize) {
+        let Some(group) = self.all.get(at).filter(|group| !group.is_whole) else { return };
+        let possible: BTreeSet<u32> = (0..self.world.min(MOST_RANKS))
+            .filter(|rank| group.tracks.contains_key(rank) || !self.is_only_in_default(*rank))
+            .collect();
+        let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
+        let is_whole = possible == known || possible.len() == 2;
+        let Some(group) = self.all.get_mut(at) else { return };
+        group.is_whole = is_whole;
+        group.members = if is_whole { possible } else { known }.into_iter().collect();
+    }
+
+    fn is_only_in_default(&self, rank: u32) -> bool {
+        let Some(record) = self.record(rank) else { return false };
+        let mut last = record.dumps.iter().flat_map(|dump| &dump.groups);
+        last.all(|group| group.name.is_empty() && group.ranks.len() as u64 == u64::from(self.world))
+            && record.dumps.iter().any(|dump| !dump.groups.is_empty())
+    }
+
+    pub(super) fn come(&self, group: &Group<'_>, rank: u32) -> Come {
+        let Some(record) = self.record(rank) else { return Come::Silent };
+        let through = match group.tracks.get(&rank) {
+            Some(track) => track.entered,
+            None if record.dumps.iter().any(|dump| dump.lost) => return Come::Unknown,
+            // The record of another backend says nothing of this one.
+            None if !records_backend(record, group.backend) => return Come::Unknown,
+            None => 0,
+        };
+        if through < group.entered_by_all() { Come::Unknown } else { Come::Through(through) }
+    }
+}
+
+/// Ranks that a group can have here, so that a wrong number in a dump costs no memory.
+const MOST_RANKS: u32 = 1 << 20;
+
+fn records_backend(record: &RankRecord, backend: &str) -> bool {
+    let mut entries = record.dumps.iter().flat_map(|dump| &dump.entries).peekable();
+    entries.peek().is_none() || entries.any(|entry| entry.op.backend == backend)
+}
+
+struct Described<'d> {
+    desc: &'d str,
+    track: Track<'d>,
+}
+
+/// By backend and name.
+fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Described<'_>> {
+    let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+    for entry in &dump.entries {
+        newest.insert((&entry.op.backend, &entry.group), entry.pg_id);
+    }
+    let mut tracks: BTreeMap<(&str, &str), Described<'_>> = BTreeMap::new();
+    for entry in &dump.entries {
+        let key = (entry.op.backend.as_str(), &*entry.group);
+        if newest.get(&key) != Some(&entry.pg_id) {
+            continue;
+        }
+        let new = || Described {
+            desc: &entry.desc,
+            track: Track { lost: dump.lost, ..Track::default() },
+        };
+        let track = &mut tracks.entry(key).or_insert_with(new).track;
+        if entry.is_p2p {
+            track.pairs.entry(entry.p2p_seq).or_default().entries.push(entry);
+        } else {
+            track.collectives.entry(entry.collective_seq).or_default().entries.push(entry);
+            track.entered = track.entered.max(entry.collective_seq);
+        }
+    }
+    for (key, described) in &mut tracks {
+        let id = newest.get(key).copied();
+        let enqueued = dump.enqueued.iter().find(|(of, _)| Some(*of) == id);
+        let track = &mut described.track;
+        // The status may count sends and receives as well, and is older than the entries: it counts
+        // only where they are not all here.
+        if let Some((_, last)) = enqueued.filter(|_| track.lost && track.pairs.is_empty()) {
+            track.entered = track.entered.max(*last);
+        }
+    }
+    tracks
+}

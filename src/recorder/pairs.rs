@@ -1,0 +1,88 @@
+//! Sends and receives: who waits for the other side of one.
+//!
+//! Their numbers count in each rank by itself, so the n-th send from one rank to another belongs to
+//! the n-th receive there from it. That holds only where both records begin at the first one.
+
+use super::dump::Entry;
+use super::groups::{Group, Groups, Step};
+use super::place::{Collective, Place};
+
+/// The places of a group where a rank waits for the other side.
+pub(super) fn pair_places<'d>(groups: &Groups<'d>, at: usize, group: &Group<'d>) -> Vec<Place<'d>> {
+    let mut places = Vec::new();
+    // The sides are ranks of the group: without its members nobody knows who they are.
+    if !group.is_whole {
+        return places;
+    }
+    for (rank, track) in &group.tracks {
+        for (seq, step) in &track.pairs {
+            if step.is_done() {
+                continue;
+            }
+            for entry in &step.entries {
+                let Some(peer) = peer(group, *rank, entry) else { continue };
+                let nth = nth(track.pairs.values(), entry);
+                let mut place = Place {
+                    collective: Collective {
+                        op: entry.op.name.clone(),
+                        group: group.title().to_owned(),
+                        seq: *seq,
+                    },
+                    here: vec![(*rank, Step { entries: vec![*entry] })],
+                    missing: Vec::new(),
+                    silent: Vec::new(),
+                    unclear: Vec::new(),
+                    group: at,
+                    is_pair: true,
+                };
+                match group.tracks.get(&peer) {
+                    None if groups.record(peer).is_none() => place.silent.push(peer),
+                    Some(other) if other.lost || track.lost => place.unclear.push(peer),
+                    None if track.lost => place.unclear.push(peer),
+                    other => {
+                        let sides = other.into_iter().flat_map(|other| other.pairs.values());
+                        match other_side(sides, entry, nth) {
+                            None => place.missing.push(peer),
+                            // Both are here, or one has left: it moves.
+                            Some(there) if there.is_done() => continue,
+                            Some(there) => {
+                                place.here.push((peer, Step { entries: vec![there] }));
+                            }
+                        }
+                    }
+                }
+                places.push(place);
+            }
+        }
+    }
+    places
+}
+
+/// The global rank on the other side. None: any rank, or the record is not what torch writes.
+fn peer(group: &Group<'_>, rank: u32, entry: &Entry) -> Option<u32> {
+    let pair = entry.op.pair?;
+    let member = |of: u32| group.members.get(of as usize).copied();
+    let (from, to) = (member(pair.from?)?, member(pair.to)?);
+    match (from == rank, to == rank) {
+        (true, false) if entry.op.is_send() => Some(to),
+        (false, true) if !entry.op.is_send() => Some(from),
+        _ => None,
+    }
+}
+
+/// Which one of its kind to the same side it is, from 0.
+fn nth<'s, 'd: 's>(steps: impl Iterator<Item = &'s Step<'d>>, entry: &Entry) -> usize {
+    let all = steps.flat_map(|step| &step.entries);
+    all.filter(|one| one.op == entry.op && one.record < entry.record).count()
+}
+
+/// The n-th entry that is the other side of one like this.
+fn other_side<'s, 'd: 's>(
+    steps: impl Iterator<Item = &'s Step<'d>>,
+    entry: &Entry,
+    nth: usize,
+) -> Option<&'d Entry> {
+    let matches =
+        |one: &&&'d Entry| one.op.pair == entry.op.pair && one.op.is_send() != entry.op.is_send();
+    steps.flat_map(|step| &step.entries).filter(matches).nth(nth).copied()
+}

@@ -1,0 +1,5 @@
+//! Judgements of records that torch wrote, and of cases that gloo cannot be brought into.
+
+mod bytes;
+mod odd;
+mod real;

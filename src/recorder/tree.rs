@@ -1,0 +1,187 @@
+//! A value of any shape that was read from JSON or from a pickle: nodes in one list, which name
+//! each other by number. A pickle may name one node many times, so a tree of copies could be
+//! exponentially larger than the file.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+/// Values that one dump may hold. A record of 2000 entries with stacks has about 10⁵.
+const MOST_NODES: usize = 8 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NodeId(u32);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Node<'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Cow<'a, str>),
+    /// A tuple as well.
+    List(Vec<NodeId>),
+    Map(Vec<(NodeId, NodeId)>),
+    /// Bytes that are no text, or a number beyond 64 bits.
+    Other,
+}
+
+/// More than [`MOST_NODES`] values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+#[derive(Debug, Default)]
+pub(super) struct Nodes<'a>(Vec<Node<'a>>);
+
+impl<'a> Nodes<'a> {
+    pub(super) fn add(&mut self, node: Node<'a>) -> Result<NodeId, TooMany> {
+        let number = u32::try_from(self.0.len()).map_err(|_| TooMany)?;
+        if self.0.len() >= MOST_NODES {
+            return Err(TooMany);
+        }
+        self.0.push(node);
+        Ok(NodeId(number))
+    }
+
+    pub(super) fn get_mut(&mut self, id: NodeId) -> Option<&mut Node<'a>> {
+        self.0.get_mut(id.0 as usize)
+    }
+
+    fn get(&self, id: NodeId) -> &Node<'a> {
+        self.0.get(id.0 as usize).unwrap_or(&Node::None)
+    }
+}
+
+/// Values that are given from one tree.
+const MOST_VISITS: u32 = 16 << 20;
+
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    nodes: Nodes<'a>,
+    root: NodeId,
+    /// Values that may still be given. A list that stands in itself, or in a thousand lists, is
+    /// short in a file and without end to who walks it.
+    visits: Cell<u32>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
+        Tree { nodes, root, visits: Cell::new(MOST_VISITS) }
+    }
+
+    pub(super) fn root(&self) -> Value<'_, 'a> {
+        Value { tree: self, id: self.root }
+    }
+
+    /// Whether no more values are given, so that the end of a list is not known.
+    pub(super) fn is_spent(&self) -> bool {
+        self.visits.get() == 0
+    }
+}
+
+/// A node in its tree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Value<'t, 'a> {
+    tree: &'t Tree<'a>,
+    id: NodeId,
+}
+
+impl<'t, 'a> Value<'t, 'a> {
+    fn at(self, id: NodeId) -> Option<Value<'t, 'a>> {
+        let visits = &self.tree.visits;
+        visits.set(visits.get().checked_sub(1)?);
+        Some(Value { id, ..self })
+    }
+
+    fn node(self) -> &'t Node<'a> {
+        self.tree.nodes.get(self.id)
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        matches!(self.node(), Node::None)
+    }
+
+    /// An integer; also one that is written as text, as in `pg_status` of JSON dumps.
+    pub(super) fn int(self) -> Option<i64> {
+        match self.node() {
+            Node::Int(int) => Some(*int),
+            Node::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(self) -> Option<&'t str> {
+        match self.node() {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bool(self) -> Option<bool> {
+        match self.node() {
+            Node::Bool(bool) => Some(*bool),
+            _ => None,
+        }
+    }
+
+    /// None: it is no list.
+    pub(super) fn list(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
+        match self.node() {
+            Node::List(list) => Some(list.iter().map_while(move |id| self.at(*id))),
+            _ => None,
+        }
+    }
+
+    /// The pairs whose keys are text. None: it is no map.
+    pub(super) fn map(self) -> Option<impl Iterator<Item = (&'t str, Value<'t, 'a>)>> {
+        match self.node() {
+            Node::Map(pairs) => Some(
+                pairs
+                    .iter()
+                    .map_while(move |(key, value)| Some((self.at(*key)?, self.at(*value)?)))
+                    .filter_map(|(key, value)| Some((key.text()?, value))),
+            ),
+            _ => None,
+        }
+    }
+
+    /// The value of a key. Where a key stands twice, the last one counts, as in Python.
+    pub(super) fn get(self, name: &str) -> Option<Value<'t, 'a>> {
+        self.map()?.filter(|(key, _)| *key == name).last().map(|(_, value)| value)
+    }
+
+    /// As JSON; text stands for the keys of maps. None: it is nested deeper than any record.
+    pub(super) fn json(self, depth: u8) -> Option<serde_json::Value> {
+        use serde_json::Value as Json;
+        let depth = depth.checked_sub(1)?;
+        Some(match self.node() {
+            Node::None | Node::Other => Json::Null,
+            Node::Bool(bool) => Json::from(*bool),
+            Node::Int(int) => Json::from(*int),
+            Node::Float(float) => Json::from(*float),
+            Node::Text(text) => Json::from(text.as_ref()),
+            Node::List(_) => {
+                Json::Array(self.list()?.map(|one| one.json(depth)).collect::<Option<_>>()?)
+            }
+            Node::Map(_) => {
+                let pair = |(key, value): (&str, Value<'_, '_>)| {
+                    Some((key.to_owned(), value.json(depth)?))
+                };
+                Json::Object(self.map()?.map(pair).collect::<Option<_>>()?)
+            }
+        })
+    }
+
+    /// The value, for a message.
+    pub(super) fn shown(self) -> String {
+        match self.node() {
+            Node::None => "None".to_owned(),
+            Node::Bool(bool) => bool.to_string(),
+            Node::Int(int) => int.to_string(),
+            Node::Float(float) => float.to_string(),
+            Node::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
+            Node::List(list) => format!("list[{}]", list.len()),
+            Node::Map(pairs) => format!("dict[{}]", pairs.len()),
+            Node::Other => "bytes".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A line of a rank's output as `ranklaunch logs` and `ranklaunch top` show it.
+
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use crate::logs::{LogLine, Writer, printable};
+
+/// How lines begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LineStyle {
+    /// Columns of the number of a rank; 0: no rank is named, since there is only one.
+    pub width: usize,
+    pub timestamps: bool,
+}
+
+impl LineStyle {
+    /// For ranks up to this one.
+    pub(crate) fn of(last_rank: u32, timestamps: bool) -> LineStyle {
+        let width = if last_rank == 0 { 0 } else { last_rank.to_string().len() };
+        LineStyle { width, timestamps }
+    }
+}
+
+/// `[r03!] text`, as on the console, without an end of the line.
+pub(crate) fn line(line: &LogLine, style: LineStyle) -> String {
+    let mut out = String::with_capacity(line.text.len() + 40);
+    if style.timestamps {
+        let at = line.at_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+        let _ = write!(out, "{} ", at.map(OffsetDateTime::from).map_or("-".to_owned(), stamp));
+    }
+    out.push_str(&prefix(line, style.width));
+    out.push_str(&printable(&line.text).replace('\n', " "));
+    out
+}
+
+/// UTC, RFC 3339, always of the same width.
+fn stamp(at: OffsetDateTime) -> String {
+    let format =
+        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    at.format(format).unwrap_or_default()
+}
+
+fn prefix(line: &LogLine, width: usize) -> String {
+    let mark = if line.is_err { "!" } else { "" };
+    let number = line.number;
+    match line.writer {
+        Writer::Engine => "[engine] ".to_owned(),
+        _ if width == 0 => String::new(),
+        Writer::Rank => format!("[r{number:0width$}{mark}] "),
+        Writer::Command => format!("[n{number:0width$}{mark}] "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_look_as_on_the_console() {
+        let of = |writer, number, is_err| LogLine {
+            at_ms: Some(1_500),
+            attempt: 0,
+            writer,
+            number,
+            is_err,
+            text: "a\x1b[2Jb".to_owned(),
+        };
+        let style = LineStyle::of(12, false);
+        assert_eq!(line(&of(Writer::Rank, 3, true), style), "[r03!] a\\x1b[2Jb");
+        assert_eq!(line(&of(Writer::Command, 1, false), style), "[n01] a\\x1b[2Jb");
+        assert_eq!(line(&of(Writer::Engine, 0, true), style), "[engine] a\\x1b[2Jb");
+        let alone = LineStyle::of(0, true);
+        assert_eq!(line(&of(Writer::Rank, 0, false), alone), "1970-01-01T00:00:01.500Z a\\x1b[2Jb");
+        let unknown = LogLine { at_ms: None, ..of(Writer::Rank, 0, false) };
+        assert_eq!(line(&unknown, alone), "- a\\x1b[2Jb");
+    }
+}

@@ -1,0 +1,205 @@
+//! Renders `ranklaunch ps`: the jobs that run here with their nodes, and the runs that have ended.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::columns::table;
+use crate::lang::{Lang, Text, bytes};
+use crate::logs::printable;
+use crate::status::{NodeStatus, Phase, RankState};
+use crate::text;
+
+/// A job with a process here.
+#[derive(Debug, Default)]
+pub(crate) struct ShownJob {
+    /// Empty before the nodes agree on one.
+    pub run_id: String,
+    /// The agent here, in its own PID namespace.
+    pub pid: Option<u32>,
+    pub nodes: Vec<NodeStatus>,
+    pub all_nodes: u32,
+    pub unanswered: Vec<(Text, Text)>,
+    /// Why it shows nothing.
+    pub problem: Option<Text>,
+}
+
+/// A run in a log folder.
+#[derive(Debug)]
+pub(crate) struct EndedRun {
+    pub run_id: String,
+    pub folder: PathBuf,
+    /// On another node, or in another container.
+    pub lives: bool,
+    pub bytes: u64,
+    /// Folders of launchers that are here.
+    pub launchers: usize,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub code: Option<i64>,
+    pub verdict: Option<String>,
+    pub cause: Option<String>,
+}
+
+/// `ended`: None where they were not asked for.
+pub(crate) fn text(jobs: &[ShownJob], ended: Option<&[EndedRun]>, lang: Lang) -> String {
+    let mut out = String::new();
+    if jobs.is_empty() {
+        let none = text!("no job of ranklaunch runs here", "此处没有正在运行的 ranklaunch 任务");
+        let _ = writeln!(out, "{}", none.get(lang));
+    }
+    for job in jobs {
+        push_job(&mut out, job, lang);
+    }
+    let Some(ended) = ended else { return out };
+    if ended.is_empty() {
+        let none = text!("no earlier run in the log folder", "日志目录中没有以前的运行");
+        let _ = writeln!(out, "{}", none.get(lang));
+        return out;
+    }
+    let head = text!("earlier runs:", "以前的运行：");
+    let _ = writeln!(out, "{}", head.get(lang));
+    table(&mut out, ended.iter().map(|run| row_of_ended(run, lang)).collect());
+    out
+}
+
+fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
+    let pid = job.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let first = job.nodes.first();
+    let attempt = first.and_then(|node| node.run.as_ref()).map_or(0, |run| run.attempt);
+    let named = match job.run_id.as_str() {
+        "" => {
+            text!("a job without a run id yet (agent {pid})", "尚无运行 ID 的任务（agent {pid}）")
+        }
+        id => text!("run {id} (agent {pid})", "运行 {id}（agent {pid}）"),
+    };
+    let more = match attempt {
+        0 => Text::same(String::new()),
+        attempt => text!(", attempt {attempt}", "，第 {attempt} 次尝试"),
+    };
+    let _ = writeln!(out, "{}{}", printable(named.get(lang)), more.get(lang));
+    if let Some(problem) = &job.problem {
+        let _ = writeln!(out, "  {}", printable(problem.get(lang)));
+    }
+    table(out, job.nodes.iter().map(|node| row_of_node(node, lang)).collect());
+    for (who, why) in &job.unanswered {
+        let line = format!("  {}{}{}", who.get(lang), lang.colon(), why.get(lang));
+        let _ = writeln!(out, "{}", printable(&line));
+    }
+}
+
+fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
+    let number = node.run.as_ref().map(|run| run.node);
+    let number = number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let place = text!("node {number}", "节点 {number}");
+    let (running, all) = (node.count(RankState::Running), node.ranks.len());
+    let ranks = text!("{running} of {all} ranks", "{running}/{all} 个 rank");
+    let since = node.at_ms.saturating_sub(node.phase_since_ms) / 1000;
+    let cpu: f64 = node.ranks.iter().filter_map(|rank| rank.cpu_percent).sum();
+    let memory: u64 = node.ranks.iter().filter_map(|rank| rank.memory).sum();
+    let mut row = vec![
+        place.get(lang).to_owned(),
+        node.host.clone(),
+        phase(node, lang).to_owned(),
+        ago(since),
+        ranks.get(lang).to_owned(),
+    ];
+    row.push(if memory > 0 { format!("CPU {cpu:.0} %") } else { String::new() });
+    row.push(if memory > 0 { bytes(memory) } else { String::new() });
+    let used: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.utilization).collect();
+    if !used.is_empty() {
+        let mean = used.iter().sum::<u32>() as usize / used.len();
+        row.push(format!("GPU {mean} %"));
+    }
+    row
+}
+
+/// `3s`, `12m`, `5h`, `2d`
+pub(crate) fn ago(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Where a launch is, for people.
+pub(crate) fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
+    if node.standstill.is_some() {
+        return match lang {
+            Lang::En => "stands still",
+            Lang::Zh => "停滞",
+        };
+    }
+    match (node.phase, lang) {
+        (phase, Lang::En) => phase.name(),
+        (Phase::Starting, _) => "启动中",
+        (Phase::Observing, _) => "检查节点",
+        (Phase::Planning, _) => "制定计划",
+        (Phase::Agreeing, _) => "等待节点",
+        (Phase::Clearing, _) => "清理残留",
+        (Phase::Launching, _) => "启动 rank",
+        (Phase::Running, _) => "运行中",
+        (Phase::Stopping, _) => "停止中",
+        (Phase::Judging, _) => "判断原因",
+        (Phase::Finishing, _) => "写入文件",
+        (Phase::Pausing, _) => "等待重启",
+        (Phase::Ended, _) => "已结束",
+    }
+}
+
+fn row_of_ended(run: &EndedRun, lang: Lang) -> Vec<String> {
+    let when = run.started.as_deref().map(|at| at.get(..19).unwrap_or(at).replace('T', " "));
+    let end = match (run.code, run.lives) {
+        (Some(code), false) => match lang {
+            Lang::En => format!("exit code {code}"),
+            Lang::Zh => format!("退出码 {code}"),
+        },
+        (_, true) => text!("lives elsewhere", "正在别处运行").get(lang).to_owned(),
+        (None, false) => text!("cut off", "被中断").get(lang).to_owned(),
+    };
+    let verdict = run.verdict.clone().unwrap_or_default();
+    let cause = run.cause.clone().filter(|cause| *cause != verdict);
+    let why = cause.map_or_else(|| verdict.clone(), |cause| format!("{verdict}: {cause}"));
+    vec![
+        printable(&run.run_id).into_owned(),
+        when.unwrap_or_default(),
+        end,
+        printable(&why).into_owned(),
+        bytes(run.bytes),
+    ]
+}
+
+/// A job for programs.
+pub(crate) fn json(job: &ShownJob, lang: Lang) -> Value {
+    let unanswered: Vec<Value> = job
+        .unanswered
+        .iter()
+        .map(|(who, why)| json!({ "who": who.get(lang), "why": why.get(lang) }))
+        .collect();
+    json!({
+        "run_id": Some(&job.run_id).filter(|id| !id.is_empty()),
+        "agent_pid": job.pid,
+        "nnodes": job.all_nodes,
+        "nodes": job.nodes,
+        "unanswered": unanswered,
+        "problem": job.problem.as_ref().map(|problem| problem.get(lang)),
+    })
+}
+
+pub(crate) fn ended_json(run: &EndedRun) -> Value {
+    json!({
+        "run_id": run.run_id,
+        "folder": run.folder,
+        "lives": run.lives,
+        "launchers": run.launchers,
+        "started": run.started,
+        "ended": run.ended,
+        "exit_code": run.code,
+        "verdict": run.verdict,
+        "cause": run.cause,
+        "bytes": run.bytes,
+    })
+}

@@ -1,0 +1,95 @@
+//! The events of agent.jsonl that tell a run without its run.json: what was checked, planned and
+//! judged, in both languages.
+//!
+//! Takes facts, plans and records; gives JSON without secrets, which [`crate::history`] reads.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::both_languages::document;
+use super::check_view;
+use super::ending::Ending;
+use super::files::{RunRecord, ending_json};
+use super::plan_json;
+use crate::check::Check;
+use crate::lang::Lang;
+use crate::observe::Facts;
+use crate::plan::Plan;
+
+/// What was found on the node, before anything was agreed.
+pub(crate) fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
+    let gpus = &facts.gpus;
+    let torch = facts.python.torch.as_ref();
+    let named = gpus.gpus.first().and_then(|gpu| gpu.name.clone());
+    let versions: Map<String, Value> = [
+        ("ranklaunch", Some(env!("CARGO_PKG_VERSION").to_owned())),
+        ("python", facts.python.version.clone()),
+        ("torch", torch.map(|torch| torch.version.clone())),
+        ("cuda", torch.and_then(|torch| torch.cuda.clone())),
+        ("nccl", torch.and_then(|torch| torch.nccl.clone())),
+        ("driver", gpus.driver_version.clone()),
+        ("gpu", named),
+        ("kernel", kernel.map(str::to_owned)),
+        ("script", facts.state.script.as_ref().and_then(|script| script.digest.clone())),
+    ]
+    .into_iter()
+    .filter_map(|(name, version)| Some((name.to_owned(), Value::from(version?))))
+    .collect();
+    let checks: Vec<Value> = checks
+        .iter()
+        .map(|check| {
+            json!({
+                "id": check.id,
+                "severity": check.severity,
+                "text": check.text,
+                "hint": check.hint,
+            })
+        })
+        .collect();
+    json!({
+        "message": "checked",
+        "host": facts.hostname,
+        "versions": versions,
+        "environment": check_view::environment(facts),
+        "checks": checks,
+    })
+}
+
+/// What an attempt will start.
+pub(crate) fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
+    let mut shown = document(|lang| plan_json::json(plan, lang, shim));
+    if let Some(shown) = shown.as_object_mut() {
+        // The same command as `argv`, for no reader of this event.
+        shown.remove("exec_argv");
+        shown.remove("env_remove");
+    }
+    let member = &plan.membership;
+    json!({
+        "message": "planned",
+        "run_id": run_id,
+        "attempt": attempt,
+        "node": member.node_rank,
+        "task": member.task.as_ref().map(|task| task.local),
+        "members": member.members(),
+        "lang": lang,
+        "plan": shown,
+    })
+}
+
+/// How an attempt ended: run.json without the plan, and the last lines of who failed.
+pub(crate) fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
+    let mut shown = document(|lang| record.document(lang));
+    if let Some(shown) = shown.as_object_mut() {
+        shown.remove("plan");
+        shown.remove("logs");
+        shown.insert("last_lines".to_owned(), last_lines.into());
+    }
+    json!({ "message": "ended", "record": shown })
+}
+
+/// A launch that ended without a further attempt.
+pub(crate) fn refused(ending: &Ending, exit_code: i32) -> Value {
+    let verdict = document(|lang| ending_json(ending, lang));
+    json!({ "message": "refused", "exit_code": exit_code, "verdict": verdict })
+}

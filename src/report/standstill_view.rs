@@ -1,0 +1,122 @@
+//! Shows a job that stands still: a block on the console, and an element of `hang` in run.json and
+//! agent.jsonl.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::files::stamp;
+use crate::hang::{Culprit, Hang, Sign};
+use crate::lang::{Lang, Text};
+use crate::ranges::listed;
+use crate::settings::OnHang;
+use crate::style::{Style, paint};
+use crate::text;
+
+/// Culprits, and what else shows something abnormal, that the console names; all are in the files.
+const MOST_SHOWN: usize = 4;
+
+/// A hang that was reported.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Standstill {
+    pub(crate) at: SystemTime,
+    /// For how long nothing had moved then.
+    pub(crate) after: Duration,
+    pub(crate) hang: Hang,
+}
+
+impl Standstill {
+    /// For people, when it is found.
+    pub(crate) fn block(&self, on_hang: OnHang, lang: Lang) -> String {
+        let Hang { culprits, waiting, signs, silent, .. } = &self.hang;
+        let seconds = self.after.as_secs();
+        let mut out = String::new();
+        let title = text!(
+            "the job stands still: nothing has moved for {seconds} s",
+            "任务卡死：已有 {seconds} 秒没有任何进展"
+        );
+        let title = format!("── ranklaunch: {}", title.get(lang));
+        let _ = writeln!(out, "{}", paint(Style::Fail, &title));
+        let mut line = |label: Text, words: &str| {
+            let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
+        };
+        for culprit in culprits.iter().take(MOST_SHOWN) {
+            line(text!("culprit", "起因"), culprit.text.get(lang));
+        }
+        if let Some(more) = culprits.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+            line(text!("culprit", "起因"), text!("{more} more", "另有 {more} 个").get(lang));
+        }
+        if !waiting.is_empty() {
+            let ranks = listed(waiting.values().flatten().copied(), '-');
+            line(text!("waiting", "等待"), text!("ranks {ranks}", "rank {ranks}").get(lang));
+        }
+        for sign in signs.iter().take(MOST_SHOWN) {
+            line(text!("seen", "现象"), sign.text.get(lang));
+        }
+        if !silent.is_empty() {
+            let nodes = listed(silent.iter().copied(), '-');
+            line(text!("not seen", "未查看"), text!("nodes {nodes}", "节点 {nodes}").get(lang));
+        }
+        if let Some(first) = culprits.first() {
+            line(text!("hint", "提示"), first.kind.hint().get(lang));
+        }
+        line(text!("now", "现在"), then(on_hang).get(lang));
+        out
+    }
+
+    /// As run.json and agent.jsonl have it.
+    pub(crate) fn json(&self, lang: Lang) -> Value {
+        let Hang { culprits, waiting, confidence, signs, silent, is_awaited: _, late: _ } =
+            &self.hang;
+        let waiting: Vec<Value> =
+            waiting.iter().map(|(node, ranks)| json!({ "node": node, "ranks": ranks })).collect();
+        json!({
+            "at": stamp(self.at),
+            "after_s": self.after.as_secs(),
+            "culprits": culprits.iter().map(|one| culprit(one, lang)).collect::<Vec<_>>(),
+            "waiting": waiting,
+            "confidence": confidence,
+            "signs": signs.iter().map(|one| sign(one, lang)).collect::<Vec<_>>(),
+            "silent_nodes": silent,
+        })
+    }
+}
+
+fn culprit(of: &Culprit, lang: Lang) -> Value {
+    let collective = of
+        .collective
+        .as_ref()
+        .map(|one| json!({ "op": one.op, "group": one.group, "seq": one.seq }));
+    json!({
+        "node": of.node,
+        "rank": of.rank,
+        "kind": of.kind,
+        "frame": of.frame.as_ref().map(|frame| format!("{}:{}", frame.path, frame.line)),
+        "function": of.frame.as_ref().map(|frame| &frame.function),
+        "collective": collective,
+        "text": of.text.get(lang),
+        "hint": of.kind.hint().get(lang),
+    })
+}
+
+fn sign(of: &Sign, lang: Lang) -> Value {
+    json!({ "kind": of.kind, "node": of.node, "ranks": of.ranks, "text": of.text.get(lang) })
+}
+
+/// What happens to the job now.
+fn then(on_hang: OnHang) -> Text {
+    match on_hang {
+        OnHang::Report => text!(
+            "the job goes on (--on-hang report); ranklaunch stacks shows where all ranks are",
+            "任务继续运行（--on-hang report）；ranklaunch stacks 可查看所有 rank 的位置"
+        ),
+        OnHang::End => {
+            text!("the job is ended (--on-hang end)", "任务将被终止（--on-hang end）")
+        }
+        OnHang::Restart => text!(
+            "the attempt is ended (--on-hang restart)",
+            "本次尝试将被终止（--on-hang restart）"
+        ),
+    }
+}

@@ -1,0 +1,40 @@
+//! The stacks of running ranks: Python frames and the kernel's state of each thread.
+//!
+//! Takes the pids of ranks; gives what their threads do now. The agent reads, because an ancestor
+//! may read a process's memory where a program that entered the container later may not
+//! (`memory`). [`StacksServer`] answers in a thread of its own; [`jobs`] and [`ask`] are the side
+//! of the command, which asks for the whole evidence of a job on the same way, and for what a viewer
+//! shows. Nothing is attached, stopped, signalled or loaded into a rank, and no file of
+//! the interpreter is opened. Never holds what supervises.
+
+mod answer;
+mod client;
+mod collect;
+mod elf;
+mod group;
+mod kernel;
+mod layout;
+mod lines;
+mod maps;
+mod memory;
+mod process;
+mod python;
+mod server;
+mod sockets;
+mod syscalls;
+mod traceback;
+mod unread;
+
+pub(crate) use answer::{
+    Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, NodeStacks, RankStacks,
+    Refused, Selection, Unanswered,
+};
+pub(crate) use client::{Listener, ask, ask_all, jobs};
+pub(crate) use collect::{RunningRank, collect};
+pub(crate) use group::{Group, alike, grouped};
+pub(crate) use kernel::{KernelState, Syscall, UsedFile};
+pub(crate) use process::{ProcessStacks, PythonStack, ThreadStack};
+pub(crate) use python::Frame;
+pub(crate) use server::{Everywhere, OTHERS, READING, RunningRanks, StacksServer, millis};
+pub(crate) use syscalls::call;
+pub(crate) use unread::Unread;

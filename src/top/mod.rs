@@ -1,0 +1,20 @@
+//! The terminal view of a running job: `ranklaunch top`.
+//!
+//! Takes what the nodes say of themselves ([`NodeStatus`](crate::status::NodeStatus)) and the keys of
+//! a person; gives a picture of the job, and what the person wants to see next ([`Request`]). `model`
+//! has the state and no terminal, `draw` makes the picture of it, `screen` is the terminal, which is
+//! left as it was found. Asks nobody: `src/launch/commands/top.rs` does. Changes nothing of the job.
+
+mod draw;
+mod keys;
+mod model;
+mod rows;
+mod screen;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use draw::draw;
+pub(crate) use keys::Keys;
+pub(crate) use model::{Model, News, Request, Source};
+pub(crate) use screen::{Backend, Colours, Saved, Screen};

@@ -1,0 +1,125 @@
+//! How many collectives each rank has started and completed, as torch's flight recorder counts them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::control::asked;
+
+/// The counters alone, without the recorded collectives.
+const COUNTERS: &str = "includecollectives=false";
+/// For one rank, whose handler answers within milliseconds, and for all of them.
+const ANSWER: Duration = Duration::from_millis(500);
+const ALL: Duration = Duration::from_secs(2);
+
+/// The part of a flight recorder's dump that is read.
+#[derive(Debug, Deserialize)]
+struct Dump {
+    #[serde(default)]
+    pg_config: BTreeMap<String, Group>,
+    #[serde(default)]
+    pg_status: BTreeMap<String, Map<String, Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    #[serde(default)]
+    desc: String,
+}
+
+/// One row for each process that answers and has a process group:
+/// `{"rank":0,"pid":17,"groups":{"default_pg":{"enqueued":4,"started":-1,"completed":3}}}`, each
+/// number that of the last collective, or -1.
+pub(super) fn rows(folder: &Path) -> Vec<Value> {
+    asked(folder, COUNTERS, ANSWER, ALL)
+        .into_iter()
+        .filter_map(|(socket, answer)| {
+            let groups = groups(&answer)?;
+            Some(json!({ "rank": socket.rank, "pid": socket.pid, "groups": groups }))
+        })
+        .collect()
+}
+
+/// How far a process has come in all its groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Count {
+    /// Changes with each collective that it enters or leaves.
+    pub(super) sum: u64,
+    /// It has entered one that it has not left.
+    pub(super) waits: bool,
+}
+
+/// By pid, of the processes that answer and have a process group.
+pub(super) fn counts(folder: &Path) -> HashMap<i32, Count> {
+    let mut counts: HashMap<i32, Count> = HashMap::new();
+    for (socket, answer) in asked(folder, COUNTERS, ANSWER, ALL) {
+        let Some(groups) = groups(&answer) else { continue };
+        let count = count(&groups);
+        let all = counts.entry(socket.pid).or_insert(Count { sum: 0, waits: false });
+        all.sum = all.sum.saturating_add(count.sum);
+        all.waits |= count.waits;
+    }
+    counts
+}
+
+fn count(groups: &Map<String, Value>) -> Count {
+    let mut all = Count { sum: 0, waits: false };
+    for group in groups.values() {
+        let last = |what: &str| group.get(what).and_then(Value::as_i64).unwrap_or(-1);
+        let (entered, left) = (last("enqueued"), last("completed"));
+        // -1 before the first one.
+        all.sum = all.sum.saturating_add((entered + 1).unsigned_abs() + (left + 1).unsigned_abs());
+        all.waits |= entered > left;
+    }
+    all
+}
+
+/// None without a group, or for what is no dump.
+fn groups(answer: &[u8]) -> Option<Map<String, Value>> {
+    let dump: Dump = serde_json::from_slice(answer).ok()?;
+    let groups: Map<String, Value> = dump
+        .pg_status
+        .iter()
+        .map(|(name, status)| {
+            let group = dump.pg_config.get(name);
+            let shown = group.map(|group| &group.desc).filter(|desc| !desc.is_empty());
+            let last = |what: &str| number(status.get(&format!("last_{what}_collective")));
+            let counts = json!({
+                "enqueued": last("enqueued"),
+                "started": last("started"),
+                "completed": last("completed"),
+            });
+            (shown.unwrap_or(name).clone(), counts)
+        })
+        .collect();
+    (!groups.is_empty()).then_some(groups)
+}
+
+/// torch writes these numbers as strings.
+fn number(value: Option<&Value>) -> Option<i64> {
+    match value? {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_i64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_of_a_dump_are_read() {
+        // torch 2.15 with gloo, the second all-reduce of rank 0 waiting for rank 1.
+        let dump = br#"{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{"0":{"name":"0",
+            "desc":"default_pg","ranks":"[0, 1]"}},"pg_status":{"0":{"last_enqueued_collective":"2",
+            "last_started_collective":"-1","last_completed_collective":"1"}},"version":"2.10"}"#;
+        let counts = json!({ "default_pg": { "enqueued": 2, "started": -1, "completed": 1 } });
+        assert_eq!(groups(dump).map(Value::Object), Some(counts));
+        let empty = br#"{"pg_config":{},"pg_status":{},"version":"2.10"}"#;
+        assert_eq!(groups(empty), None);
+        assert_eq!(groups(b"pong"), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! Bytes that TCP connections carried, from the kernel's socket diagnosis (sock_diag(7)).
+//!
+//! A call that receives counts nowhere in /proc, and a process whose sockets have a time-out sleeps in `poll`
+//! between two of them, as one does to which nothing comes. Only the connections tell the two apart.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+    sockopt,
+};
+
+/// For all answers. The kernel gives them without waiting for anything.
+const ANSWER: Duration = Duration::from_millis(200);
+/// Bytes of answers that are read: some ten thousand connections.
+const MOST: usize = 8 << 20;
+/// linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h.
+const HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const REQUEST_DUMP: u16 = 0x1 | 0x300;
+const INET_DIAG_INFO: u16 = 2;
+/// `struct inet_diag_msg`: its size, and the inode in it.
+const MESSAGE: usize = 72;
+const INODE: usize = 68;
+/// Of `struct tcp_info` (linux/tcp.h), since Linux 4.1.
+const BYTES_ACKED: usize = 120;
+const BYTES_RECEIVED: usize = 128;
+
+/// The inodes of the sockets that a process has open.
+pub(super) fn sockets(process: &Path) -> BTreeSet<u32> {
+    let links = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let inode = |entry: std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).ok()?;
+        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    };
+    links.filter_map(inode).collect()
+}
+
+/// `(inode, bytes)` of each TCP connection of this network namespace: what was received, and what was sent and
+/// has arrived. None where the kernel does not say.
+pub(super) fn carried() -> Option<Vec<(u32, u64)>> {
+    let mut found = Vec::new();
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        // A machine may have no IPv6.
+        if let Ok(of_family) = of_family(family) {
+            found.extend(of_family);
+        } else if family == AddressFamily::INET {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+fn of_family(family: AddressFamily) -> io::Result<Vec<(u32, u64)>> {
+    let until = Instant::now() + ANSWER;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER))?;
+    send(&socket, &request(family), SendFlags::empty())?;
+    answers(&socket, until)
+}
+
+fn answers(socket: &OwnedFd, until: Instant) -> io::Result<Vec<(u32, u64)>> {
+    let mut found = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    let mut read = 0;
+    while read < MOST && Instant::now() < until {
+        let (_, length) = recv(socket, buffer.as_mut_slice(), RecvFlags::empty())?;
+        read += length;
+        if length == 0 {
+            break;
+        }
+        if !messages(buffer.get(..length).unwrap_or_default(), &mut found)? {
+            return Ok(found);
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// `struct nlmsghdr`, then `struct inet_diag_req_v2`: all connections, with their `tcp_info`.
+fn request(family: AddressFamily) -> Vec<u8> {
+    const IPPROTO_TCP: u8 = 6;
+    const LENGTH: u32 = 72;
+    /// Bits of the states: all but those of listeners and of connections that nobody has open.
+    const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8;
+    let family = u8::try_from(family.as_raw()).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(LENGTH as usize);
+    bytes.extend(LENGTH.to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend(REQUEST_DUMP.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
+    bytes.extend(STATES.to_ne_bytes());
+    bytes.resize(LENGTH as usize, 0);
+    bytes
+}
+
+/// False after the last one.
+fn messages(mut bytes: &[u8], found: &mut Vec<(u32, u64)>) -> io::Result<bool> {
+    while bytes.len() >= HEADER {
+        let length = number(bytes, 0).map_or(0, |length| length as usize);
+        let Some(message) = bytes.get(HEADER..length) else { break };
+        match half(bytes, 4) {
+            Some(NLMSG_DONE) => return Ok(false),
+            Some(NLMSG_ERROR) => return Err(io::ErrorKind::Unsupported.into()),
+            Some(SOCK_DIAG_BY_FAMILY) => found.extend(connection(message)),
+            _ => {}
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+fn connection(message: &[u8]) -> Option<(u32, u64)> {
+    let inode = number(message, INODE)?;
+    let mut attributes = message.get(MESSAGE..)?;
+    loop {
+        let (length, kind) = (usize::from(half(attributes, 0)?), half(attributes, 2)?);
+        let info = attributes.get(4..length)?;
+        if kind == INET_DIAG_INFO {
+            return Some((
+                inode,
+                long(info, BYTES_ACKED)?.wrapping_add(long(info, BYTES_RECEIVED)?),
+            ));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_a_connection_carries_is_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let at = listener.local_addr().expect("an address");
+        let mut stream = TcpStream::connect(at).expect("connected");
+        let (mut other, _) = listener.accept().expect("accepted");
+        let own = sockets(Path::new("/proc/self"));
+        let count = || {
+            let all = carried()?;
+            Some(all.iter().filter(|(inode, _)| own.contains(inode)).map(|(_, bytes)| bytes).sum())
+        };
+        // A sandbox may have no socket diagnosis.
+        let Some(before): Option<u64> = count() else { return };
+        stream.write_all(&[7; 40_000]).expect("sent");
+        other.read_exact(&mut [0; 40_000]).expect("received");
+        let after = count().expect("as before");
+        assert!(after >= before + 40_000, "{before} {after}");
+    }
+
+    #[test]
+    fn what_is_no_answer_gives_nothing() {
+        let mut found = Vec::new();
+        for length in 0..200_u32 {
+            // Cut off, with lengths that lead out of it, of a message and of an attribute.
+            for fill in [0, 1, 0xff] {
+                let head = [&length.to_ne_bytes()[..], &SOCK_DIAG_BY_FAMILY.to_ne_bytes()].concat();
+                let mut bytes = head;
+                bytes.resize((length as usize).max(8), fill);
+                assert!(messages(&bytes, &mut found).is_ok());
+            }
+        }
+        let error = [&20_u32.to_ne_bytes()[..], &NLMSG_ERROR.to_ne_bytes(), &[0; 14]].concat();
+        assert!(messages(&error, &mut found).is_err());
+        let done = [&16_u32.to_ne_bytes()[..], &NLMSG_DONE.to_ne_bytes(), &[0; 10]].concat();
+        assert!(!messages(&done, &mut found).expect("read"));
+        assert_eq!(found, []);
+    }
+}

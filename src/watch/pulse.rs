@@ -1,0 +1,194 @@
+//! Reads what the ranks of this node have done so far: from /proc, and from their worker servers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use super::collectives::{self, Count};
+use super::connections;
+use super::program::program;
+use super::progress::{NodePulse, Pulse};
+use crate::procfs;
+use crate::rank::GlobalRank;
+use crate::stacks::call;
+
+/// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What the ranks with these pids have done. `output`: bytes that a rank has written. `control`: the
+/// folder of their worker servers. Takes as long as the servers need to answer, at most two seconds.
+pub(crate) fn pulse(
+    proc: &Path,
+    ranks: &BTreeMap<GlobalRank, i32>,
+    output: impl Fn(GlobalRank) -> u64,
+    control: Option<&Path>,
+) -> NodePulse {
+    let all = procfs::scan(proc);
+    let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
+    let mut waiting: BTreeMap<GlobalRank, BTreeSet<u32>> = BTreeMap::new();
+    let read = |(rank, pid): (&GlobalRank, &i32)| {
+        let below = procfs::descendants_in(&all, &[*pid]);
+        let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
+        let program = program(&all, *pid, |member| counts.contains_key(&member));
+        let is_held = |pid: i32| all.get(&pid).is_some_and(|process| process.state == b'D');
+        let in_disk = family.clone().any(is_held);
+        let sleeps = sleeps(&proc.join(program.to_string()));
+        let mut pulse = Pulse { output: output(*rank), in_disk, sleeps, ..Pulse::default() };
+        for member in family {
+            let folder = proc.join(member.to_string());
+            if waits_for_files(&folder) {
+                waiting.entry(*rank).or_default().extend(connections::sockets(&folder));
+            }
+            pulse.cpu += cpu(&folder).unwrap_or_default();
+            pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
+        }
+        if let Some(count) = counts.get(&program) {
+            (pulse.collectives, pulse.waits) = (Some(count.sum), count.waits);
+        }
+        (*rank, pulse)
+    };
+    let mut pulses: BTreeMap<GlobalRank, Pulse> = ranks.iter().map(read).collect();
+    waiting.retain(|_, sockets| !sockets.is_empty());
+    if let Some(connections) = (!waiting.is_empty()).then(connections::carried).flatten() {
+        for (rank, sockets) in &waiting {
+            let own = connections.iter().filter(|(inode, _)| sockets.contains(inode));
+            if let Some(pulse) = pulses.get_mut(rank) {
+                pulse.carried = Some(own.map(|(_, bytes)| bytes).sum());
+            }
+        }
+    }
+    NodePulse { ranks: pulses, network: network(proc), dirty: dirty(proc) }
+}
+
+/// Of the process and of the children that it has waited for.
+fn cpu(process: &Path) -> Option<Duration> {
+    let stat = std::fs::read(process.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, rest) = stat.rsplit_once(')')?;
+    // The state is field 3; utime, stime, cutime and cstime are fields 14 to 17.
+    let ticks = rest.split_ascii_whitespace().skip(11).take(4);
+    let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
+/// Bytes of calls, and of pages that were read or made dirty: those of a long write grow before it
+/// returns.
+fn io(process: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(process.join("io")).ok()?;
+    let counted = ["rchar", "wchar", "read_bytes", "write_bytes"];
+    let rows = text.lines().filter_map(|line| line.split_once(": "));
+    let counts =
+        rows.filter(|(name, _)| counted.contains(name)).map(|(_, count)| count.trim().parse());
+    Some(counts.flatten().fold(0, |sum: u64, count: u64| sum.saturating_add(count)))
+}
+
+/// How often the first thread of a process went to sleep, if it is in a call that reads or writes.
+fn sleeps(process: &Path) -> Option<u64> {
+    const TRANSFERS: &[&str] = &[
+        "read",
+        "write",
+        "pread64",
+        "pwrite64",
+        "readv",
+        "writev",
+        "preadv",
+        "pwritev",
+        "fsync",
+        "fdatasync",
+        "msync",
+        "sync_file_range",
+        "recvfrom",
+        "recvmsg",
+        "sendto",
+        "sendmsg",
+        "sendfile",
+        "copy_file_range",
+    ];
+    if !TRANSFERS.contains(&first_call(process)?) {
+        return None;
+    }
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let rows = status.lines().filter_map(|line| line.split_once(':'));
+    let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
+    switches.next()?.1.trim().parse().ok()
+}
+
+/// Whether the first thread of a process waits until one of several files can be read or written.
+fn waits_for_files(process: &Path) -> bool {
+    const WAITS: &[&str] =
+        &["poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"];
+    first_call(process).is_some_and(|name| WAITS.contains(&name))
+}
+
+/// The call in which the first thread of a process is.
+fn first_call(process: &Path) -> Option<&'static str> {
+    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
+    let number = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(call(number)?.0)
+}
+
+/// Bytes that all interfaces but the loopback carried.
+fn network(proc: &Path) -> u64 {
+    let text = std::fs::read_to_string(proc.join("self/net/dev")).unwrap_or_default();
+    let rows = text.lines().filter_map(|line| line.split_once(':'));
+    let carried = rows.filter(|(name, _)| name.trim() != "lo").flat_map(|(_, counts)| {
+        // Received bytes are the first number, sent ones the ninth.
+        let counts: Vec<u64> =
+            counts.split_ascii_whitespace().filter_map(|count| count.parse().ok()).collect();
+        [counts.first().copied(), counts.get(8).copied()]
+    });
+    carried.flatten().fold(0, u64::saturating_add)
+}
+
+/// Bytes that are to be written to disks.
+fn dirty(proc: &Path) -> u64 {
+    let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let rows = text.lines().filter_map(|line| line.split_once(':'));
+    let kib = rows
+        .filter(|(name, _)| ["Dirty", "Writeback"].contains(name))
+        .filter_map(|(_, size)| size.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.fold(0, |sum: u64, kib| sum.saturating_add(kib.saturating_mul(1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_does_is_seen() {
+        let proc = Path::new("/proc");
+        let own = std::process::id().cast_signed();
+        let ranks = BTreeMap::from([(GlobalRank(0), own)]);
+        let look = || {
+            let all = pulse(proc, &ranks, |_| 7, None);
+            *all.ranks.get(&GlobalRank(0)).expect("this process")
+        };
+        let before = look();
+        let until = Instant::now() + Duration::from_secs(20);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), vec![1; 1 << 20]).expect("written");
+        while look().cpu < before.cpu + Duration::from_millis(50) {
+            assert!(Instant::now() < until, "no processor time is seen");
+        }
+        let after = look();
+        assert!(after.io >= before.io + (1 << 20), "{after:?} after {before:?}");
+        assert_eq!((after.output, after.collectives, after.waits), (7, None, false));
+    }
+
+    #[test]
+    fn a_replayed_proc_is_read() {
+        let proc = tempfile::tempdir().expect("a folder");
+        let folder = proc.path().join("self/net");
+        std::fs::create_dir_all(&folder).expect("made");
+        let table = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  eth0: 1000 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n";
+        std::fs::write(folder.join("dev"), table).expect("written");
+        std::fs::write(
+            proc.path().join("meminfo"),
+            "MemTotal: 9 kB\nDirty:  4 kB\nWriteback:   1 kB\n",
+        )
+        .expect("written");
+        assert_eq!((network(proc.path()), dirty(proc.path())), (1200, 5 * 1024));
+    }
+}

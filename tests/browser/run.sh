@@ -1,0 +1,9 @@
+#!/bin/sh
+# What a real browser makes of the reports: run.sh RANKLAUNCH [FOLDER for pictures]
+#
+# DOM, landmarks, contrast, keyboard, both languages, light and dark, and that no page asks for
+# anything. Chromium is installed where it is missing.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+command -v chromium >/dev/null || command -v google-chrome >/dev/null || "$here/../packages.sh" chromium fonts-noto-cjk
+exec python3 "$here/report.py" "$@"

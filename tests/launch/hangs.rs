@@ -1,0 +1,371 @@
+//! Jobs that stand still, and jobs that only look like it, with real torch.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+use harness::{Ended, Launcher, Place, Running, executable, free_port, program, python, run_args};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+/// Four ranks, of which rank 2 never comes to the fourth step.
+fn job(kind: &str, options: &[&str]) -> Launcher {
+    let program = program("hang.py").into_os_string();
+    job_of([program, kind.into(), "2".into(), "3".into()], options)
+}
+
+fn job_of(program: impl IntoIterator<Item = OsString>, options: &[&str]) -> Launcher {
+    Launcher::new(words(program, options)).with_torch()
+}
+
+fn words(program: impl IntoIterator<Item = OsString>, options: &[&str]) -> Vec<OsString> {
+    let mut args = run_args("direct", 4);
+    args.extend(["--hang-after", "4s"].map(Into::into));
+    args.extend(options.iter().map(Into::into));
+    args.push("--".into());
+    args.extend(program);
+    args
+}
+
+/// The line of `hang.py` on which a kind hangs.
+fn line(kind: &str) -> u64 {
+    line_of("hang.py", kind)
+}
+
+fn line_of(name: &str, kind: &str) -> u64 {
+    let text = std::fs::read_to_string(program(name)).expect("the program");
+    let mark = format!("# the line: {kind}");
+    let at = text.lines().position(|line| line.ends_with(&mark)).expect("marked");
+    u64::try_from(at).expect("few") + 1
+}
+
+fn hangs(ended: &Ended) -> Vec<Value> {
+    hangs_of(ended, 0)
+}
+
+fn hangs_of(ended: &Ended, node: u32) -> Vec<Value> {
+    ended.run_json(node)["hang"].as_array().cloned().expect("a list")
+}
+
+#[test]
+fn the_rank_that_all_wait_for_is_named_with_its_line() {
+    for (name, kind) in [("pipe", "never_entered"), ("lock", "deadlock"), ("stop", "stopped")] {
+        let ended = job(name, &["--on-hang", "end"]).run().expect_code(91).expect_nothing_left();
+        let found = hangs(&ended);
+        let [hang] = found.as_slice() else { panic!("{name}: {found:?}\n{}", ended.err) };
+        let culprit = &hang["culprits"][0];
+        assert_eq!((&culprit["rank"], &culprit["node"]), (&json!(2), &json!(0)), "{hang}");
+        assert_eq!(culprit["kind"], kind, "{hang}");
+        assert_eq!(hang["waiting"], json!([{ "node": 0, "ranks": [0, 1, 3] }]), "{hang}");
+        if ["pipe", "lock"].contains(&name) {
+            let frame = culprit["frame"].as_str().unwrap_or_default();
+            assert!(frame.ends_with(&format!("hang.py:{}", line(name))), "{hang}");
+        }
+        let text = culprit["text"].as_str().expect("a text");
+        assert!(ended.err.contains(&format!("── ranklaunch: {text}")), "{text}\n{}", ended.err);
+        let verdict = &ended.run_json(0)["verdict"];
+        assert_eq!((&verdict["id"], &verdict["rank"]), (&json!("hang"), &json!(2)), "{verdict}");
+        let mut explain = Command::new(executable());
+        explain.args(["explain", "--lang", "en"]).arg(ended.node_folder(0));
+        let said = explain.output().expect("it runs").stdout;
+        let said = String::from_utf8_lossy(&said);
+        // Folded at no width: the output is no terminal.
+        let note = said.lines().find(|line| line.contains("the job had stood still for"));
+        assert!(note.is_some_and(|note| note.ends_with(text)), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn the_program_of_a_rank_may_run_below_a_shell() {
+    let (python, program) = (python(), program("hang.py"));
+    let line = format!("{} {} pipe 2 3; exit $?", python.display(), program.display());
+    let job = job_of(["sh".into(), "-c".into(), line.into()], &["--on-hang", "end"]);
+    let ended = job.run().expect_code(91).expect_nothing_left();
+    let found = hangs(&ended);
+    let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
+    let culprit = &hang["culprits"][0];
+    assert_eq!(
+        (&culprit["rank"], &culprit["kind"]),
+        (&json!(2), &json!("never_entered")),
+        "{hang}"
+    );
+    let frame = culprit["frame"].as_str().unwrap_or_default();
+    assert!(frame.ends_with(&format!("hang.py:{}", self::line("pipe"))), "{hang}");
+}
+
+#[test]
+fn a_gloo_that_keeps_no_record_is_judged_by_its_calls() {
+    let older = program("older_torch");
+    let judged = |options: &[&str]| {
+        let options = [&["--on-hang", "end"], options].concat();
+        let ended = job("barrier", &options).env("PYTHONPATH", &older).run();
+        let ended = ended.expect_code(91).expect_nothing_left();
+        let found = hangs(&ended);
+        let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
+        hang.clone()
+    };
+    let hang = judged(&[]);
+    let culprit = &hang["culprits"][0];
+    let found = (&culprit["rank"], &culprit["kind"]);
+    assert_eq!(found, (&json!(2), &json!("other_collective")), "{hang}");
+    let frame = culprit["frame"].as_str().unwrap_or_default();
+    assert!(frame.ends_with(&format!("hang.py:{}", line("barrier"))), "{hang}");
+    let text = culprit["text"].as_str().expect("a text");
+    assert!(
+        text.contains("entered barrier where the others entered all_reduce [4] Float"),
+        "{text}"
+    );
+    // Control: without the answers of the ranks nobody knows what they called.
+    let hang = judged(&["--inject", "off"]);
+    assert_ne!(hang["culprits"][0]["kind"], "other_collective", "{hang}");
+}
+
+/// Ranks that do not wait for each other.
+fn locked(seconds: u32) -> Launcher {
+    let program = program("locked.py").into_os_string();
+    job_of([program, seconds.to_string().into()], &["--on-hang", "end"])
+}
+
+#[test]
+fn a_lock_that_nobody_else_waits_for_may_be_released() {
+    // Longer than a job may stand still.
+    let ended = locked(6).run().expect_code(0).expect_nothing_left();
+    assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
+    // Control: for ever.
+    let ended = locked(0).run().expect_code(91).expect_nothing_left();
+    let found = hangs(&ended);
+    let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
+    assert_eq!(hang["culprits"][0]["kind"], "deadlock", "{hang}");
+}
+
+#[test]
+fn a_job_that_is_only_reported_goes_on() {
+    let mut running = job("stop", &[]).start();
+    running.waits("the report", |running| running.err().contains("the job stands still"));
+    let stopped = running.processes().into_iter().find(|one| {
+        std::fs::read_to_string(format!("/proc/{}/stat", one.pid))
+            .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    });
+    let pid = Pid::from_raw(stopped.expect("a stopped rank").pid);
+    nix::sys::signal::kill(pid, Signal::SIGCONT).expect("continued");
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(hangs(&ended).len(), 1, "{}", ended.err);
+    assert!(ended.err.contains("goes on by itself"), "{}", ended.err);
+}
+
+#[test]
+fn who_computes_and_who_is_not_watched_is_not_called_hung() {
+    let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
+    assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
+    // Control: the same limit, and nobody looks.
+    let mut running = job("pipe", &["--hang-after", "off"]).start();
+    running.waits("a rank that waits for the pipe for long", |running| {
+        running.processes().iter().any(|one| {
+            let wchan = std::fs::read_to_string(format!("/proc/{}/wchan", one.pid));
+            wchan.is_ok_and(|name| name.contains("pipe"))
+        })
+    });
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143);
+    assert_eq!(hangs(&ended), Vec::<Value>::new());
+}
+
+/// What `verdict` and `cause` of run.json, the closing block and the termination message say of the culprit.
+#[track_caller]
+fn expect_named(ended: &Ended, node: u32, message: &Path, (culprit, on): (u32, u32)) {
+    let run = ended.run_json(node);
+    let (verdict, cause) = (&run["verdict"], &run["cause"]);
+    for said in [verdict, cause] {
+        let named = (&said["id"], &said["rank"], &said["node"]);
+        assert_eq!(named, (&json!("hang"), &json!(culprit), &json!(on)), "{run:#}\n{}", ended.err);
+    }
+    let found = &hangs_of(ended, node)[0]["culprits"][0];
+    assert_eq!((&found["kind"], &found["text"]), (&json!("never_entered"), &cause["text"]));
+    let frame = cause["frame"].as_str().unwrap_or_default();
+    assert!(frame.contains(&format!("hang.py:{} wait_for_a_pipe", line("pipe"))), "{cause:#}");
+    let victims: Vec<u32> = (0..4).filter(|rank| *rank != culprit).collect();
+    assert_eq!(cause["victims"][0]["ranks"], json!(victims), "{cause:#}");
+    let text = cause["text"].as_str().expect("a text");
+    assert!(ended.err.contains(&format!("── ranklaunch: {text}")), "{}", ended.err);
+    let message = std::fs::read_to_string(message).expect("a message");
+    let message: Value = serde_json::from_str(&message).expect("JSON");
+    assert_eq!((&message["cause"], &message["rank"]), (&json!("hang"), &json!(culprit)));
+    assert!(!ended.err.contains("goes on by itself"), "{}", ended.err);
+}
+
+/// A file for the termination message.
+fn message() -> tempfile::NamedTempFile {
+    tempfile::NamedTempFile::new().expect("a file")
+}
+
+#[test]
+fn who_gave_up_waiting_is_not_the_cause() {
+    let job = |after: &str, message: &Path| {
+        let mut args = run_args("direct", 4);
+        args.extend(["--hang-after", after, "--termination-log"].map(Into::into));
+        args.extend([message.into(), "--".into(), program("hang.py").into_os_string()]);
+        args.extend(["pipe", "2", "3", "30"].map(Into::into));
+        Launcher::new(args).with_torch()
+    };
+    let file = message();
+    let ended = job("8s", file.path()).run().expect_code(1).expect_nothing_left();
+    expect_named(&ended, 0, file.path(), (2, 0));
+    // Control: nobody looked, so all that is known is that some ranks gave up.
+    let ended = job("off", file.path()).run().expect_code(1);
+    let run = ended.run_json(0);
+    assert_eq!((&run["verdict"]["id"], &run["hang"]), (&json!("rank.exit"), &json!([])));
+    assert_ne!(run["cause"]["id"], "hang", "{run:#}");
+}
+
+#[test]
+fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
+    let port = free_port();
+    let files = [message(), message()];
+    let mut nodes = Vec::new();
+    for (node, file) in (0..).zip(&files) {
+        let mut args = run_args("direct", 2);
+        args.extend(["--hang-after", "8s", "--termination-log"].map(Into::into));
+        args.extend([file.path().into(), "--".into(), program("hang.py").into_os_string()]);
+        args.extend(["pipe", "3", "3", "30"].map(Into::into));
+        nodes.push(Launcher::new(args).with_torch().node(node, 2, port).start());
+    }
+    let ended: Vec<Ended> = nodes.into_iter().map(|node| node.wait()).collect();
+    for ((node, ended), file) in (0..).zip(&ended).zip(&files) {
+        expect_named(ended, node, file.path(), (3, 1));
+    }
+    let mut codes: Vec<i32> = ended.iter().map(|ended| ended.code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [1, 92]);
+}
+
+#[test]
+fn a_failure_of_its_own_after_a_hang_is_the_cause() {
+    for (kind, error) in [("raise", "the batch is odd"), ("later", "the last batch is odd")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fifo = folder.path().join("go");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a fifo");
+        let mut args = run_args("direct", 4);
+        args.extend(["--hang-after", "4s", "--"].map(Into::into));
+        args.extend([program("hang.py").into_os_string()]);
+        args.extend([kind, "2", "3", "300"].map(Into::into));
+        args.push(fifo.clone().into_os_string());
+        let mut running = Launcher::new(args).with_torch().start();
+        running.waits("the report", |running| running.err().contains("the job stands still"));
+        std::fs::write(&fifo, "go").expect("a reader");
+        let ended = running.wait().expect_code(1);
+        let run = ended.run_json(0);
+        assert_eq!(hangs(&ended).len(), 1, "{}", ended.err);
+        assert_eq!(
+            (&run["verdict"]["id"], &run["cause"]["rank"]),
+            (&json!("rank.exit"), &json!(2))
+        );
+        let evidence = run["cause"]["evidence"].as_str().unwrap_or_default();
+        assert!(evidence.contains(error), "{kind}: {run:#}");
+    }
+}
+
+#[test]
+fn a_rank_whose_memory_is_hidden_says_by_its_handler_where_it_is() {
+    // The control has no handler.
+    for (inject, expected) in [("auto", Some(line("hidden"))), ("off", None)] {
+        // As an ordinary user, who may not look into a process that hides itself either.
+        let mut args = vec!["--bounding-set=-sys_ptrace".into(), executable().into()];
+        let hidden = [program("hang.py").into(), "hidden".into(), "2".into(), "3".into()];
+        args.extend(words(hidden, &["--on-hang", "end", "--inject", inject]));
+        let running = Launcher::at(Place::Plain).with_torch().program(Path::new("setpriv"), &args);
+        let ended = running.wait().expect_code(91).expect_nothing_left();
+        let found = hangs(&ended);
+        let [hang] = found.as_slice() else { panic!("{inject}: {found:?}\n{}", ended.err) };
+        let culprit = &hang["culprits"][0];
+        assert_eq!(culprit["rank"], 2, "{inject}: {hang:#}");
+        let frame = culprit["frame"].as_str();
+        match expected {
+            Some(line) => assert!(
+                frame.is_some_and(|frame| frame.ends_with(&format!("hang.py:{line}"))),
+                "{hang:#}"
+            ),
+            None => assert_eq!(frame, None, "{hang:#}"),
+        }
+    }
+}
+
+#[test]
+fn an_attempt_follows_if_that_is_asked_for() {
+    let options = ["--on-hang", "restart", "--max-restarts", "1"];
+    let ended = job("pipe", &options).run().expect_code(91).expect_nothing_left();
+    assert_eq!(ended.err.matches("the job stands still").count(), 2, "{}", ended.err);
+    let ended = job("pipe", &["--on-hang", "end", "--max-restarts", "1"]).run().expect_code(91);
+    assert_eq!(ended.err.matches("the job stands still").count(), 1, "{}", ended.err);
+    assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
+}
+
+/// Three ranks, of which the first one answers as NCCL's RAS.
+fn with_ras(hangs: &str, says: &str, enabled: &str) -> Running {
+    let mut args = run_args("direct", 3);
+    args.extend(["--hang-after", "4s", "--"].map(Into::into));
+    args.push(program("ras.py").into_os_string());
+    args.extend([hangs, says].map(Into::into));
+    let address = format!("127.0.0.1:{}", free_port());
+    let launcher = Launcher::new(args).with_torch().env("NCCL_RAS_ADDR", &address);
+    let mut running = launcher.env("NCCL_RAS_ENABLE", enabled).start();
+    running.waits("the report", |running| running.err().contains("the job stands still"));
+    running
+}
+
+fn only_hang(running: Running) -> (Value, Ended) {
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    let found = hangs(&ended);
+    let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
+    (hang.clone(), ended)
+}
+
+#[test]
+fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
+    let running = with_ras("circle", "2", "1");
+    let run = std::fs::read_link(running.folder().join("ranklaunch-logs/latest")).expect("a run");
+    let output = running.folder().join("evidence");
+    let dump = ["dump".as_ref(), run.file_name().expect("an id"), "--output".as_ref()];
+    let dumped = Launcher::new(dump).args([&output]).run().expect_code(0);
+    assert!(dumped.out.contains("node-N/ras.json"), "{}", dumped.out);
+    let report = std::fs::read_to_string(output.join("node-0/ras.json")).expect("the report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["nccl_version"], "2.29.1", "the whole answer");
+    let counters = std::fs::read_to_string(output.join("node-0/node.json")).expect("counters");
+    let counters: Value = serde_json::from_str(&counters).expect("JSON");
+    assert_eq!(counters["counters"]["ranks"].as_array().map(Vec::len), Some(3), "{counters:#}");
+    let (hang, ended) = only_hang(running);
+    let culprit = &hang["culprits"][0];
+    assert_eq!(
+        (&culprit["rank"], &culprit["kind"]),
+        (&json!(2), &json!("never_entered")),
+        "{hang:#}"
+    );
+    let frame = culprit["frame"].as_str().unwrap_or_default();
+    assert!(frame.ends_with(&format!("ras.py:{}", line_of("ras.py", "circle"))), "{hang:#}");
+    let sign = &hang["signs"][0];
+    assert_eq!((&sign["kind"], &sign["ranks"]), (&json!("ras_behind"), &json!([2])), "{hang:#}");
+    let text = "seen: NCCL counts 40 AllReduce of rank 2, of others 42";
+    assert!(ended.err.contains(text), "{}", ended.err);
+}
+
+#[test]
+fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
+    // The controls: it says that all are even, or it must not be asked.
+    for (says, enabled) in [("even", "1"), ("2", "0")] {
+        let (hang, ended) = only_hang(with_ras("circle", says, enabled));
+        let culprit = &hang["culprits"][0];
+        assert_eq!(
+            (&culprit["rank"], &culprit["kind"]),
+            (&Value::Null, &json!("link")),
+            "{hang:#}"
+        );
+        assert!(!hang.to_string().contains("ras_"), "{hang:#}");
+        assert_eq!(ended.out.contains("RAS was asked"), enabled == "1", "{}", ended.out);
+    }
+    let (hang, _) = only_hang(with_ras("elsewhere", "2", "1"));
+    assert_eq!(hang["culprits"][0]["rank"], 1, "{hang:#}");
+    assert_eq!(hang["signs"][0]["kind"], "ras_behind", "{hang:#}");
+}

@@ -1,0 +1,206 @@
+//! What the launcher puts into the ranks' Python, with real torch.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::fake_nvml::FakeNvml;
+use harness::{Ended, Launcher, executable, program, python, root, run_args, skipped};
+use serde_json::{Value, json};
+
+fn job(engine: &str, more: &[&str], command: Vec<OsString>) -> Launcher {
+    let mut args = run_args(engine, 2);
+    args.extend(more.iter().map(Into::into));
+    args.push("--".into());
+    args.extend(command);
+    let launcher = Launcher::new(args).with_torch();
+    let users = launcher.folder().join("users");
+    std::fs::create_dir(&users).expect("a folder");
+    let file = users.join("sitecustomize.py");
+    std::fs::write(file, "import sys\nsys.users_sitecustomize = True\n").expect("written");
+    launcher.env("PYTHONPATH", users)
+}
+
+fn controlled() -> OsString {
+    program("controlled.py").into_os_string()
+}
+
+/// What each rank says of itself.
+fn said(ended: &Ended) -> BTreeMap<u64, Value> {
+    let of = |line: &str| {
+        let (_, text) = line.split_once("{\"rank\"")?;
+        let said: Value = serde_json::from_str(&format!("{{\"rank\"{text}")).expect("JSON");
+        Some((said["rank"].as_u64()?, said))
+    };
+    let said: BTreeMap<u64, Value> = ended.out.lines().filter_map(of).collect();
+    assert_eq!(said.len(), 2, "{}\n{}", ended.out, ended.err);
+    said
+}
+
+/// Each rank has a socket, and nothing of ours shows in its Python.
+#[track_caller]
+fn expect_controlled(what: &str, ended: &Ended) {
+    for (rank, said) in said(ended) {
+        assert_eq!(said["sockets"], json!([format!("{rank}-PID")]), "{what} {said}");
+        assert_eq!(said["folder_mode"], json!(["0o700"]), "{what} {said}");
+        assert_eq!(said["pong"], json!(["pong"]), "{what} {said}");
+        assert_eq!(said["stacks"], json!(["PID.stacks"]), "{what} {said}");
+        expect_nothing_of_ours(what, &said);
+        if rank == 0 {
+            assert_eq!(said["child"], json!(["False", 0]), "{what} {said}");
+            assert_eq!(said["spawned"], json!([false, 0]), "{what} {said}");
+            assert_eq!(said["after_the_fork"], 1, "{what} {said}");
+        }
+    }
+    assert!(!ended.err.contains("WorkerServer"), "{what}\n{}", ended.err);
+}
+
+#[track_caller]
+fn expect_nothing_of_ours(what: &str, said: &Value) {
+    assert_eq!(said["users_sitecustomize"], true, "{what} {said}");
+    assert_eq!(said["path"], json!([]), "{what} {said}");
+    let variables = said["variables"].to_string();
+    for ours in ["CONTROL", "INJECTED"] {
+        assert!(!variables.contains(ours), "{what} {variables}");
+    }
+}
+
+#[track_caller]
+fn expect_untouched(what: &str, ended: &Ended) {
+    for (_, said) in said(ended) {
+        let found = (&said["sockets"], &said["pong"], &said["stacks"]);
+        assert_eq!(found, (&json!([]), &json!([]), &json!([])), "{what} {said}");
+    }
+}
+
+#[test]
+fn torchs_own_server_answers_in_every_rank() {
+    for engine in ["direct", "torchrun", "accelerate"] {
+        let ended = job(engine, &[], vec![controlled()]).run();
+        let ended = ended.expect_code(0).expect_nothing_left();
+        expect_controlled(engine, &ended);
+        for (_, said) in said(&ended) {
+            // Three all-reduces, besides what torch itself does at the start.
+            assert!(said["enqueued"][0].as_u64() >= Some(3), "{engine} {said}");
+        }
+    }
+}
+
+#[test]
+fn below_a_launcher_of_the_user_the_ranks_have_it_and_the_launcher_has_not() {
+    for launcher in [
+        ["torch.distributed.run", "--nproc-per-node=2", "--standalone"],
+        ["accelerate.commands.launch", "--num_processes=2", "--multi_gpu"],
+    ] {
+        let mut command = vec![python().into_os_string(), "-m".into()];
+        command.extend(launcher.iter().map(OsString::from));
+        command.push(controlled());
+        let job = job("command", &[], command).env("ACCELERATE_USE_CPU", "true");
+        let ended = job.run().expect_code(0).expect_nothing_left();
+        expect_controlled(launcher[0], &ended);
+    }
+}
+
+#[test]
+fn a_user_who_does_not_want_it_gets_nothing() {
+    let ended = job("direct", &["--inject", "off"], vec![controlled()]).run();
+    let ended = ended.expect_code(0).expect_nothing_left();
+    expect_untouched("--inject off", &ended);
+    for (_, said) in said(&ended) {
+        expect_nothing_of_ours("--inject off", &said);
+    }
+}
+
+#[test]
+fn a_python_that_reads_no_variables_runs_as_it_is() {
+    for flag in ["-I", "-E"] {
+        let command = vec![python().into_os_string(), flag.into(), controlled()];
+        let ended = job("direct", &[], command).run().expect_code(0).expect_nothing_left();
+        expect_untouched(flag, &ended);
+    }
+    let alone = "import sys; sys.exit('sitecustomize' in sys.modules)";
+    let command = [python().into_os_string(), "-S".into(), "-c".into(), alone.into()];
+    job("direct", &[], command.to_vec()).run().expect_code(0).expect_nothing_left();
+}
+
+/// A virtual environment of the python with torch, which has a `sitecustomize` of its own, as
+/// distributions put one into theirs.
+fn environment(folder: &Path) -> PathBuf {
+    let made = Command::new(python()).args(["-m", "venv", "--without-pip"]).arg(folder).status();
+    assert!(made.expect("venv runs").success());
+    let packages = |python: &Path| {
+        let print = "import site; print(site.getsitepackages()[0])";
+        let output = Command::new(python).args(["-c", print]).output().expect("it runs");
+        PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+    };
+    let inside = folder.join("bin/python");
+    let own = packages(&inside);
+    let shared = packages(&python()).display().to_string();
+    std::fs::write(own.join("shared.pth"), shared).expect("written");
+    std::fs::write(own.join("sitecustomize.py"), "import sys\nsys.users_sitecustomize = True\n")
+        .expect("written");
+    inside
+}
+
+#[test]
+fn the_sitecustomize_of_an_environment_is_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inside = environment(folder.path()).into_os_string();
+    let mut args = run_args("direct", 2);
+    args.extend(["--".into(), inside, controlled()]);
+    let ended = Launcher::new(args).with_torch().run().expect_code(0).expect_nothing_left();
+    expect_controlled("a virtual environment", &ended);
+}
+
+/// Those of tests/platforms/engines: 2.6 knows the server without some handlers, 2.3 has none.
+#[test]
+fn an_older_torch_has_what_it_has() {
+    let cache =
+        std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default().join(".cache/ranklaunch");
+    for (version, has_server) in [("2.6.0", true), ("2.3.1", false)] {
+        let python = cache.join(format!("engines-torch-{version}/bin/python"));
+        if !python.exists() {
+            skipped(format!("torch {version} is not installed: tests/python/older_torch.sh does"));
+            continue;
+        }
+        let ended = job("direct", &[], vec![python.into_os_string(), controlled()]).run();
+        let ended = ended.expect_code(0).expect_nothing_left();
+        if has_server {
+            expect_controlled(version, &ended);
+        }
+        for (_, said) in said(&ended) {
+            expect_nothing_of_ours(version, &said);
+            assert_eq!(said["stacks"], json!(["PID.stacks"]), "{version} {said}");
+            assert_eq!(said["sockets"].as_array().map(Vec::len), Some(usize::from(has_server)));
+        }
+    }
+}
+
+/// Three ranks on GPUs of which the second never comes to a collective. They write down what torch
+/// records, as torch does when a collective times out, and fail.
+fn recorded(more: &[&str]) -> Ended {
+    const RANK: &str = r#"
+        [ -n "$TORCH_FR_DUMP_TEMP_FILE" ] || { echo "no folder"; exit 8; }
+        "$0" "$1" never "$(dirname "$TORCH_FR_DUMP_TEMP_FILE")" && exit 7"#;
+    let fake = FakeNvml::new(&[("GPUS", "4")]);
+    let script = root().join("tests/python/records.py");
+    let words = ["run", "--engine", "direct", "--stale", "off", "--nproc-per-node", "3"];
+    let launcher = Launcher::new(words.iter().chain(more)).args(["--python"]).args([python()]);
+    let launcher = launcher.args(["--", "sh", "-c", RANK]).args([python(), script]);
+    launcher.env("RANKLAUNCH_NVML_LIBRARY", fake.library()).run()
+}
+
+#[test]
+fn what_torch_recorded_of_a_time_out_names_who_did_not_come() {
+    let ended = recorded(&[]).expect_code(7).expect_nothing_left();
+    let words = "rank 1 has not entered all_reduce 7";
+    assert!(ended.err.contains(words), "{}", ended.err);
+    // The files outlive the job, for `explain`.
+    let mut explain = Command::new(executable());
+    let attempt = ended.node_folder(0).join("attempt-0");
+    let output = explain.arg("explain").arg(&attempt).env("LC_ALL", "C.UTF-8").output();
+    let said = String::from_utf8(output.expect("it runs").stdout).expect("text");
+    assert!(said.contains(words), "{said}");
+    recorded(&["--inject", "off"]).expect_code(8);
+}

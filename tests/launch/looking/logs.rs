@@ -1,0 +1,216 @@
+//! `ranklaunch logs`: the output of all ranks, in the order in which they wrote.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use harness::{Ended, Running, executable, skipped, wait_until};
+use nix::sys::signal::Signal;
+
+use super::{asked, run_id, shell, two_nodes};
+
+/// Each rank writes a line, one rank after the other, twenty times.
+const IN_TURN: &str = "
+i=0; while [ $i -lt 20 ]; do
+  while [ \"$(cat turn 2>/dev/null || echo 0)\" != $((i * 2 + RANK)) ]; do sleep 0.002; done
+  echo \"line $((i * 2 + RANK))\"
+  echo $((i * 2 + RANK + 1)) > turn.new && mv turn.new turn
+  i=$((i + 1))
+done";
+
+fn run_folder(ended: &Ended) -> String {
+    ended.node_folder(0).parent().expect("a run").display().to_string()
+}
+
+/// The texts behind the prefixes.
+fn lines(out: &str) -> Vec<&str> {
+    out.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect()
+}
+
+#[test]
+fn lines_of_all_ranks_come_in_the_order_of_time() {
+    let ended = shell(2, &[], IN_TURN).run().expect_code(0).expect_nothing_left();
+    let folder = run_folder(&ended);
+    let expected: Vec<String> = (0..40).map(|number| format!("line {number}")).collect();
+    let shown = asked(&["logs", &folder]).expect_code(0);
+    assert_eq!(lines(&shown.out), expected, "{}", shown.out);
+    assert!(shown.out.starts_with("[r0] line 0\n[r1] line 1\n"), "{}", shown.out);
+
+    let one = asked(&["logs", &folder, "--rank", "1", "--grep", "line [13]$"]).expect_code(0);
+    assert_eq!(one.out, "[r1] line 1\n[r1] line 3\n");
+    let timed = asked(&["logs", &folder, "--timestamps", "--rank", "0"]).expect_code(0);
+    let times: Vec<&str> = timed.out.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(times.len(), 20);
+    assert!(times.is_sorted() && times[0].ends_with('Z'), "{times:?}");
+    let middle = times[10];
+    let later = asked(&["logs", &folder, "--rank", "0", "--since", middle]).expect_code(0);
+    // Times have milliseconds, in which another line may have been written.
+    assert!((9..=11).contains(&later.out.lines().count()), "{middle}: {}", later.out);
+    assert_eq!(asked(&["logs", &folder, "--since", "0s"]).expect_code(0).out, "");
+
+    // The control: without its index the order is that of the files.
+    std::fs::remove_file(Path::new(&folder).join("node-0/attempt-0/output.index")).expect("there");
+    let by_file = asked(&["logs", &folder]).expect_code(0);
+    let evens = (0..20).map(|number| format!("line {}", number * 2));
+    let odds = (0..20).map(|number| format!("line {}", number * 2 + 1));
+    assert_eq!(lines(&by_file.out), evens.chain(odds).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_logs_does_not_understand_is_refused_with_an_example() {
+    for (args, id, words) in [
+        (["--rank", "x"], "logs.value", "--rank 0,4-7"),
+        (["--since", "noon"], "logs.value", "--since 10m"),
+        (["--grep", "("], "logs.value", "unclosed group"),
+    ] {
+        let refused = asked(&["logs", "--log-dir", "/nowhere", args[0], args[1]]);
+        let refused = refused.expect_code(64).expect_id(id);
+        assert!(refused.err.contains(words), "{}", refused.err);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().display().to_string();
+    asked(&["logs", &empty]).expect_code(64).expect_id("logs.unknown");
+    let unknown = asked(&["logs", "no-such-run", "--log-dir", &empty]).expect_code(64);
+    assert!(unknown.err.contains("ranklaunch ps --all"), "{}", unknown.err);
+}
+
+/// Progress bars, a last line without an end, and output that no cap keeps.
+#[test]
+fn odd_output_is_shown_as_a_person_reads_it() {
+    let script = "printf 'a\\r50%%\\r100%%\\nx\\033[2Jy\\n\\377\\n'; printf 'no end'";
+    let ended = shell(1, &[], script).run().expect_code(0);
+    let shown = asked(&["logs", &run_folder(&ended)]).expect_code(0).out;
+    assert_eq!(shown, "100%\nx\\x1b[2Jy\n\\xff\nno end\n");
+
+    let script = "i=0; while [ $i -lt 20000 ]; do echo \"number $i\"; i=$((i+1)); done";
+    let ended = shell(1, &["--log-cap-rank", "64KiB"], script).run().expect_code(0);
+    let shown = asked(&["logs", &run_folder(&ended)]).expect_code(0).out;
+    let numbers: Vec<u32> =
+        shown.lines().filter_map(|line| line.strip_prefix("number ")?.parse().ok()).collect();
+    assert!(numbers.is_sorted() && numbers.first() == Some(&0), "{:?}", numbers.first());
+    assert_eq!(numbers.last(), Some(&19_999));
+    let gap = shown.find("[ranklaunch] the first").expect("it is told what is missing");
+    let (before, after) = shown.split_at(gap);
+    assert!(before.ends_with('\n') && before.lines().count() > 100 && after.lines().count() > 100);
+}
+
+/// Both nodes write; what the second one wrote is read over the job's own connections, since its
+/// folder is hidden from who asks.
+#[test]
+fn the_output_of_all_nodes_is_followed_to_the_end_of_the_job() {
+    let script = "echo READY $RANK; n=0
+        while [ ! -e stop ]; do n=$((n+1)); echo \"rank $RANK says $n\"; sleep 0.05; done";
+    let mut nodes = two_nodes(script);
+    for node in &mut nodes {
+        node.says("says 3", 1);
+    }
+    let run = run_id(&nodes[0]);
+    let hidden = nodes[1].folder().display().to_string();
+    let Some(mut follower) = hiding(&hidden, &["logs", &run, "-f"]) else {
+        return skipped("no mount namespace for a hidden folder");
+    };
+    let mut out = follower.stdout.take().expect("piped");
+    let mut seen = String::new();
+    wait_until("lines of both nodes", || {
+        let mut buffer = [0; 4096];
+        let read = out.read(&mut buffer).expect("read");
+        seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        let both = ["[r0] rank 0 says 20\n", "[r1] rank 1 says 20\n"];
+        both.iter().all(|line| seen.contains(line)).then_some(())
+    });
+    for node in &nodes {
+        std::fs::write(node.folder().join("stop"), "").expect("written");
+    }
+    out.read_to_string(&mut seen).expect("to its end");
+    assert!(follower.wait().expect("it ends").success());
+    for rank in 0..2 {
+        let said = |number: u32| format!("[r{rank}] rank {rank} says {number}\n");
+        let mut from = 0;
+        for number in 1..=20 {
+            let at = seen[from..].find(&said(number)).unwrap_or_else(|| panic!("{number}: {seen}"));
+            from += at;
+        }
+        assert_eq!(seen.matches(&said(7)).count(), 1, "no line comes twice");
+    }
+    assert!(!seen.contains("\n\n"));
+    for node in nodes {
+        node.wait().expect_code(0).expect_nothing_left();
+    }
+}
+
+/// Starts ranklaunch where `folder` is empty, in the same network.
+fn hiding(folder: &str, args: &[&str]) -> Option<std::process::Child> {
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh", folder]);
+        command
+    };
+    let mount = "mount -t tmpfs none \"$1\"";
+    if !unshare(mount).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let mut command = unshare(&format!("{mount} && shift && exec \"$@\""));
+    command.arg(executable()).args(args).env("RANKLAUNCH_LANG", "en").stdout(Stdio::piped());
+    command.spawn().ok()
+}
+
+/// What is read does not depend on how much is there.
+#[test]
+fn the_memory_of_logs_does_not_grow_with_the_logs() {
+    let script =
+        "yes \"rank $RANK writes a line of some length, again and again\" | head -c 120000000";
+    let options = ["--console", "none", "--log-cap-rank", "1GiB"];
+    let ended = shell(2, &options, script).run().expect_code(0);
+    let mut logs = Command::new(executable())
+        .args(["logs", &run_folder(&ended)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut out = logs.stdout.take().expect("piped");
+    let (mut buffer, mut read) = (vec![0; 1 << 20], 0);
+    while read < 200_000_000 {
+        let count = out.read(&mut buffer).expect("read");
+        assert!(count > 0, "only {read} bytes");
+        read += count;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", logs.id())).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(peak < 40_000, "{peak} kB for {read} bytes");
+    // A reader that leaves early is no error.
+    drop(out);
+    let status = logs.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+}
+
+/// The job ends by a signal while it is followed from the beginning.
+#[test]
+fn following_ends_with_the_job_and_changes_nothing() {
+    let mut job: Running = shell(2, &[], "echo READY $RANK; sleep 600").start();
+    job.says("READY", 2);
+    let run = run_id(&job);
+    let follower = |run: &str| {
+        let mut command = Command::new(executable());
+        command.args(["logs", run, "--follow"]).stdout(Stdio::piped());
+        command.spawn().expect("it runs")
+    };
+    // One that is killed stops nothing.
+    let mut killed = follower(&run);
+    wait_until("it reads", || {
+        let mut one = [0];
+        killed.stdout.as_mut()?.read(&mut one).ok().filter(|read| *read > 0)
+    });
+    killed.kill().expect("killed");
+    killed.wait().expect("reaped");
+    let mut follower = follower(&run);
+    job.signal(Signal::SIGTERM);
+    let ended = job.ends_within(Duration::from_secs(60));
+    ended.expect_code(143).expect_nothing_left();
+    let mut seen = String::new();
+    follower.stdout.take().expect("piped").read_to_string(&mut seen).expect("read");
+    assert!(follower.wait().expect("it ends").success());
+    let mut lines: Vec<&str> = seen.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[r0] READY 0", "[r1] READY 1"]);
+}

@@ -1,0 +1,32 @@
+//! Who looks at a job: `ranklaunch ps`, `logs` and `top`, and which runs are kept to be looked at.
+
+mod kept;
+mod logs;
+mod ps;
+mod top;
+
+use harness::{Ended, Launcher, Running, free_port, run_args};
+
+/// `ranklaunch ARGS…` in English.
+fn asked(args: &[&str]) -> Ended {
+    Launcher::new(args).env("RANKLAUNCH_LANG", "en").run()
+}
+
+/// The id of a job that has its log folder.
+fn run_id(job: &Running) -> String {
+    let latest = std::fs::read_link(job.folder().join("ranklaunch-logs/latest")).expect("a run");
+    latest.file_name().and_then(|name| name.to_str()).expect("an id").to_owned()
+}
+
+/// Ranks of this shell text.
+fn shell(ranks: u32, options: &[&str], script: &str) -> Launcher {
+    let script = ["--", "sh", "-c", script];
+    let words: Vec<&str> = options.iter().chain(&script).copied().collect();
+    Launcher::new(run_args("direct", ranks)).args(words)
+}
+
+/// Two nodes on this machine, each with its own log folder and one rank of this shell text.
+fn two_nodes(script: &str) -> [Running; 2] {
+    let port = free_port();
+    [0, 1].map(|rank| shell(1, &[], script).node(rank, 2, port).start())
+}
