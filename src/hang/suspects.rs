@@ -38,6 +38,12 @@ pub(super) fn by_record(
 ) -> Vec<(Suspicion, Suspect)> {
     let mut found: Vec<(Suspicion, Suspect)> = Vec::new();
     for culprit in &hang.culprits {
+        // All have come to what it waits in, so that nobody but the link keeps it there.
+        if waits_inside(culprit, seen) {
+            let collective = culprit.last.as_ref().map(|(collective, _)| collective.clone());
+            found.push((Suspicion::Link, Suspect { collective, ..Suspect::default() }));
+            continue;
+        }
         let suspicion = match culprit.kind {
             HangKind::OtherCollective => Suspicion::OtherCollective,
             HangKind::OtherShape => Suspicion::OtherShape,
@@ -54,6 +60,12 @@ pub(super) fn by_record(
                 frame: culprit.frame.clone(),
             },
         ));
+    }
+    let is_link = |(suspicion, _): &(Suspicion, Suspect)| *suspicion == Suspicion::Link;
+    if let Some(first) = found.iter().position(is_link) {
+        let first = found.remove(first);
+        found.retain(|one| !is_link(one));
+        found.push(first);
     }
     // Of a circle the records name one rank of each side; which side is odd is seen from all of them.
     if !found.is_empty() && found.iter().all(|(suspicion, _)| *suspicion == Suspicion::Circle) {
@@ -140,6 +152,12 @@ pub(super) fn only_the_odd(
     waiting.extend(others.into_iter().filter(|rank| !named.contains(rank)));
 }
 
+/// Whether its stack is in a collective that others have left.
+fn waits_inside(culprit: &recorder::Culprit, seen: &BTreeMap<u32, Seen>) -> bool {
+    let doing = culprit.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.doing);
+    culprit.is_inside && doing == Some(&Doing::Collective)
+}
+
 /// Ranks that wait for others.
 pub(super) fn waiting(
     hang: Option<&recorder::Hang>,
@@ -148,6 +166,8 @@ pub(super) fn waiting(
     blamed: &[(Suspicion, Suspect)],
 ) -> BTreeSet<u32> {
     let mut waiting: BTreeSet<u32> = hang.iter().flat_map(|hang| &hang.waiting).copied().collect();
+    let culprits = hang.iter().flat_map(|hang| &hang.culprits);
+    waiting.extend(culprits.filter(|one| waits_inside(one, seen)).filter_map(|one| one.rank));
     let by_stack =
         ranks.iter().filter(|(_, (_, rank))| rank.records.is_empty()).map(|(rank, _)| *rank);
     for rank in by_stack {

@@ -8,6 +8,7 @@ use crate::rank::{GlobalRank, LocalRank};
 use crate::stacks::{
     Frame, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall, ThreadStack, Unread,
 };
+use crate::verdict::Confidence;
 use crate::watch::{Behind, GpuUse, RasVerdict, Reason, ReasonKind};
 
 fn frame(place: &str) -> Frame {
@@ -437,4 +438,51 @@ fn of_two_that_are_alone_at_their_lines_who_is_alone_in_its_group_is_odd() {
     let Judgement::Hangs(hang) = judged(ranks) else { panic!("it stands still") };
     let named: Vec<_> = hang.culprits.iter().map(|one| one.rank).collect();
     assert_eq!(named, [Some(2)], "{hang:?}");
+}
+
+/// A record of entries: group, name, whether it is done.
+fn record(entries: &[(&str, &str, bool)]) -> String {
+    let entries = entries.iter().enumerate().map(|(number, (group, name, done))| {
+        let before = &entries[..number];
+        let seq = 1 + before.iter().filter(|(of, ..)| of == group).count();
+        serde_json::json!({
+            "record_id": number, "pg_id": 0, "process_group": [group, group], "op_id": number,
+            "collective_seq_id": seq, "p2p_seq_id": 0, "is_p2p": false, "profiling_name": name,
+            "time_created_ns": 1_700_000_000_000_000_000_i64 + i64::try_from(number).expect("few"),
+            "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
+            "state": "scheduled", "retired": done, "timeout_ms": 600_000,
+        })
+    });
+    let entries: Vec<serde_json::Value> = entries.collect();
+    let group = |name, ranks| serde_json::json!({ "name": name, "desc": name, "ranks": ranks });
+    let config =
+        serde_json::json!({ "a": group("a", "[0, 1, 2, 3]"), "b": group("b", "[0, 1, 2, 3]") });
+    serde_json::json!({ "version": "2.10", "entries": entries, "pg_config": config, "pg_status": {} })
+        .to_string()
+}
+
+#[test]
+fn where_some_have_left_what_others_wait_in_the_link_is_at_fault() {
+    let left = record(&[("a", "gloo:all_reduce", true), ("b", "gloo:broadcast", false)]);
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    let with = |records: &str, rank: RankEvidence| RankEvidence {
+        records: vec![records.to_owned()],
+        read_ns: 1_700_000_100_000_000_000,
+        ..rank
+    };
+    let job = |last: RankEvidence| {
+        judged(vec![with(&left, waits(0)), with(&left, waits(1)), with(&inside, waits(2)), last])
+    };
+    let Judgement::Hangs(hang) = job(with(&inside, waits(3))) else { panic!("it stands still") };
+    let all: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
+    assert_eq!(all, [(None, Kind::Link)]);
+    assert_eq!(
+        (hang.waiting.get(&0), hang.confidence),
+        (Some(&vec![0, 1, 2, 3]), Confidence::Likely)
+    );
+    let collective = hang.culprits[0].collective.as_ref().expect("what they wait in");
+    assert_eq!((collective.group.as_str(), collective.seq), ("a", 1));
+    // The control: one that is stopped inside is the one that the others wait for.
+    let stopped = with(&inside, rank(3, vec![thread('T', REDUCE)], Vec::new()));
+    assert_eq!(first(&job(stopped)), Some((Some(3), Kind::Stopped, "train.py:50".to_owned())));
 }

@@ -66,6 +66,8 @@ pub(crate) struct Culprit {
     pub(crate) entered: Option<Entered>,
     /// Its last entry, where it has not come: after this line it was never seen again.
     pub(crate) last: Option<(Collective, Option<Frame>)>,
+    /// It has not left that one, though others have: it waits there, unless its stack shows something else.
+    pub(crate) is_inside: bool,
 }
 
 /// What was entered in place of what.
@@ -242,7 +244,9 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
     by_since.sort_by_key(|place| place.since());
     for place in by_since {
         for rank in place.missing.iter().filter(|rank| !waits.contains(rank)) {
-            found.push((never_entered(groups, place, *rank), sure));
+            let culprit = never_entered(groups, place, *rank);
+            let sure = if culprit.is_inside { Confidence::Likely } else { sure };
+            found.push((culprit, sure));
         }
     }
     let blamed = !found.is_empty();
@@ -282,21 +286,24 @@ impl Culprit {
             waited_at: None,
             entered: None,
             last: None,
+            is_inside: false,
         }
     }
 }
 
 fn never_entered(groups: &Groups<'_>, place: &Place<'_>, rank: u32) -> Culprit {
     let tracks = groups.all.iter().filter_map(|group| Some((group, group.tracks.get(&rank)?)));
-    let entries = tracks.flat_map(|(group, track)| {
+    let steps = tracks.flat_map(|(group, track)| {
         let steps = track.collectives.values().chain(track.pairs.values());
-        steps.filter_map(Step::first).map(move |entry| (group, entry))
+        steps.filter_map(move |step| Some((group, step, step.first()?)))
     });
-    let last = entries.max_by_key(|(_, entry)| (entry.created_ns, entry.record));
+    let last = steps.max_by_key(|(.., entry)| (entry.created_ns, entry.record));
     Culprit {
         collective: Some(place.collective.clone()),
         waited_at: place.frame(),
-        last: last.map(|(group, entry)| (called(group, entry), entry.frame.as_deref().cloned())),
+        // Of a collective without a name it is not known when it is done.
+        is_inside: last.is_some_and(|(_, step, entry)| !step.is_done() && !entry.op.is_unnamed()),
+        last: last.map(|(group, _, entry)| (called(group, entry), entry.frame.as_deref().cloned())),
         ..Culprit::new(Some(rank), HangKind::NeverEntered)
     }
 }

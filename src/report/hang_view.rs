@@ -90,6 +90,14 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
         culprit.collective.as_ref().map_or_else(nothing, collective);
     let who = culprit.rank.unwrap_or(0);
     match (culprit.kind, &culprit.entered) {
+        (HangKind::NeverEntered, _) if culprit.is_inside => {
+            let last = culprit.last.as_ref().map(|(last, _)| last);
+            let Text { en: inside, zh: inside_zh } = last.map_or_else(nothing, collective);
+            text!(
+                "rank {who} has not left {inside}, as others have, so it has not entered {what}",
+                "rank {who} 尚未完成{inside_zh}（其他 rank 已完成），因此没有进入{what_zh}"
+            )
+        }
         (HangKind::NeverEntered, _) => {
             text!("rank {who} has not entered {what}", "rank {who} 没有进入{what_zh}")
         }

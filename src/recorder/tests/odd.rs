@@ -194,6 +194,24 @@ fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
 }
 
 #[test]
+fn who_has_not_left_what_others_left_may_only_wait_there() {
+    const GROUPS: &[(&str, &str, &[u32])] =
+        &[("0", "default_pg", &[0, 1, 2]), ("1", "dp", &[0, 1])];
+    let next = || E("1", REDUCE, json!({ "state": "started", "retired": false }));
+    let of = |first: E| {
+        let zero = dump(&[done(REDUCE), next()], GROUPS);
+        hang_of(vec![zero, dump(&[first], GROUPS), dump(&[done(REDUCE)], GROUPS)], true)
+    };
+    let hang = of(open(REDUCE));
+    let culprit = &hang.culprits[0];
+    assert_eq!((culprit.rank, culprit.kind), (Some(1), HangKind::NeverEntered));
+    assert_eq!((culprit.is_inside, hang.confidence), (true, Confidence::Likely));
+    assert_eq!(culprit.last.as_ref().map(|(last, _)| last.group.as_str()), Some("default_pg"));
+    let hang = of(done(REDUCE));
+    assert_eq!((hang.culprits[0].is_inside, hang.confidence), (false, Confidence::Certain));
+}
+
+#[test]
 fn a_group_that_was_made_anew_begins_again() {
     let anew = || {
         E(
