@@ -178,7 +178,7 @@ audit: linker
 	$(CARGO) machete
 
 # Programs that single tests want, PROGRAM:PACKAGE. Where they cannot be installed those tests say that they were skipped.
-TOOLS := prometheus:prometheus promtool:prometheus zsh:zsh fish:fish tini:tini tmux:tmux ip:iproute2 tc:iproute2 setpriv:util-linux
+TOOLS := prometheus:prometheus promtool:prometheus zsh:zsh fish:fish tini:tini tmux:tmux ip:iproute2 tc:iproute2 setpriv:util-linux openssl:openssl
 tools:
 	@missing=; for tool in $(TOOLS); do \
 	  command -v $${tool%%:*} >/dev/null || missing="$$missing $${tool#*:}"; \

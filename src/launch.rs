@@ -62,6 +62,7 @@ mod start_engine;
 mod statements;
 mod status_feed;
 mod summary;
+mod trainjob;
 mod view;
 mod without_muster;
 mod witnesses;

@@ -169,6 +169,10 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("verbose", "同时显示计划的细节：硬件、变量、全部提示"),
     ("termination_log", "同时将结论写入该文件 [默认：若存在，则为 /dev/termination-log]"),
     (
+        "progress",
+        "rank 0 的哪些行表示任务进度，用于 Kubeflow TrainJob 的状态：auto、off，或带有分组 step 与 total（或 percent）的正则表达式 [默认：auto]",
+    ),
+    (
         "http",
         "在回环地址的该端口（或 ADDRESS:PORT）提供本节点的 /metrics、/status、/healthz 和 /readyz",
     ),

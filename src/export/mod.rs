@@ -1,7 +1,7 @@
 //! What is known of a running job, for other systems: metrics, probes and traces.
 //!
-//! Takes the [`StatusBoard`](crate::status::StatusBoard) and nothing else; gives answers over HTTP and spans
-//! of OTLP. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
+//! Takes the [`StatusBoard`](crate::status::StatusBoard) and how far the job is; gives answers over HTTP, spans
+//! of OTLP and the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
 //! amount of memory, and never time of a rank or of what supervises.
 
 mod openmetrics;
@@ -12,7 +12,9 @@ mod request;
 mod server;
 #[cfg(test)]
 mod tests;
+mod trainjob;
 
 pub(crate) use otlp::{OtlpTarget, SpanOf, spans_json};
 pub(crate) use post::{HttpUrl, PostError, post};
 pub(crate) use server::HttpServer;
+pub(crate) use trainjob::{TrainJobTarget, is_taken, trainer_status};

@@ -25,12 +25,13 @@ pub(crate) enum PostError {
     Refused(String),
 }
 
-/// A URL of plain HTTP.
+/// A URL of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpUrl {
     pub host: String,
     pub port: u16,
-    path: String,
+    pub path: String,
+    pub is_tls: bool,
 }
 
 impl HttpUrl {
@@ -38,23 +39,26 @@ impl HttpUrl {
     /// When it is none.
     pub(crate) fn parse(url: &str) -> Result<HttpUrl, PostError> {
         let wrong = || PostError::Url(url.to_owned());
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let of_tls = url.strip_prefix("https://");
+        let rest = of_tls.or_else(|| url.strip_prefix("http://")).ok_or_else(wrong)?;
         let (authority, path) = match rest.find(['/', '?']) {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         let (host, port) = crate::endpoint::split(authority);
-        let port = port.map_or(Ok(80), str::parse).map_err(|_| wrong())?;
+        let port = port
+            .map_or(Ok(if of_tls.is_some() { 443 } else { 80 }), str::parse)
+            .map_err(|_| wrong())?;
         let odd = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
         if host.is_empty() || host.contains('@') || odd(url) {
             return Err(wrong());
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(HttpUrl { host: host.to_owned(), port, path })
+        Ok(HttpUrl { host: host.to_owned(), port, path, is_tls: of_tls.is_some() })
     }
 }
 
-/// Posts JSON to the first of these addresses that answers.
+/// Posts JSON by plain HTTP to the first of these addresses that answers.
 ///
 /// # Errors
 /// When it was not taken within the time.
@@ -84,7 +88,7 @@ async fn exchange(
     headers: &[(String, String)],
     body: &[u8],
 ) -> Result<(), PostError> {
-    let HttpUrl { host, port, path } = url;
+    let HttpUrl { host, port, path, .. } = url;
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let mut head = format!(
         "POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n\

@@ -358,9 +358,11 @@ async fn a_document_is_posted_within_its_time() {
     let (_, asked) = collector.join().expect("it ran");
     assert!(asked[0].starts_with("POST /v1/traces HTTP/1.1\r\nHost: localhost:"), "{}", asked[0]);
     assert!(asked[0].contains("\r\nx: yz: 1\r\n"), "{}", asked[0]);
-    for url in ["https://a/", "http://", "http://a:x/", "http://u@a/", "http://a b/", "a:1"] {
+    for url in ["ftp://a/", "http://", "http://a:x/", "http://u@a/", "http://a b/", "a:1"] {
         assert!(HttpUrl::parse(url).is_err(), "{url}");
     }
+    let ports = ["http://a/", "https://a/"].map(|url| HttpUrl::parse(url).expect("a URL").port);
+    assert_eq!(ports, [80, 443]);
     assert_eq!(HttpUrl::parse("http://[::1]:4318").expect("a URL").host, "::1");
 }
 

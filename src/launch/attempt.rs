@@ -29,6 +29,7 @@ use super::show_status;
 use super::slow_ranks;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::{self, run_status};
+use super::trainjob;
 use super::witnesses::Witnesses;
 use crate::deadline::{in_thread, with_deadline_async};
 use crate::inject::Injection;
@@ -242,6 +243,7 @@ impl Attempt {
         let sources = node_sources(context, plan);
         let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
+        let posts = trainjob::begin(context, plan, &self.diagnosis);
         let mut notice = |notice: Notice| {
             match &notice {
                 Notice::RankStarted { rank, pid } => {
@@ -319,6 +321,9 @@ impl Attempt {
         let reading = Arc::clone(logs);
         let time_left = clock.left(EndStep::LastWords) / 2;
         in_thread(move || reading.read_out(time_left)).await;
+        if let Some(posts) = posts {
+            posts.end(clock.left(EndStep::LastWords).min(DIAGNOSIS)).await;
+        }
         let ending = match &outcome {
             Ok(outcome) => {
                 let ending = read_engine(context, judge(outcome), logs, identity.master_port);

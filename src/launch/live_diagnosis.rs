@@ -20,7 +20,7 @@ use crate::rank::GlobalRank;
 use crate::report::{Ending, ending};
 use crate::supervise::{End, Outcome, Owner, Stream};
 use crate::verdict::{Id, Why};
-use crate::watch::{Breach, Rules};
+use crate::watch::{Breach, JobProgress, ProgressLines, Rules};
 
 /// Bytes that are searched at once, so that who asks for the result never waits long for the
 /// thread, which on a busy machine gets a hundredth of a core.
@@ -103,6 +103,8 @@ struct Search {
     progress: Progress,
     /// Those of the profile, which read along.
     rules: Option<Rules>,
+    /// How far the job is, of its rank 0.
+    job_progress: Option<ProgressLines>,
 }
 
 impl LiveDiagnosis {
@@ -124,6 +126,7 @@ impl LiveDiagnosis {
             survived: Vec::new(),
             progress: Progress::default(),
             rules: None,
+            job_progress: None,
         };
         let shared = Arc::new(Shared {
             backlog,
@@ -160,10 +163,21 @@ impl LiveDiagnosis {
         self.shared.lock().rules = Some(rules);
         let shared = Arc::clone(&self.shared);
         move |apply| {
-            shared.lock().catalogue();
-            shared.lock().take(&shared.backlog);
-            while shared.lock().step(shared.witnesses.first()) {}
+            shared.read_up();
             shared.lock().rules.as_mut().map(apply).unwrap_or_default()
+        }
+    }
+
+    /// Lets these read the output of rank 0. What this gives tells what they know by now.
+    pub(super) fn read_progress(
+        &self,
+        lines: ProgressLines,
+    ) -> impl Fn() -> Option<JobProgress> + Send + 'static {
+        self.shared.lock().job_progress = Some(lines);
+        let shared = Arc::clone(&self.shared);
+        move || {
+            shared.read_up();
+            shared.lock().job_progress.as_ref()?.latest().cloned()
         }
     }
 
@@ -227,6 +241,13 @@ impl Shared {
         held(&self.search)
     }
 
+    /// Searches all that came up to now, at the priority of who asks.
+    fn read_up(&self) {
+        self.lock().catalogue();
+        self.lock().take(&self.backlog);
+        while self.lock().step(self.witnesses.first()) {}
+    }
+
     fn run(&self) {
         let mut is_ready = false;
         while self.backlog.wait() {
@@ -270,6 +291,9 @@ impl Search {
         self.progress.note(at, &part, stated);
         if let Some((rules, rank)) = self.rules.as_mut().zip(started(owner)) {
             rules.feed((rank, stream), at, skipped.bytes > 0, &part);
+        }
+        if let (Some(lines), Some(GlobalRank(0))) = (&mut self.job_progress, started(owner)) {
+            lines.feed(stream, at, skipped.bytes > 0, &part);
         }
         let arrived = at.saturating_duration_since(self.began);
         let log = self.number(owner, Log::Stream(stream));

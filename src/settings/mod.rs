@@ -417,6 +417,7 @@ fn defaults(host: &Host) -> Settings {
         platform: None,
         interactive: false,
         termination_log: None,
+        progress: Sourced::default_value(TellsProgress::Auto),
         http: None,
         host_root: None,
         deadline: None,

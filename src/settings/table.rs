@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{
-    boolean, duration, host, hosts, listens, log_keep, port, positive, size, whole, words,
+    boolean, duration, host, hosts, listens, log_keep, port, positive, progress, size, whole, words,
 };
 use super::{
     Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
@@ -152,6 +152,10 @@ const SIZE: Allowed = Allowed::Words("a size such as 256MiB or 4GiB", "大小，
 const LISTENS: Allowed = Allowed::Words(
     "a port of the loopback address such as 9400, or ADDRESS:PORT such as 0.0.0.0:9400 or [::]:9400",
     "回环地址的端口，例如 9400；或 ADDRESS:PORT，例如 0.0.0.0:9400、[::]:9400",
+);
+const PROGRESS: Allowed = Allowed::Words(
+    "auto, off, or a regular expression with the groups step and total, or percent",
+    "auto、off，或带有分组 step 与 total（或 percent）的正则表达式",
 );
 const KEPT: Allowed = Allowed::Words(
     "all, or a number of runs (20), an age (14d) and a size (50GiB), one or several of them with commas",
@@ -360,6 +364,7 @@ pub(super) static TABLE: &[SettingRow] = &[
     choice!("color", color, "logs", "never", color = COLOR),
     row!("verbose", verbose, "logs", Boolean, BOOLEAN, "true", plain verbose = boolean),
     row!("termination-log", termination_log, "logs", Text, FILE, "/dev/termination-log", some termination_log = path),
+    row!("progress", progress, "logs", Text, PROGRESS, "step (?P<step>\\d+)/(?P<total>\\d+)", set progress = progress),
     row!("http", http, "logs", TextOrNumber, LISTENS, "9400", some http = listens),
     row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),

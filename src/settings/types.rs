@@ -160,6 +160,8 @@ pub struct Settings {
     pub(crate) platform: Option<Sourced<&'static Platform>>,
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
+    /// What is posted to a TrainJob of Kubeflow.
+    pub progress: Sourced<TellsProgress>,
     /// Where metrics are served.
     pub http: Option<Sourced<SocketAddr>>,
     pub host_root: Option<PathBuf>,
@@ -389,6 +391,17 @@ pub struct LogKeep {
     pub age: Option<Duration>,
     /// Of all of them.
     pub bytes: Option<u64>,
+}
+
+/// Which lines of rank 0 tell how far the job is.
+#[derive(Debug, Clone)]
+pub enum TellsProgress {
+    /// Progress bars without a title, and `step 3/100`.
+    Auto,
+    /// None, so that nothing is posted.
+    Off,
+    /// Those with the groups `step` and `total`, or `percent`.
+    Lines(regex::bytes::Regex),
 }
 
 /// What is done with a job that stands still.

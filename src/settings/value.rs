@@ -3,9 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use super::LogKeep;
+use regex::bytes::Regex;
+
+use super::{LogKeep, TellsProgress};
 use crate::endpoint;
 use crate::hostlist;
+use crate::watch::tells_progress;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
 pub(super) fn boolean(text: &str) -> Option<bool> {
@@ -124,6 +127,15 @@ pub(super) fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.checked_mul(factor)
+}
+
+/// `auto`, `off`, or a pattern that tells how far a job is.
+pub(super) fn progress(text: &str) -> Option<TellsProgress> {
+    match text {
+        "auto" => Some(TellsProgress::Auto),
+        "off" => Some(TellsProgress::Off),
+        _ => Regex::new(text).ok().filter(tells_progress).map(TellsProgress::Lines),
+    }
 }
 
 /// `20,14d,50GiB`: the limits of the runs that are kept; `all`: none.

@@ -362,6 +362,7 @@ ids! {
         SettingsColor = "settings.color": [Refuses(Usage)],
         SettingsVerbose = "settings.verbose": [Refuses(Usage)],
         SettingsTerminationLog = "settings.termination_log": [Refuses(Usage)],
+        SettingsProgress = "settings.progress": [Refuses(Usage)],
         SettingsHttp = "settings.http": [Refuses(Usage)],
         SettingsLang = "settings.lang": [Refuses(Usage)],
         SettingsHostRoot = "settings.host_root": [Refuses(Usage)],

@@ -10,6 +10,7 @@ mod control;
 mod dump_pipe;
 mod faulthandler;
 mod gather;
+mod job_progress;
 mod node;
 mod program;
 mod progress;
@@ -24,6 +25,7 @@ mod surroundings;
 
 pub(crate) use control::ControlSocket;
 pub(crate) use gather::{evidence, gives_up_ns};
+pub(crate) use job_progress::{JobProgress, ProgressLines, tells_progress};
 pub(crate) use node::{GpuUse, NodeSources};
 pub(crate) use node::{Reason, ReasonKind};
 pub(crate) use progress::{Progress, Standing};

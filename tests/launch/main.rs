@@ -29,4 +29,5 @@ mod stacks;
 mod status_line;
 mod tasks;
 mod torchrun;
+mod trainjob;
 mod xids;

@@ -27,6 +27,7 @@ fn told_beside(
         survived: Vec::new(),
         progress: Progress::default(),
         rules: None,
+        job_progress: None,
     };
     let statements: Vec<Statement> = statements
         .iter()

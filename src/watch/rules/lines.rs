@@ -5,7 +5,7 @@ const LONGEST: usize = 16 * 1024;
 
 /// A line that is not complete yet.
 #[derive(Debug, Default)]
-pub(super) struct Partial {
+pub(crate) struct Partial {
     bytes: Vec<u8>,
     /// Its beginning is missing, so it matches nothing.
     headless: bool,
@@ -14,7 +14,7 @@ pub(super) struct Partial {
 impl Partial {
     /// Gives each line that `part` completes, without its end. A carriage return ends one as well: a
     /// progress bar has no other.
-    pub(super) fn feed(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) {
+    pub(crate) fn feed(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) {
         let mut rest = part;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, more) = rest.split_at(end);
@@ -35,13 +35,18 @@ impl Partial {
         self.keep(rest);
     }
 
+    /// What has no end yet. None: nothing, or its beginning is missing.
+    pub(crate) fn unfinished(&self) -> Option<&[u8]> {
+        (!self.headless && !self.bytes.is_empty()).then_some(self.bytes.as_slice())
+    }
+
     fn keep(&mut self, more: &[u8]) {
         let room = LONGEST.saturating_sub(self.bytes.len()).min(more.len());
         self.bytes.extend_from_slice(more.get(..room).unwrap_or_default());
     }
 
     /// Bytes of the stream are missing here.
-    pub(super) fn skip(&mut self) {
+    pub(crate) fn skip(&mut self) {
         self.bytes.clear();
         self.headless = true;
     }

@@ -19,6 +19,7 @@ use crate::rank::GlobalRank;
 use crate::supervise::Stream;
 
 pub(crate) use breach::Breach;
+pub(super) use lines::Partial;
 pub(crate) use matcher::Rules;
 
 /// The group of a pattern whose text is the number.
