@@ -9,7 +9,8 @@ use harness::{Launcher, executable, run_args};
 /// The prefixes of ranks 0 and 1 in their colours.
 const PREFIXES: [&str; 2] =
     ["\x1b[36m[r0\x1b[0m\x1b[36m]\x1b[0m ", "\x1b[32m[r1\x1b[0m\x1b[32m]\x1b[0m "];
-const SCRIPT: &str = "echo out; echo \"$RANK of two\" >&2; test $RANK = 0";
+/// Rank 1 fails after rank 0 has written.
+const SCRIPT: &str = "echo out; echo \"$RANK of two\" >&2; : >wrote-$RANK; until [ -e wrote-0 ]; do sleep 0.01; done; test $RANK = 0";
 
 fn ranks(more: &[&str]) -> Vec<std::ffi::OsString> {
     let mut words = run_args("direct", 2);
