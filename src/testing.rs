@@ -69,8 +69,8 @@ pub mod status {
         session.questions().answer_with(move |_| serde_json::to_vec(&status).unwrap_or_default());
     }
 
-    /// Asks all nodes of a session as a viewer does; gives a function that blocks, and then says how
-    /// many gave a status, and the bytes of all.
+    /// Asks all nodes of a session as a viewer does; gives a function that blocks, packs what the viewer is sent, and then says
+    /// how many answered, and the bytes of all.
     pub fn ask(
         session: &Session,
         within: Duration,
@@ -78,10 +78,11 @@ pub mod status {
         let questions = session.questions();
         move || {
             let (mut read, mut bytes) = (0, 0);
-            questions.ask_each(br#"{"question":"status"}"#.to_vec(), within, |_, answer| {
-                let Ok(answer) = answer else { return };
-                bytes += answer.len();
-                read += u32::from(NodeStatus::read(&answer).is_some());
+            questions.ask_packed(br#"{"question":"status"}"#.to_vec(), within, |_, answer| {
+                let packed = answer.ok().and_then(|packed| serde_json::to_string(&packed).ok());
+                let Some(packed) = packed else { return };
+                bytes += packed.len();
+                read += 1;
             });
             (read, bytes)
         }
@@ -90,6 +91,7 @@ pub mod status {
     pub use crate::status::{
         EndStatus, GpuStatus, HcaStatus, InterfaceStatus, Ledger, LogStatus, MemoryStatus,
         NodeStatus, Phase, RankState, RankStatus, RunStatus, SlowStatus, Standstill, StatusBoard,
+        look_pace,
     };
 }
 pub mod probe {

@@ -49,39 +49,25 @@ def _write_stacks_when_asked(folder):
         pass
 
 
-def _start_server():
-    # The folder goes with the launcher, and the program may live longer.
-    try:
-        with open(os.path.join(_HERE, "worker_server.py")) as file:
-            names = {"__file__": file.name}
-            exec(compile(file.read(), file.name, "exec"), names)
-        names["start"]()
-    except Exception:
-        pass
+def _run(name):
+    with open(os.path.join(_HERE, name)) as file:
+        names = {"run": _run}
+        exec(compile(file.read(), file.name, "exec"), names)
+    return names
 
 
 class _AfterImport(object):
     """Starts the server after the first import of torch.distributed's main module."""
 
-    name = "torch.distributed.distributed_c10d"
-
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
+        if name != "torch.distributed.distributed_c10d":
             return None
         sys.meta_path.remove(self)
-        from importlib.util import find_spec
-
-        spec = find_spec(name)
-        loader = getattr(spec, "loader", None)
-        if hasattr(loader, "exec_module"):
-            execute = loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                _start_server()
-
-            loader.exec_module = exec_module
-        return spec
+        # The folder goes with the launcher, and the program may live longer.
+        try:
+            return _run("worker_server.py")["found"](name)
+        except Exception:
+            return None
 
 
 if os.environ.get(_VARIABLE):

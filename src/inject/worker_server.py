@@ -1,4 +1,4 @@
-# Starts torch's worker server in a rank. sitecustomize.py runs this when torch.distributed is imported.
+# Starts torch's worker server in a rank. sitecustomize.py runs this when torch.distributed is to be imported.
 #
 # Reads RANKLAUNCH_CONTROL, the folder of the sockets, and removes it for the processes that a rank
 # starts.
@@ -8,8 +8,28 @@ _VARIABLE = "RANKLAUNCH_CONTROL"
 # They import torch.distributed themselves, but the ranks are below them.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run",
               "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.launch")
-# Bytes of a Unix socket's path, with its final zero: sun_path in unix(7).
-_LONGEST = 108
+# Bytes of a Unix socket's path with its final zero, sun_path in unix(7), and of ".calls".
+_LONGEST = 108 - 6
+
+
+def found(name):
+    """Where a module is; its import starts the server at its end."""
+    from importlib.util import find_spec
+
+    spec = find_spec(name)
+    loader = getattr(spec, "loader", None)
+    if hasattr(loader, "exec_module"):
+        execute = loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            try:
+                start()
+            except Exception:
+                pass
+
+        loader.exec_module = exec_module
+    return spec
 
 
 def start():
@@ -32,23 +52,9 @@ def start():
         _remove_at_exit(path)
     # The name came with the records of gloo.
     if not hasattr(backends, "_dump_fr_trace"):
-        _serve_calls(path + ".calls")
-
-
-def _serve_calls(path):
-    if len(os.fsencode(path)) >= _LONGEST:
-        return
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls.py")) as file:
-        names = {}
-        exec(compile(file.read(), file.name, "exec"), names)
-    names["serve"](path)
-    _remove_at_exit(path)
-
-
-def _remove_at_exit(path):
-    import atexit
-
-    atexit.register(_remove, path, os.getpid())
+        # Of sitecustomize.py.
+        run("calls.py")["serve"](path + ".calls")  # noqa: F821
+        _remove_at_exit(path + ".calls")
 
 
 def _without_its_greeting(start, path):
@@ -77,13 +83,20 @@ def _without_its_greeting(start, path):
         os.close(errors)
 
 
-def _remove(path, owner):
-    # A forked child has the same exit handlers.
-    if os.getpid() == owner:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+def _remove_at_exit(path):
+    import atexit
+
+    owner = os.getpid()
+
+    def remove():
+        # A forked child has the same exit handlers.
+        if os.getpid() == owner:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+    atexit.register(remove)
 
 
 def _is_a_launcher():

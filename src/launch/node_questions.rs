@@ -13,7 +13,7 @@ use super::hang_state::{Ask as AskHang, HangQuestion};
 use super::hang_watch::HangWatch;
 use super::node_evidence::NodeEvidence;
 use super::slow_question::{self, SlowQuestion};
-use super::view::{self, JobLines, JobStatus, LinesAsk, NodeLines, View, ViewAsk};
+use super::view::{self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
 use crate::deadline::spawn_detached;
 use crate::history::NodeHistory;
 use crate::muster::{MemberKind, NoAnswer, Questions};
@@ -23,6 +23,9 @@ use crate::stacks::{
 };
 use crate::status::{NodeStatus, StatusBoard};
 use crate::watch::SlowWatch;
+
+/// Time limit of what a person asks of all nodes.
+const TIMEOUT: Duration = stacks::READING.saturating_add(stacks::OTHERS);
 
 /// A question, as JSON. A new one is a variant and its arm in [`answer`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -191,11 +194,18 @@ impl Nodes {
         JobDump { nodes, unanswered }
     }
 
-    /// How the nodes are now, in their order.
+    /// How the nodes are now.
     fn status(&self) -> JobStatus {
-        let (mut nodes, unanswered) = self.ask_reading(&NodeQuestion::Status, NodeStatus::read);
-        nodes.sort_by_key(|node| node.run.as_ref().map(|run| (run.node, run.task)));
-        JobStatus { nodes, unanswered, reaches_all: self.reaches_all }
+        let mut status = JobStatus { reaches_all: self.reaches_all, ..JobStatus::default() };
+        let asked = serde_json::to_vec(&NodeQuestion::Status).unwrap_or_default();
+        self.questions.ask_packed(asked, TIMEOUT, |member, answer| {
+            let who = self.unit.named(member);
+            match answer {
+                Ok(packed) => status.nodes.push(PackedStatus { who, packed }),
+                Err(why) => status.unanswered.push(Unanswered { who, why: why.text() }),
+            }
+        });
+        status
     }
 
     /// The next lines of their output.
@@ -205,19 +215,11 @@ impl Nodes {
     }
 
     fn ask<T: DeserializeOwned>(&self, question: &NodeQuestion) -> (Vec<T>, Vec<Unanswered>) {
-        self.ask_reading(question, |bytes| serde_json::from_slice(bytes).ok())
-    }
-
-    fn ask_reading<T>(
-        &self,
-        question: &NodeQuestion,
-        read: impl Fn(&[u8]) -> Option<T>,
-    ) -> (Vec<T>, Vec<Unanswered>) {
         let (mut answers, mut unanswered) = (Vec::new(), Vec::new());
         let asked = serde_json::to_vec(question).unwrap_or_default();
-        let timeout = stacks::READING + stacks::OTHERS;
-        for (member, answer) in self.questions.ask_all(asked, timeout) {
-            let read = |bytes: Vec<u8>| read(&bytes).ok_or(NoAnswer::Unreadable);
+        for (member, answer) in self.questions.ask_all(asked, TIMEOUT) {
+            let read =
+                |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(|_| NoAnswer::Unreadable);
             match answer.and_then(read) {
                 Ok(one) => answers.push(one),
                 Err(why) => {

@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::view::{JobStatus, View, ViewAsk};
+use super::view::{JobStatus, PackedStatus, View, ViewAsk};
+use crate::muster::{MemberKind, Packed};
 use crate::stacks::{Answer, Ask, Everywhere, Job, Refused, RunningRanks, StacksServer};
 use crate::status::StatusBoard;
 
@@ -95,6 +96,9 @@ fn alone(board: &StatusBoard, ask: &Ask) -> Answer {
     board.look();
     let own = board.snapshot();
     let reaches_all = own.run.as_ref().is_some_and(|run| run.nodes == 1);
+    let node = own.run.as_ref().map_or(0, |run| run.node);
+    let packed = Packed::Plain(serde_json::to_vec(&own).unwrap_or_default());
+    let own = PackedStatus { who: MemberKind::Node.named(node), packed };
     let status = JobStatus { nodes: vec![own], unanswered: Vec::new(), reaches_all };
     match serde_json::to_value(View::Status(status)) {
         Ok(what) => Answer::View { what },

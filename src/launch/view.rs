@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::deadline::io_with_deadline;
 use crate::lang::{Text, cause};
 use crate::logs::{Cursor, Page, Wanted, page};
+use crate::muster::{NoAnswer, Packed};
 use crate::stacks::Unanswered;
 use crate::status::NodeStatus;
 use crate::text;
@@ -92,11 +93,36 @@ pub(super) struct JobLines {
     pub reaches_all: bool,
 }
 
+/// How the nodes of a job are. Who shows it reads them, and not node 0, which passes on those of thousands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct JobStatus {
-    pub nodes: Vec<NodeStatus>,
+    pub nodes: Vec<PackedStatus>,
     pub unanswered: Vec<Unanswered>,
     pub reaches_all: bool,
+}
+
+/// The [`NodeStatus`] of one launcher as it came.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct PackedStatus {
+    pub who: Text,
+    pub packed: Packed,
+}
+
+impl JobStatus {
+    /// The nodes in their order, and those that give no status.
+    pub(super) fn read(self) -> (Vec<NodeStatus>, Vec<Unanswered>) {
+        let JobStatus { nodes: packed, mut unanswered, .. } = self;
+        let mut nodes = Vec::new();
+        for PackedStatus { who, packed } in packed {
+            let read = packed.open().ok().and_then(|bytes| NodeStatus::read(&bytes));
+            match read {
+                Some(node) => nodes.push(node),
+                None => unanswered.push(Unanswered { who, why: NoAnswer::Unreadable.text() }),
+            }
+        }
+        nodes.sort_by_key(|node| node.run.as_ref().map(|run| (run.node, run.task)));
+        (nodes, unanswered)
+    }
 }
 
 /// What an agent answers a viewer.

@@ -42,7 +42,7 @@ pub(crate) use protocol::{
     Seat, VARIABLE as SECRET,
 };
 pub use protocol::{Agreement, Cause, MemberKind, Memory, NodeSummary, Purpose, Secret};
-pub(crate) use questions::Questions;
+pub(crate) use questions::{Packed, Questions};
 pub(crate) use server::compare::refuse_differences;
 pub(crate) use server::decline::turn_away;
 pub use server::gather::{Assembly, Settled, gather};

@@ -5,6 +5,8 @@
 //! `ranklaunch top`, the status line, other nodes. Does no I/O, and holds nobody: each entry is a
 //! short lock.
 
+use std::time::Duration;
+
 mod board;
 mod logs;
 mod node;
@@ -20,3 +22,12 @@ pub use node::{
 };
 pub(crate) use phase::PhaseTime;
 pub use phase::{Ledger, Phase};
+
+/// Nodes that answer a viewer in a second. Node 0 passes all answers on, and needs no more than 1 % of a core for so
+/// many (`make bench-muster`).
+const LOOKED_AT: usize = 250;
+
+/// The time between two looks of a viewer at so many nodes.
+pub fn look_pace(nodes: usize) -> Duration {
+    Duration::from_secs(nodes.div_ceil(LOOKED_AT).max(1) as u64)
+}

@@ -11,7 +11,7 @@ use super::which_run::log_folders;
 use crate::cli::{Options, Ps, ReportFormat};
 use crate::host::Host;
 use crate::lang::cause;
-use crate::launch::view::{JobStatus, View, ViewAsk};
+use crate::launch::view::{View, ViewAsk};
 use crate::logs::{self, RUN_JSON, RunFolder};
 use crate::regular_file;
 use crate::report::ps_view::{self, EndedRun, ShownJob};
@@ -67,7 +67,9 @@ fn shown(job: RunningJob) -> ShownJob {
         shown.pid = shown.pid.or_else(|| agent.pid().parse().ok());
         shown.all_nodes = shown.all_nodes.max(own.nodes);
         match view(&agent, &ViewAsk::Status) {
-            Ok(View::Status(JobStatus { nodes, unanswered, reaches_all })) => {
+            Ok(View::Status(status)) => {
+                let reaches_all = status.reaches_all;
+                let (nodes, unanswered) = status.read();
                 shown.nodes.extend(nodes);
                 if reaches_all {
                     shown.unanswered =

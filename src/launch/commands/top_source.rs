@@ -14,18 +14,19 @@ use crate::cli::{self, Top};
 use crate::deadline::spawn_detached;
 use crate::host::Host;
 use crate::lang::{Lang, Text, cause};
-use crate::launch::view::{JobStatus, LinesAsk, View, ViewAsk};
+use crate::launch::view::{LinesAsk, View, ViewAsk};
 use crate::logs::{LogLine, printable};
 use crate::names;
 use crate::rank::GlobalRank;
 use crate::report::stacks_view;
 use crate::settings;
 use crate::stacks::{self, Answer, Ask, Job, Listener, Selection};
+use crate::status::look_pace;
 use crate::text;
 use crate::top::{News, Request, Source};
 use crate::verdict::{Id, Refusal};
 
-/// How often the state is asked for.
+/// How often the state of one node is asked for.
 const PACE: Duration = Duration::from_secs(1);
 /// How often new lines of a log are asked for.
 const LOG_PACE: Duration = Duration::from_millis(500);
@@ -92,8 +93,12 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     let status = {
         let (tell, listeners) = (tell.clone(), listeners.clone());
         move || {
-            while tell.tell(status(&listeners)) {
-                std::thread::sleep(PACE);
+            loop {
+                let (news, nodes) = status(&listeners);
+                if !tell.tell(news) {
+                    return;
+                }
+                std::thread::sleep(look_pace(nodes));
             }
         }
     };
@@ -103,12 +108,14 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     Ok(Told { news, woken, requests, source: Source::Socket })
 }
 
-/// What all nodes say.
-fn status(agents: &[Listener]) -> News {
+/// What all nodes say, and how many were asked.
+fn status(agents: &[Listener]) -> (News, usize) {
     let (mut all, mut missing, mut failed) = (Vec::new(), Vec::new(), None);
     for agent in agents {
         match view(agent, &ViewAsk::Status) {
-            Ok(View::Status(JobStatus { nodes, unanswered, reaches_all })) => {
+            Ok(View::Status(status)) => {
+                let reaches_all = status.reaches_all;
+                let (nodes, unanswered) = status.read();
                 all.extend(nodes);
                 missing.extend(unanswered.into_iter().map(|one| {
                     let (Text { en, zh }, Text { en: why, zh: why_zh }) = (one.who, one.why);
@@ -122,10 +129,12 @@ fn status(agents: &[Listener]) -> News {
             Err(error) => failed = Some(error),
         }
     }
-    match failed {
+    let asked = all.len() + missing.len();
+    let news = match failed {
         Some(error) if all.is_empty() => News::Silent(ended(&error)),
         _ => News::Status { nodes: all, unanswered: missing },
-    }
+    };
+    (news, asked)
 }
 
 fn ended(error: &io::Error) -> Text {

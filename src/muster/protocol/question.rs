@@ -41,7 +41,7 @@ pub(crate) enum QuestionFrame {
         node: u32,
         why: NoAnswer,
     },
-    /// Send the next part.
+    /// Send the next part. A small answer to node 0 is one part that nobody asked for.
     Fetch {
         id: u64,
         node: u32,
@@ -131,18 +131,18 @@ impl QuestionFrame {
 }
 
 /// Bytes in JSON.
-mod base64 {
+pub(crate) mod base64 {
     use std::borrow::Cow;
 
     use data_encoding::BASE64;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&BASE64.encode(bytes))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = Cow::<str>::deserialize(from)?;
         BASE64.decode(text.as_bytes()).map_err(D::Error::custom)
     }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::deflate::inflate;
 use super::desk::{Desk, Event};
 use super::exchange::{Packed, Reply};
 use super::local::{Answerer, Form, LocalAnswers};
@@ -74,6 +73,18 @@ impl Questions {
         timeout: Duration,
         mut each: impl FnMut(u32, Result<Vec<u8>, NoAnswer>),
     ) {
+        self.ask_packed(question, timeout, |node, answer| {
+            each(node, answer.and_then(Packed::open));
+        });
+    }
+
+    /// The same, with each answer as it came, for who only passes it on.
+    pub(crate) fn ask_packed(
+        &self,
+        question: Vec<u8>,
+        timeout: Duration,
+        mut each: impl FnMut(u32, Result<Packed, NoAnswer>),
+    ) {
         let until = Instant::now() + timeout;
         let replies = self.begin(question, timeout);
         let own = if self.session.is_some() { 0..self.nodes } else { self.node..self.node + 1 };
@@ -83,13 +94,7 @@ impl Questions {
                 return;
             }
             match replies.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((node, answer)) if missing.remove(&node) => each(
-                    node,
-                    answer.and_then(|packed| match packed {
-                        Packed::Plain(answer) => Ok(answer),
-                        Packed::Deflated(bytes) => inflate(&bytes),
-                    }),
-                ),
+                Ok((node, answer)) if missing.remove(&node) => each(node, answer),
                 Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => break NoAnswer::Late,
                 Err(mpsc::RecvTimeoutError::Disconnected) => break NoAnswer::Ended,

@@ -16,4 +16,5 @@ pub(crate) mod room;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use exchange::Packed;
 pub(crate) use handle::Questions;

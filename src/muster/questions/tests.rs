@@ -99,7 +99,7 @@ fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
     for (from, frame) in [
         (1, ready(1, 2, 5)),
         (1, ready(9, 1, 5)),
-        (1, part(1, 1, b"12345")),
+        (1, part(1, 1, &[5; PART])),
         (2, QuestionFrame::Fetch { id: 1, node: 0 }),
         (2, QuestionFrame::None { id: 1, node: 3, why: NoAnswer::Late }),
     ] {
@@ -148,6 +148,31 @@ fn an_answer_is_sent_once_however_often_it_is_asked_for() {
     assert!(one.exchange.due().is_some());
     one.passes(LONG);
     assert!(one.exchange.due().is_none());
+}
+
+#[test]
+fn a_small_answer_comes_at_once_and_counts_once() {
+    let mut one = Node::new(1, 2);
+    one.exchange.hear(0, QuestionFrame::ask(1, LONG, b"?"), &|_| true, one.now);
+    let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
+        panic!("no answer begins")
+    };
+    one.exchange.answered(asker, Ok(vec![5; 700]), one.now);
+    let sent = one.frames();
+    assert_eq!(sent, [(vec![0], part(1, 1, &[5; 700]))]);
+    let mut zero = Node::new(0, 2);
+    let replies = zero.ask(LONG);
+    zero.frames();
+    for (_, frame) in [sent.clone(), sent].concat() {
+        assert_eq!(zero.hear(1, frame), []);
+    }
+    let answers: Vec<Reply> = replies.try_iter().collect();
+    assert_eq!(answers, [(1, Ok(Packed::Deflated(vec![5; 700])))]);
+    // To another node it is announced: it hears all through one connection, in which other frames wait.
+    let ask = QuestionFrame::ask(4, LONG, b"?");
+    zero.hear(1, ask);
+    zero.exchange.answered(For::Round(2), Ok(vec![6; 700]), zero.now);
+    assert_eq!(zero.frames(), [(vec![1], ready(4, 0, 700))]);
 }
 
 #[test]
