@@ -130,7 +130,8 @@ fn main() -> ExitCode {
                 figures.get("member") * 100.0,
             );
             if nodes == LOOKED_AT {
-                looked &= figures.get("looked") <= SHARE
+                // Heartbeats are there without anybody who looks.
+                looked &= figures.get("looked") - figures.get("steady") <= SHARE
                     && figures.get("looked_peak") / 1024.0 <= SHARE_MEGABYTES;
             }
             within &= seconds <= SECONDS && megabytes <= MEGABYTES;
@@ -140,8 +141,8 @@ fn main() -> ExitCode {
         "node 0: CPU time until the agreement, in all and per node; peak memory, and what a node adds to it;\n\
          open files; share of one CPU that heartbeats take while the job runs. overflows: connections that\n\
          found the kernel's queue of node 0 full. looked at: the same share and what it adds to the peak while\n\
-         somebody looks at all nodes with `top`, which asks 1000 of them each 4 s, and the share of a simulated member.\n\
-         budget at {} nodes: {SECONDS} s and {MEGABYTES} MB: {}; looked at, {LOOKED_AT} nodes: {:.0} % and {SHARE_MEGABYTES} MB: {}",
+         somebody looks at all nodes with `top`, which asks 1000 of them each 5 s, and the share of a simulated member.\n\
+         budget at {} nodes: {SECONDS} s and {MEGABYTES} MB: {}; looked at, {LOOKED_AT} nodes: {:.0} % above heartbeats and {SHARE_MEGABYTES} MB: {}",
         SIZES[SIZES.len() - 1],
         if within { "ok" } else { "OVER" },
         SHARE * 100.0,

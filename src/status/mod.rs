@@ -25,7 +25,7 @@ pub use phase::{Ledger, Phase};
 
 /// Nodes that answer a viewer in a second. Node 0 passes all answers on, and needs no more than 1 % of a core for so
 /// many (`make bench-muster`).
-const LOOKED_AT: usize = 250;
+const LOOKED_AT: usize = 200;
 
 /// The time between two looks of a viewer at so many nodes.
 pub fn look_pace(nodes: usize) -> Duration {
