@@ -97,6 +97,9 @@ pub(super) struct Group<'d> {
     pub(super) members: Vec<u32>,
     /// Whether these are all members. gloo of 2.15 records no members by name.
     pub(super) is_whole: bool,
+    /// They are although no record names them: a collective that ends after all have come has ended, and each
+    /// rank that may have been in it is seen here.
+    pub(super) is_proven: bool,
     /// Of the members that have entered anything in it, as far as they were read.
     pub(super) tracks: BTreeMap<u32, Track<'d>>,
 }
@@ -158,6 +161,7 @@ impl<'d> Groups<'d> {
                         name,
                         desc: track.desc,
                         is_whole: members.is_some(),
+                        is_proven: false,
                         members: members.unwrap_or_default(),
                         tracks: BTreeMap::new(),
                     });
@@ -198,9 +202,15 @@ impl<'d> Groups<'d> {
             .filter(|rank| group.tracks.contains_key(rank) || !self.is_only_in_default(*rank))
             .collect();
         let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
+        let hides = |(rank, record): (&u32, &&RankRecord)| {
+            !known.contains(rank) && record.dumps.iter().any(|dump| dump.lost)
+        };
+        let is_proven = group.entered_by_all() > 0
+            && self.silent().is_empty()
+            && !self.records.iter().any(hides);
         let is_whole = possible == known || possible.len() == 2;
         let Some(group) = self.all.get_mut(at) else { return };
-        group.is_whole = is_whole;
+        (group.is_whole, group.is_proven) = (is_whole, is_proven);
         group.members = if is_whole { possible } else { known }.into_iter().collect();
     }
 

@@ -271,7 +271,8 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
 
 /// Whether all who take part are known to wait here.
 fn is_whole(groups: &Groups<'_>, place: &Place<'_>) -> bool {
-    let members = groups.all.get(place.group).filter(|group| group.is_whole);
+    let group = groups.all.get(place.group);
+    let members = group.filter(|group| group.is_whole || group.is_proven);
     let needed = members.map(|group| if place.is_pair { 2 } else { group.members.len() });
     needed == Some(place.here.len())
 }

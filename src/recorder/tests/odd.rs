@@ -49,6 +49,8 @@ fn dump(entries: &[E], groups: &[(&str, &str, &[u32])]) -> Dump {
 
 const WORLD: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1])];
 
+const WORLD_OF_FOUR: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1, 2, 3])];
+
 fn done(name: &'static str) -> E {
     E("0", name, json!({}))
 }
@@ -209,6 +211,32 @@ fn who_has_not_left_what_others_left_may_only_wait_there() {
     assert_eq!(culprit.last.as_ref().map(|(last, _)| last.group.as_str()), Some("default_pg"));
     let hang = of(done(REDUCE));
     assert_eq!((hang.culprits[0].is_inside, hang.confidence), (false, Confidence::Certain));
+}
+
+#[test]
+fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
+    // As gloo of 2.15 records it: of groups a and b no members. Rank 0 waits in b for rank 1, which waits in a for
+    // an answer of rank 2, which has come.
+    let entry = |group, seq: i64, is_done: bool| {
+        let state = if is_done { "completed" } else { "started" };
+        E(group, REDUCE, json!({ "state": state, "retired": is_done, "collective_seq_id": seq }))
+    };
+    let of = |before: bool| {
+        let with = |group: &'static str, entries: Vec<E>| {
+            let first = before.then(|| entry(group, 1, true));
+            let entries: Vec<E> = first.into_iter().chain(entries).collect();
+            dump(&entries, WORLD_OF_FOUR)
+        };
+        let zero = with("b", vec![entry("b", 2, false)]);
+        let one = with("a", vec![entry("b", 1, true), entry("a", 2, false)]);
+        let two = with("a", vec![entry("a", 2, false)]);
+        let three = with("b", vec![entry("b", 2, false)]);
+        let hang = hang_of(vec![zero, one, two, three], true);
+        let culprits = hang.culprits.iter();
+        culprits.map(|one| (one.rank, one.kind)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(true), [(None, HangKind::Link)]);
+    assert_eq!(of(false), [], "the control: another rank may be in group a");
 }
 
 #[test]
