@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares ranklaunch's facts about this machine's NVIDIA GPUs with those of nvidia-smi and
-# torch, and runs a one-GPU NCCL job. On a machine without GPUs it prints that it was skipped,
+# torch, runs a one-GPU NCCL job, and judges a hang of four ranks on one GPU. On a machine without GPUs it prints that it was skipped,
 # and what was searched.
 #
 #   tests/gpu/real.sh RANKLAUNCH [FOLDER]
@@ -130,6 +130,9 @@ PY
     (cd "$work" && kept run.txt "$ranklaunch" run --lang en --python "$python" --nnodes 1 \
         --nproc-per-node 1 --log-dir "$out/logs" -- nccl.py) && grep -q 'sum 1.0' "$out/run.txt" &&
         passed "one rank over NCCL through torchrun" || failed "one rank over NCCL through torchrun"
+    title "a hang of four ranks over NCCL on one GPU"
+    "$(dirname "$0")/hang.sh" "$ranklaunch" "$python" "$out/hang" &&
+        passed "the hang is judged right" || failed "the hang is judged right"
 fi
 
 title "$failures failed"

@@ -369,3 +369,15 @@ fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
     assert_eq!(hang["culprits"][0]["rank"], 1, "{hang:#}");
     assert_eq!(hang["signs"][0]["kind"], "ras_behind", "{hang:#}");
 }
+
+/// Without a GPU the script of `make gpu` is tried over gloo.
+#[test]
+fn the_script_that_judges_a_hang_over_nccl_works_over_gloo() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut script = Command::new(harness::root().join("tests/gpu/hang.sh"));
+    script.arg(executable()).arg(python()).arg(folder.path()).arg("gloo");
+    harness::without_platform(&mut script);
+    let ended = script.output().expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.matches("ok: ").count() == 4, "{said}");
+}

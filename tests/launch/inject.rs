@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use harness::fake_nvml::FakeNvml;
-use harness::{Ended, Launcher, executable, program, python, root, run_args, skipped};
+use harness::{Ended, Launcher, executable, program, python, root, run_args, skipped, wait_until};
 use serde_json::{Value, json};
 
 fn job(engine: &str, more: &[&str], command: Vec<OsString>) -> Launcher {
@@ -203,4 +205,40 @@ fn what_torch_recorded_of_a_time_out_names_who_did_not_come() {
     let said = String::from_utf8(output.expect("it runs").stdout).expect("text");
     assert!(said.contains(words), "{said}");
     recorded(&["--inject", "off"]).expect_code(8);
+}
+
+/// A rank that has imported torch.distributed and ends with its input, and a question that is not asked.
+fn asked_at_its_end() -> (Child, UnixStream, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "import torch.distributed; print('imported', flush=True); input()";
+    let mut rank = Command::new(python())
+        .args(["-c", script])
+        .env("PYTHONPATH", root().join("src/inject"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("RANKLAUNCH_CONTROL", folder.path())
+        .env("RANK", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python");
+    let mut said = String::new();
+    let output = rank.stdout.as_mut().expect("a pipe");
+    BufReader::new(output).read_line(&mut said).expect("a line");
+    assert_eq!(said, "imported\n");
+    let socket = folder.path().join(format!("0-{}", rank.id()));
+    let asker = UnixStream::connect(&socket).expect("its socket");
+    rank.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    wait_until("the socket is gone", || (!socket.exists()).then_some(()));
+    (rank, asker, folder)
+}
+
+#[test]
+fn a_rank_that_ends_lets_its_answers_finish_and_waits_for_none_for_long() {
+    let (mut rank, asker, _folder) = asked_at_its_end();
+    assert!(rank.try_wait().expect("a child").is_none(), "an answer may be under way");
+    drop(asker);
+    assert!(rank.wait().expect("a child").success());
+    // Of a question that never comes.
+    let (mut rank, _asker, _folder) = asked_at_its_end();
+    assert!(rank.wait().expect("a child").success());
 }
