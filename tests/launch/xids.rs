@@ -23,11 +23,17 @@ exec sleep 300"#;
 
 const WATCHING: &str = "watching for Xids";
 
+/// A pattern of grep for this text that does not match itself: the journal holds the words of the program.
+fn pattern(text: &str) -> String {
+    let (first, rest) = text.split_at(1);
+    format!("[{first}]{rest}")
+}
+
 /// Two ranks on the GPUs 1 and 2 of four.
 fn job(fake: &FakeNvml, begun: &str, events: &str, heard: &str) -> Launcher {
     let words = ["run", "--engine", "direct", "--stale", "off", "--nproc-per-node", "2", "--"];
     Launcher::new(words)
-        .args(["sh", "-c", RANK, "sh", begun, JOURNAL, events, heard])
+        .args(["sh", "-c", RANK, "sh", &pattern(begun), JOURNAL, events, &pattern(heard)])
         .env("CUDA_VISIBLE_DEVICES", "1,2")
         .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
         .env("EVENTS", fake.events())
@@ -195,7 +201,7 @@ exit 3"#;
     let words = ["--engine", "direct", "--stale", "off", "--nproc-per-node", "1", "--"];
     let ended = Launcher::new(retry)
         .args(words)
-        .args(["sh", "-c", ATTEMPT, "sh", WATCHING, JOURNAL])
+        .args(["sh", "-c", ATTEMPT, "sh", &pattern(WATCHING), JOURNAL])
         .env("CUDA_VISIBLE_DEVICES", "1")
         .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
         .run()
