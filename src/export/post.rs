@@ -56,6 +56,12 @@ impl HttpUrl {
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(HttpUrl { host: host.to_owned(), port, path, is_tls: of_tls.is_some() })
     }
+
+    /// `collector:4318`, `[::1]:4318`
+    pub(crate) fn authority(&self) -> String {
+        let HttpUrl { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 /// Posts JSON by plain HTTP to the first of these addresses that answers.
@@ -82,16 +88,21 @@ pub(crate) async fn post(
     timeout(within, sending).await.unwrap_or(Err(PostError::Late(within)))
 }
 
+/// Whether the first line of an answer has a code of success.
+pub(super) fn is_success(line: &str) -> bool {
+    let code = line.split(' ').nth(1).unwrap_or_default();
+    code.len() == 3 && code.starts_with('2')
+}
+
 async fn exchange(
     mut stream: TcpStream,
     url: &HttpUrl,
     headers: &[(String, String)],
     body: &[u8],
 ) -> Result<(), PostError> {
-    let HttpUrl { host, port, path, .. } = url;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let (path, authority) = (&url.path, url.authority());
     let mut head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n",
         body.len()
     );
@@ -112,8 +123,7 @@ async fn exchange(
     }
     let text = String::from_utf8_lossy(&answer);
     let line = text.lines().next().unwrap_or_default();
-    let code = line.split(' ').nth(1).unwrap_or_default();
-    if code.len() == 3 && code.starts_with('2') {
+    if is_success(line) {
         return Ok(());
     }
     Err(PostError::Refused(line.chars().filter(|letter| !letter.is_control()).take(80).collect()))

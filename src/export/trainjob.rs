@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::post::HttpUrl;
+use super::post::{HttpUrl, is_success};
 use crate::lang::Text;
 use crate::text;
 use crate::watch::JobProgress;
@@ -55,11 +55,10 @@ impl TrainJobTarget {
     /// The arguments and the variables with which Python posts a document.
     pub(crate) fn post(&self, document: &Value) -> ([&'static str; 4], Vec<(OsString, OsString)>) {
         let HttpUrl { host, port, path, is_tls } = &self.url;
-        let authority = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let variables = [
             ("HOST", host.clone()),
             ("PORT", port.to_string()),
-            ("AUTHORITY", format!("{authority}:{port}")),
+            ("AUTHORITY", self.url.authority()),
             ("PATH", path.clone()),
             ("TLS", if *is_tls { "1" } else { "" }.to_owned()),
             ("CA", self.ca.clone()),
@@ -75,9 +74,8 @@ impl TrainJobTarget {
 
 /// Whether the first line of an answer says that the document was taken.
 pub(crate) fn is_taken(answer: &str) -> bool {
-    let mut words = answer.split(' ');
-    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
-    is_http && words.next().is_some_and(|code| code.len() == 3 && code.starts_with('2'))
+    // Python says what went wrong in the same place.
+    answer.starts_with("HTTP/1.") && is_success(answer)
 }
 
 /// `TrainJobTrainerStatus` of the API group trainer.kubeflow.org/v1alpha1, as its server takes it.

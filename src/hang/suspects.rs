@@ -37,11 +37,12 @@ pub(super) fn by_record(
     seen: &BTreeMap<u32, Seen>,
 ) -> Vec<(Suspicion, Suspect)> {
     let mut found: Vec<(Suspicion, Suspect)> = Vec::new();
+    let mut link = None;
     for culprit in &hang.culprits {
         // All have come to what it waits in, so that nobody but the link keeps it there.
         if waits_inside(culprit, seen) {
             let collective = culprit.last.as_ref().map(|(collective, _)| collective.clone());
-            found.push((Suspicion::Link, Suspect { collective, ..Suspect::default() }));
+            link.get_or_insert((Suspicion::Link, Suspect { collective, ..Suspect::default() }));
             continue;
         }
         let suspicion = match culprit.kind {
@@ -61,12 +62,7 @@ pub(super) fn by_record(
             },
         ));
     }
-    let is_link = |(suspicion, _): &(Suspicion, Suspect)| *suspicion == Suspicion::Link;
-    if let Some(first) = found.iter().position(is_link) {
-        let first = found.remove(first);
-        found.retain(|one| !is_link(one));
-        found.push(first);
-    }
+    found.extend(link);
     // Of a circle the records name one rank of each side; which side is odd is seen from all of them.
     if !found.is_empty() && found.iter().all(|(suspicion, _)| *suspicion == Suspicion::Circle) {
         let suspect = |(rank, collective): (&u32, &Collective)| Suspect {

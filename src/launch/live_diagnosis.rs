@@ -168,15 +168,18 @@ impl LiveDiagnosis {
         }
     }
 
-    /// Lets these read the output of rank 0. What this gives tells what they know by now.
+    /// Lets these read the output of rank 0. What this gives tells what they know by now, or, if that is asked
+    /// for, once they have read all that came up to its call.
     pub(super) fn read_progress(
         &self,
         lines: ProgressLines,
-    ) -> impl Fn() -> Option<JobProgress> + Send + 'static {
+    ) -> impl Fn(bool) -> Option<JobProgress> + Send + 'static {
         self.shared.lock().job_progress = Some(lines);
         let shared = Arc::clone(&self.shared);
-        move || {
-            shared.read_up();
+        move |of_all| {
+            if of_all {
+                shared.read_up();
+            }
             shared.lock().job_progress.as_ref()?.latest().cloned()
         }
     }

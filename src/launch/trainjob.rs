@@ -98,7 +98,7 @@ impl Poster {
         mut self,
         asked: &Receiver<()>,
         done: &Sender<()>,
-        progress: impl Fn() -> Option<JobProgress>,
+        progress: impl Fn(bool) -> Option<JobProgress>,
     ) {
         loop {
             let ends = match asked.recv_timeout(TICK) {
@@ -107,7 +107,8 @@ impl Poster {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let is_due = ends || self.tried.is_none_or(|tried| tried.elapsed() >= PACE);
-            let news = if is_due { progress() } else { None };
+            // While ranks run, the search for causes reads at the lowest priority.
+            let news = if is_due { progress(ends) } else { None };
             if let Some(news) = news.filter(|news| self.posted.as_ref() != Some(news)) {
                 self.post(news);
             }
