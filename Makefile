@@ -2,23 +2,29 @@
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
 # make lint   formatting and clippy, warnings denied
 # make rustdoc   what the comments of the source link to, warnings denied
-# make docs   docs/ anew from the table of ids; `make test` fails where they differ
+# make docs   docs/ anew from the table of ids, and the schema of profiles from the table of settings; `make test` fails
+#             where they differ
 # make bless  tests/snapshots anew from what is printed now, to be read in the diff
 # make screenshots   the pictures of the documentation, as a terminal shows them; ONLY="run check" picks some,
 #             RANKLAUNCH=FILE takes an executable that is built already
+# make book   the README and docs/ as one book, target/book/html; installs mdbook
 # make house  how the source is divided: lines, files and circles of imports of each room
 # make bench  speed and memory against the budgets; ONLY="start memory" picks some; BEFORE=FILE is
-#             an executable of an earlier commit, which is measured beside this one
+#             an executable of an earlier commit, which is measured beside this one; ONLY=warm measures older
+#             torches and torch with transformers too, which it installs
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make test-platforms   the platforms' real software, installed where it is missing; ONLY="slurm mpi"
 #             picks folders of tests/platforms, SHORT=1 runs the form of .ci/run, of some minutes,
 #             RANKLAUNCH=FILE takes an executable that is built already. Slurm and MPI: the packages of this
 #             machine, and those of RELEASES, folders that debootstrap makes; with SHORT=1 only the former
+# make test-warm   faults and endings with ranks that are forked from a warmed interpreter; SHORT=1 runs the form of
+#             .ci/run, of half a minute, ONLY="stop:: causes::" picks tests of the suites faults and launch
 # make test-report   what a real headless browser makes of the reports: DOM, keyboard, contrast, no request; PICTURES=DIR
 #             keeps pictures of them, RANKLAUNCH=FILE takes an executable that is built already
 # make test-stacks   the stacks of every CPython from 3.8 to 3.15; as root it makes a Debian root for those that are missing
 # make vm     control groups of version 2 and older kernels, in an emulated machine (ten minutes)
-# make fuzz   what any connection may send to the muster, any log, any dump and any report of NCCL, under libFuzzer; FUZZ_SECONDS=60 for each target
+# make fuzz   everything that comes from outside, under libFuzzer: variables, profiles, manifests, logs, frames, requests,
+#             keys, memory of ranks; FUZZ_SECONDS=60 or FUZZ_RUNS=… for each target, ONLY="http stacks" picks some
 # make soak   500 jobs of which any one process is killed at any moment; SOAK_SEED=… repeats a run
 # make soak-torchrun   20 of them below a real torchrun
 # make hunt   ten minutes of random faults against random jobs of up to four nodes and all engines;
@@ -54,7 +60,9 @@ export RANKLAUNCH_CRDS ?= $(wildcard $(CURDIR)/../shared/crds)
 # Labelled logs that `make judge` reads; without them it is skipped.
 JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
-.PHONY: screenshots build demo gpu vm test test-one test-platforms test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
+DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
+
+.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-one test-warm test-platforms test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
 
 build: linker
 	$(CARGO) build --release --locked
@@ -74,6 +82,13 @@ test-one: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked $(PROGRAM) -- --exact $(NAME)
 
+WARM_FAULTS := $(or $(ONLY),$(if $(SHORT),kill:: restart:: torchrun::))
+WARM_LAUNCHES := $(or $(ONLY),stacks:: hangs:: causes:: flight_records:: torchrun:: dump:: slow_ranks:: last_words:: inject::)
+test-warm: linker tools
+	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && export RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_TEST_WARM=auto && \
+	env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test faults -- $(WARM_FAULTS) && \
+	{ [ -n "$(SHORT)" ] || env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test launch -- $(WARM_LAUNCHES); }
+
 lint: linker
 	$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt || tests/packages.sh rustfmt
 	$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy || tests/packages.sh rust-clippy
@@ -85,6 +100,7 @@ rustdoc: linker
 
 docs: linker
 	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test documents pages
+	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --lib the_profile_schema_is_written
 
 bless: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
@@ -94,6 +110,13 @@ bless: linker
 screenshots: $(if $(RANKLAUNCH),,build)
 	@command -v cc tmux >/dev/null || tests/packages.sh gcc libc6-dev tmux
 	docs/screenshots/record.py "$(abspath $(or $(RANKLAUNCH),$(BINARY)))" docs/screenshots $(ONLY)
+
+# mdbook is a program of minutes of building, so it is kept in the user's cache folder.
+MDBOOK := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ranklaunch/mdbook
+.PHONY: book
+book: linker
+	@command -v mdbook >/dev/null || [ -x "$(MDBOOK)/bin/mdbook" ] || $(CARGO) install --locked --root "$(MDBOOK)" mdbook
+	PATH="$$PATH:$(MDBOOK)/bin" docs/book.sh "$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/book"
 
 house: linker
 	$(CARGO) test --locked --quiet --test house -- --include-ignored --nocapture
@@ -148,8 +171,18 @@ gpu: $(if $(RANKLAUNCH),,build)
 size: build
 	tests/size.sh "$(BINARY)"
 
+dist: linker
+	packaging/dist/build.sh "$(DIST)" $(ONLY)
+
+dist-test: linker
+	tests/dist/run.sh "$(DIST)"
+
+dist-twice: linker
+	tests/dist/twice.sh "$(DIST)-twice" $(ONLY)
+
 # Not for CI: it wants a quiet machine and takes a minute.
 bench: linker
+	$(if $(filter warm,$(ONLY)),tests/python/older_torch.sh >&2 && tests/python/beside_torch.sh transformers >&2)
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_BEFORE="$(abspath $(BEFORE))" RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
 	$(CARGO) bench --locked --no-fail-fast --bench budgets --bench muster -- $(ONLY)
@@ -157,18 +190,11 @@ bench: linker
 bench-muster: linker
 	$(CARGO) bench --locked --bench muster -- muster $(ONLY)
 
-# cargo-fuzz asks for a nightly compiler's flags; RUSTC_BOOTSTRAP gives them to any.
-# No sanitizer: the rooms under test hold no unsafe code. What is found is kept in
-# target/fuzz; the seeds are those of the tests.
+# What is found is kept in target/fuzz; the seeds are those of the tests.
 fuzz: linker
 	@command -v c++ >/dev/null || tests/packages.sh g++
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
-	for target in frames handshake agreement log dump ras; do \
-	  mkdir -p target/fuzz/corpus/$$target target/fuzz/found && \
-	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none $$target \
-	    target/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- -artifact_prefix=target/fuzz/found/ \
-	    -max_total_time=$${FUZZ_SECONDS:-60} -timeout=10 -rss_limit_mb=512 -print_final_stats=1 || exit 1; \
-	done
+	CARGO="$(CARGO)" FUZZ_SECONDS="$(FUZZ_SECONDS)" FUZZ_RUNS="$(FUZZ_RUNS)" ONLY="$(ONLY)" tests/fuzz/run.sh
 
 # Both tools are programs of cargo's own registry; building them takes minutes, once.
 audit: linker

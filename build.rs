@@ -1,4 +1,4 @@
-//! Builds the node-probe and hands it over as bytes.
+//! Builds the node-probe and hands it over as bytes, and the catalogue of failures deflated.
 //!
 //! The launcher is static and the probe must not be, and cargo has one set of
 //! flags per target, so the probe is built by a nested cargo call. That call
@@ -10,10 +10,13 @@
 //! is how a release gets one that needs only glibc 2.17.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use object::Endianness;
 use object::elf::{FileHeader64, PT_INTERP};
 use object::read::StringTable;
@@ -21,6 +24,12 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 /// A probe built elsewhere.
 const PREBUILT: &str = "RANKLAUNCH_NODE_PROBE";
+
+/// Deflated it is a quarter of its size, and it is read only where a job has failed or a log is explained.
+const CATALOGUE: &str = "src/diagnose/catalogue.toml";
+
+/// The commit where no git says it.
+const COMMIT: &str = "RANKLAUNCH_COMMIT";
 
 /// Cargo's own variables that say where crates come from and how to show
 /// progress; every other `CARGO*` variable configures the outer build.
@@ -31,14 +40,18 @@ const KEPT_PREFIXES: &[&str] =
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml"] {
+    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml", CATALOGUE] {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::rerun-if-env-changed={PREBUILT}");
     warn_unless_static();
+    if let Some(commit) = commit()? {
+        println!("cargo::rustc-env=RANKLAUNCH_COMMIT_NOTE=commit {commit}");
+    }
     drop_unwind_tables()?;
 
     let folder = PathBuf::from(variable("OUT_DIR")?);
+    fs::write(folder.join("catalogue.toml.zz"), deflated(CATALOGUE)?)?;
     let built = match env::var_os(PREBUILT).filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = PathBuf::from(path);
@@ -56,6 +69,66 @@ fn main() -> Result<(), Failure> {
         needs.glibc()
     );
     Ok(())
+}
+
+fn deflated(path: &str) -> Result<Vec<u8>, Failure> {
+    let text = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
+    out.write_all(&text)?;
+    Ok(out.finish()?)
+}
+
+/// The commit that `--version` names. Only of a release: with it each commit builds the whole crate again.
+fn commit() -> Result<Option<String>, Failure> {
+    println!("cargo::rerun-if-env-changed={COMMIT}");
+    if variable("PROFILE")? != "release" {
+        return Ok(None);
+    }
+    if let Some(named) = env::var(COMMIT).ok().filter(|name| !name.is_empty()) {
+        return Ok(Some(named));
+    }
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    // What the commit is called also depends on whether the source still is as it was committed.
+    for path in ["src", "config", "packaging/commit"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    Ok(Some(match of_git(&root) {
+        Some(commit) => commit,
+        None => of_archive(&root).unwrap_or_else(|| "unknown".to_owned()),
+    }))
+}
+
+/// None where git is missing, or `root` is no work tree of its own: a source archive may lie in the one of another
+/// project.
+fn of_git(root: &Path) -> Option<String> {
+    let git = |args: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(root).args(args).env("GIT_OPTIONAL_LOCKS", "0");
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+            git.env_remove(name);
+        }
+        let output = git.output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8(output.stdout).ok()?.trim_end().to_owned())
+    };
+    let top = PathBuf::from(git(&["rev-parse", "--show-toplevel"])?);
+    if top.canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    // Each commit and each checkout adds a line to the log. A path that is missing would build the crate each time.
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = root.join(git(&["rev-parse", "--git-path", name])?);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    git(&["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+changes"])
+}
+
+/// What `git archive` wrote, after .gitattributes.
+fn of_archive(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join("packaging/commit")).ok()?;
+    let commit = text.split_whitespace().next()?;
+    commit.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| commit.chars().take(12).collect())
 }
 
 /// A user's RUSTFLAGS, or a build started in another folder, silently replaces

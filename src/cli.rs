@@ -7,6 +7,8 @@
 mod chinese;
 mod completions;
 mod foreign;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod line;
 mod mistake;
 #[cfg(test)]
@@ -90,16 +92,21 @@ pub(crate) fn descriptions() -> Vec<(String, String)> {
     line.get_arguments().filter_map(described).collect()
 }
 
+/// Every command and option with its texts.
+pub fn definition(lang: Lang) -> clap::Command {
+    match lang {
+        Lang::En => Line::command(),
+        Lang::Zh => chinese::command(Line::command(), None),
+    }
+}
+
 /// The manual page in troff.
 ///
 /// One page for all: the generator's references to pages of subcommands are replaced by the
 /// subcommands with their own arguments.
 pub(crate) fn man(lang: Lang) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    let mut line = match lang {
-        Lang::En => Line::command(),
-        Lang::Zh => chinese::command(Line::command(), None),
-    };
+    let mut line = definition(lang);
     clap_mangen::Man::new(line.clone()).render(&mut page)?;
     line.build();
     let mut page = String::from_utf8_lossy(&page).into_owned();
@@ -119,4 +126,29 @@ pub(crate) fn man(lang: Lang) -> io::Result<Vec<u8>> {
         Lang::Zh => chinese::man(&page),
     }
     .into_bytes())
+}
+
+/// A manual page of each command, with the name of its file.
+pub(crate) fn man_pages(lang: Lang) -> io::Result<Vec<(String, Vec<u8>)>> {
+    fn pages(
+        line: &clap::Command,
+        lang: Lang,
+        found: &mut Vec<(String, Vec<u8>)>,
+    ) -> io::Result<()> {
+        let source = concat!("ranklaunch ", env!("CARGO_PKG_VERSION"));
+        let man = clap_mangen::Man::new(line.clone()).source(source);
+        let mut page = Vec::new();
+        man.render(&mut page)?;
+        let page = match lang {
+            Lang::En => page,
+            Lang::Zh => chinese::man(&String::from_utf8_lossy(&page)).into_bytes(),
+        };
+        found.push((man.get_filename(), page));
+        line.get_subcommands().try_for_each(|below| pages(below, lang, found))
+    }
+    let mut line = definition(lang).mut_subcommands(|below| below.disable_help_subcommand(true));
+    line.build();
+    let mut found = Vec::new();
+    pages(&line, lang, &mut found)?;
+    Ok(found)
 }

@@ -3,27 +3,49 @@
 //! Takes such a list; gives its hosts in order. Invalid text is expanded as far as possible.
 //! Does not call scontrol, which most containers do not have.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 /// More hosts than any job has; longer ranges are cut.
 const MOST: usize = 100_000;
+/// Bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
+const LONGEST_NAME: usize = 255;
+/// Brackets of one item. Slurm has five dimensions at most (slurm.h, HIGHEST_DIMENSIONS).
+const MOST_GROUPS: usize = 16;
 
-/// The hosts of a list, in its order.
+/// The hosts of a list, in its order. No name is longer than a host's can be.
+///
+/// The list is a variable, so it may be as long as the kernel lets it be: the work is bounded as well.
 pub(crate) fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
     for item in items(list) {
         let mut names = vec![String::new()];
-        let mut rest = item;
-        while !rest.is_empty() {
+        let (mut rest, mut groups) = (item, 0);
+        while !rest.is_empty() && !names.is_empty() {
             let (plain, group) = rest.split_once('[').unwrap_or((rest, ""));
             let (group, after) = group.split_once(']').unwrap_or((group, ""));
-            let ends = if group.is_empty() { vec![String::new()] } else { numbers(group) };
-            let grown = names
-                .iter()
-                .flat_map(|name| ends.iter().map(move |end| format!("{name}{plain}{end}")));
-            names = grown.take(MOST).collect();
             rest = after;
+            groups += usize::from(!group.is_empty());
+            if groups > MOST_GROUPS {
+                names.clear();
+            } else if !plain.is_empty() || !group.is_empty() {
+                let ends = if group.is_empty() { vec![String::new()] } else { numbers(group) };
+                let fits = |(name, end): &(&String, &String)| {
+                    name.len() + plain.len() + end.len() <= LONGEST_NAME
+                };
+                let grown = names
+                    .iter()
+                    .flat_map(|name| ends.iter().map(move |end| (name, end)))
+                    .filter(fits)
+                    .map(|(name, end)| format!("{name}{plain}{end}"));
+                names = grown.take(MOST).collect();
+            }
         }
         hosts.extend(names.into_iter().filter(|name| !name.is_empty()));
-        hosts.truncate(MOST);
+        if hosts.len() >= MOST {
+            hosts.truncate(MOST);
+            break;
+        }
     }
     hosts
 }
@@ -104,7 +126,10 @@ fn numbers(group: &str) -> Vec<String> {
             }
             _ => all.push(part.split('-').next().unwrap_or(part).to_owned()),
         }
-        all.truncate(MOST);
+        if all.len() >= MOST {
+            all.truncate(MOST);
+            break;
+        }
     }
     all
 }
@@ -164,6 +189,18 @@ mod tests {
     fn a_list_without_end_is_cut() {
         assert_eq!(expand("n[0-99999999999]").len(), MOST);
         assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
+    }
+
+    /// A variable has up to 128 KiB. Lists like these, as long as that, took hours or memory by the gigabyte.
+    #[test]
+    fn a_list_that_expands_to_too_much_is_cut_at_once() {
+        let name = "n".repeat(LONGEST_NAME);
+        assert_eq!(expand(&format!("{name},{name}n")), [name]);
+        assert_eq!(expand(&format!("n[1-9]{}", "x".repeat(LONGEST_NAME))), [""; 0]);
+        assert_eq!(expand(&format!("n{},m", "[7]".repeat(MOST_GROUPS + 1))), ["m"]);
+        assert_eq!(expand(&format!("n{}x[7-8]", "[]".repeat(60_000))), ["nx7", "nx8"]);
+        assert_eq!(expand(&"n[1-99999],".repeat(10_000)).len(), MOST);
+        assert_eq!(expand(&format!("n[{}]", "1-99999,".repeat(15_000))).len(), MOST);
     }
 
     #[test]

@@ -12,8 +12,10 @@ mod clear;
 mod clock;
 pub(crate) mod collect;
 mod commands;
+mod companions;
 mod conductor;
 mod context;
+mod driver_watch;
 mod end;
 mod end_request;
 mod exported;
@@ -42,6 +44,7 @@ mod own_plan;
 mod own_report;
 mod pipes;
 mod progress;
+mod read_ahead;
 mod ready;
 mod recorded;
 mod restart;
@@ -64,9 +67,10 @@ mod status_feed;
 mod summary;
 mod trainjob;
 mod view;
+mod warm;
+mod warm_slot;
 mod without_muster;
 mod witnesses;
-mod xid_watch;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -148,7 +152,12 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Completions { shell } => {
             printing(lang(), || commands::completions::completions(shell))
         }
-        Command::Man { .. } => printing(lang(), || commands::completions::man(lang())),
+        Command::Man { output: Some(folder), .. } => {
+            printing(lang(), || commands::completions::man_pages(Path::new(&folder), lang()))
+        }
+        Command::Man { output: None, .. } => {
+            printing(lang(), || commands::completions::man(lang()))
+        }
     }
 }
 

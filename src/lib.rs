@@ -32,6 +32,8 @@ mod endpoint;
 mod engine;
 mod export;
 mod findings;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod hang;
 mod history;
 mod host;
@@ -48,6 +50,7 @@ mod names;
 mod nearest;
 mod net;
 mod observe;
+mod own_executable;
 mod pace;
 mod plan;
 mod prepare;
@@ -77,6 +80,7 @@ pub mod testing;
 mod top;
 mod verdict;
 mod version;
+mod warm;
 mod watch;
 
 pub use launch::main;

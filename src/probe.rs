@@ -3,16 +3,17 @@
 //! Takes how it may be executed (file, memfd), its arguments and a deadline; gives the parsed
 //! [`Answer`] or a [`ProbeError`]. A driver that hangs costs the deadline, one that crashes a
 //! message. Must never block on a process that no signal can end, and must wait only for its own
-//! child. A probe that watches for Xids stays alive until its owner ends it.
+//! child. A probe that watches the driver stays alive until its owner ends it.
 
 #[path = "node-probe/src/answer.rs"]
 mod answer;
 mod start;
-mod xids;
+mod watch;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{ErrorKind, PipeReader, Read};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
@@ -22,16 +23,16 @@ use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_sig
 
 pub use answer::Answer;
 pub(crate) use answer::{
-    CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, XidLine,
+    CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, WatchLine,
 };
 
-pub(crate) use xids::{Waited, XidLines, XidProbe};
+pub(crate) use watch::{Waited, WatchLines, WatchProbe};
 
 use crate::lang::Text;
 use crate::settings::ProbeMode;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use crate::text;
-use start::{Ends, Started};
+use start::{Answers, Ends, Started};
 
 /// The dynamic loader that the probe names.
 const LOADER: &str = env!("RANKLAUNCH_PROBE_INTERPRETER");
@@ -131,11 +132,11 @@ fn shown(noise: &str) -> String {
 /// See [`ProbeError`]; none of them is a statement about GPUs.
 pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, ProbeError> {
     let deadline = Instant::now() + timeout;
-    wait(started(mode, args)?, timeout, deadline, is_answer)?.answer()
+    wait(started(mode, args, Answers::Pipe)?, timeout, deadline, is_answer)?.answer()
 }
 
 /// The probe, started in the first way that works.
-fn started(mode: ProbeMode, args: &[&str]) -> Result<Started, ProbeError> {
+fn started(mode: ProbeMode, args: &[&str], answers: Answers) -> Result<Started, ProbeError> {
     let ways = start::ways(mode);
     if ways.is_empty() {
         return Err(ProbeError::SwitchedOff);
@@ -147,7 +148,7 @@ fn started(mode: ProbeMode, args: &[&str]) -> Result<Started, ProbeError> {
     }
     let mut attempts = Vec::new();
     for way in ways {
-        match start::start(&way, args) {
+        match start::start(&way, args, answers) {
             Ok(started) => return Ok(started),
             Err(error) => attempts.push((way.to_string(), error.to_string())),
         }
@@ -156,7 +157,7 @@ fn started(mode: ProbeMode, args: &[&str]) -> Result<Started, ProbeError> {
 }
 
 /// Runs another program in the same way, with `env` in addition to our own environment. Gives its standard
-/// output if it ended with 0 by the deadline.
+/// output if it ended with 0 by the deadline, also where its status went to who supervises the ranks.
 ///
 /// # Errors
 ///
@@ -208,7 +209,8 @@ fn is_answer(bytes: &[u8]) -> bool {
 /// How it ended, and its output.
 struct Ended {
     /// None if it gave its whole answer but did not end, because a thread is stuck in the
-    /// driver.
+    /// driver; or if it ended and who supervises the ranks, and waits for every child, took its
+    /// status.
     status: Option<ExitStatus>,
     answer: Vec<u8>,
     noise: Vec<u8>,
@@ -250,16 +252,16 @@ fn wait(
     is_whole: fn(&[u8]) -> bool,
 ) -> Result<Ended, ProbeError> {
     let mut whole = false;
+    let mut source = File::from(started.answer);
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
     // ENOSYS before Linux 5.3; then the end of the pipes shows the end of the process.
     let pid = i32::try_from(started.child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     loop {
-        if let Ok(Some(status)) = started.child.try_wait() {
-            answer.take(&mut started.answer);
+        if let Some(status) = ended(&mut started.child) {
+            answer.take(&mut source);
             noise.take(&mut started.noise);
-            let status = Some(status);
             return Ok(Ended { status, answer: answer.bytes, noise: noise.bytes });
         }
         if answer.ended && !whole && is_whole(&answer.bytes) {
@@ -272,7 +274,7 @@ fn wait(
         }
         let mut polled = Vec::with_capacity(3);
         if !answer.ended {
-            polled.push(PollFd::new(&started.answer, PollFlags::IN));
+            polled.push(PollFd::new(&source, PollFlags::IN));
         }
         if !noise.ended {
             polled.push(PollFd::new(&started.noise, PollFlags::IN));
@@ -287,7 +289,7 @@ fn wait(
         };
         // After an interrupted or failed poll look again.
         let _ = poll(&mut polled, Some(left));
-        answer.take(&mut started.answer);
+        answer.take(&mut source);
         noise.take(&mut started.noise);
     }
     if let (Ends::Group, Some(pid)) = (started.ends, pid) {
@@ -304,12 +306,22 @@ fn wait(
     Err(ProbeError::TimedOut { after: timeout, gone: gone(&mut started.child, pidfd.as_ref()) })
 }
 
+/// None while the child runs; its status is unknown if it was taken elsewhere.
+fn ended(child: &mut Child) -> Option<Option<ExitStatus>> {
+    match child.try_wait() {
+        Ok(Some(status)) => Some(Some(status)),
+        Ok(None) => None,
+        // Nothing but ECHILD can be the error.
+        Err(_no_child) => Some(None),
+    }
+}
+
 /// Whether a killed child ends within [`KILL_TIMEOUT`]. Otherwise it is stuck in the kernel and
 /// left to the reaper of orphans.
 fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
-        if matches!(child.try_wait(), Ok(Some(_))) {
+        if ended(child).is_some() {
             return true;
         }
         let left = deadline.saturating_duration_since(Instant::now());
@@ -342,7 +354,7 @@ impl Collected {
     }
 
     /// Reads the available bytes; the pipe does not block.
-    fn take(&mut self, pipe: &mut PipeReader) {
+    fn take(&mut self, pipe: &mut impl Read) {
         let mut chunk = [0; 4096];
         // Bounded, since a library that never stops printing must not delay the deadline.
         for _ in 0..64 {
@@ -361,6 +373,47 @@ impl Collected {
                     return;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustix::process::WaitOptions;
+
+    use super::*;
+
+    /// As the supervisor of the ranks does, which waits for every child of the agent.
+    #[test]
+    fn what_a_program_said_counts_where_its_status_was_taken() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        if std::env::var_os("REAPED_CHILD").is_none() {
+            // In a process of its own, since other tests have children as well.
+            let name = "probe::tests::what_a_program_said_counts_where_its_status_was_taken";
+            let status = std::process::Command::new(std::env::current_exe().expect("our path"))
+                .args(["--exact", name])
+                .env("REAPED_CHILD", "1")
+                .stdout(std::process::Stdio::null())
+                .status();
+            assert!(status.is_ok_and(|status| status.success()));
+            return;
+        }
+        std::thread::spawn(|| {
+            loop {
+                match rustix::process::wait(WaitOptions::empty()) {
+                    Ok(_) => drop(TAKEN.fetch_add(1, Ordering::Relaxed)),
+                    Err(_no_child) => std::thread::yield_now(),
+                }
+            }
+        });
+        let began = Instant::now();
+        while TAKEN.load(Ordering::Relaxed) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "no status was ever taken");
+            let within = Duration::from_secs(30);
+            let answer = run_tool(Path::new("/bin/sh"), &["-c", "echo said"], &[], within);
+            assert_eq!(answer.expect("an answer"), b"said\n");
         }
     }
 }

@@ -58,7 +58,8 @@ impl Process {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// The arguments, as by [`cmdline`]; None if the pid belongs to another process now.
+    /// The arguments, as by [`cmdline`], of the process that has this pid now. Who acts on them compares
+    /// the start time again.
     pub(crate) fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
         cmdline(host, self.pid)
     }
@@ -213,7 +214,12 @@ pub(crate) fn container(host: &Host, pid: i32) -> Option<ContainerId> {
     cgroup.sort();
     let hidden = cgroup.iter().all(|path| path == "/");
     let mount_namespace = if hidden { Some(link(host, pid, "ns/mnt")?) } else { None };
-    Some(ContainerId { pid_namespace: link(host, pid, "ns/pid")?, cgroup, mount_namespace })
+    Some(ContainerId { pid_namespace: pid_namespace(host, pid)?, cgroup, mount_namespace })
+}
+
+/// Such as `pid:[4026531836]`.
+pub(crate) fn pid_namespace(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "ns/pid")
 }
 
 /// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.

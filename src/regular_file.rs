@@ -3,8 +3,9 @@
 //! A FIFO in the place of a file never blocks, and no file is read beyond a bound. A mount that
 //! does not answer may block, so who must go on calls this with a deadline.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -39,6 +40,24 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
+/// Puts these bytes in the place of a file: who reads it meanwhile sees the old ones or these.
+///
+/// # Errors
+/// Of the file system; the old file is then unchanged.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // A name that nothing has: who was killed here before may have had our pid, as in every container.
+    // Less the umask, as for any other file.
+    let mut fresh = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    fresh.write_all(bytes)?;
+    fresh.persist(path)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +76,21 @@ mod tests {
             assert!(read(&at(name), 4).is_err(), "{name}");
         }
         assert!(read(Path::new("/dev/zero"), 4).is_err(), "a device");
+    }
+
+    /// A container gives each of its runs the same pids.
+    #[test]
+    fn a_file_is_replaced_beside_what_a_killed_process_with_our_pid_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("report.html");
+        std::fs::write(&path, "old").expect("written");
+        let left = folder.path().join(format!(".report.html.{}", std::process::id()));
+        std::fs::write(&left, "half").expect("written");
+        replace(&path, b"new").expect("replaced");
+        assert_eq!(std::fs::read(&path).expect("read"), b"new");
+        assert_eq!(folder.path().read_dir().expect("a folder").count(), 2, "nothing else is left");
+        let mode =
+            |path: &Path| std::fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), mode(&left), "as the umask says");
     }
 }

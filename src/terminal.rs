@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::columns;
 use crate::style::{self, Color};
-use crate::sys::{PollFd, PollFlags, poll};
+use crate::sys::{self, PollFd, PollFlags, poll};
 
 /// How text for people is written to one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,9 +51,13 @@ pub(crate) fn width(stream: impl AsFd) -> Option<usize> {
 /// Whether this launcher's job is in the foreground of the terminal, as its shell sees it: the
 /// shell knows the guard, our parent, and not us.
 pub(crate) fn is_foreground(stream: impl AsFd) -> bool {
-    let shown = rustix::termios::tcgetpgrp(stream);
-    let guard = rustix::process::getpgid(rustix::process::getppid());
-    matches!((shown, guard), (Ok(shown), Ok(guard)) if shown == guard)
+    let parent = rustix::process::getppid().and_then(|guard| sys::group_of(guard.as_raw_pid()));
+    is_same_group(sys::foreground(stream), parent)
+}
+
+/// A group whose leader is outside of our PID namespace has the number 0, as every other such group.
+fn is_same_group(shown: Option<i32>, ours: Option<i32>) -> bool {
+    shown == ours && shown.is_some_and(|group| group > 0)
 }
 
 /// A stream that may be a terminal, whose width may change.
@@ -97,8 +101,7 @@ pub(crate) const ERASE: &[u8] = b"\r\x1b[J";
 /// Erases the last line that the agent has drawn, as its guard: before a shell writes there, or
 /// after the agent was lost. Never waits.
 pub(crate) fn erase_for_agent() {
-    let shown = rustix::termios::tcgetpgrp(std::io::stderr());
-    erase(shown.is_ok_and(|shown| shown == rustix::process::getpgrp()));
+    erase(is_same_group(sys::foreground(std::io::stderr()), Some(sys::own_group())));
 }
 
 /// The same as the agent, before its last words.
@@ -133,6 +136,19 @@ fn has_colour(color: Color, is_terminal: bool, variable: impl Fn(&str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_outside_of_our_pid_namespace_is_nobodys() {
+        for (shown, ours, expected) in [
+            (Some(7), Some(7), true),
+            (Some(7), Some(8), false),
+            (Some(0), Some(0), false),
+            (None, None, false),
+            (None, Some(7), false),
+        ] {
+            assert_eq!(is_same_group(shown, ours), expected, "{shown:?} {ours:?}");
+        }
+    }
 
     #[test]
     fn colours_follow_the_setting_then_the_environment_then_the_terminal() {

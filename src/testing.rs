@@ -7,7 +7,7 @@ pub mod check {
     pub use crate::check::CheckStatus;
 }
 pub mod cli {
-    pub use crate::cli::{Cli, Command, Stop, parse};
+    pub use crate::cli::{Cli, Command, Stop, definition, parse};
 }
 pub mod decide {
     pub use crate::decide::{Stage, decide};
@@ -17,11 +17,7 @@ pub mod findings {
 }
 #[cfg(any(test, fuzzing))]
 pub mod fuzz {
-    pub use crate::diagnose::fuzz::log;
-    pub use crate::launch::fuzz::agreement;
-    pub use crate::muster::fuzz::{frames, handshake};
-    pub use crate::recorder::fuzz::dump;
-    pub use crate::watch::ras::fuzz::ras;
+    pub use crate::fuzz::{TARGETS, Target, run};
 }
 pub mod host {
     pub use crate::host::Host;
@@ -69,16 +65,18 @@ pub mod status {
         session.questions().answer_with(move |_| serde_json::to_vec(&status).unwrap_or_default());
     }
 
-    /// Asks all nodes of a session as a viewer does; gives a function that blocks, packs what the viewer is sent, and then says
+    /// Asks all nodes of a session as a viewer on node 0 does; gives a function that blocks, packs what the viewer is sent, and then says
     /// how many answered, and the bytes of all.
     pub fn ask(
         session: &Session,
+        nodes: usize,
         within: Duration,
     ) -> impl FnOnce() -> (u32, usize) + Send + use<> {
         let questions = session.questions();
         move || {
             let (mut read, mut bytes) = (0, 0);
-            questions.ask_packed(br#"{"question":"status"}"#.to_vec(), within, |_, answer| {
+            let asked = br#"{"question":"status"}"#.to_vec();
+            questions.watch(asked, look_pace(nodes, true), within, |_, answer| {
                 let packed = answer.ok().and_then(|packed| serde_json::to_string(&packed).ok());
                 let Some(packed) = packed else { return };
                 bytes += packed.len();
@@ -101,7 +99,7 @@ pub mod report {
     pub use crate::report::{closing, plan_json, plan_shell, plan_view};
 }
 pub mod settings {
-    pub use crate::settings::{EMBEDDED, Engine, LayoutRule, ProbeMode, forms, read};
+    pub use crate::settings::{EMBEDDED, Engine, Form, LayoutRule, ProbeMode, forms, read};
 }
 pub mod sys {
     pub use crate::sys::{Dispositions, Signal, SignalSet, in_child, restore_in_child, send};

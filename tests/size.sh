@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails unless the executable is static, works in a root without any other file, and has at most
-# 12 MB.
+# Fails unless the executable is static, works in a root without any other file, says its commit, and has
+# at most 12 MB.
 set -eu
 
 binary=$1
@@ -25,6 +25,7 @@ if ! alone --version >/dev/null 2>"$root/why"; then
     echo "skipped, this machine does not allow an empty root: $(cat "$root/why")"
     exit 0
 fi
+alone --version | grep -qE '^commit ([0-9a-f]{12}(\+changes)?|unknown)$' || fail "does not say its commit: $(alone --version)"
 # What a node without anything is told is a plan, not a crash.
 alone plan --device cpu --engine direct --nproc-per-node 2 -- /ranklaunch --version > "$root/plan" 2>&1 ||
     { cat "$root/plan"; fail "cannot plan in an empty root"; }

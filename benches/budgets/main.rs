@@ -5,6 +5,7 @@
 //! Fails when a budget is missed. Real processes, release build, medians.
 
 mod check;
+mod cold;
 mod crowd;
 mod inject;
 mod logs;
@@ -13,6 +14,7 @@ mod memory;
 mod peers;
 mod roles;
 mod start;
+mod warm;
 mod watching;
 
 use measure::Table;
@@ -33,6 +35,8 @@ fn main() {
         ("logs", logs::measure),
         ("peers", peers::measure),
         ("watching", watching::measure),
+        ("warm", warm::measure),
+        ("cold", cold::measure),
     ] {
         if asked.is_empty() || asked.iter().any(|word| word == name) {
             measure(&mut table);

@@ -37,7 +37,7 @@ say(f"loading Wan2.2-T2V-A14B, shard {rank} of {world}")
 time.sleep(1.5)
 for step in range(int(os.environ.get("STEPS", "4"))):
     time.sleep(0.5)
-    if rank == 0:
+    if rank == 0 or "ALL" in os.environ:
         say(f"step {step}: loss {0.91 - 0.07 * step:.3f}")
     if rank == 5 and step == 1 and "FAILS" in os.environ:
         sys.stderr.write('''Traceback (most recent call last):
@@ -53,22 +53,29 @@ time.sleep(float(os.environ.get("STAYS", "0")))
 
 
 class Scene:
-    """One command in a window. `until`: what the window shows when the picture is taken; None: its end."""
+    """One command in a window. `until`: what the window shows when the picture is taken; None: its end. `job`: the
+    command of each node of a job at which it looks."""
 
-    def __init__(self, name, words, rows, until=None, title="", **variables):
+    def __init__(self, name, words, rows, until=None, job=(), **variables):
         self.name, self.words, self.rows, self.until = name, words, rows, until
-        self.title, self.variables = title, variables
+        self.job, self.variables = job, variables
 
 
 LAYOUT = ["--layout", "ulysses-world", "--heads", "40"]
 PROGRAM = ["--", "generate.py", "--task", "t2v-A14B", "--ulysses_size", "{ulysses_size}"]
-TWO = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1"]
+def node(number):
+    return ["--nnodes", "2", "--node-rank", str(number), "--master-addr", "127.0.0.1"]
+
+
+TWO = node(0)
 DIRECT = ["--engine", "direct", "--stale", "off", "--inject", "off"]
 # The GPUs are looked at each half minute.
 SCENES = [
     Scene("start", ["run", *TWO, *DIRECT, *LAYOUT, *PROGRAM], 44, until=r"0:0[2-9](/| of )30:00"),
     Scene("run", ["run", *DIRECT, *LAYOUT, *PROGRAM], 44, until=r"GPU \d", STEPS="72", STAYS="60"),
     Scene("failure", ["run", *DIRECT, *LAYOUT, *PROGRAM], 44, FAILS="1", STEPS="60"),
+    Scene("top", ["top"], 20, until=r"5[78]G.* step \d\d", job=[["run", *node(number), *DIRECT, *LAYOUT, *PROGRAM] for number in range(2)],
+          STEPS="120", STAYS="60", ALL="1"),
     Scene("check", ["check", *LAYOUT, "--nnodes", "1", *PROGRAM], 44),
 ]
 
@@ -82,7 +89,7 @@ class Style:
         self.reset()
 
     def reset(self):
-        self.ink, self.bold, self.dim = None, False, False
+        self.ink, self.bold, self.dim, self.reverse = None, False, False, False
 
     def take(self, codes):
         for code in (int(code or 0) for code in codes.split(";")):
@@ -94,6 +101,8 @@ class Style:
                 self.dim = True
             elif code == 22:
                 self.bold = self.dim = False
+            elif code in (7, 27):
+                self.reverse = code == 7
             elif code == 39:
                 self.ink = None
             elif 30 <= code <= 37:
@@ -101,8 +110,11 @@ class Style:
             elif 90 <= code <= 97:
                 self.ink = code - 90 + 8
 
+    def colour(self):
+        return INK if self.ink is None else PALETTE[self.ink]
+
     def attributes(self):
-        said = f' fill="{INK if self.ink is None else PALETTE[self.ink]}"'
+        said = f' fill="{PAPER if self.reverse else self.colour()}"'
         if self.bold:
             said += ' font-weight="bold"'
         if self.dim:
@@ -132,8 +144,10 @@ def svg(captured, title):
             # Letters of one and of two cells apart, since fonts disagree about the latter.
             for run in re.findall(r"[\u2e80-\uffef]+|[^\u2e80-\uffef]+", part):
                 length = sum(map(cells, run))
+                x, y = PAD + WIDE * column, PAD + HIGH * (number + 2) - 4
+                if style.reverse:
+                    out.append(f'<rect x="{x:.1f}" y="{y - HIGH + 4}" width="{WIDE * length:.1f}" height="{HIGH}" fill="{style.colour()}"/>')
                 if run.strip():
-                    x, y = PAD + WIDE * column, PAD + HIGH * (number + 2) - 4
                     out.append(f'<text x="{x:.1f}" y="{y}" textLength="{WIDE * length:.1f}" '
                                f'lengthAdjust="spacingAndGlyphs" xml:space="preserve"{style.attributes()}>{escape(run)}</text>')
                 column += length
@@ -150,10 +164,26 @@ def environment(prefix):
     """A virtual environment with the version of a torch, which these ranks do not import."""
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin/python").symlink_to(os.path.realpath(sys.executable))
+    # Without it the folder is none of a virtual environment, to Python as well.
+    (prefix / "pyvenv.cfg").write_text(f"home = {Path(os.path.realpath(sys.executable)).parent}\n")
     major, minor = sys.version_info[:2]
     torch = prefix / f"lib/python{major}.{minor}/site-packages/torch"
     torch.mkdir(parents=True)
     (torch / "version.py").write_text("__version__ = '2.8.0+cu128'\ncuda: Optional[str] = '12.8'\n")
+
+
+def until_it_runs(ranklaunch, nodes, job, variables):
+    """The id of the run, once all nodes are told of it."""
+    deadline = time.monotonic() + 60
+    while True:
+        # Of this folder, since others may run here.
+        told = subprocess.run([ranklaunch, "ps", "--format", "json"], env=variables, capture_output=True, text=True).stdout
+        for run in (job / "ranklaunch-logs").glob("run-*"):
+            if told.count(f'"{run.name}"') > nodes:
+                return run.name
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the job does not run: {told}")
+        time.sleep(0.2)
 
 
 def take(scene, language, ranklaunch, folder):
@@ -172,8 +202,11 @@ def take(scene, language, ranklaunch, folder):
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(folder / "env"), "TERM": "screen-256color", "HOME": str(work), "LANG": "C.UTF-8",
                  "RANKLAUNCH_LANG": language, "RANKLAUNCH_NVML_LIBRARY": str(work / "libnvidia-ml.so.1"), **scene.variables}
     pairs = [f"{name}={value}" for name, value in variables.items()]
+    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    nodes = [subprocess.Popen([ranklaunch, *words], cwd=job, env=variables, **silent) for words in scene.job]
+    run = [until_it_runs(ranklaunch, len(nodes), job, variables)] if nodes else []
     subprocess.run([*tmux, "new-session", "-d", "-x", str(COLUMNS), "-y", str(scene.rows), "-c", str(job), "--",
-                    "env", "-i", *pairs, ranklaunch, *scene.words], check=True)
+                    "env", "-i", *pairs, ranklaunch, *scene.words, *run], check=True)
     ask = lambda *words: subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
     try:
         deadline = time.monotonic() + 120
@@ -196,6 +229,10 @@ def take(scene, language, ranklaunch, folder):
         subprocess.run([*tmux, "send-keys", "C-c"], capture_output=True)
         time.sleep(1)
         subprocess.run([*tmux, "kill-server"], capture_output=True)
+        for one in nodes:
+            one.terminate()
+        for one in nodes:
+            one.wait(60)
     prompt = f"\x1b[32m$\x1b[0m ranklaunch {' '.join(scene.words)}"
     if scene.words[0] == "run":
         prompt = prompt.replace(" run", "", 1)

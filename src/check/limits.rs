@@ -94,11 +94,14 @@ fn memlock(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         .outline()
         .is_some_and(|plan| plan.membership.nnodes > 1 && !plan.network.hcas.is_empty());
     let kib = limit / KIB;
-    if !rdma || limit >= MEMLOCK_ENOUGH {
+    if !rdma {
         return vec![CheckFinding::ok(text!(
             "{kib} KiB, enough without RDMA",
             "{kib} KiB，未使用 RDMA，已足够"
         ))];
+    }
+    if limit >= MEMLOCK_ENOUGH {
+        return vec![CheckFinding::ok(text!("{kib} KiB", "{kib} KiB"))];
     }
     vec![CheckFinding::bad(
         text!(

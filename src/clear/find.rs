@@ -105,7 +105,10 @@ impl<'a> ProcessScan<'a> {
         let holds: Vec<HeldResource> =
             gpu.into_iter().chain(port.map(HeldResource::Port)).collect();
         let rule = match &marker {
-            Some(marker) if !marker.alive => Some(StaleRule::Marker { job: marker.job.clone() }),
+            // In another PID namespace the agent has another pid than here, and may be alive.
+            Some(marker) if !marker.alive && !self.is_in_other_namespace(pid) => {
+                Some(StaleRule::Marker { job: marker.job.clone() })
+            }
             _ => runs.or((!holds.is_empty()).then_some(StaleRule::Holds)),
         };
         self.seen.insert(pid, Seen { argv, kind, marker });

@@ -141,6 +141,12 @@ impl<'a> ProcessScan<'a> {
             })
     }
 
+    /// Whether the pids that a process knows are not those of ours.
+    pub(super) fn is_in_other_namespace(&self, pid: i32) -> bool {
+        let of = |pid| procfs::pid_namespace(self.host, pid);
+        of(pid).zip(of(self.own.pid)).is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
     /// Why we may not end a process.
     pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
         if self.siblings.contains(&pid) {

@@ -67,6 +67,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("profile show.name", "内置配置文件的名称，或 TOML 文件"),
     ("profile check.name", "内置配置文件的名称，或 TOML 文件"),
     ("install.folder", "目标目录；不存在时会自动创建"),
+    ("man.output", "把各命令的手册页分别写入该目录，而不是输出一页"),
     ("completions.shell", "为哪种 shell 生成"),
     (
         "profile",
@@ -121,6 +122,11 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "inject",
         "是否让 rank 的 Python 启动 torch 自带的 worker server，供其停滞时查询：auto 或 off [默认：auto]",
     ),
+    (
+        "warm",
+        "是否在每个节点上只导入一次程序所需的模块，再从该解释器 fork 出各 rank：off、auto（在安全时）或 required [默认：off]",
+    ),
+    ("warm_modules", "--warm 额外导入的模块，或不导入的模块：diffusers、-apex；可重复使用"),
     ("hang_after", "任务在这段时间内没有任何进展即视为卡死：5m、1h 或 off [默认：5m]"),
     (
         "on_hang",
@@ -368,9 +374,14 @@ pub(super) fn help(rendered: &str) -> String {
     })
 }
 
+/// In a folder of Chinese pages man loads groff's zh.tmac, whose rule for breaks between letters makes
+/// groff 1.22 loop for ever over a long synopsis.
+const NO_CJK_BREAKS: &str = r".if d locale .if '\*[locale]'chinese' .cflags 0 \C'[CJKnormal]'";
+
 /// The same for the manual page.
 pub(super) fn man(page: &str) -> String {
-    replaced(&replaced(page, OF_MAN), OF_CLAP)
+    let page = replaced(&replaced(page, OF_MAN), OF_CLAP);
+    page.replacen("\n.SH ", &format!("\n{NO_CJK_BREAKS}\n.SH "), 1)
 }
 
 fn replaced(text: &str, words: &[(&str, &str)]) -> String {

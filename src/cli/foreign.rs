@@ -31,6 +31,7 @@ const SAME: &[(&str, &str)] = &[
     // deepspeed
     ("num-nodes", "nnodes"),
     ("num-gpus", "nproc-per-node"),
+    ("num-accelerators", "nproc-per-node"),
 ];
 
 /// Options of torchrun that are not needed here.
@@ -44,25 +45,86 @@ const NEEDLESS: &[&str] = &[
     "event-log-handler",
     "logs-specs",
     "signals-to-handle",
-    "shutdown-timeout",
+    "print-completion",
+    "use-env",
 ];
 
 /// Options of `accelerate launch` only.
 const OF_ACCELERATE: &[&str] = &[
     "config-file",
     "mixed-precision",
-    "dynamo-backend",
     "multi-gpu",
     "gpu-ids",
     "same-network",
+    "num-cpu-threads-per-process",
+    "enable-cpu-affinity",
+    "dynamo-backend",
+    "dynamo-mode",
+    "dynamo-use-fullgraph",
+    "dynamo-use-dynamic",
+    "dynamo-use-regional-compilation",
     "use-deepspeed",
     "use-fsdp",
+    "use-parallelism-config",
     "use-megatron-lm",
     "deepspeed-config-file",
-    "num-cpu-threads-per-process",
     "zero-stage",
+    "offload-optimizer-device",
+    "offload-param-device",
+    "offload-optimizer-nvme-path",
+    "offload-param-nvme-path",
     "gradient-accumulation-steps",
+    "gradient-clipping",
+    "zero3-init-flag",
+    "zero3-save-16bit-model",
+    "deepspeed-moe-layer-cls-names",
     "deepspeed-multinode-launcher",
+    "fsdp-version",
+    "fsdp-offload-params",
+    "fsdp-min-num-params",
+    "fsdp-sharding-strategy",
+    "fsdp-reshard-after-forward",
+    "fsdp-auto-wrap-policy",
+    "fsdp-transformer-layer-cls-to-wrap",
+    "fsdp-backward-prefetch",
+    "fsdp-state-dict-type",
+    "fsdp-forward-prefetch",
+    "fsdp-use-orig-params",
+    "fsdp-cpu-ram-efficient-loading",
+    "fsdp-sync-module-states",
+    "fsdp-activation-checkpointing",
+    "fsdp-activation-checkpointing-offload",
+    "fp8-backend",
+    "fp8-use-autocast-during-eval",
+    "fp8-margin",
+    "fp8-interval",
+    "fp8-format",
+    "fp8-amax-history-len",
+    "fp8-amax-compute-algo",
+    "fp8-override-linear-precision",
+    "fp8-opt-level",
+    "fp8-enable-fsdp-float8-all-gather",
+    "fp8-pad-inner-dim",
+];
+
+/// Beginnings of further ones, which no script's options have.
+const FAMILIES_OF_ACCELERATE: &[&str] = &["megatron-lm-", "parallelism-config-"];
+
+/// Options of DeepSpeed's launcher of several nodes, which goes from one node to the others.
+const OF_SSH: &[&str] = &[
+    "hostfile",
+    "H",
+    "include",
+    "exclude",
+    "launcher",
+    "launcher-args",
+    "ssh-port",
+    "no-ssh",
+    "no-ssh-check",
+    "force-multi",
+    "deepspeed-hostfile",
+    "deepspeed-inclusion-filter",
+    "deepspeed-exclusion-filter",
 ];
 
 /// The meaning of `name`, which has no leading dashes and `-` in place of `_`.
@@ -79,7 +141,8 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
             ),
         ));
     }
-    if OF_ACCELERATE.contains(&name) {
+    let family = |beginning: &&str| name.starts_with(*beginning);
+    if OF_ACCELERATE.contains(&name) || FAMILIES_OF_ACCELERATE.iter().any(family) {
         return Some(Meaning::Explained(
             "accelerate",
             text!(
@@ -98,6 +161,23 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
                 "请去掉：等待其他节点的时间由 --wait-timeout 指定"
             ),
         ),
+        "shutdown-timeout" => Meaning::Explained(
+            "torchrun",
+            text!(
+                "write --grace DURATION, such as --grace 60s",
+                "请写 --grace 时长，例如 --grace 60s"
+            ),
+        ),
+        "numa-binding" => {
+            Meaning::Explained("torchrun", text!("write --bind numa", "请写 --bind numa"))
+        }
+        "virtual-local-rank" => Meaning::Explained(
+            "torchrun",
+            text!(
+                "pass it to torchrun in a profile: [job] engine_args = [\"--virtual-local-rank\"]",
+                "请在配置文件中交给 torchrun：[job] engine_args = [\"--virtual-local-rank\"]"
+            ),
+        ),
         "no-python" => Meaning::Explained(
             "torchrun",
             text!(
@@ -105,7 +185,14 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
                 "请去掉：既不是 .py 文件也不是 -m MODULE 的程序会按原样启动，例如 -- bash train.sh"
             ),
         ),
-        "redirects" | "tee" | "local-ranks-filter" | "r" | "t" => Meaning::Explained(
+        "redirects"
+        | "tee"
+        | "local-ranks-filter"
+        | "r"
+        | "t"
+        | "duplicate-stdout-filters"
+        | "duplicate-stderr-filters"
+        | "log-line-prefix-template" => Meaning::Explained(
             "torchrun",
             text!(
                 "remove it: each rank's output goes to its own file; --console all|rank0|errors|none selects what is shown",
@@ -120,11 +207,40 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
             ),
         ),
         "cpu" => Meaning::Explained("accelerate", text!("write --device cpu", "请写 --device cpu")),
-        "hostfile" | "include" | "exclude" | "launcher" => Meaning::Explained(
+        "tpu"
+        | "tpu-cluster"
+        | "no-tpu-cluster"
+        | "tpu-use-sudo"
+        | "vm"
+        | "main-training-function"
+        | "downcast-bf16"
+        | "aws-access-key-id"
+        | "aws-secret-access-key" => Meaning::Explained(
+            "accelerate",
+            text!(
+                "ranklaunch starts no jobs on TPUs and none through the API of SageMaker: use accelerate launch for them",
+                "ranklaunch 不启动 TPU 任务，也不通过 SageMaker 的 API 启动任务：请直接使用 accelerate launch"
+            ),
+        ),
+        "mpirun-hostfile" => Meaning::Explained("accelerate", no_ssh()),
+        name if OF_SSH.contains(&name) => Meaning::Explained("deepspeed", no_ssh()),
+        "bind-cores-to-rank" | "bind-core-list" => {
+            Meaning::Explained("deepspeed", text!("write --bind numa", "请写 --bind numa"))
+        }
+        "save-pid" | "enable-each-rank-log" | "log-level" | "venv-script" | "no-local-rank" => {
+            Meaning::Explained(
+                "deepspeed",
+                text!(
+                    "remove it: pids and the output of each rank are in the log folder, --python or --conda-env chooses the environment, and no rank gets --local_rank",
+                    "请去掉：pid 和各 rank 的输出都在日志目录中，环境用 --python 或 --conda-env 指定，rank 不会得到 --local_rank"
+                ),
+            )
+        }
+        "autotuning" => Meaning::Explained(
             "deepspeed",
             text!(
-                "remove it: start ranklaunch on every node, no ssh is used; --nodes host0,host1 is the same line on each",
-                "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；用 --nodes host0,host1，每个节点的命令相同"
+                "run the autotuning with deepspeed itself, and its result with ranklaunch",
+                "请用 deepspeed 自身进行 autotuning，再用 ranklaunch 运行其结果"
             ),
         ),
         "np" | "n" => Meaning::Explained(
@@ -160,6 +276,13 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
         }
         _ => return None,
     })
+}
+
+fn no_ssh() -> Text {
+    text!(
+        "remove it: start ranklaunch on every node, no ssh is used; --nodes host0,host1 is the same line on each",
+        "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；用 --nodes host0,host1，每个节点的命令相同"
+    )
 }
 
 /// Our command in place of another program's subcommand.

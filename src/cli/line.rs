@@ -16,6 +16,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// How the embedded probe was built (its glibc floor), if the build gives it.
 pub(crate) const PROBE_NOTE: Option<&str> = option_env!("RANKLAUNCH_PROBE_NOTE");
 
+/// The commit of a release build.
+const COMMIT_NOTE: Option<&str> = option_env!("RANKLAUNCH_COMMIT_NOTE");
+
 /// The argument of `explain`, by its name in the values for completions.
 pub(crate) const EXPLAINED: &str = "ids";
 
@@ -124,6 +127,9 @@ pub enum Command {
     },
     /// Print the manual page (troff)
     Man {
+        /// Write a page of each command into this folder, in place of one page of all
+        #[arg(long, value_name = "DIR")]
+        output: Option<OsString>,
         /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
         #[arg(long, value_name = "LANG")]
         lang: Option<OsString>,
@@ -493,6 +499,13 @@ pub struct Options {
     /// auto or off [default: auto]
     #[arg(long, value_name = "WHETHER", help_heading = START)]
     pub inject: Option<OsString>,
+    /// Import once per node what the program imports, and fork the ranks from that interpreter: off, auto
+    /// (where that is safe) or required [default: off]
+    #[arg(long, value_name = "WHETHER", help_heading = START)]
+    pub warm: Option<OsString>,
+    /// A module that --warm imports as well, or does not import: diffusers, -apex; repeatable
+    #[arg(long, value_name = "[-]MODULE", help_heading = START, allow_hyphen_values = true)]
+    pub warm_modules: Vec<OsString>,
     /// A job is said to stand still after this time without a sign of progress: 5m, 1h, or off
     /// [default: 5m]
     #[arg(long, value_name = "TIME", help_heading = START)]
@@ -640,6 +653,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The additional line of `--version`.
-static LONG_VERSION: LazyLock<String> =
-    LazyLock::new(|| VERSION.lines().chain(PROBE_NOTE).collect::<Vec<_>>().join("\n"));
+/// The additional lines of `--version`.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    VERSION.lines().chain(COMMIT_NOTE).chain(PROBE_NOTE).collect::<Vec<_>>().join("\n")
+});

@@ -52,7 +52,10 @@ fn subcommands_take_their_own_options() {
         panic!("no init")
     };
     assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
-    assert!(matches!(read("man --lang zh"), Ok(Cli { command: Command::Man { lang: Some(_) } })));
+    assert!(matches!(
+        read("man --lang zh"),
+        Ok(Cli { command: Command::Man { lang: Some(_), .. } })
+    ));
 }
 
 fn refused(line: &str) -> Refusal {
@@ -239,6 +242,29 @@ fn completions_and_the_manual_know_the_options() {
         assert!(man.contains(words), "{words} is missing in\n{man}");
     }
     assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
+}
+
+#[test]
+fn every_command_has_a_manual_page_in_both_languages_and_refers_to_no_other() {
+    let mut all = Vec::new();
+    commands(&Line::command(), "", &mut all);
+    let expected: Vec<String> = all
+        .iter()
+        .map(|(path, _)| format!("ranklaunch {path}").trim_end().replace(' ', "-") + ".1")
+        .collect();
+    for (lang, heading) in [(Lang::En, ".SH SYNOPSIS"), (Lang::Zh, ".SH 概要")] {
+        let pages = man_pages(lang).expect("pages");
+        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, expected);
+        for (name, page) in &pages {
+            let page = String::from_utf8_lossy(page).replace("\\-", "-");
+            assert!(page.contains(heading), "{name}: {page}");
+            for word in page.split_whitespace().filter_map(|word| word.strip_suffix("(1)")) {
+                let known = names.iter().any(|name| name.strip_suffix(".1") == Some(word));
+                assert!(known, "{name} refers to {word}(1), which is no page");
+            }
+        }
+    }
 }
 
 /// Every command with its words, the program itself first.

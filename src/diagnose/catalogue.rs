@@ -1,8 +1,10 @@
 //! All rows and the automaton that finds them.
 
 use std::collections::BTreeSet;
+use std::io::{self, Read};
 use std::sync::LazyLock;
 
+use flate2::read::ZlibDecoder;
 use serde::Deserialize;
 
 use super::matcher::{Found, Matcher};
@@ -24,10 +26,21 @@ struct File {
     row: Vec<Row>,
 }
 
+/// `catalogue.toml` as build.rs has deflated it.
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/catalogue.toml.zz"));
+
 static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
     // A test reads the same text and fails on any flaw.
-    Catalogue::parse(include_str!("catalogue.toml")).unwrap_or_else(|_| Catalogue::empty())
+    let text = embedded_text().unwrap_or_default();
+    Catalogue::parse(&text).unwrap_or_else(|_| Catalogue::empty())
 });
+
+/// The text of the catalogue of this executable.
+pub(super) fn embedded_text() -> io::Result<String> {
+    let mut text = String::new();
+    ZlibDecoder::new(DEFLATED).read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// The catalogue of this executable, read when it is first asked for.
 pub(crate) fn catalogue() -> &'static Catalogue {

@@ -4,6 +4,8 @@
 //! of OTLP and the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
 //! amount of memory, and never time of a rank or of what supervises.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod openmetrics;
 mod otlp;
 mod pages;
@@ -14,7 +16,7 @@ mod server;
 mod tests;
 mod trainjob;
 
-pub(crate) use otlp::{OtlpTarget, SpanOf, spans_json};
+pub(crate) use otlp::{OtlpTarget, spans_json};
 pub(crate) use post::{HttpUrl, PostError, post};
 pub(crate) use server::HttpServer;
 pub(crate) use trainjob::{TrainJobTarget, is_taken, trainer_status};

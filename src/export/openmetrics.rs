@@ -232,7 +232,7 @@ fn of_ranks(page: &mut Page, status: &NodeStatus) {
         Some(f64::from(rank.restarts))
     });
     each(Kind::Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
-        rank.code.or_else(|| rank.signal.map(|signal| signal + 128)).map(f64::from)
+        rank.code.or_else(|| rank.signal.map(|signal| signal.saturating_add(128))).map(f64::from)
     });
     each(Kind::Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| {
         rank.cpu_seconds

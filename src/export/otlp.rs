@@ -7,7 +7,7 @@ use blake2::{Blake2s256, Digest as _};
 use serde_json::{Value, json};
 
 use crate::lang::Text;
-use crate::status::{EndStatus, NodeStatus, PhaseTime};
+use crate::status::{EndStatus, NodeStatus, Phase, PhaseTime};
 use crate::text;
 
 /// Where spans go.
@@ -114,23 +114,27 @@ fn id(bytes: usize, of: &str) -> String {
     Blake2s256::digest(of.as_bytes()).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What one document tells.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SpanOf<'a> {
-    pub status: &'a NodeStatus,
-    pub phases: &'a [PhaseTime],
-    pub attempt: u32,
-}
-
-/// One attempt of this node: a span for it, and one for each of its phases. The nodes of a run have
-/// one trace. None before the nodes agreed on a run.
-pub(crate) fn spans_json(target: &OtlpTarget, of: SpanOf<'_>) -> Option<Value> {
-    let SpanOf { status, phases, attempt } = of;
-    let run = status.run.as_ref()?;
-    let run_id = run.run_id.as_ref()?;
-    let phases: Vec<&PhaseTime> = phases.iter().filter(|one| one.attempt == attempt).collect();
-    let (first, last) = (phases.first()?, phases.last()?);
-    let own = format!("{run_id} {} {:?} {attempt}", run.node, run.task);
+/// What began after the end of the attempt before: a span for it, and one for each of its phases.
+/// The nodes of a run have one trace; who is refused before there is a run has one of its own.
+pub(crate) fn spans_json(
+    target: &OtlpTarget,
+    status: &NodeStatus,
+    phases: &[PhaseTime],
+) -> Option<Value> {
+    let (last, before) = phases.split_last()?;
+    let ended_before = before.iter().rposition(|one| one.phase == Phase::Finishing);
+    let phases = phases.get(ended_before.map_or(0, |at| at + 1)..)?;
+    let first = phases.first()?;
+    let run = status.run.as_ref();
+    let name = match run {
+        Some(run) => format!("node {} attempt {}", run.node, run.attempt),
+        None => "launch".to_owned(),
+    };
+    let NodeStatus { host, agent_pid, started_ms, .. } = status;
+    let launcher = format!("{host} {agent_pid} {started_ms}");
+    let run_id = run.and_then(|run| run.run_id.clone()).unwrap_or_else(|| launcher.clone());
+    let place = run.map(|run| (run.node, run.task));
+    let own = format!("{run_id} {launcher} {place:?} {}", first.began_ms);
     let trace = match &target.parent {
         Some((trace, _)) => trace.clone(),
         None => id(16, &format!("trace {run_id}")),
@@ -141,11 +145,11 @@ pub(crate) fn spans_json(target: &OtlpTarget, of: SpanOf<'_>) -> Option<Value> {
     let mut spans = vec![json!({
         "traceId": trace,
         "spanId": root,
-        "name": format!("node {} attempt {attempt}", run.node),
+        "name": name,
         "kind": 1,
         "startTimeUnixNano": nanos(first.began_ms),
         "endTimeUnixNano": ended(last),
-        "attributes": of_attempt(status, attempt),
+        "attributes": of_attempt(status),
         "status": of_end(status.end.as_ref()),
     })];
     if let (Some((_, span)), Some(fields)) =
@@ -182,18 +186,20 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-fn of_attempt(status: &NodeStatus, attempt: u32) -> Vec<Value> {
-    let Some(run) = &status.run else { return Vec::new() };
+fn of_attempt(status: &NodeStatus) -> Vec<Value> {
     let number =
         |key: &str, value: i64| json!({ "key": key, "value": { "intValue": value.to_string() } });
-    let mut attributes = vec![
-        attribute("ranklaunch.run_id", run.run_id.as_deref().unwrap_or_default()),
-        attribute("ranklaunch.engine", &run.engine),
-        number("ranklaunch.attempt", attempt.into()),
-        number("ranklaunch.node", run.node.into()),
-        number("ranklaunch.nodes", run.nodes.into()),
-        number("ranklaunch.world_size", run.world_size.into()),
-    ];
+    let mut attributes = Vec::new();
+    if let Some(run) = &status.run {
+        attributes.extend(run.run_id.iter().map(|id| attribute("ranklaunch.run_id", id)));
+        attributes.extend([
+            attribute("ranklaunch.engine", &run.engine),
+            number("ranklaunch.attempt", run.attempt.into()),
+            number("ranklaunch.node", run.node.into()),
+            number("ranklaunch.nodes", run.nodes.into()),
+            number("ranklaunch.world_size", run.world_size.into()),
+        ]);
+    }
     if let Some(end) = &status.end {
         attributes.push(number("ranklaunch.exit_code", end.code.into()));
         attributes.push(attribute("ranklaunch.id", &end.id));

@@ -60,10 +60,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Request>, Bad> {
 /// Whether a name in `Host` means this machine itself. A page in a browser can reach a loopback
 /// address by a name of its own, but not under one of these.
 pub(super) fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
+    // Only an address stands in brackets.
+    if let Some(rest) = host.strip_prefix('[') {
+        let address = rest.split_once(']').and_then(|(address, _)| address.parse::<IpAddr>().ok());
+        return address.is_some_and(|address| address.is_loopback());
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

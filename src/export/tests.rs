@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::openmetrics::{Format, render};
-use super::otlp::{OtlpTarget, SpanOf, spans_json};
+use super::otlp::{OtlpTarget, spans_json};
 use super::post::{HttpUrl, PostError, post};
 use super::request::{Bad, is_loopback, parse};
 use super::server::HttpServer;
@@ -38,6 +38,7 @@ fn board() -> StatusBoard {
         local_rank: Some(LocalRank(1)),
         utilization: Some(93),
         clock: Some(1410),
+        energy: Some(12_345.678),
         ..GpuStatus::default()
     };
     board.run(run.clone());
@@ -72,6 +73,7 @@ fn a_status_is_a_page_of_openmetrics() {
         ("ranklaunch_ranks{state=\"running\"}", "1"),
         ("ranklaunch_gpu_utilization_ratio{gpu=\"5\",uuid=\"\",rank=\"3\"}", "0.93"),
         ("ranklaunch_gpu_clock_hertz{gpu=\"5\",uuid=\"\",rank=\"3\"}", "1410000000"),
+        ("ranklaunch_gpu_energy_joules_total{gpu=\"5\",uuid=\"\",rank=\"3\"}", "12345.678"),
         ("ranklaunch_findings_total{id=\"a\\nb\"}", "3"),
         ("ranklaunch_slow_rank_lost_ratio{rank=\"0\"}", "0.25"),
         ("ranklaunch_standstill", "0"),
@@ -140,6 +142,9 @@ fn requests_are_read_or_refused() {
         ("LOCALHOST", true),
         ("127.0.0.2:1", true),
         ("[::1]:9400", true),
+        ("[localhost", false),
+        ("[localhost]", false),
+        ("[::1", false),
         ("evil.example:9400", false),
         ("localhost.evil.example", false),
         ("10.0.0.1", false),
@@ -289,12 +294,14 @@ fn spans(target: &OtlpTarget, node: u32) -> Vec<Value> {
     let phase =
         |phase, attempt, began_ms, ended_ms| PhaseTime { phase, attempt, began_ms, ended_ms };
     let phases = [
-        phase(Phase::Running, 1, 5, Some(9)),
-        phase(Phase::Launching, 2, 10, Some(20)),
-        phase(Phase::Running, 2, 20, None),
+        phase(Phase::Running, 1, 5, Some(8)),
+        phase(Phase::Finishing, 1, 8, Some(10)),
+        phase(Phase::Pausing, 1, 10, Some(15)),
+        phase(Phase::Launching, 2, 15, Some(20)),
+        phase(Phase::Running, 2, 20, Some(22)),
+        phase(Phase::Finishing, 2, 22, None),
     ];
-    let document = spans_json(target, SpanOf { status: &status, phases: &phases, attempt: 2 });
-    let document = document.expect("a run");
+    let document = spans_json(target, &status, &phases).expect("spans");
     let spans = &document["resourceSpans"][0]["scopeSpans"][0]["spans"];
     spans.as_array().expect("spans").clone()
 }
@@ -304,11 +311,11 @@ fn an_attempt_is_a_span_with_its_phases() {
     let plain = target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c")]).expect("one").expect("one");
     let all = spans(&plain, 1);
     let names: Vec<_> = all.iter().map(|span| span["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["node 1 attempt 2", "launching", "running"]);
-    let [root, first, _] = all.as_slice() else { panic!("three") };
+    assert_eq!(names, ["node 1 attempt 2", "pausing", "launching", "running", "finishing"]);
+    let [root, first, ..] = all.as_slice() else { panic!("two") };
     assert_eq!(
         (&root["startTimeUnixNano"], &first["endTimeUnixNano"]),
-        (&json!("10000000"), &json!("20000000"))
+        (&json!("10000000"), &json!("15000000"))
     );
     assert_eq!(root["status"], json!({ "code": 2, "message": "rank 3" }));
     assert!(root["parentSpanId"].is_null() && first["parentSpanId"] == root["spanId"]);

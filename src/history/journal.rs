@@ -1,11 +1,10 @@
 //! Reads agent.jsonl, line by line.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
+use super::energy::Energy;
 use super::moment::{Millis, moment, span};
-use super::plan::{plan, row};
+use super::plan::{own_gpus, plan, row};
 use super::record;
 use super::tracks::Tracks;
 use super::types::{Finding, NodeHistory, Phase, Verdict, Words};
@@ -20,8 +19,6 @@ const STEPS: [&str; 6] = ["settings", "observe", "stale.look", "muster", "wait",
 const MOST_FINDINGS: usize = 400;
 /// What is abnormal at two samples is one finding if no more time is between them.
 const SAME: Millis = 90_000;
-/// A gap between two samples in which the power of a GPU is not guessed.
-const GAP: Millis = 120_000;
 /// No line of ours is longer.
 const LONGEST: usize = 4 << 20;
 
@@ -34,38 +31,6 @@ pub(crate) struct JournalReader {
     attempt: u32,
     unread: u64,
     energy: Energy,
-}
-
-/// What the GPUs took.
-#[derive(Debug, Default)]
-struct Energy {
-    /// Of each GPU the counter at its first and its last sample.
-    counters: BTreeMap<u32, (f64, f64)>,
-    power: BTreeMap<u32, (Millis, f64)>,
-    joules: Option<f64>,
-}
-
-impl Energy {
-    fn add(&mut self, gpu: u32, at: Millis, counter: Option<f64>, watts: Option<f64>) {
-        if let Some(counter) = counter {
-            self.counters.entry(gpu).or_insert((counter, counter)).1 = counter;
-        }
-        let Some(watts) = watts else { return };
-        if let Some((before, earlier)) = self.power.insert(gpu, (at, watts)) {
-            let passed = at.saturating_sub(before);
-            if passed <= GAP {
-                let joules = (earlier + watts) / 2.0 * passed as f64 / 1000.0;
-                self.joules = Some(self.joules.unwrap_or(0.0) + joules);
-            }
-        }
-    }
-
-    fn joules(&self) -> Option<f64> {
-        // A counter that fell was of a driver that was loaded again.
-        let grown = self.counters.values().map(|(first, last)| (last - first).max(0.0));
-        let counted: f64 = grown.sum();
-        if counted > 0.0 { Some(counted) } else { self.joules }
-    }
 }
 
 impl JournalReader {
@@ -117,7 +82,10 @@ impl JournalReader {
     pub(crate) fn finish(self, run: Option<&Value>, points: usize) -> NodeHistory {
         let JournalReader { mut history, tracks, unread, energy, .. } = self;
         history.samples = tracks.finish(points);
-        history.energy_joules = energy.joules();
+        if let Some(joules) = energy.joules() {
+            history.energy_joules = Some(joules.measured + joules.estimated);
+            history.energy_estimated_joules = joules.estimated;
+        }
         if unread > 0 {
             history.notes.push(text!(
                 "{unread} lines of agent.jsonl are cut or no JSON",
@@ -178,6 +146,7 @@ impl JournalReader {
         history.members = number(&fields["members"]).unwrap_or_default();
         history.lang = if fields["lang"] == "zh" { Lang::Zh } else { Lang::En };
         history.plan = plan(&fields["plan"]);
+        self.energy.of_job(own_gpus(&fields["plan"], history.task));
         self.attempt = number(&fields["attempt"]).unwrap_or(self.attempt);
         record::attempt_of(history, self.attempt).began = at;
     }
@@ -189,7 +158,8 @@ impl JournalReader {
     /// The launch ended between two attempts, or before the first.
     fn refused(&mut self, at: Millis, fields: &Value) {
         let history = &mut self.history;
-        let next = history.attempts.iter().map(|attempt| attempt.number + 1).max().unwrap_or(0);
+        let last = history.attempts.iter().map(|attempt| attempt.number).max();
+        let next = last.map_or(0, |last| last.saturating_add(1));
         let attempt = record::attempt_of(history, next);
         (attempt.began, attempt.ended) = (at, Some(at));
         attempt.exit_code = code(&fields["exit_code"]);

@@ -30,6 +30,8 @@ pub(crate) struct Ledger {
     pub gpu_hours: f64,
     pub gpu_hours_computing: f64,
     pub energy_wh: Option<f64>,
+    /// What of it is power over time, not measured.
+    pub energy_estimated_wh: f64,
 }
 
 /// When all ranks of an attempt ran.
@@ -42,7 +44,7 @@ struct Run {
 pub(super) fn ledger(lead: &NodeHistory, all: &[NodeHistory]) -> Ledger {
     let mut ledger = Ledger {
         total: lead.ended.saturating_sub(lead.began),
-        gpus: all.iter().map(|node| node.plan.gpus).sum(),
+        gpus: all.iter().fold(0, |sum, node| sum.saturating_add(node.plan.gpus)),
         ..Ledger::default()
     };
     let mut at = lead.began;
@@ -78,6 +80,8 @@ pub(super) fn ledger(lead: &NodeHistory, all: &[NodeHistory]) -> Ledger {
     (ledger.gpu_hours, ledger.gpu_hours_computing) = (hours(ledger.total), hours(ledger.computing));
     let joules: Vec<f64> = all.iter().filter_map(|node| node.energy_joules).collect();
     ledger.energy_wh = (!joules.is_empty()).then(|| joules.iter().sum::<f64>() / 3600.0);
+    ledger.energy_estimated_wh =
+        all.iter().map(|node| node.energy_estimated_joules).sum::<f64>() / 3600.0;
     ledger
 }
 
@@ -97,15 +101,15 @@ fn waited(node: &NodeHistory, until: Millis) -> u64 {
     let phases =
         node.phases.iter().filter(|phase| ["muster", "wait"].contains(&phase.name.as_str()));
     let before = phases.filter(|phase| phase.from < until);
-    before.map(|phase| phase.to.min(until).saturating_sub(phase.from)).sum()
+    let times = before.map(|phase| phase.to.min(until).saturating_sub(phase.from));
+    times.fold(0, u64::saturating_add)
 }
 
 fn stood(node: &NodeHistory, from: Millis, to: Millis) -> u64 {
     let hangs = node.findings.iter().filter(|one| one.kind == "hang");
-    hangs
-        .map(|one| {
-            let until = one.until.unwrap_or(to).min(to);
-            until.saturating_sub(one.at.max(from))
-        })
-        .sum()
+    let times = hangs.map(|one| {
+        let until = one.until.unwrap_or(to).min(to);
+        until.saturating_sub(one.at.max(from))
+    });
+    times.fold(0, u64::saturating_add)
 }

@@ -6,6 +6,9 @@
 //! may be missing, cut or of another version, and then only what it said is missing.
 
 mod differ;
+mod energy;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod job;
 mod journal;
 mod ledger;

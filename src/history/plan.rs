@@ -1,5 +1,7 @@
 //! The plan as `plan --format json` shows it, in one language or in both.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::types::{CheckRow, DecisionRow, PlanRecord};
@@ -25,6 +27,15 @@ pub(super) fn plan(document: &Value) -> PlanRecord {
         env: pairs(&document["env"]).collect(),
         argv: items(&document["argv"]).iter().map(text).collect(),
     }
+}
+
+/// NVML's numbers of the GPUs that the ranks of this launcher use.
+pub(super) fn own_gpus(document: &Value, task: Option<u32>) -> BTreeSet<u32> {
+    let is_own = |gpu: &&Value| {
+        gpu["selected"] == true && (task.is_none() || number(&gpu["local_rank"]) == task)
+    };
+    let gpus = items(&document["gpus"]).iter().filter(is_own);
+    gpus.filter_map(|gpu| number(&gpu["index"])).collect()
 }
 
 /// A check, or a warning, which has no severity of its own.

@@ -6,7 +6,7 @@ use super::moment::moment;
 use super::plan::plan;
 use super::types::{Attempt, Cause, Finding, NodeHistory, RankLife, Verdict, Words};
 use super::value::{code, items, number, text, words};
-use crate::lang::Text;
+use crate::lang::{Lang, Text};
 use crate::text;
 
 /// Adds a record to the attempt that it is of.
@@ -55,7 +55,8 @@ pub(super) fn add(history: &mut NodeHistory, record: &Value) {
         life.lines = one["lines"].as_u64();
         life.bytes = one["bytes"].as_u64();
         let lost = ["dropped_file_bytes", "truncated_bytes", "removed_file_bytes"];
-        life.dropped = lost.iter().filter_map(|name| one[name].as_u64()).sum();
+        life.dropped =
+            lost.iter().filter_map(|name| one[name].as_u64()).fold(0, u64::saturating_add);
     }
     if history.findings.iter().all(|one| one.kind != "hang") {
         history.findings.extend(items(&record["hang"]).iter().filter_map(hang));
@@ -90,10 +91,10 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
     let after = one["after_s"].as_u64().unwrap_or_default();
     let culprits = items(&one["culprits"]);
     let first = culprits.first();
-    let said: Vec<String> = culprits.iter().map(|one| text(&one["text"])).collect();
-    let said = said.join("; ");
-    let (en, zh) = (&said, &said);
-    let stands = match said.is_empty() {
+    let said: Vec<Words> = culprits.iter().map(|one| words(&one["text"])).collect();
+    let list = |lang| said.iter().map(|one| one.get(lang)).collect::<Vec<_>>();
+    let (en, zh) = (list(Lang::En).join("; "), list(Lang::Zh).join("；"));
+    let stands = match culprits.is_empty() {
         false => text!("no progress for {after} s: {en}", "{after} 秒没有进展：{zh}"),
         true => text!("no progress for {after} s", "{after} 秒没有进展"),
     };
@@ -123,13 +124,13 @@ pub(super) fn verdict(one: &Value) -> Verdict {
 fn cause(one: &Value) -> Cause {
     let victims = items(&one["victims"]).iter().map(|one| {
         let (ranks, said) = (ranks(&one["ranks"]), words(&one["text"]));
-        let (en, zh) = (said.get(crate::lang::Lang::En), said.get(crate::lang::Lang::Zh));
+        let (en, zh) = (said.get(Lang::En), said.get(Lang::Zh));
         let noun = noun(&one["ranks"]);
         text!("{noun} {ranks} failed as a consequence: {en}", "rank {ranks} 因此失败：{zh}")
     });
     let also = items(&one["also"]).iter().map(|one| {
         let said = words(&one["text"]);
-        let (en, zh) = (said.get(crate::lang::Lang::En), said.get(crate::lang::Lang::Zh));
+        let (en, zh) = (said.get(Lang::En), said.get(Lang::Zh));
         let id = text(&one["id"]);
         text!("and, independent of it: {en} ({id})", "另有与之无关的原因：{zh}（{id}）")
     });

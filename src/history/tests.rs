@@ -5,6 +5,45 @@ use serde_json::{Value, json};
 use super::*;
 use crate::lang::Lang;
 
+/// What another node sends of itself is read as it comes; a panic would end the launcher, which has a verdict to tell.
+#[test]
+fn a_history_of_another_node_may_say_anything() {
+    let sent = json!({
+        "node": 0, "began": 9_000, "ended": 5, "plan": { "gpus": u32::MAX },
+        "phases": [
+            { "name": "muster", "from": 0, "to": u64::MAX },
+            { "name": "wait", "from": 0, "to": u64::MAX },
+        ],
+        "attempts": [{ "number": 0, "began": 1, "ended": u64::MAX }],
+        "ranks": [{ "rank": 0, "attempt": 0, "began": 1, "ended": u64::MAX }],
+        "findings": [
+            { "kind": "hang", "at": 0, "until": u64::MAX },
+            { "kind": "hang", "at": 0, "until": u64::MAX },
+        ],
+    });
+    let node: NodeHistory = serde_json::from_value(sent).expect("a history");
+    let job = JobHistory::of(vec![node.clone(), NodeHistory { node: 1, ended: u64::MAX, ..node }]);
+    let ledger = job.expect("a job").ledger;
+    assert_eq!((ledger.total, ledger.gpus), (0, u32::MAX));
+}
+
+#[test]
+fn numbers_at_their_limit_are_read() {
+    let mut reader = JournalReader::default();
+    let verdict = json!({ "class": "launcher", "id": "x", "text": "x" });
+    for fields in [
+        json!({ "message": "planned", "run_id": "r", "attempt": u32::MAX, "plan": {} }),
+        json!({ "message": "refused", "exit_code": 65, "verdict": verdict }),
+    ] {
+        reader.line(line("18:00:01.000", fields).as_bytes());
+    }
+    let lost = json!({ "dropped_file_bytes": u64::MAX, "truncated_bytes": 7 });
+    let record = json!({ "attempt": u32::MAX, "logs": { "owners": { "rank 0": lost } } });
+    let history = reader.finish(Some(&record), 9);
+    assert_eq!(history.ranks[0].dropped, u64::MAX);
+    assert_eq!(history.attempts.last().expect("an attempt").number, u32::MAX);
+}
+
 fn line(at: &str, fields: Value) -> String {
     json!({ "timestamp": format!("2026-11-23T{at}Z"), "level": "INFO", "fields": fields })
         .to_string()
@@ -143,7 +182,24 @@ fn a_journal_tells_the_whole_run() {
     assert_eq!(track("rank", "memory"), (3, 4));
     assert_eq!(track("node", "limit"), (2, 2));
     assert_eq!(track("node", "received"), (1, 2));
-    assert_eq!(run.energy_joules, Some(200.0 * 36.0));
+    assert_eq!((run.energy_joules, run.energy_estimated_joules), (Some(7200.0), 7200.0));
+}
+
+#[test]
+fn a_hang_has_the_words_of_both_languages_and_of_older_runs_their_own() {
+    let said = |words: Value| {
+        let culprits = json!([{ "text": words.clone() }, { "text": words }]);
+        let one = json!({ "at": "2026-11-23T18:01:02Z", "after_s": 9, "culprits": culprits });
+        let line = line("18:01:02.000", json!({ "message": "hang", "hang": one }));
+        let run = read(&[start(0), vec![line]].concat(), None);
+        let hang = run.findings.into_iter().find(|one| one.kind == "hang").expect("a hang").text;
+        [hang.get(Lang::En).to_owned(), hang.get(Lang::Zh).to_owned()]
+    };
+    let both = said(json!({ "en": "rank 1 stands still", "zh": "rank 1 没有进展" }));
+    assert_eq!(both[0], "no progress for 9 s: rank 1 stands still; rank 1 stands still");
+    assert_eq!(both[1], "9 秒没有进展：rank 1 没有进展；rank 1 没有进展");
+    let old = said(json!("rank 1 没有进展"));
+    assert_eq!(old[0], "no progress for 9 s: rank 1 没有进展; rank 1 没有进展");
 }
 
 #[test]
@@ -156,7 +212,7 @@ fn the_time_of_a_run_is_accounted_for() {
     assert_eq!((ledger.restarting, ledger.ending), (0, 8000));
     let hours = |seconds: f64| 2.0 * seconds / 3600.0;
     assert_eq!((ledger.gpu_hours, ledger.gpu_hours_computing), (hours(80.0), hours(40.0)));
-    assert_eq!(ledger.energy_wh, Some(2.0));
+    assert_eq!((ledger.energy_wh, ledger.energy_estimated_wh), (Some(2.0), 2.0));
     assert_eq!(job.missing(), 1);
 }
 

@@ -60,8 +60,10 @@ pub(crate) struct NodeHistory {
     pub checks: Vec<CheckRow>,
     pub plan: PlanRecord,
     pub samples: Samples,
-    /// Of its GPUs, as far as the driver told their power.
+    /// Of its GPUs, as far as the driver told their energy or their power.
     pub energy_joules: Option<f64>,
+    /// What of it is power over time, since the driver counts no energy.
+    pub energy_estimated_joules: f64,
     /// What could not be read.
     pub notes: Vec<Text>,
 }

@@ -9,6 +9,7 @@ import os
 import sys
 
 _VARIABLE = "RANKLAUNCH_CONTROL"
+_WATCHED = "torch.distributed.distributed_c10d"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # SIGRTMAX-6: see src/watch/faulthandler.rs.
 _STACKS = 58
@@ -60,7 +61,7 @@ class _AfterImport(object):
     """Starts the server after the first import of torch.distributed's main module."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.distributed.distributed_c10d":
+        if name != _WATCHED:
             return None
         sys.meta_path.remove(self)
         # The folder goes with the launcher, and the program may live longer.
@@ -70,7 +71,18 @@ class _AfterImport(object):
             return None
 
 
+def _serve():
+    if _WATCHED not in sys.modules:
+        sys.meta_path.insert(0, _AfterImport())
+        return
+    # It was imported before this process was forked.
+    try:
+        _run("worker_server.py")["start"]()
+    except Exception:
+        pass
+
+
 if os.environ.get(_VARIABLE):
-    sys.meta_path.insert(0, _AfterImport())
     _write_stacks_when_asked(os.environ[_VARIABLE])
+    _serve()
 _make_room()

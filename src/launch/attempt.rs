@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::clock::{ANSWER, Clock};
+use super::companions::{Companion, node_sources, nodes, ras_source, sampler};
 use super::conductor::Ended;
 use super::context::{Context, GuardChannel};
 use super::end::Rest;
@@ -17,7 +18,7 @@ use super::job_session::{JobEnd, JobOutput};
 use super::job_verdict::JudgedEnding;
 use super::kept_runs;
 use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
-use super::narrate::narrate;
+use super::narrate::Narrator;
 use super::node_evidence::NodeEvidence;
 use super::node_questions::{self, Nodes};
 use super::pipes::{Pipes, last_lines};
@@ -30,14 +31,14 @@ use super::slow_ranks;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::{self, run_status};
 use super::trainjob;
+use super::warm;
 use super::witnesses::Witnesses;
 use crate::deadline::{in_thread, with_deadline_async};
 use crate::inject::Injection;
 use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
-use crate::muster::{MemberKind, Questions};
 use crate::observe::counters::{self, Counters, Growth};
-use crate::observe::{AccelerateConfig, GpuSource, OomWatch, gpu, limits};
+use crate::observe::{AccelerateConfig, OomWatch};
 use crate::plan::{Membership, Plan, RunIdentity};
 use crate::prepare;
 use crate::report::closing::{self, Closing};
@@ -50,7 +51,7 @@ use crate::status::Phase;
 use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use crate::sys::Dispositions;
 use crate::verdict::{Id, Refusal};
-use crate::watch::{self, NodeSources, RasSource, Sampler, Sampling, SamplingPace, Surroundings};
+use crate::watch::{Sampling, Surroundings};
 
 /// Time limit of the search for a cause after the last line was read.
 const DIAGNOSIS: Duration = Duration::from_secs(2);
@@ -140,15 +141,15 @@ impl Attempt {
         let started = SystemTime::now();
         let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         let plan = ready.plan.finish(&identity);
-        let (folder, warnings) = logs::choose_folder(
-            &ready.log_candidates,
-            &identity.run_id,
-            launcher_folder(&plan.membership),
-            ready.attempt,
-        );
+        // Each may be on a mount that does not answer; heartbeats go on.
+        let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
+        let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
+        let choosing =
+            in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
+        let (folder, warnings) = choosing.await;
         context.warn(&warnings);
         if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
-            kept_runs::begin(context, folder);
+            kept_runs::begin(context, folder).await;
         }
         // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
@@ -210,12 +211,17 @@ impl Attempt {
         dispositions: Dispositions,
     ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
-        let companion = self.diagnosis.witnesses().companion();
-        let launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
+        let witnesses = self.diagnosis.witnesses();
+        let (companion, live_gpus) = (witnesses.companion(), witnesses.live_gpus());
+        let mut launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
+        if let Some(offer) = warm::offer(context, plan).await {
+            launch.env.insert(offer.name, offer.value);
+            launch.forks_engine = offer.forks_engine;
+        }
         let planned = launch.planned;
         let say = |line: &Text| context.say(line);
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
-        let sampler = sampler(context, folder.as_deref(), scratch, plan);
+        let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
         status_feed::wake(&context.board, &sampler);
         let nodes = nodes(ready, plan);
         let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
@@ -244,34 +250,18 @@ impl Attempt {
         let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
         let posts = trainjob::begin(context, plan, &self.diagnosis);
+        let mut narrator = Narrator::new(context, planned);
+        let companions: [&dyn Companion; 7] =
+            [&rules, &sampler, &slow, &running, &hang, witnesses, &*self.diagnosis];
         let mut notice = |notice: Notice| {
-            match &notice {
-                Notice::RankStarted { rank, pid } => {
-                    rules.began(rank.global);
-                    sampler.began(rank.global, *pid);
-                    slow.began(rank.global, *pid);
-                    running.began(*rank, *pid);
-                    hang.began(*rank, *pid);
-                    self.diagnosis.witnesses().began(rank.global, *pid);
-                }
-                Notice::RankEnded { rank, end } => {
-                    hang.ended(*rank, *end);
-                    rules.ended(rank.global);
-                    sampler.ended(rank.global);
-                    slow.ended(rank.global);
-                    running.ended(*rank);
-                }
-                _ => {}
-            }
             if matches!(notice, Notice::Stopping { .. }) {
                 oom.note(&context.host);
-                self.diagnosis.stopping();
-                rules.stopping();
             }
+            companions.iter().for_each(|companion| companion.hear(&notice));
             if let Some(phase) = context.board.notice(&notice) {
                 context.record_phase(phase);
             }
-            narrate(context, planned, &notice);
+            narrator.hear(&notice);
         };
         let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
         let judge = |seen: &Outcome| {
@@ -313,6 +303,7 @@ impl Attempt {
                     .await
             }
         };
+        narrator.end();
         drop((slow, shown));
         context.enter(Phase::Judging);
         let sampling = sampler.end();
@@ -463,64 +454,10 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
 }
 
-/// By which this node asks the others.
-fn nodes(ready: &Ready, plan: &Plan) -> Nodes {
-    let member = &plan.membership;
-    let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };
-    let questions = match &ready.session {
-        Some(session) => session.questions(),
-        None => Questions::alone(member.member()),
-    };
-    let reaches_all = ready.session.is_some() || member.members() == 1;
-    Nodes { questions, member: member.member(), unit, reaches_all }
-}
-
 /// The folder of this launcher: with tasks, several launchers share a node.
 fn launcher_folder(membership: &Membership) -> LauncherFolder {
     let task = membership.task.as_ref().map(|task| task.local);
     LauncherFolder { node_rank: membership.node_rank, task }
-}
-
-/// The task that samples the node and its ranks into the journal.
-fn sampler(
-    context: &Context,
-    folder: Option<&LogFolder>,
-    scratch: &Scratch,
-    plan: &Plan,
-) -> Sampler {
-    let host = Arc::clone(&context.host);
-    let (ports_host, ports) = (Arc::clone(&context.host), plan.network.hcas.clone());
-    let node = watch::WatchedNode {
-        ports: match ports.is_empty() {
-            true => None,
-            false => Some(Arc::new(move || counters::traffic(&ports_host, &ports))),
-        },
-        log_folder: folder.map(LogFolder::path),
-        control: scratch.injection().map(Injection::control),
-        sources: node_sources(context, plan),
-        group_memory: Box::new(move || limits::memory_in_use(&host)),
-    };
-    Sampler::start(node, SamplingPace::STANDARD, status_feed::sinks(context))
-}
-
-/// The counters of the node, without GPUs if the ranks have none.
-fn node_sources(context: &Context, plan: &Plan) -> NodeSources {
-    let (ports, mode) = (plan.network.hcas.clone(), context.settings.probe.value);
-    let uses_gpus = plan.gpu_source == GpuSource::Nvml && !plan.gpus.is_empty();
-    NodeSources {
-        host: Arc::clone(&context.host),
-        hcas: Arc::new(move |host| counters::counters(host, &ports)),
-        gpus: Arc::new(
-            move |host, timeout| {
-                if uses_gpus { gpu::now(host, mode, timeout) } else { Vec::new() }
-            },
-        ),
-    }
-}
-
-/// NCCL is used where there are GPUs.
-fn ras_source(plan: &Plan) -> RasSource {
-    if plan.gpus.iter().any(|gpu| gpu.selected) { RasSource::Gpus } else { RasSource::IfNamed }
 }
 
 /// The error counters of the job's HCAs before the start.

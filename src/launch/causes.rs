@@ -94,10 +94,10 @@ impl RetryRules {
                 return Err(unknown(rule, id, source, catalogue));
             }
             match rules.get(id) {
-                Some((other, at)) if *other != rule && strength(at) == strength(source) => {
+                Some((_, at)) if at.is_stronger_than(source) => {}
+                Some((other, at)) if *other != rule && !source.is_stronger_than(at) => {
                     return Err(both(id, at, source));
                 }
-                Some((_, at)) if strength(at) > strength(source) => {}
                 _ => {
                     rules.insert(id.clone(), (rule, source));
                 }
@@ -115,15 +115,6 @@ impl RetryRules {
     #[cfg(test)]
     pub(super) fn with(rules: &[(&str, RetryRule)]) -> RetryRules {
         RetryRules(rules.iter().map(|(id, rule)| ((*id).to_owned(), *rule)).collect())
-    }
-}
-
-/// A flag overrides a variable, and a variable the profile.
-fn strength(source: &Source) -> u8 {
-    match source {
-        Source::Flag(_) => 2,
-        Source::Environment(_) => 1,
-        Source::Profile { .. } | Source::Agreement | Source::Default => 0,
     }
 }
 

@@ -85,8 +85,7 @@ fn read<T: Send + 'static>(
 }
 
 impl<T> Reading<T> {
-    /// None when the read panicked or is late; a late one is recorded with the path at which it
-    /// hangs.
+    /// None when the read is late; it is recorded with the path at which it hangs.
     async fn answer(self, late: &mut Vec<TimedOut>) -> Option<T> {
         match tokio::time::timeout_at(self.started + self.timeout, self.task).await {
             Ok(answer) => answer.ok(),
@@ -198,7 +197,7 @@ pub async fn observe_within(
     let links = links.answer(&mut late).await;
     let mut network = links.unwrap_or_else(|| observe::network::unanswered(host));
 
-    // A reader that panicked gives nothing; `plan` then uses its fallbacks.
+    // A source that is late gives nothing; `plan` then uses its fallbacks.
     let mut absent = Vec::new();
     if let Some(found) = nccl.answer(&mut late).await {
         (network.nccl, absent) = found;

@@ -82,8 +82,9 @@ pub(super) trait Phases {
     /// Writes the termination message. From here on the exit code is fixed.
     fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>);
 
-    /// Waits until the journal is written, as far as the clock allows. Nothing follows.
-    fn close(&self, clock: Option<Clock>);
+    /// Waits until the journal is written, as far as the clock allows. Nothing follows. `clock`:
+    /// of the attempt that was the last; None if the launch ended before or between attempts.
+    async fn close(&self, clock: Option<Clock>);
 
     /// The rank of this node among those that agreed.
     fn node(&self, agreed: &Self::Agreed) -> u32;
@@ -113,7 +114,7 @@ pub(super) struct Ended {
 /// Runs attempts until one succeeds, is stopped, or no restart is left.
 pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
     let (ending, clock) = attempts(phases).await;
-    phases.close(clock);
+    phases.close(clock).await;
     ending
 }
 

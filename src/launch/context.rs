@@ -12,6 +12,7 @@ use super::restart::Restarts;
 use super::run_mark::MarkSlot;
 use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
+use super::warm_slot::WarmSlot;
 use crate::diagnose::Catalogue;
 use crate::host::Host;
 use crate::lang::{Lang, Text};
@@ -45,6 +46,8 @@ pub(super) struct Context {
     pub(super) started: Instant,
     pub(super) scratch: ScratchName,
     pub(super) journal: Journal,
+    /// The interpreter from which ranks are forked.
+    pub(super) warm: WarmSlot,
     /// What is known of the job now, for who looks at it.
     pub(super) board: StatusBoard,
     pub(super) report: RunReport,

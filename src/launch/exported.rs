@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use super::collect;
 use super::context::Context;
-use crate::export::{HttpServer, HttpUrl, OtlpTarget, PostError, SpanOf, post, spans_json};
+use crate::export::{HttpServer, HttpUrl, OtlpTarget, PostError, post, spans_json};
+use crate::host::Host;
 use crate::lang::Text;
-use crate::names;
+use crate::names::{self, LastResort};
+use crate::status::StatusBoard;
 use crate::text;
 
-/// Time limit for sending the spans of an attempt.
+/// Time limit for sending spans.
 const SPANS: Duration = Duration::from_secs(2);
 
 /// Serves what the board knows while the result is held.
@@ -37,33 +39,41 @@ pub(super) fn serve(context: &Context) -> Option<HttpServer> {
     }
 }
 
-/// Sends the phases of an attempt as spans, if the environment asks for it.
-pub(super) async fn send_spans(context: &Context, attempt: u32, time_left: Duration) {
-    let target = match OtlpTarget::of(|name| context.host.variable(name)) {
-        Ok(Some(target)) => target,
-        Ok(None) => return,
-        Err(why) => return context.say(&why),
-    };
-    let (status, phases) = (context.board.snapshot(), context.board.phases());
-    let of = SpanOf { status: &status, phases: &phases, attempt };
-    let Some(document) = spans_json(&target, of) else { return };
-    if let Err(error) = send(context, &target, &document, time_left.min(SPANS)).await {
-        context.say(&text!(
-            "the spans of this attempt were not sent: {error}",
-            "本次尝试的 span 未能发送：{error}"
-        ));
+/// Sends the phases since the attempt before as spans, if the environment asks for it.
+pub(super) async fn send_spans(context: &Context, time_left: Duration) {
+    let last = collect::last_resort(context.settings.probe.value);
+    let failed = spans_of(&context.host, &context.board, Some(&last), time_left).await;
+    if let Some(line) = failed {
+        context.say(&line);
     }
 }
 
+/// The same before there is a context. Gives the line that says why they were not sent.
+pub(super) async fn spans_of(
+    host: &Host,
+    board: &StatusBoard,
+    last_resort: Option<&LastResort>,
+    time_left: Duration,
+) -> Option<Text> {
+    let target = match OtlpTarget::of(|name| host.variable(name)) {
+        Ok(target) => target?,
+        Err(why) => return Some(why),
+    };
+    let document = spans_json(&target, &board.snapshot(), &board.phases())?;
+    let sent = send(host, &target, &document, last_resort, time_left.min(SPANS)).await;
+    let error = sent.err()?;
+    Some(text!("the spans were not sent: {error}", "span 未能发送：{error}"))
+}
+
 async fn send(
-    context: &Context,
+    host: &Host,
     target: &OtlpTarget,
     document: &serde_json::Value,
+    last_resort: Option<&LastResort>,
     within: Duration,
 ) -> Result<(), PostError> {
     let url = HttpUrl::parse(&target.url)?;
-    let last = collect::last_resort(context.settings.probe.value);
-    let found = names::resolve(&context.host, &url.host, within / 2, Some(&last)).await;
+    let found = names::resolve(host, &url.host, within / 2, last_resort).await;
     let addresses = found.map_err(|error| std::io::Error::other(error.text().en.into_owned()))?;
     let body = serde_json::to_vec(document).unwrap_or_default();
     post(&url, &addresses, &target.headers, &body, within).await

@@ -236,7 +236,7 @@ impl Watching {
     fn report(&mut self, found: &Standstill) {
         let shared = Arc::clone(&self.shared);
         let Watched { on_hang, lang, console, .. } = &shared.watched;
-        let news = Found { document: found.json(*lang), first: found.hang.first() };
+        let news = Found { document: found.json(), first: found.hang.first() };
         // Before anybody can answer to it.
         shared.note(news.clone());
         console.say(&found.block(*on_hang, *lang));

@@ -66,7 +66,7 @@ pub(super) enum HangQuestion {
 /// A hang that was judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Found {
-    /// As run.json has it.
+    /// As agent.jsonl has it.
     pub(super) document: Value,
     pub(super) first: Option<FirstCulprit>,
 }
@@ -104,7 +104,7 @@ pub(super) struct State {
     pub(super) ended: BTreeMap<GlobalRank, Instant>,
     pub(super) progress: Progress,
     output: BTreeMap<GlobalRank, Written>,
-    /// All hangs, as run.json has them.
+    /// All hangs, as agent.jsonl has them.
     pub(super) found: Vec<Value>,
     pub(super) first: Option<FirstCulprit>,
     /// The last one is not over.

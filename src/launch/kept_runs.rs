@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
-use crate::deadline::{spawn_detached, with_deadline};
+use crate::deadline::{spawn_detached, with_deadline_async};
 use crate::lang::{bytes, cause};
 use crate::logs::{LogFolder, RunMark, keep_within};
 use crate::report::closing;
@@ -17,9 +17,10 @@ use crate::text;
 /// Time limit of the mark.
 const MARKING: Duration = Duration::from_secs(3);
 
-pub(super) fn begin(context: &Context, folder: &Arc<LogFolder>) {
+pub(super) async fn begin(context: &Context, folder: &Arc<LogFolder>) {
     let marked = Arc::clone(folder);
-    context.mark.set(with_deadline(MARKING, move || RunMark::set(&marked)).flatten());
+    let marking = with_deadline_async(MARKING, move || RunMark::set(&marked));
+    context.mark.set(marking.await.flatten());
     let keep = context.settings.log_keep.value;
     let node = folder.node_path();
     let Some((base, run)) = places(&node) else { return };

@@ -17,6 +17,7 @@ use super::ready::Ready;
 use super::restart::NextAttempt;
 use super::run_report;
 use super::status_feed::run_status;
+use super::warm;
 use crate::lang::Text;
 use crate::muster::Again;
 use crate::report::{self, Ending, closing, record_events};
@@ -59,6 +60,7 @@ impl Phases for Live<'_> {
     ) -> Result<OwnPlan, Refusal> {
         self.context.enter(Phase::Planning);
         let own = own_plan::plan(self.context, observed, next.is_none()).await?;
+        warm::begin(self.context, &observed.facts, &own, self.dispositions);
         let attempt = next.map_or(0, |next| next.attempt);
         let identity = next.map(|next| &next.identity);
         self.context.board.run(run_status(&own.plan, identity, attempt, None));
@@ -86,7 +88,9 @@ impl Phases for Live<'_> {
 
     async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
         self.context.enter(Phase::Clearing);
-        clear::carry_out(self.context, agreed).await
+        let cleared = clear::carry_out(self.context, agreed).await?;
+        warm::required(self.context).await?;
+        Ok(cleared)
     }
 
     async fn share(&self, agreed: Agreed, ending: Ending) -> Ending {
@@ -109,8 +113,7 @@ impl Phases for Live<'_> {
     async fn finish(&self, ready: &mut Ready, rest: Option<Rest>, is_last: bool) {
         self.context.enter(Phase::Finishing);
         let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
-        let (attempt, left) = (ready.attempt, clock.left_for_answer(EndStep::Record));
-        let spans = exported::send_spans(self.context, attempt, left);
+        let spans = exported::send_spans(self.context, clock.left_for_answer(EndStep::Record));
         let session = ready.session.take();
         if is_last && let Some(rest) = rest {
             let write = async {
@@ -185,9 +188,14 @@ impl Phases for Live<'_> {
         self.context.announce(self.guard.link, ending, node, clock);
     }
 
-    fn close(&self, clock: Option<Clock>) {
+    async fn close(&self, clock: Option<Clock>) {
+        let finished = clock.is_some();
         let clock = clock.unwrap_or_else(|| self.clock());
+        if !finished {
+            exported::send_spans(self.context, clock.left_for_answer(EndStep::Record)).await;
+        }
         self.context.enter(Phase::Ended);
+        self.context.warm.end();
         self.context.journal.close(clock.left_for_answer(EndStep::Record));
         self.context.mark.remove(clock.left_for_answer(EndStep::Record));
         run_report::write_late(self.context, clock);

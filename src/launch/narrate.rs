@@ -1,9 +1,13 @@
 //! The console lines about events while the job runs.
+//!
+//! Of ranks that end while the job is stopped, one line says how they ended: a failure of one is otherwise
+//! lost among the ends of all others.
 
 use std::time::Duration;
 
 use super::context::Context;
 use crate::lang::Text;
+use crate::ranges;
 use crate::rank::{GlobalRank, RankId};
 use crate::report::ending::{self, describe};
 use crate::supervise::{self, End, Notice, Planned, RankUnit};
@@ -11,9 +15,106 @@ use crate::sys::signal_name;
 use crate::text;
 
 /// Prints a line for the important events; all events go to the journal.
-pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
-    record(notice);
-    let line = match notice {
+pub(super) struct Narrator<'a> {
+    context: &'a Context,
+    planned: Planned,
+    ends: Ends,
+}
+
+impl Narrator<'_> {
+    pub(super) fn new(context: &Context, planned: Planned) -> Narrator<'_> {
+        Narrator { context, planned, ends: Ends::default() }
+    }
+
+    pub(super) fn hear(&mut self, notice: &Notice) {
+        record(notice);
+        let said = match self.ends.hear(notice) {
+            Heard::Later => Vec::new(),
+            Heard::Now => line(self.context, self.planned, notice).into_iter().collect(),
+            Heard::After(ends) => {
+                let mut lines = of_ends(self.planned, &ends);
+                lines.extend(line(self.context, self.planned, notice));
+                lines
+            }
+            Heard::Last(ends) => of_ends(self.planned, &ends),
+        };
+        said.iter().for_each(|line| self.context.say(line));
+    }
+
+    /// Says what still waits to be said.
+    pub(super) fn end(mut self) {
+        let ends = self.ends.take();
+        of_ends(self.planned, &ends).iter().for_each(|line| self.context.say(line));
+    }
+}
+
+/// How each rank ended, in the order in which the first of them did.
+type Grouped = Vec<(End, Vec<u32>)>;
+
+/// The ranks that ended since the stop began.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Ranks that have begun and not ended.
+    running: usize,
+    is_stopping: bool,
+    told: Grouped,
+}
+
+/// What is to be said of a notice.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Now,
+    /// With others, once all have ended or something else happens.
+    Later,
+    /// These, then the notice itself.
+    After(Grouped),
+    /// These, of which the notice is the last.
+    Last(Grouped),
+}
+
+impl Ends {
+    fn hear(&mut self, notice: &Notice) -> Heard {
+        match notice {
+            Notice::RankStarted { .. } => self.running += 1,
+            Notice::RankEnded { .. } => self.running = self.running.saturating_sub(1),
+            Notice::Stopping { .. } => self.is_stopping = true,
+            _ => {}
+        }
+        match notice {
+            Notice::RankEnded { rank, end: Some(end) } if self.is_stopping => {
+                let number = rank.global.0;
+                if !end.success() {
+                    match self.told.iter_mut().find(|(known, _)| known == end) {
+                        Some((_, ranks)) => ranks.push(number),
+                        None => self.told.push((*end, vec![number])),
+                    }
+                }
+                if self.running > 0 { Heard::Later } else { Heard::Last(self.take()) }
+            }
+            _ if self.told.is_empty() => Heard::Now,
+            _ => Heard::After(self.take()),
+        }
+    }
+
+    fn take(&mut self) -> Grouped {
+        let mut ends = std::mem::take(&mut self.told);
+        ends.iter_mut().for_each(|(_, ranks)| ranks.sort_unstable());
+        ends
+    }
+}
+
+fn of_ends(planned: Planned, ends: &Grouped) -> Vec<Text> {
+    let line = |(end, ranks): &(End, Vec<u32>)| {
+        let Text { en, zh } = describe(*end);
+        let Text { en: who, zh: who_zh } = all_named(planned, ranks);
+        text!("{who} ended with {en}", "{who_zh} 结束：{zh}")
+    };
+    ends.iter().map(line).collect()
+}
+
+/// What is said of one event; None of most.
+fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
+    Some(match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
             let Text { en, zh } = describe(*end);
             let Text { en: who, zh: who_zh } = named(planned, rank.global);
@@ -98,9 +199,8 @@ pub(super) fn narrate(context: &Context, planned: Planned, notice: &Notice) {
             let name = signal_name(*signal);
             text!("the engine was killed by {name}", "启动引擎被 {name} 杀死")
         }
-        _ => return,
-    };
-    context.say(&line);
+        _ => return None,
+    })
 }
 
 /// Writes the notice to the journal. `ended` and `stopping` are what `explain` reads of a run that
@@ -123,9 +223,71 @@ fn record(notice: &Notice) {
     }
 }
 
+/// Some ranks in their order.
+fn all_named(planned: Planned, ranks: &[u32]) -> Text {
+    match ranks {
+        [rank] => named(planned, GlobalRank(*rank)),
+        _ => {
+            let listed = ranges::listed(ranks.iter().copied(), '-');
+            text!("ranks {listed}", "rank {listed}")
+        }
+    }
+}
+
 fn named(planned: Planned, rank: GlobalRank) -> Text {
     match planned.what {
         RankUnit::Rank => text!("rank {rank}", "rank {rank}"),
         RankUnit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lang::Lang;
+    use crate::rank::LocalRank;
+    use crate::supervise::StopReason;
+
+    fn rank(number: u32) -> RankId {
+        RankId { global: GlobalRank(number), local: LocalRank(number) }
+    }
+
+    fn ended(number: u32, end: End) -> Notice {
+        Notice::RankEnded { rank: rank(number), end: Some(end) }
+    }
+
+    #[test]
+    fn ranks_that_end_in_a_stop_are_told_in_one_line() {
+        let (mut ends, term) = (Ends::default(), End::Signal(15));
+        for number in 0..6 {
+            let began = Notice::RankStarted { rank: rank(number), pid: 1 };
+            assert_eq!(ends.hear(&began), Heard::Now);
+        }
+        // The one that failed is told at once; it begins the stop.
+        assert_eq!(ends.hear(&ended(3, End::Code(1))), Heard::Now);
+        let stopping = Notice::Stopping { reason: StopReason::RankFailed(GlobalRank(3)) };
+        assert_eq!(ends.hear(&stopping), Heard::Now);
+        assert_eq!(ends.hear(&ended(2, term)), Heard::Later);
+        assert_eq!(ends.hear(&ended(0, term)), Heard::Later);
+        assert_eq!(ends.hear(&ended(4, End::Code(0))), Heard::Later, "ended well");
+        // Anything else comes in its order.
+        let before = vec![(term, vec![0, 2])];
+        assert_eq!(ends.hear(&Notice::Killing), Heard::After(before.clone()));
+        assert_eq!(ends.hear(&ended(5, End::Signal(9))), Heard::Later);
+        let last = vec![(End::Signal(9), vec![5]), (term, vec![1])];
+        assert_eq!(ends.hear(&ended(1, term)), Heard::Last(last.clone()));
+        assert_eq!(ends.hear(&Notice::EngineEnded { end: term }), Heard::Now);
+        let said = |ends: &Grouped| {
+            let lines = of_ends(Planned::default(), ends);
+            lines.iter().map(|line| line.get(Lang::En).to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            said(&vec![(term, vec![0, 1, 2, 4])]),
+            ["ranks 0-2, 4 ended with signal SIGTERM"]
+        );
+        assert_eq!(
+            said(&last),
+            ["rank 5 ended with signal SIGKILL", "rank 1 ended with signal SIGTERM"]
+        );
     }
 }

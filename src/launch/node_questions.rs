@@ -21,7 +21,7 @@ use crate::stacks::{
     self, Answer, Ask, Everywhere, JobDump, JobStacks, NodeDump, NodeStacks, Refused, Selection,
     Unanswered,
 };
-use crate::status::{NodeStatus, StatusBoard};
+use crate::status::{NodeStatus, StatusBoard, look_pace};
 use crate::watch::SlowWatch;
 
 /// Time limit of what a person asks of all nodes.
@@ -196,9 +196,11 @@ impl Nodes {
 
     /// How the nodes are now.
     fn status(&self) -> JobStatus {
-        let mut status = JobStatus { reaches_all: self.reaches_all, ..JobStatus::default() };
+        let (reaches_all, at_node_0) = (self.reaches_all, self.member == 0);
+        let mut status = JobStatus { reaches_all, at_node_0, ..JobStatus::default() };
         let asked = serde_json::to_vec(&NodeQuestion::Status).unwrap_or_default();
-        self.questions.ask_packed(asked, TIMEOUT, |member, answer| {
+        let every = look_pace(self.questions.nodes(), at_node_0);
+        self.questions.watch(asked, every, TIMEOUT, |member, answer| {
             let who = self.unit.named(member);
             match answer {
                 Ok(packed) => status.nodes.push(PackedStatus { who, packed }),

@@ -8,7 +8,7 @@ use crate::cli::Options;
 use crate::deadline::with_deadline;
 use crate::diagnose::Catalogue;
 use crate::host::Host;
-use crate::lang::Lang;
+use crate::lang::{Lang, Text, cause};
 use crate::settings::{self, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -60,12 +60,12 @@ fn enter(settings: &mut Settings, host: &Host) -> Result<(), Refusal> {
     host.at(&chdir.value);
     let absolute = std::path::absolute(&chdir.value).unwrap_or_else(|_| chdir.value.clone());
     std::env::set_current_dir(&absolute).map_err(|error| {
-        let (folder, source) = (absolute.display(), &chdir.source);
+        let (folder, source, Text { en, zh }) = (absolute.display(), &chdir.source, cause(&error));
         Refusal::new(
             Id::SettingsChdir,
             text!(
-                "the working directory {folder} ({source}) cannot be entered: {error}",
-                "无法进入工作目录 {folder}（{source}）：{error}"
+                "the working directory {folder} ({source}) cannot be entered: {en}",
+                "无法进入工作目录 {folder}（{source}）：{zh}"
             ),
             text!(
                 "mount the folder, or name another one with --chdir DIR",

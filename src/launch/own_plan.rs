@@ -12,6 +12,7 @@ use super::observed::Observed;
 use super::stale::{self, Duty};
 use crate::decide::{Stage, decide};
 use crate::observe::Facts;
+use crate::own_executable;
 use crate::plan::{self, Plan, Scope};
 use crate::prepare;
 use crate::report::{record_events, start};
@@ -74,6 +75,13 @@ pub(super) async fn plan(
         (true, false) => context.warn_of_plan(&shown.warnings),
     }
     let plan = &own.plan;
+    if let Some(root) = &settings.host_root {
+        let root = root.display();
+        context.say(&text!(
+            "what is known of the node is read below {root} (--host-root): the ranks start on this machine anyway, and no other node is met",
+            "节点信息取自 {root}（--host-root）：各 rank 仍在本机启动，且不与其他节点集结"
+        ));
+    }
     if interactive {
         context.say(&text!(
             "the rank owns the terminal, so its output is not captured (redirect standard input from /dev/null to turn this off)",
@@ -146,7 +154,7 @@ pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refu
 }
 
 fn executable() -> Result<PathBuf, Refusal> {
-    std::env::current_exe().map_err(|error| {
+    own_executable::path().map_err(|error| {
         Refusal::new(
             Id::SelfPath,
             text!(

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `--no-retry-on` names it | no | |
 //! | `--retry-on` names it | yes | as below |
+//! | the job stood still, with `--on-hang end` | no | |
 //! | certain, never | no | |
 //! | certain, other-node | no: exit code 90 | |
 //! | certain, same-nodes | yes, unless three quick ends are equal | 1 s |

@@ -99,7 +99,7 @@ fn alone(board: &StatusBoard, ask: &Ask) -> Answer {
     let node = own.run.as_ref().map_or(0, |run| run.node);
     let packed = Packed::Plain(serde_json::to_vec(&own).unwrap_or_default());
     let own = PackedStatus { who: MemberKind::Node.named(node), packed };
-    let status = JobStatus { nodes: vec![own], unanswered: Vec::new(), reaches_all };
+    let status = JobStatus { nodes: vec![own], reaches_all, ..JobStatus::default() };
     match serde_json::to_value(View::Status(status)) {
         Ok(what) => Answer::View { what },
         Err(_) => Answer::Refused(Refused::Question),

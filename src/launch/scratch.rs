@@ -37,9 +37,17 @@ impl ScratchName {
         Scratch { path, injection: injection.flatten() }
     }
 
-    /// Removes the folder synchronously. For the guard, in which nothing else runs any more.
+    /// That of the warmed interpreter, which lives longer than an attempt.
+    pub(super) fn of_warmed(&self) -> PathBuf {
+        self.0.with_extension("warm")
+    }
+
+    /// Removes the folders synchronously. For the guard, in which nothing else runs any more.
     pub(super) fn sweep(self) {
-        with_deadline(ANSWER, move || remove(&self.0));
+        with_deadline(ANSWER, move || {
+            remove(&self.0);
+            remove(&self.of_warmed());
+        });
     }
 }
 

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::ready::Ready;
 use super::scratch::Scratch;
 use crate::engine::Starts;
+use crate::host::Host;
 use crate::inject::{self, Injection};
 use crate::lang::{self, Text};
 use crate::logs::ErrorFile;
@@ -72,6 +73,20 @@ fn ranks_here(plan: &Plan, planned: Planned) -> Vec<RankId> {
     }
 }
 
+/// The environment of the ranks, as far as the plan knows it.
+pub(super) fn environment(host: &Host, plan: &Plan) -> BTreeMap<OsString, OsString> {
+    let mut env = host.environment().clone();
+    for name in &plan.env_remove {
+        env.remove(&OsString::from(name));
+    }
+    // The ranks must not see the secret of the muster.
+    for name in ["RANKLAUNCH_SECRET", "RANKLAUNCH_SECRET_FILE"] {
+        env.remove(OsStr::new(name));
+    }
+    env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    env
+}
+
 pub(super) fn launch(
     context: &Context,
     ready: &Ready,
@@ -82,15 +97,7 @@ pub(super) fn launch(
     companion: Option<i32>,
 ) -> Launch {
     let grace = context.settings.grace.value;
-    let mut env = context.host.environment().clone();
-    for name in &plan.env_remove {
-        env.remove(&OsString::from(name));
-    }
-    // The ranks must not see the secret of the muster.
-    for name in ["RANKLAUNCH_SECRET", "RANKLAUNCH_SECRET_FILE"] {
-        env.remove(OsStr::new(name));
-    }
-    env.extend(plan.env.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let mut env = environment(&context.host, plan);
     env.extend(scratch.injection().map(Injection::variable));
     if let Some((name, injection)) = plan.recorder_file.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::RECORD).into());
@@ -140,6 +147,7 @@ pub(super) fn launch(
         start,
         planned,
         env,
+        forks_engine: false,
         dispositions,
         grace,
         exec_timeout: context

@@ -41,14 +41,19 @@ impl Context {
 
     /// The launch or the attempt has its verdict.
     pub(super) fn show_verdict(&self, ending: &Ending) {
-        self.board.judged(EndStatus {
-            code: self.exit_code(ending),
-            id: ending.id.as_str().to_owned(),
-            cause: ending.why.as_ref().map(|why| why.id.clone()),
-            rank: ending.rank,
-            node: ending.node,
-            text: ending.text.clone(),
-        });
+        self.board.judged(end_status(ending, self.exit_code(ending)));
+    }
+}
+
+/// A verdict for who looks.
+pub(super) fn end_status(ending: &Ending, code: i32) -> EndStatus {
+    EndStatus {
+        code,
+        id: ending.id.as_str().to_owned(),
+        cause: ending.why.as_ref().map(|why| why.id.clone()),
+        rank: ending.rank,
+        node: ending.node,
+        text: ending.text.clone(),
     }
 }
 

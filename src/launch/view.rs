@@ -99,6 +99,9 @@ pub(super) struct JobStatus {
     pub nodes: Vec<PackedStatus>,
     pub unanswered: Vec<Unanswered>,
     pub reaches_all: bool,
+    /// Of an agent that hears all nodes by itself, so that it may be asked more often.
+    #[serde(default)]
+    pub at_node_0: bool,
 }
 
 /// The [`NodeStatus`] of one launcher as it came.

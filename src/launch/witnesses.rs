@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::driver_watch::{DriverWatch, LiveGpus};
 use super::kernel_watch::KernelWatch;
 use super::statements::{Statement, watched_gpus};
-use super::xid_watch::XidWatch;
 use crate::host::Host;
 use crate::observe::GpuSource;
 use crate::plan::Plan;
@@ -18,7 +18,7 @@ use crate::supervise::Planned;
 /// All of them, of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Witnesses {
-    xids: Option<XidWatch>,
+    driver: Option<DriverWatch>,
     kernel: Option<KernelWatch>,
 }
 
@@ -33,13 +33,18 @@ impl Witnesses {
         let gpus = watched_gpus(plan, planned);
         let kernel = KernelWatch::start(host, gpus.clone());
         let asks_driver = plan.gpu_source == GpuSource::Nvml && !gpus.is_empty();
-        let xids = if asks_driver { XidWatch::start(host, mode, gpus).await } else { None };
-        Witnesses { xids, kernel }
+        let driver = if asks_driver { DriverWatch::start(host, mode, gpus).await } else { None };
+        Witnesses { driver, kernel }
     }
 
     /// The process that watches the driver, a child of ours.
     pub(super) fn companion(&self) -> Option<i32> {
-        self.xids.as_ref()?.pid()
+        self.driver.as_ref()?.pid()
+    }
+
+    /// Who asks the driver what the GPUs do.
+    pub(super) fn live_gpus(&self) -> Option<LiveGpus> {
+        self.driver.as_ref().map(DriverWatch::live_gpus)
     }
 
     /// A rank has started.
@@ -51,12 +56,12 @@ impl Witnesses {
 
     /// What they said up to now.
     pub(super) fn statements(&self) -> Vec<Statement> {
-        let driver = self.xids.iter().flat_map(XidWatch::statements);
+        let driver = self.driver.iter().flat_map(DriverWatch::statements);
         driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
     }
 
     /// When the driver first said something while the ranks ran.
     pub(super) fn first(&self) -> Option<Instant> {
-        self.xids.as_ref().and_then(XidWatch::first)
+        self.driver.as_ref().and_then(DriverWatch::first)
     }
 }

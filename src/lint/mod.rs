@@ -7,6 +7,8 @@
 
 mod command;
 mod findings;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod launchers;
 mod objects;
 mod pods;

@@ -98,13 +98,17 @@ fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
     )
 }
 
+/// Bytes of a run's folder name: a file system takes 255, also of what is made of it.
+const LONGEST_NAME: usize = 200;
+
 /// The run id as one folder name: job names come from platforms and may hold anything.
 fn one_name(run_id: &str) -> String {
-    let name: String = run_id
+    let mut name: String = run_id
         .chars()
         .map(|c| if c == '/' || c.is_control() { '_' } else { c })
-        .take(200)
+        .take(LONGEST_NAME)
         .collect();
+    name.truncate(name.floor_char_boundary(LONGEST_NAME));
     let mut parts = Path::new(&name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(_)), None) => name,
@@ -157,6 +161,24 @@ mod tests {
         assert!(root.path().join("latest/node-0/attempt-0").is_dir());
     }
 
+    /// In a container the launcher that starts again often has the pid of the one that was killed.
+    #[test]
+    fn what_a_killed_launcher_with_our_pid_left_is_in_nobodys_way() {
+        let root = tempfile::tempdir().expect("a folder");
+        let pid = std::process::id();
+        let attempt = root.path().join("job-1/node-0/attempt-0");
+        fs::create_dir_all(&attempt).expect("made");
+        fs::write(attempt.join(format!(".writable-{pid}")), "").expect("written");
+        let fresh = root.path().join(format!(".latest-job-1-node-0-{pid}"));
+        std::os::unix::fs::symlink("elsewhere", &fresh).expect("a link");
+        let (folder, warnings) =
+            choose_folder(&[Candidate::chosen(root.path())], "job-1", NODE_0, 0);
+        assert_eq!(folder.map(|folder| folder.path()), Some(attempt.clone()), "{warnings:?}");
+        assert!(fs::read_dir(attempt).expect("it exists").next().is_none(), "left clean");
+        let link = fs::read_link(root.path().join("latest")).expect("a link");
+        assert_eq!(link, Path::new("job-1"));
+    }
+
     #[test]
     fn a_folder_called_latest_is_left_alone() {
         let root = tempfile::tempdir().expect("a folder");
@@ -205,6 +227,11 @@ mod tests {
         ] {
             assert_eq!(one_name(id), name);
         }
+        // A file system counts bytes.
+        let root = tempfile::tempdir().expect("a folder");
+        let candidates = [Candidate::chosen(root.path())];
+        let (folder, warnings) = choose_folder(&candidates, &"训练".repeat(100), NODE_0, 0);
+        assert!(folder.is_some() && root.path().join("latest").is_dir(), "{warnings:?}");
     }
 
     #[test]

@@ -9,24 +9,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memchr::memchr;
-
 use super::capped::CappedFile;
 use super::console::Console;
 use super::folder::LogFolder;
 use super::index::{IndexWriter, Writer};
-use super::stall_budget::StallBudget;
+use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
 use super::thread;
 use crate::lang::bytes as human_bytes;
 use crate::lang::{Lang, Text};
 use crate::text;
 
-/// Bytes per file that are queued or being written.
-const QUEUE_BYTES: usize = 8 * 1024 * 1024;
-/// After a gap a file takes bytes again below this many, so that gaps stay few.
-const QUEUE_AGAIN: usize = QUEUE_BYTES / 2;
-/// Smaller chunks are copied behind the one before, to keep their number low.
-const SMALL: usize = 16 * 1024;
 /// Empty chunks kept for readers while there is traffic.
 const SPARES: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
@@ -34,23 +26,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const RELEASE_BYTES: usize = 1024 * 1024;
 /// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
-/// What comes to a file within so long while it waits has one time.
-const TOGETHER: Duration = Duration::from_millis(10);
 /// At the end, a disk without progress for this long is given up.
 const STALL: Duration = Duration::from_secs(5);
-/// A reader takes at most this much after a stop request, more than a pipe holds.
-pub(super) const LAST_BYTES: usize = 4 * 1024 * 1024;
-
-/// Bytes of one file that were not kept.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FileAccount {
-    /// Bytes that never reached the file.
-    pub(super) lost: u64,
-    /// Bytes that were removed between head and tail.
-    pub(super) missing: u64,
-    /// Bytes that were written and then removed or cut off by another process.
-    pub(super) gone: u64,
-}
 
 /// How the writing ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,43 +66,6 @@ struct State {
     removal_said: bool,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    #[default]
-    Running,
-    /// The ranks have ended; only the rest of their pipes still arrives.
-    LastBytes,
-    /// Nothing arrives any more; the writer ends when all is written.
-    Closing,
-    /// The rest counts as lost and will not be written.
-    GivenUp,
-}
-
-#[derive(Debug)]
-struct Queue {
-    pieces: VecDeque<Piece>,
-    /// Queued or being written.
-    bytes: usize,
-    account: FileAccount,
-    stall_budget: StallBudget,
-    retry_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-enum Piece {
-    Bytes(Chunk),
-    /// So many bytes were dropped here.
-    Gap(u64),
-}
-
-/// Bytes that were read together, or soon after one another.
-#[derive(Debug)]
-struct Chunk {
-    bytes: Vec<u8>,
-    /// When those from each of these positions on came; the first is at 0.
-    came: Vec<(usize, Instant)>,
-}
-
 /// The producer's end of one file's queue.
 #[derive(Debug, Clone)]
 pub(super) struct FilePort {
@@ -151,13 +91,7 @@ impl FileWriter {
         let mut state = self.shared.lock();
         let file = CappedFile::new(Arc::clone(&self.folder), name, cap, lang);
         state.new.push((file, writer));
-        state.queues.push(Queue {
-            pieces: VecDeque::new(),
-            bytes: 0,
-            account: FileAccount::default(),
-            stall_budget: StallBudget::new(),
-            retry_at: None,
-        });
+        state.queues.push(Queue::new());
         self.shared.work.notify_one();
         FilePort { shared: Arc::clone(&self.shared), index: state.queues.len() - 1 }
     }
@@ -244,91 +178,6 @@ impl FilePort {
         let state = self.shared.lock();
         let Some(queue) = state.queues.get(self.index) else { return FileAccount::default() };
         FileAccount { lost: queue.account.lost + queue.bytes as u64, ..queue.account }
-    }
-}
-
-impl Queue {
-    /// Whether new bytes would be dropped as well.
-    fn has_gap(&self) -> bool {
-        matches!(self.pieces.back(), Some(Piece::Gap(_)))
-    }
-
-    fn takes(&self, bytes: usize, stage: Stage) -> bool {
-        let room = match stage {
-            Stage::Running if self.has_gap() => QUEUE_AGAIN,
-            Stage::Running => QUEUE_BYTES,
-            Stage::LastBytes | Stage::Closing => QUEUE_BYTES + LAST_BYTES,
-            Stage::GivenUp => 0,
-        };
-        self.bytes + bytes <= room
-    }
-
-    /// After a gap the file continues with a whole line, so that no fragment is taken for one.
-    fn skip_to_a_line(&mut self, chunk: &mut Vec<u8>) {
-        if let (true, Some(end)) = (self.has_gap(), memchr(b'\n', chunk)) {
-            self.lose(end + 1);
-            chunk.drain(..=end);
-        }
-    }
-
-    fn push(&mut self, chunk: &mut Vec<u8>, spares: &mut Vec<Vec<u8>>) {
-        self.bytes += chunk.len();
-        let now = Instant::now();
-        match self.pieces.back_mut() {
-            Some(Piece::Bytes(last))
-                if chunk.len() <= SMALL
-                    && last.bytes.capacity() - last.bytes.len() >= chunk.len() =>
-            {
-                if last.came.last().is_none_or(|(_, came)| now - *came >= TOGETHER) {
-                    last.came.push((last.bytes.len(), now));
-                }
-                last.bytes.extend_from_slice(chunk);
-            }
-            // A quiet stream keeps its own small buffer.
-            _ if chunk.len() <= SMALL => {
-                let mut copy = Vec::with_capacity(SMALL);
-                copy.extend_from_slice(chunk);
-                self.pieces.push_back(Piece::Bytes(Chunk::new(copy, now)));
-            }
-            _ => {
-                let spare = spares.pop().unwrap_or_default();
-                let bytes = std::mem::replace(chunk, spare);
-                self.pieces.push_back(Piece::Bytes(Chunk::new(bytes, now)));
-            }
-        }
-        chunk.clear();
-    }
-
-    fn lose(&mut self, bytes: usize) {
-        self.account.lost += bytes as u64;
-        match self.pieces.back_mut() {
-            Some(Piece::Gap(gap)) => *gap += bytes as u64,
-            _ => self.pieces.push_back(Piece::Gap(bytes as u64)),
-        }
-    }
-}
-
-impl Chunk {
-    fn new(bytes: Vec<u8>, now: Instant) -> Chunk {
-        Chunk { bytes, came: vec![(0, now)] }
-    }
-
-    /// The first bytes, which came at one time, and when.
-    fn first(&self) -> (&[u8], Instant) {
-        let came = self.came.first().map_or_else(Instant::now, |(_, came)| *came);
-        let end = self.came.get(1).map_or(self.bytes.len(), |(at, _)| *at);
-        (self.bytes.get(..end).unwrap_or(&self.bytes), came)
-    }
-
-    /// Forgets the first `count` bytes, at most those of [`Chunk::first`].
-    fn drop_first(&mut self, count: usize) {
-        if self.came.get(1).is_some_and(|(at, _)| *at <= count) {
-            self.came.remove(0);
-        }
-        self.bytes.drain(..count.min(self.bytes.len()));
-        for (at, _) in &mut self.came {
-            *at = at.saturating_sub(count);
-        }
     }
 }
 

@@ -59,6 +59,7 @@ impl LogFolder {
         let folder = LogFolder { base, below: below.to_vec(), opened: Mutex::new(opened) };
         let probe = format!(".writable-{}", std::process::id());
         let attempt = folder.opened().attempt;
+        absent(unlinkat(&attempt, probe.as_str(), AtFlags::empty()))?;
         let new = FILE | OFlags::CREATE | OFlags::EXCL;
         let written =
             File::from(openat(&attempt, probe.as_str(), new, FILE_MODE)?).write_all(b"\n");
@@ -100,20 +101,14 @@ impl LogFolder {
 
     /// Removes a file of the attempt, if it exists.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
-        match unlinkat(self.opened().attempt, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(absent(unlinkat(self.opened().attempt, name, AtFlags::empty()))?)
     }
 
     /// Replaces `name` by `bytes` atomically: a reader sees the old file or the new one.
     pub(crate) fn replace(&self, level: FolderLevel, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.try_both(level, |folder| {
             let fresh = format!(".{name}.new");
-            match unlinkat(folder, fresh.as_str(), AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
-            }
+            absent(unlinkat(folder, fresh.as_str(), AtFlags::empty()))?;
             let new = FILE | OFlags::CREATE | OFlags::EXCL;
             let mut file = File::from(openat(folder, fresh.as_str(), new, FILE_MODE)?);
             file.write_all(bytes)
@@ -125,11 +120,13 @@ impl LogFolder {
     /// Points `<log-dir>/latest` at the run. Best effort: the file system may not support links,
     /// and a user may have a folder of that name.
     pub(super) fn point_latest(&self) {
-        let Some(run) = self.below.first() else { return };
+        let [run, launcher, ..] = self.below.as_slice() else { return };
         let Ok(base) = open_base(&self.base) else { return };
-        // Renamed into place, as the nodes of a job may share the folder.
-        let fresh = format!(".latest-{run}-{}", std::process::id());
-        let placed = rustix::fs::symlinkat(run.as_str(), &base, fresh.as_str())
+        // Renamed into place, as the nodes of a job may share the folder. In containers all launchers may have
+        // one pid, also that of one that was killed here.
+        let fresh = format!(".latest-{run}-{launcher}-{}", std::process::id());
+        let placed = absent(unlinkat(&base, fresh.as_str(), AtFlags::empty()))
+            .and_then(|()| rustix::fs::symlinkat(run.as_str(), &base, fresh.as_str()))
             .and_then(|()| renameat(&base, fresh.as_str(), &base, LATEST));
         if placed.is_err() {
             let _ = unlinkat(&base, fresh.as_str(), AtFlags::empty());
@@ -192,6 +189,14 @@ impl OpenFolders {
         let attempt = folders.pop().ok_or(Errno::NOENT)?;
         let node = folders.pop().unwrap_or_else(|| Arc::clone(&attempt));
         Ok(OpenFolders { run: folders.pop().unwrap_or_else(|| Arc::clone(&node)), node, attempt })
+    }
+}
+
+/// A file that is not there need not be removed.
+fn absent(removed: Result<(), Errno>) -> Result<(), Errno> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
     }
 }
 

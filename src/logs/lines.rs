@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memchr2_iter, memrchr};
 
 use super::config::Marks;
 use super::escape::{push_escaped, unfinished_suffix};
-use super::rows::{PROGRESS, Rows, cursor_up, is_blank};
+use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
 
 /// Longest line of the console, in bytes of the rank; container runtimes split at the same
 /// length.
@@ -70,14 +70,16 @@ impl LineFormatter {
 
     /// Appends every line that `chunk` finishes.
     pub(super) fn feed(&mut self, chunk: &[u8], now: Instant, out: &mut Vec<u8>) {
-        let mut rest = chunk;
-        let rows = self.rows.are_drawn(now);
+        // A sequence that two reads share.
+        let joined = self.take_unfinished().map(|begun| [&begun, chunk].concat());
+        let mut rest = joined.as_deref().unwrap_or(chunk);
+        let mut rows = self.rows.are_drawn(now);
         while let Some((line, after)) =
             memchr(b'\n', rest).and_then(|end| Some((rest.get(..end)?, rest.get(end + 1..)?)))
         {
             let fresh = self.partial.is_empty() && !self.shown && !self.progress.active;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if fresh && !rows && line.len() <= LONGEST_LINE && memchr(b'\r', line).is_none() {
+            if fresh && !rows && line.len() <= LONGEST_LINE && stays(line) {
                 emit(&self.marks, line, out);
                 self.emitted += 1;
             } else {
@@ -87,6 +89,7 @@ impl LineFormatter {
                 } else {
                     self.end_line(out);
                 }
+                rows = self.rows.are_drawn(now);
             }
             rest = after;
         }
@@ -140,6 +143,20 @@ impl LineFormatter {
         if !self.partial.is_empty() || self.progress.state.is_some() {
             self.end_line(out);
         }
+    }
+
+    /// Takes the beginning of a sequence that may move the cursor from the end of the unfinished line.
+    fn take_unfinished(&mut self) -> Option<Vec<u8>> {
+        let from = self.partial.len().saturating_sub(LONGEST_CURSOR_UP);
+        let at = from + memrchr(0x1b, self.partial.get(from..)?)?;
+        if !may_become_cursor_up(self.partial.get(at..)?) {
+            return None;
+        }
+        let begun = self.partial.split_off(at);
+        if self.partial.is_empty() {
+            self.began = None;
+        }
+        Some(begun)
     }
 
     fn extend(&mut self, bytes: &[u8], now: Instant, out: &mut Vec<u8>) {
@@ -258,6 +275,14 @@ impl LineFormatter {
     }
 }
 
+/// Whether nothing in a line moves the cursor.
+fn stays(line: &[u8]) -> bool {
+    memchr2_iter(b'\r', 0x1b, line).all(|at| {
+        let rest = line.get(at..).unwrap_or_default();
+        rest.first() == Some(&0x1b) && cursor_up(rest).is_none()
+    })
+}
+
 fn emit(marks: &Marks, line: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(marks.before.as_bytes());
     push_escaped(line, out);
@@ -298,6 +323,28 @@ mod tests {
         );
         assert_eq!(shown(&[(0, b"windows\r\nline\r\n")]), ["windows", "line"]);
         assert_eq!(shown(&[(0, b"windows\r"), (1, b"\nline\n")]), ["windows", "line"]);
+    }
+
+    /// A read ends anywhere, and one read may hold all rows of a bar.
+    #[test]
+    fn rows_are_rows_whatever_the_chunks() {
+        let text = b"bar 0\nbar 1\x1b[A\rbar 2\x1b[1A\n\x1b[31mred\x1b[0m\nend\x1b\n";
+        let whole = shown(&[(0, text)]);
+        assert_eq!(whole, ["bar 0", "bar 1", "bar 2", "\x1b[31mred\x1b[0m", "end\\x1b"]);
+        let line = b"one\n\x1b[A two\n\x1b[3Athree\n";
+        let rows = shown(&[(0, line)]);
+        assert!(!rows.iter().any(|row| row.contains("[A") || row.contains("[3A")), "{rows:?}");
+        for at in 0..text.len() {
+            // What ends in a carriage return is a bar of this moment.
+            let (first, second) = text.split_at(at);
+            if first.last() != Some(&b'\r') {
+                assert_eq!(shown(&[(0, first), (0, second)]), whole, "cut at {at}");
+            }
+        }
+        for at in 0..line.len() {
+            let (first, second) = line.split_at(at);
+            assert_eq!(shown(&[(0, first), (0, second)]), rows, "cut at {at}");
+        }
     }
 
     #[test]

@@ -18,10 +18,13 @@ mod escape;
 mod file_names;
 mod files;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod index;
 mod lines;
 mod output;
 mod pages;
+mod queue;
 mod reader;
 mod rows;
 mod runs;

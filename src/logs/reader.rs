@@ -14,8 +14,9 @@ use memchr::{memchr_iter, memrchr};
 use rustix::io::Errno;
 
 use super::backlog::Backlog;
-use super::files::{FilePort, LAST_BYTES};
+use super::files::FilePort;
 use super::lines::LineFormatter;
+use super::queue::LAST_BYTES;
 use super::sink::Lane;
 use super::tail::Tail;
 use crate::supervise::{Owner, Stream};

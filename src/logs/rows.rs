@@ -106,10 +106,23 @@ pub(super) fn is_blank(row: &[u8]) -> bool {
     row.iter().all(|byte| *byte == b' ')
 }
 
+/// Bytes of the longest sequence that is known as one: no terminal has more rows.
+pub(super) const LONGEST_CURSOR_UP: usize = 3 + MOST_DIGITS;
+const MOST_DIGITS: usize = 5;
+
+/// Whether more bytes may make it `ESC [ n A`.
+pub(super) fn may_become_cursor_up(bytes: &[u8]) -> bool {
+    let parameters = |rest: &[u8]| rest.len() <= MOST_DIGITS && rest.iter().all(u8::is_ascii_digit);
+    bytes == b"\x1b" || bytes.strip_prefix(b"\x1b[").is_some_and(parameters)
+}
+
 /// Rows and length of a leading `ESC [ n A`.
 pub(super) fn cursor_up(bytes: &[u8]) -> Option<(usize, usize)> {
     let parameters = bytes.strip_prefix(b"\x1b[")?;
     let digits = parameters.iter().position(|byte| !byte.is_ascii_digit())?;
+    if digits > MOST_DIGITS {
+        return None;
+    }
     let count = std::str::from_utf8(parameters.get(..digits)?).ok()?;
     let rows = if count.is_empty() { 1 } else { count.parse::<usize>().ok()?.clamp(1, ROWS) };
     (parameters.get(digits) == Some(&b'A')).then_some((rows, digits + 3))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::stall_budget::StallBudget;
 use super::status_line::{self, StatusLine};
 use super::thread;
-use super::write::write_lines;
+use super::write::{WriteFailure, write_lines};
 use crate::lang::Lang;
 use crate::lang::bytes as human_bytes;
 use crate::terminal;
@@ -141,6 +141,24 @@ struct Lost {
     why: Option<String>,
 }
 
+/// The report of a gap at the end of a text that is to be written. All zero: there is none.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Notice {
+    /// What it reports.
+    lines: u64,
+    bytes: u64,
+    /// Its own.
+    length: usize,
+}
+
+impl Notice {
+    /// Appends the report, which is one line, to `batch`.
+    fn write(lines: u64, bytes: u64, text: &str, batch: &mut Vec<u8>) -> Notice {
+        batch.extend_from_slice(text.as_bytes());
+        Notice { lines, bytes, length: text.len() }
+    }
+}
+
 #[derive(Debug)]
 struct LaneState {
     prefix: String,
@@ -168,19 +186,18 @@ impl LaneState {
     }
 
     /// Takes the queued lines and, after them, the report of a gap.
-    fn take(&mut self, batch: &mut Vec<u8>, lang: Lang) {
+    fn take(&mut self, batch: &mut Vec<u8>, lang: Lang) -> Notice {
         batch.clear();
         std::mem::swap(&mut self.buffer, batch);
         self.stall_budget.earn(batch.len());
-        if self.lost_lines > 0 {
-            let (lines, bytes) = (self.lost_lines, human_bytes(self.lost_bytes));
-            let notice = text!("{lines} lines ({bytes}) dropped", "丢弃了 {lines} 行（{bytes}）");
-            batch.extend_from_slice(self.prefix.as_bytes());
-            batch.extend_from_slice(notice.get(lang).as_bytes());
-            batch.push(b'\n');
-            self.lost_lines = 0;
-            self.lost_bytes = 0;
+        let lines = std::mem::take(&mut self.lost_lines);
+        let lost = std::mem::take(&mut self.lost_bytes);
+        if lines == 0 {
+            return Notice::default();
         }
+        let bytes = human_bytes(lost);
+        let notice = text!("{lines} lines ({bytes}) dropped", "丢弃了 {lines} 行（{bytes}）");
+        Notice::write(lines, lost, &format!("{}{}\n", self.prefix, notice.get(lang)), batch)
     }
 }
 
@@ -194,44 +211,52 @@ impl State {
                 && self.lanes.values().all(LaneState::is_idle))
     }
 
-    fn take_own(&mut self, batch: &mut Vec<u8>, lang: Lang) -> bool {
+    /// Takes our own text and, after it, the report of a gap. None: there is neither.
+    fn take_own(&mut self, batch: &mut Vec<u8>, lang: Lang) -> Option<Notice> {
         if self.own.is_empty() && self.own_lost.lines == 0 {
-            return false;
+            return None;
         }
         batch.clear();
         std::mem::swap(&mut self.own, batch);
-        let Lost { lines, bytes, why } = std::mem::take(&mut self.own_lost);
-        if lines > 0 {
-            let bytes = human_bytes(bytes);
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let notice = text!(
-                "ranklaunch: {lines} lines ({bytes}) dropped{why}\n",
-                "ranklaunch: 丢弃了 {lines} 行（{bytes}）{why}\n"
-            );
-            batch.extend_from_slice(notice.get(lang).as_bytes());
+        let Lost { lines, bytes: lost, why } = std::mem::take(&mut self.own_lost);
+        if lines == 0 {
+            return Some(Notice::default());
         }
-        true
+        let bytes = human_bytes(lost);
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let notice = text!(
+            "ranklaunch: {lines} lines ({bytes}) dropped{why}\n",
+            "ranklaunch: 丢弃了 {lines} 行（{bytes}）{why}\n"
+        );
+        Some(Notice::write(lines, lost, notice.get(lang), batch))
     }
 
     /// Takes from the next lane in turn that has lines.
-    fn take_lane(&mut self, batch: &mut Vec<u8>, lang: Lang) -> bool {
+    fn take_lane(&mut self, batch: &mut Vec<u8>, lang: Lang) -> Option<Notice> {
         let after = self.lanes.range(self.served + 1..).chain(self.lanes.range(..=self.served));
         let next = after.filter(|(_, lane)| !lane.is_idle()).map(|(id, _)| *id).next();
-        let Some(id) = next else { return false };
+        let id = next?;
         self.served = id;
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.take(batch, lang);
-            if lane.closed {
-                self.lanes.remove(&id);
-            }
+        let lane = self.lanes.get_mut(&id)?;
+        let notice = lane.take(batch, lang);
+        if lane.closed {
+            self.lanes.remove(&id);
         }
-        true
+        Some(notice)
     }
 
-    fn lose(&mut self, lines: u64, bytes: usize, why: Option<String>) {
-        self.own_lost.lines += lines;
-        self.own_lost.bytes += bytes as u64;
-        self.own_lost.why = why.or(self.own_lost.why.take());
+    /// Counts what a failed write lost: of the reports among it not their own line, but what they report.
+    fn lose_written(&mut self, failure: &WriteFailure, batch: Notice, urgent: Notice) {
+        let lost = &mut self.own_lost;
+        lost.lines += failure.lines;
+        lost.bytes += failure.bytes as u64;
+        for (is_lost, notice) in [(failure.of_batch, batch), (failure.of_urgent, urgent)] {
+            if is_lost && notice.lines > 0 {
+                lost.lines = lost.lines.saturating_sub(1) + notice.lines;
+                lost.bytes = lost.bytes.saturating_sub(notice.length as u64) + notice.bytes;
+            }
+        }
+        lost.why = Some(failure.error.to_string());
     }
 }
 
@@ -263,7 +288,8 @@ impl Sink {
         }
         let whole = if text.ends_with('\n') { "" } else { "\n" };
         if state.own_lost.lines > 0 || state.own.len() + text.len() > OWN_BYTES {
-            state.lose(text.lines().count() as u64, text.len(), None);
+            state.own_lost.lines += text.lines().count() as u64;
+            state.own_lost.bytes += text.len() as u64;
         } else {
             state.own.extend_from_slice(text.as_bytes());
             state.own.extend_from_slice(whole.as_bytes());
@@ -302,9 +328,11 @@ impl Sink {
         let mut state = self.lock();
         loop {
             let mut from_lane = false;
-            if !state.take_own(&mut own, lang) {
+            let mut notice = state.take_own(&mut own, lang);
+            if notice.is_none() {
                 own.clear();
-                from_lane = state.take_lane(&mut batch, lang);
+                notice = state.take_lane(&mut batch, lang);
+                from_lane = notice.is_some();
                 if !from_lane {
                     let due = state.status.due();
                     if due.is_some_and(|due| due <= Instant::now()) {
@@ -331,6 +359,7 @@ impl Sink {
                     continue;
                 }
             }
+            let notice = notice.unwrap_or_default();
             state.busy = true;
             let is_drawn = state.status.take_drawn();
             drop(state);
@@ -338,10 +367,11 @@ impl Sink {
             if is_drawn && terminal::is_foreground(file) {
                 status_line::draw(file, terminal::ERASE);
             }
+            let mut of_urgent = Notice::default();
             let result = if from_lane {
                 write_lines(file, &batch, || {
                     let mut urgent = Vec::new();
-                    self.lock().take_own(&mut urgent, lang);
+                    of_urgent = self.lock().take_own(&mut urgent, lang).unwrap_or_default();
                     urgent
                 })
             } else {
@@ -360,7 +390,7 @@ impl Sink {
                     self.room.notify_all();
                     return;
                 }
-                state.lose(failure.lines, failure.bytes, Some(failure.error.to_string()));
+                state.lose_written(&failure, notice, of_urgent);
                 // Redirected to a full disk (`> run.log`): go on when there is space again.
                 let pause = Duration::from_secs(2);
                 let waited = self
@@ -370,5 +400,38 @@ impl Sink {
                 state = waited.0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `> run.log` on a full disk does for a while.
+    #[test]
+    fn lines_that_were_lost_are_told_although_the_first_reports_are_lost_as_well() {
+        let full = File::options().write(true).open("/dev/full").expect("it exists");
+        let mut state = State { own: b"one\ntwo\nthree\n".to_vec(), ..State::default() };
+        let (mut batch, lang) = (Vec::new(), Lang::En);
+        for _ in 0..3 {
+            let notice = state.take_own(&mut batch, lang).expect("there is text");
+            let failure = write_lines(&full, &batch, Vec::new).expect_err("it is full");
+            state.lose_written(&failure, notice, Notice::default());
+            assert_eq!((state.own_lost.lines, state.own_lost.bytes), (3, 14));
+        }
+        let lane = LaneState { lost_lines: 40, lost_bytes: 900, ..LaneState::new("[r0] ") };
+        state.lanes.insert(1, LaneState { buffer: b"[r0] four\n".to_vec(), ..lane });
+        let of_lane = state.take_lane(&mut batch, lang).expect("there is text");
+        let mut urgent = Vec::new();
+        let of_urgent = state.take_own(&mut urgent, lang).expect("there is text");
+        let told = String::from_utf8_lossy(&urgent);
+        assert!(
+            told.starts_with("ranklaunch: 3 lines (14 bytes) dropped: No space left"),
+            "{told}"
+        );
+        let failure = write_lines(&full, &batch, Vec::new).expect_err("it is full");
+        state.lose_written(&failure, of_lane, of_urgent);
+        let lost = (state.own_lost.lines, state.own_lost.bytes);
+        assert_eq!(lost, (41, 910), "the urgent text was not among it");
     }
 }

@@ -1,5 +1,6 @@
 //! The whole path with real pipes: compares what was written with what arrived.
 
+mod odd_index;
 mod stalls;
 mod throughput;
 

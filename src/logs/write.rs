@@ -19,6 +19,10 @@ pub(super) struct WriteFailure {
     pub(super) error: std::io::Error,
     pub(super) lines: u64,
     pub(super) bytes: usize,
+    /// The end of the batch is among that.
+    pub(super) of_batch: bool,
+    /// The end of the last urgent text is.
+    pub(super) of_urgent: bool,
 }
 
 impl WriteFailure {
@@ -55,6 +59,8 @@ pub(super) fn write_lines(
                 error,
                 lines: memchr_iter(b'\n', lost).count() as u64,
                 bytes: lost.len(),
+                of_batch: true,
+                of_urgent: false,
             }
         })?;
         rest = after;
@@ -63,7 +69,13 @@ pub(super) fn write_lines(
             write_all(file, &between).map_err(|(error, unwritten)| {
                 let lost = between.get(between.len() - unwritten..).unwrap_or_default();
                 let lines = memchr_iter(b'\n', lost).chain(memchr_iter(b'\n', after)).count();
-                WriteFailure { error, lines: lines as u64, bytes: lost.len() + after.len() }
+                WriteFailure {
+                    error,
+                    lines: lines as u64,
+                    bytes: lost.len() + after.len(),
+                    of_batch: !after.is_empty(),
+                    of_urgent: true,
+                }
             })?;
         }
     }

@@ -9,6 +9,8 @@
 
 mod code;
 mod command;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod json;
 mod mark;
 mod name_words;

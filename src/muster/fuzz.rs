@@ -1,8 +1,4 @@
-//! Fuzz entry points for everything that a connection may send. `make fuzz` runs them under
-//! libFuzzer, the tests run them over the seeds and their mutations.
-//!
-//! Each takes any bytes, panics if a promise is broken, and returns whether the input was
-//! accepted. Not part of the program.
+//! Fuzz entry points for everything that a connection may send. Not part of the program.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -102,7 +98,7 @@ impl AsyncWrite for Script {
 ///
 /// Every cut gives the same frames in bounded memory, and a frame is unchanged after it is
 /// written and read again.
-pub fn frames(data: &[u8]) -> bool {
+pub(crate) fn frames(data: &[u8]) -> bool {
     let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
     let asked = |frame: &FromMember| match frame {
         FromMember::Question(frame) => Some(frame.clone()),
@@ -205,7 +201,7 @@ fn hello() -> Hello {
 ///
 /// It always ends. A peer without the secret is never admitted, and a node with it is heard only
 /// if no byte was changed in transit.
-pub fn handshake(data: &[u8]) -> bool {
+pub(crate) fn handshake(data: &[u8]) -> bool {
     let [mode, cut, bytes @ ..] = data else { return false };
     let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
     let ends = cut & 1 == 1;
@@ -351,63 +347,5 @@ pub(crate) fn sent(agreement: Agreement) -> Option<Agreement> {
     match codec::decode(&codec::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
         _ => None,
-    }
-}
-
-/// A short deterministic fuzz run: the seeds of a target, then `rounds` mutations. A part of the
-/// inputs must be accepted.
-#[cfg(test)]
-pub(crate) fn over_seeds(target: &str, rounds: usize, entry: fn(&[u8]) -> bool) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds");
-    let files = std::fs::read_dir(format!("{folder}/{target}")).expect("the seeds");
-    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
-    let seeds: Vec<Vec<u8>> =
-        paths.iter().map(|path| std::fs::read(path).expect("readable")).collect();
-    assert!(seeds.len() >= 4, "{target} has {} seeds", seeds.len());
-    let mut accepted = seeds.iter().filter(|seed| entry(seed)).count();
-    // xorshift64: any generator is good enough if a failure is reproducible.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state >> 33).expect("31 bits") % below.max(1)
-    };
-    for _ in 0..rounds {
-        let mut data = seeds[random(seeds.len())].clone();
-        for _ in 0..=random(4) {
-            let at = random(data.len());
-            let byte = u8::try_from(random(256)).expect("a byte");
-            match random(6) {
-                0 => data.truncate(at),
-                1 => data.insert(at, byte),
-                2 if !data.is_empty() => drop(data.remove(at)),
-                3 => {
-                    let other = &seeds[random(seeds.len())];
-                    data.extend(other.iter().skip(random(other.len())));
-                }
-                _ if !data.is_empty() => data[at] = byte,
-                _ => data.push(byte),
-            }
-        }
-        accepted += usize::from(entry(&data));
-    }
-    // Otherwise only the outermost check was tested.
-    assert!(accepted > rounds / 20, "{target}: {accepted} of {rounds} were accepted");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_bytes_are_the_same_frames_however_they_are_cut() {
-        over_seeds("frames", 4_000, frames);
-    }
-
-    #[test]
-    fn any_handshake_ends_and_lets_nobody_in_without_the_secret() {
-        over_seeds("handshake", 1_000, handshake);
     }
 }

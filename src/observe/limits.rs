@@ -94,8 +94,8 @@ fn capabilities(host: &Host) -> u64 {
     bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// `MemTotal:       65835152 kB`
-fn of_meminfo(text: &str, name: &str) -> Option<u64> {
+/// A line of proc_meminfo(5), such as `MemTotal:       65835152 kB`, in bytes.
+pub(crate) fn of_meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -260,6 +260,15 @@ mod tests {
         }
         let host = Host::replayed(root.path(), BTreeMap::new());
         (root, host)
+    }
+
+    #[test]
+    fn a_line_of_meminfo_is_read_in_bytes() {
+        let available = |text| of_meminfo(text, "MemAvailable:");
+        let text = "MemTotal:  10 kB\nMemFree: 1 kB\nMemAvailable:   2048 kB\n";
+        assert_eq!(available(text), Some(2 << 20));
+        assert_eq!(available("MemFree: 1 kB\n"), None);
+        assert_eq!(available("MemAvailable: x kB\n"), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod contract;
 pub(crate) mod counters;
 pub(crate) mod cuda;
 mod facts;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub(crate) mod gpu;
 pub(crate) mod kernel_log;
 pub(crate) mod leftovers;

@@ -35,6 +35,7 @@ pub(crate) fn hcas(host: &Host) -> Vec<Hca> {
                     .ok()
                     .and_then(|text| text.trim().parse().ok()),
                 bridges: address.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default(),
+                // Only a virtual function has a link to its physical one.
                 physical: host
                     .real_path(format!("{device}/physfn"))
                     .and_then(|folder| pci::address(&folder.file_name()?.to_string_lossy())),
@@ -42,7 +43,6 @@ pub(crate) fn hcas(host: &Host) -> Vec<Hca> {
                 netdevs,
                 pci: address,
                 openable: opens,
-                // Only a virtual function has a link to its physical one.
                 ipv6_only: is_ipv6_only(host, &name),
                 ports: ports(host, &name),
                 name,

@@ -6,7 +6,7 @@
 
 mod choose;
 
-pub(crate) use choose::{Chosen, Wish, choose};
+pub(crate) use choose::{Chosen, IDLE, Wish, choose};
 
 use crate::lang::Text;
 use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, VisibleGpu};

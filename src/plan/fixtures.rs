@@ -9,7 +9,7 @@ use crate::observe::{
     PythonFacts, Torch, VisibleGpu,
 };
 use crate::plan::solve::plan_for;
-use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey};
+use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey, survey};
 use crate::settings::fixtures::undecided;
 use crate::settings::{LayoutRule, Program, Settings, Source, Sourced};
 use crate::verdict::{Id, Refusal};
@@ -137,7 +137,16 @@ pub(crate) fn planned(
 ) -> Result<Plan, Refusal> {
     let mut notes = Notes::default();
     let outcome = plan_for(settings, facts, member(nnodes, 0), asked, Scope::Alone, &mut notes);
-    Survey::of(outcome, notes).into_plan()
+    accepted(&Survey::of(outcome, notes))
+}
+
+/// The plan of this node, without knowledge of the others.
+pub(crate) fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
+    accepted(&survey(settings, facts, Scope::Alone))
+}
+
+fn accepted(survey: &Survey) -> Result<Plan, Refusal> {
+    survey.plan().cloned().map_err(Clone::clone)
 }
 
 pub(crate) fn count(n: u32) -> AskedNproc {

@@ -36,7 +36,7 @@ mod tests;
 mod types;
 pub(crate) mod variables;
 
-pub(crate) use engine::{EngineOptions, argv, exec_argv};
+pub(crate) use engine::{EngineOptions, argv, exec_argv, rank_argv};
 pub(crate) use environment::rank_env;
 pub(crate) use membership::{
     AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
@@ -45,5 +45,5 @@ pub(crate) use membership::{
 pub(crate) use notes::{Notes, severity};
 pub use scope::Scope;
 pub(crate) use solve::node_capacity;
-pub(crate) use survey::{Survey, plan, survey};
+pub(crate) use survey::{Survey, survey};
 pub use types::*;

@@ -43,13 +43,14 @@ impl Survey {
         }
     }
 
-    pub fn into_plan(self) -> Result<Plan, Refusal> {
-        self.first.map_or(self.outcome, Err)
-    }
-
     /// The plan without regard to failed checks; None without membership or layout.
     pub fn outline(&self) -> Option<&Plan> {
         self.outcome.as_ref().ok()
+    }
+
+    /// The same, or why there is none.
+    pub fn into_outline(self) -> Result<Plan, Refusal> {
+        self.outcome
     }
 
     /// Failed checks, in the order in which they were found.
@@ -64,11 +65,6 @@ impl Survey {
     pub fn evidence(&self) -> &[WeighedEvidence] {
         &self.evidence
     }
-}
-
-/// The plan of this node, without knowledge of the others.
-pub(crate) fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
-    survey(settings, facts, Scope::Alone).into_plan()
 }
 
 /// The plan with all findings, for a given knowledge of the other nodes.

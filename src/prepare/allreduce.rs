@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::{self, PythonFacts};
+use crate::own_executable;
 use crate::plan::Plan;
 use crate::signal;
 use crate::supervise::End;
@@ -46,7 +47,7 @@ pub(crate) fn all_reduce(
     let scratch = named.map_err(problem)?;
     let at = |name: &str| scratch.path().join(name);
     std::fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
-    let mut command = Command::new(std::env::current_exe().map_err(problem)?);
+    let mut command = Command::new(own_executable::path().map_err(problem)?);
     command
         .args(["run", "--engine", "direct", "--nnodes", "1", "--node-rank", "0"])
         .args(["--master-addr", "127.0.0.1", "--layout", "none", "--stale", "off"])

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,10 +30,11 @@ const NAME: &str = "ranklaunch-node-probe";
 /// need it to find the driver library.
 const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 
-/// A running program, and our ends of its two pipes.
+/// A running program, and our ends of its two connections.
 pub(super) struct Started {
     pub(super) child: Child,
-    pub(super) answer: PipeReader,
+    /// Does not block.
+    pub(super) answer: OwnedFd,
     pub(super) noise: PipeReader,
     pub(super) ends: Ends,
 }
@@ -43,6 +45,29 @@ pub(super) enum Ends {
     Process,
     /// The process leads a group of its own, which ends with it: a shell waits for its commands.
     Group,
+}
+
+/// By what the probe answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// Of its only answer.
+    Pipe,
+    /// On which it is asked as well.
+    Socket,
+}
+
+impl Answers {
+    /// Our end and that of the probe.
+    fn connect(self) -> io::Result<(OwnedFd, OwnedFd)> {
+        match self {
+            Answers::Pipe => pipe().map(|(ours, theirs)| (ours.into(), theirs.into())),
+            Answers::Socket => {
+                let (ours, theirs) = UnixStream::pair()?;
+                ours.set_nonblocking(true)?;
+                Ok((ours.into(), theirs.into()))
+            }
+        }
+    }
 }
 
 /// One place to execute from.
@@ -82,14 +107,14 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Starts the probe in one way.
-pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
+pub(super) fn start(way: &Way, args: &[&str], answers: Answers) -> io::Result<Started> {
     match way {
         Way::File(folder) => {
             let file = Temporary::create(folder.clone())?;
             // The file is needed only until execve has succeeded, for which spawn waits.
-            run_file(&file, args)
+            run_file(&file, args, answers)
         }
-        Way::Memory => spawn(args, |command| {
+        Way::Memory => spawn(args, answers, |command| {
             let environment: Vec<(OsString, OsString)> = std::env::vars_os()
                 .filter(|(name, _)| !DROPPED.iter().any(|dropped| name == dropped))
                 .collect();
@@ -100,25 +125,27 @@ pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
     }
 }
 
-fn run_file(file: &Temporary, args: &[&str]) -> io::Result<Started> {
+fn run_file(file: &Temporary, args: &[&str], answers: Answers) -> io::Result<Started> {
+    let run = || spawn_program(file.0.as_os_str(), args, answers, |_| Ok(()));
     // A fork of another thread may have a copy of our write descriptor until its own execve, so
     // ETXTBSY can occur for a moment.
     for _ in 0..20 {
-        match spawn_program(file.0.as_os_str(), args, |_| Ok(())) {
+        match run() {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             other => return other,
         }
     }
-    spawn_program(file.0.as_os_str(), args, |_| Ok(()))
+    run()
 }
 
 fn spawn(
     args: &[&str],
+    answers: Answers,
     prepare: impl FnOnce(&mut Command) -> io::Result<()>,
 ) -> io::Result<Started> {
-    spawn_program(OsStr::new(NAME), args, prepare)
+    spawn_program(OsStr::new(NAME), args, answers, prepare)
 }
 
 /// Starts a program that answers on its standard output.
@@ -137,7 +164,7 @@ pub(super) fn start_tool(
         command.process_group(0);
     }
     let child = command.spawn()?;
-    Ok(Started { child, answer, noise, ends })
+    Ok(Started { child, answer: answer.into(), noise, ends })
 }
 
 /// A pipe whose read end, which is ours, does not block.
@@ -150,12 +177,13 @@ fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 fn spawn_program(
     program: &OsStr,
     args: &[&str],
+    answers: Answers,
     prepare: impl FnOnce(&mut Command) -> io::Result<()>,
 ) -> io::Result<Started> {
-    let (answer, answer_in) = pipe()?;
+    let (answer, answer_in) = answers.connect()?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
-    // The pipe of the answer is the probe's standard input, the only descriptor that std can
+    // The other end of the answer is the probe's standard input, the only descriptor that std can
     // pass and that no library prints to. The other two share a pipe, because a root may have no
     // /dev/null, and for the message of a crash.
     command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
@@ -220,7 +248,8 @@ mod tests {
     fn the_file_is_gone_once_it_runs() {
         let folder = tempfile::tempdir().expect("a folder");
         let way = Way::File(folder.path().to_owned());
-        let mut started = start(&way, &["resolve", "localhost"]).expect("the probe starts");
+        let mut started =
+            start(&way, &["resolve", "localhost"], Answers::Pipe).expect("the probe starts");
         let left = fs::read_dir(folder.path()).expect("the folder").count();
         assert!(started.child.wait().expect("it ends").success());
         assert_eq!(left, 0);

@@ -238,7 +238,7 @@ fn of_tree(tree: &Tree<'_>) -> Result<Dump, Unreadable> {
     if tree.is_spent() {
         return Err(Unreadable::Pickle(PickleFlaw::TooMany));
     }
-    let follow = |pair: &[Entry]| matches!(pair, [one, next] if next.record == one.record + 1);
+    let follow = |pair: &[Entry]| matches!(pair, [one, next] if one.record.checked_add(1) == Some(next.record));
     dump.lost = dump.entries.first().is_some_and(|first| first.record > 0)
         || !dump.entries.windows(2).all(follow)
         || (dump.entries.is_empty() && dump.enqueued.iter().any(|(_, last)| *last > 0));

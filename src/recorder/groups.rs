@@ -144,11 +144,12 @@ impl<'d> Groups<'d> {
             let configured = record.dumps.iter().flat_map(|dump| &dump.groups);
             configured.flat_map(|group| &group.ranks).copied().chain([record.rank])
         });
+        let numbers = numbers.filter(|number| *number < MOST_RANKS);
         let seen = numbers.max().map_or(0, |last| last.saturating_add(1));
         let mut groups = Groups {
             all: Vec::new(),
             records: records.iter().map(|record| (record.rank, record)).collect(),
-            world: world.unwrap_or(0).max(seen),
+            world: world.unwrap_or(0).min(MOST_RANKS).max(seen),
         };
         let mut by_key: BTreeMap<(&str, &str, Option<Vec<u32>>), Group<'d>> = BTreeMap::new();
         for record in records {
@@ -187,10 +188,10 @@ impl<'d> Groups<'d> {
 
     fn configured(&self, dump: &Dump, name: &str, desc: &str) -> Option<Vec<u32>> {
         let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
-        named.next().map(|group| group.ranks.clone()).or_else(|| {
-            // A job of a few ranks may name as many groups as it likes.
-            (desc == DEFAULT_GROUP).then(|| (0..self.world.min(MOST_RANKS)).collect())
-        })
+        named
+            .next()
+            .map(|group| group.ranks.clone())
+            .or_else(|| (desc == DEFAULT_GROUP).then(|| (0..self.world).collect()))
     }
 
     /// The members of a group that no record names, as far as they can be told. A rank whose last
@@ -198,7 +199,7 @@ impl<'d> Groups<'d> {
     /// it is those two.
     fn find_members(&mut self, at: usize) {
         let Some(group) = self.all.get(at).filter(|group| !group.is_whole) else { return };
-        let possible: BTreeSet<u32> = (0..self.world.min(MOST_RANKS))
+        let possible: BTreeSet<u32> = (0..self.world)
             .filter(|rank| group.tracks.contains_key(rank) || !self.is_only_in_default(*rank))
             .collect();
         let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
@@ -234,7 +235,7 @@ impl<'d> Groups<'d> {
     }
 }
 
-/// Ranks that a group can have here, so that a wrong number in a dump costs no memory.
+/// Ranks that a job can have here, so that a wrong number in a dump costs no memory.
 const MOST_RANKS: u32 = 1 << 20;
 
 fn records_backend(record: &RankRecord, backend: &str) -> bool {

@@ -205,9 +205,9 @@ fn longest_step(groups: &Groups<'_>, place: &Place<'_>) -> Option<i64> {
     let of_rank = |(rank, _): &(u32, Step<'_>)| {
         let steps = group.tracks.get(rank)?.collectives.values();
         let times: Vec<i64> = steps.filter_map(Step::first).map(|entry| entry.created_ns).collect();
-        let gap =
-            |pair: &[i64]| pair.last().copied().unwrap_or(0) - pair.first().copied().unwrap_or(0);
-        times.windows(2).map(gap).max()
+        // A dump may say any time.
+        let later = times.iter().skip(1);
+        times.iter().zip(later).map(|(one, next)| next.saturating_sub(*one)).max()
     };
     place.here.iter().filter_map(of_rank).max()
 }

@@ -41,7 +41,8 @@ pub(crate) fn last_entries(json: String) -> String {
     entries.retain(|_| keeps.next().unwrap_or(true));
     // Entries whose numbers do not follow one another from 0 on say that some are lost, and so that who is in no
     // entry of a group may have entered it. What is left out here is not lost: each group has its last ones.
-    let follow = |pair: &[Option<i64>]| matches!(pair, [Some(one), Some(next)] if one + 1 == *next);
+    let follow =
+        |pair: &[Option<i64>]| matches!(pair, [Some(one), next] if one.checked_add(1) == *next);
     if numbers.first() == Some(&Some(0)) && numbers.windows(2).all(follow) {
         for (number, entry) in (0_i64..).zip(entries) {
             if let Some(record) = entry.get_mut("record_id") {

@@ -9,6 +9,23 @@ pub(super) fn document(render: impl Fn(Lang) -> Value) -> Value {
     joined(render(Lang::En), render(Lang::Zh))
 }
 
+/// The document in one language, from that for both.
+pub(super) fn one(document: &Value, lang: Lang) -> Value {
+    match document {
+        Value::Object(entries) => match (entries.len(), entries.get("en"), entries.get("zh")) {
+            (2, Some(Value::String(en)), Some(Value::String(zh))) => {
+                Value::from(if lang == Lang::En { en.as_str() } else { zh })
+            }
+            _ => {
+                let entries = entries.iter().map(|(key, value)| (key.clone(), one(value, lang)));
+                Value::Object(entries.collect())
+            }
+        },
+        Value::Array(items) => items.iter().map(|item| one(item, lang)).collect(),
+        plain => plain.clone(),
+    }
+}
+
 fn joined(en: Value, zh: Value) -> Value {
     match (en, zh) {
         (Value::Object(en), Value::Object(mut zh)) => {
@@ -32,11 +49,16 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_there_twice() {
-        let both = document(|lang| match lang {
+        let of = |lang| match lang {
             Lang::En => json!({ "id": "x", "rows": [{ "text": "two nodes", "n": 2 }] }),
             Lang::Zh => json!({ "id": "x", "rows": [{ "text": "两个节点", "n": 2 }] }),
-        });
+        };
+        let both = document(of);
         let text = json!({ "en": "two nodes", "zh": "两个节点" });
         assert_eq!(both, json!({ "id": "x", "rows": [{ "text": text, "n": 2 }] }));
+        for lang in [Lang::En, Lang::Zh] {
+            assert_eq!(one(&both, lang), of(lang));
+            assert_eq!(one(&of(lang), lang), of(lang), "it was in one language");
+        }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::both_languages;
 use super::ending::Ending;
 use super::why_view;
 use crate::deadline::io_with_deadline;
@@ -47,7 +48,7 @@ pub(crate) struct RunRecord {
     pub link_errors: Vec<Growth>,
     /// What looks like a cause in the logs of this node and is none.
     pub survived: Vec<Survived>,
-    /// When the job stood still.
+    /// When the job stood still, for people of both languages.
     pub hangs: Vec<Value>,
     pub lang: Lang,
 }
@@ -63,7 +64,7 @@ impl RunRecord {
         Ok(bytes)
     }
 
-    /// The document in this language; what was said of hangs is in that of the run.
+    /// The document in this language.
     pub(super) fn document(&self, lang: Lang) -> Value {
         json!({
             "schema": 1,
@@ -80,7 +81,7 @@ impl RunRecord {
             "logs": self.logs,
             "link_errors": self.link_errors,
             "survived": self.survived,
-            "hang": self.hangs,
+            "hang": self.hangs.iter().map(|one| both_languages::one(one, lang)).collect::<Vec<_>>(),
         })
     }
 }

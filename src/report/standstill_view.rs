@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use super::both_languages;
 use super::files::stamp;
 use crate::hang::{Culprit, Hang, Sign};
 use crate::lang::{Lang, Text};
@@ -65,8 +66,13 @@ impl Standstill {
         out
     }
 
-    /// As run.json and agent.jsonl have it.
-    pub(crate) fn json(&self, lang: Lang) -> Value {
+    /// As agent.jsonl has it, for people of both languages.
+    pub(crate) fn json(&self) -> Value {
+        both_languages::document(|lang| self.json_in(lang))
+    }
+
+    /// As run.json has it.
+    fn json_in(&self, lang: Lang) -> Value {
         let Hang { culprits, waiting, confidence, signs, silent, is_awaited: _, late: _ } =
             &self.hang;
         let waiting: Vec<Value> =

@@ -33,14 +33,14 @@ pub(super) const KEYS: &[&str] = &[
     "differs",
 ];
 
-const ROLES: &[(&str, Role)] = &[
+pub(super) const ROLES: &[(&str, Role)] = &[
     ("root", Role::Root),
     ("cascade", Role::Cascade),
     ("confirmation", Role::Confirmation),
     ("context", Role::Context),
 ];
 
-const DOMAINS: &[(&str, Domain)] = &[
+pub(super) const DOMAINS: &[(&str, Domain)] = &[
     ("user", Domain::User),
     ("config", Domain::Config),
     ("env", Domain::Env),
@@ -50,7 +50,7 @@ const DOMAINS: &[(&str, Domain)] = &[
     ("sched", Domain::Sched),
 ];
 
-const OWNERS: &[(&str, Owner)] = &[
+pub(super) const OWNERS: &[(&str, Owner)] = &[
     ("code", Owner::Code),
     ("configuration", Owner::Configuration),
     ("image", Owner::Image),
@@ -59,14 +59,14 @@ const OWNERS: &[(&str, Owner)] = &[
     ("platform", Owner::Platform),
 ];
 
-const RETRIES: &[(&str, Retry)] = &[
+pub(super) const RETRIES: &[(&str, Retry)] = &[
     ("never", Retry::Never),
     ("same-nodes", Retry::SameNodes),
     ("other-node", Retry::OtherNode),
     ("wait", Retry::Wait),
 ];
 
-const STREAMS: &[(&str, Stream)] = &[
+pub(super) const STREAMS: &[(&str, Stream)] = &[
     ("log", Stream::Log),
     ("kernel", Stream::Kernel),
     ("scheduler", Stream::Scheduler),

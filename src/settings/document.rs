@@ -161,7 +161,7 @@ impl<'a> Document<'a> {
             .collect()
     }
 
-    /// A whole number of 32 bits.
+    /// A whole number; how large it may be is a matter of its key.
     pub(super) fn number_of(self, entry: Entry<'_>) -> Result<i64, Refusal> {
         let is_quoted =
             || entry.value.as_str().is_some_and(|text| text.trim().parse::<i64>().is_ok());

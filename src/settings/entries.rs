@@ -1,9 +1,10 @@
-//! The settings with several entries: `--env`, `--severity`, `--retry-on` and `--no-retry-on`.
+//! The settings with several entries: `--env`, `--severity`, `--retry-on`, `--no-retry-on` and
+//! `--warm-modules`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::{EnvSetting, Settings, Source, Sourced};
+use super::{EnvSetting, Settings, Source, Sourced, WarmModule};
 use crate::verdict::{Id, Severity};
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {
@@ -54,8 +55,28 @@ pub(super) fn put(settings: &mut Settings, row: &str, entry: &OsStr, source: Sou
             settings.no_retry_on.push(Sourced::new(id(entry)?, source));
             Some(())
         }
+        "warm-modules" => {
+            let module = module(entry)?;
+            settings.warm_modules.retain(|other| other.name != module.name);
+            settings.warm_modules.push(module);
+            Some(())
+        }
         _ => None,
     }
+}
+
+/// `package.module`, or `-package.module` to leave it out.
+fn module(entry: &OsStr) -> Option<WarmModule> {
+    let entry = entry.to_str()?.trim();
+    let (name, is_imported) = match entry.strip_prefix('-') {
+        Some(name) => (name, false),
+        None => (entry, true),
+    };
+    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+    let is_name = |part: &str| {
+        part.chars().all(is_letter) && part.chars().next().is_some_and(|c| !c.is_numeric())
+    };
+    name.split('.').all(is_name).then(|| WarmModule { name: name.to_owned(), is_imported })
 }
 
 /// A variable has one value; the later, stronger entry replaces the earlier one.

@@ -136,16 +136,40 @@ impl Profile {
 
     /// Whether it has no value at all.
     pub(super) fn is_empty(&self) -> bool {
-        self.extends.is_none()
-            && self.values.is_empty()
-            && self.lists.is_empty()
-            && self.program.is_none()
-            && self.env.is_empty()
-            && self.selects.is_empty()
-            && self.severities.is_empty()
-            && self.exit_codes.is_empty()
-            && self.diagnose.is_empty()
-            && self.watch.is_empty()
-            && self.platform.is_none()
+        // Every field by name here as well.
+        let Profile {
+            extends,
+            values,
+            lists,
+            program,
+            args,
+            args_if,
+            engine_args,
+            conda_roots,
+            heads_table,
+            selects,
+            env,
+            severities,
+            exit_codes,
+            diagnose,
+            watch,
+            platform,
+        } = self;
+        extends.is_none()
+            && values.is_empty()
+            && lists.is_empty()
+            && program.is_none()
+            && args.is_empty()
+            && args_if.is_empty()
+            && engine_args.is_none()
+            && conda_roots.is_none()
+            && heads_table.is_none()
+            && selects.is_empty()
+            && env.is_empty()
+            && severities.is_empty()
+            && exit_codes.is_empty()
+            && diagnose.is_empty()
+            && watch.is_empty()
+            && platform.is_none()
     }
 }

@@ -26,6 +26,8 @@ pub fn forms() -> impl Iterator<Item = Form> {
         let (name, example, key) = (row.name, row.example, row.key());
         let value = match row.toml {
             Toml::Number | Toml::Boolean => example.to_owned(),
+            // A regular expression is written without escapes.
+            Toml::Text if example.contains('\\') => format!("'{example}'"),
             Toml::Text | Toml::TextOrNumber => format!("\"{example}\""),
             Toml::List => format!("[\"{example}\"]"),
         };

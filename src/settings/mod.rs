@@ -15,6 +15,8 @@ mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod forms;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub(crate) mod grace;
 mod meeting;
 mod places;
@@ -44,7 +46,7 @@ use crate::verdict::{Id, Refusal};
 
 pub(crate) use condition::PlannedSize;
 pub(crate) use config_files::config_files;
-pub use forms::forms;
+pub use forms::{Form, forms};
 pub(crate) use meeting::read_meeting;
 pub use places::EMBEDDED;
 pub(crate) use places::{KnownProfile, known, text_of};
@@ -183,7 +185,9 @@ pub(crate) fn read_color(color: Option<&OsString>, host: &Host) -> Result<Color,
 /// `--deadline` or its variable, before anything else is read; None also if it is no duration.
 pub(crate) fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
     let flag = options.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
-    let text = flag.or_else(|| host.variable("RANKLAUNCH_DEADLINE"))?;
+    // As [`checked`] reads it, from a file perhaps.
+    let variable = || Some(host.variable("RANKLAUNCH_DEADLINE")?.trim().to_owned());
+    let text = flag.or_else(variable)?;
     duration(&text).filter(|time| !time.is_zero())
 }
 
@@ -424,6 +428,8 @@ fn defaults(host: &Host) -> Settings {
         assumed: None,
         bind: Sourced::default_value(Bind::None),
         inject: Sourced::default_value(Inject::Auto),
+        warm: Sourced::default_value(Warm::Off),
+        warm_modules: Vec::new(),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
         on_hang: Sourced::default_value(OnHang::Report),
         warnings: Vec::new(),

@@ -28,8 +28,8 @@ pub(super) const EXTENDS: &str = "extends";
 
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] = &[
-    "job", "platform", "layout", "select", "env", "launch", "logs", "severity", "exit", "diagnose",
-    "watch",
+    "job", "platform", "layout", "select", "env", "launch", "warm", "logs", "severity", "exit",
+    "diagnose", "watch",
 ];
 
 /// Keys of `[job]` that are not in the table of settings: `script`, `module` and `command` name
@@ -107,7 +107,7 @@ impl Profile {
                 "job" => profile.job(document, document.table(section)?)?,
                 "platform" => profile.platform = Some(platform::platform(document, section)?),
                 "layout" => profile.layout(document, document.table(section)?)?,
-                "launch" | "logs" => {
+                "launch" | "warm" | "logs" => {
                     for entry in document.entries(document.table(section)?) {
                         profile.scalar(document, section.key, entry, &[])?;
                     }

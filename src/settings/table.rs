@@ -2,7 +2,7 @@
 //! the parser.
 //!
 //! A new setting is a field in `cli::Options`, a field in `Settings` with its default in
-//! `settings::defaults`, a row here, a line in config/reference.toml and in both READMEs.
+//! `settings::defaults`, a row here, a line in config/reference.toml and in both command-line guides.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::value::{
 };
 use super::{
     Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
-    ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
+    ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, Warm, WorldSizeCounts,
 };
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
@@ -183,6 +183,10 @@ const CAUSE: Allowed = Allowed::Words(
     "the id of a cause, such as cuda_oom or rank.exit",
     "原因的 ID，例如 cuda_oom 或 rank.exit",
 );
+const MODULES: Allowed = Allowed::Words(
+    "a Python module's name, with - before it to leave it out",
+    "Python 模块名，前面加 - 表示不导入",
+);
 const NPROC: Allowed =
     Allowed::Words("auto or a whole number, 1 or more", "auto 或不小于 1 的整数");
 const BOOLEAN: Allowed = Allowed::OneOf(|| vec!["true", "false"]);
@@ -279,6 +283,9 @@ const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
 
 const INJECT: &[(&str, Inject)] = &[("auto", Inject::Auto), ("off", Inject::Off)];
 
+const WARM: &[(&str, Warm)] =
+    &[("off", Warm::Off), ("auto", Warm::Auto), ("required", Warm::Required)];
+
 const ON_HANG: &[(&str, OnHang)] =
     &[("report", OnHang::Report), ("end", OnHang::End), ("restart", OnHang::Restart)];
 
@@ -347,6 +354,8 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
     choice!("bind", bind, "launch", "numa", bind = BIND),
     choice!("inject", inject, "launch", "off", inject = INJECT),
+    choice!("warm", warm, "launch", "auto", warm = WARM),
+    row!("warm-modules", warm_modules, "warm", List, MODULES, "-apex", entries &[',', '\n']),
     row!("hang-after", hang_after, "launch", TextOrNumber, STANDS_STILL, "5m", set hang_after = time_or_off),
     choice!("on-hang", on_hang, "launch", "end", on_hang = ON_HANG),
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
@@ -389,12 +398,13 @@ impl SettingRow {
         Some(format!("RANKLAUNCH_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// The key in the profile's table. Two differ from the flag: `rule` for --layout and
-    /// `workdir` for --chdir.
+    /// The key in the profile's table. Three differ from the flag: `rule` for --layout, `workdir`
+    /// for --chdir and `modules` for --warm-modules.
     pub(super) fn key(&self) -> String {
         match self.name {
             "layout" => "rule".to_owned(),
             "chdir" => "workdir".to_owned(),
+            "warm-modules" => "modules".to_owned(),
             name => name.replace('-', "_"),
         }
     }

@@ -170,6 +170,10 @@ pub struct Settings {
     pub bind: Sourced<Bind>,
     /// Whether ranks get torch's worker server without a change of their code.
     pub inject: Sourced<Inject>,
+    /// Whether the ranks of a node are forked from one interpreter.
+    pub warm: Sourced<Warm>,
+    /// What that interpreter imports beside what the program's text tells, weakest source first.
+    pub(crate) warm_modules: Vec<WarmModule>,
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
     pub on_hang: Sourced<OnHang>,
@@ -379,6 +383,25 @@ pub enum Inject {
     /// torch's worker server, unless its threads would be too many for the container.
     Auto,
     Off,
+}
+
+/// Whether the ranks of a node are forked from an interpreter that has imported what they need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Warm {
+    Off,
+    /// Where that is safe.
+    Auto,
+    /// The launch is refused where it is not.
+    Required,
+}
+
+/// A module whose import is added or left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WarmModule {
+    /// `package.module`
+    pub(crate) name: String,
+    pub(crate) is_imported: bool,
 }
 
 /// Which runs stay in the log folder: those within all of these limits, the newest first. None: no

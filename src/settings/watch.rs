@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "hint",
 ];
 
-const STREAMS: &[(&str, Option<Stream>)] =
+pub(super) const STREAMS: &[(&str, Option<Stream>)] =
     &[("both", None), ("out", Some(Stream::Out)), ("err", Some(Stream::Err))];
 
 /// What a row says, before it is known whether it fits together.

@@ -70,7 +70,7 @@ fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
             10..=12 => (i64::from(form) - 10, true),
             _ => (0, true),
         };
-        line += step;
+        line = line.saturating_add(step);
         end += (i64::from(head & 7) + 1) * 2;
         if offset < end {
             return has_line.then_some(line);
@@ -191,6 +191,9 @@ mod tests {
                 }
             }
         }
+        // Nor is one that was read while it changed.
+        let far = b"\xf0\x7e\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x3f".repeat(40);
+        assert_eq!(LineTable::Locations.line(&far, 7, 78), Some(i64::MAX));
         assert_eq!(LineTable::Lnotab.line(b"", 7, 4), Some(7));
         assert_eq!(LineTable::Ranges.line(b"", 7, 4), None);
     }

@@ -11,6 +11,8 @@ mod answer;
 mod client;
 mod collect;
 mod elf;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod group;
 mod kernel;
 mod layout;

@@ -47,7 +47,8 @@ fn unmatched(python: PythonStack) -> ThreadStack {
 
 fn blocks(words: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
-    for line in words.lines() {
+    // `lines` would take a carriage return for part of the end, each time that the words are read again.
+    for line in words.split('\n') {
         if line.ends_with(BEGINS) && !line.starts_with(' ') {
             found.push(Block::default());
         } else if let Some(block) = found.last_mut() {
@@ -137,5 +138,11 @@ mod tests {
             "X (most recent call first):\n  File \"\n  File \"a\", line\n\u{fffd}\n",
         );
         assert_eq!(lines(&odd), [[""; 0]]);
+    }
+
+    #[test]
+    fn a_carriage_return_belongs_to_the_name() {
+        let block = "Thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\r\n";
+        assert_eq!(blocks(block)[0].frames[0].function, "f\r");
     }
 }

@@ -217,15 +217,8 @@ impl StatusBoard {
         }
         for row in &sample.gpus {
             if let Some(gpu) = state.gpus.get_mut(&row.gpu) {
-                gpu.utilization = row.utilization;
-                gpu.memory_used = row.memory_used;
-                gpu.memory_total = row.memory_total;
-                gpu.power = row.power;
-                gpu.power_limit = row.power_limit;
-                gpu.energy = row.energy;
-                gpu.clock = row.clock;
-                gpu.max_clock = row.max_clock;
-                gpu.temperature = row.temperature;
+                let (name, uuid) = (gpu.name.take(), gpu.uuid.take());
+                *gpu = GpuStatus { name, uuid, local_rank: gpu.local_rank, ..row.clone() };
             }
         }
         state.sample = Some((sample.clone(), Instant::now()));

@@ -12,7 +12,8 @@ use crate::lang::Text;
 use crate::rank::{GlobalRank, LocalRank};
 use crate::watch::Reason;
 pub use crate::watch::{
-    HcaSample as HcaStatus, InterfaceSample as InterfaceStatus, MemorySample as MemoryStatus,
+    GpuSample as GpuStatus, HcaSample as HcaStatus, InterfaceSample as InterfaceStatus,
+    MemorySample as MemoryStatus,
 };
 
 /// Bytes of any other text of another node.
@@ -169,43 +170,6 @@ pub struct RankStatus {
     /// How long ago the rank last wrote something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line_age_ms: Option<u64>,
-}
-
-/// A GPU of the job. None: NVML does not say.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuStatus {
-    /// NVML's index.
-    pub gpu: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uuid: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub local_rank: Option<LocalRank>,
-    /// Percent of the last moment in which a kernel ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub utilization: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_used: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_total: Option<u64>,
-    /// Watts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub power: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_limit: Option<f64>,
-    /// Joules since the driver was loaded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub energy: Option<f64>,
-    /// MHz.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clock: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_clock: Option<u32>,
-    /// Degrees Celsius.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

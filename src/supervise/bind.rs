@@ -6,12 +6,14 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 
 use crate::cpus::CpuList;
 use crate::lang::Lang;
+use crate::sys::Pid;
 use crate::text;
 
 /// `0-31;0-31;;32-63`: CPU lists by local rank; an empty one binds nothing.
@@ -75,6 +77,18 @@ impl Placement {
             && let Ok(file) = rustix::fs::open(OOM_SCORE, OFlags::WRONLY, Mode::empty())
         {
             let _ = rustix::io::write(&file, score.as_bytes());
+        }
+    }
+
+    /// Places a child that was forked already and executes nothing.
+    pub(super) fn give(&self, child: i32, stderr: impl AsFd) {
+        if let Some((cpus, refusal)) = &self.cpus
+            && rustix::thread::sched_setaffinity(Pid::from_raw(child), cpus).is_err()
+        {
+            let _ = rustix::io::write(stderr, refusal.as_bytes());
+        }
+        if let Some(score) = &self.oom_score {
+            let _ = std::fs::write(format!("/proc/{child}/oom_score_adj"), score);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use super::forwarded::TWICE;
 use super::message::{AGENT_SOCKET, DEAF_ENGINE, JOB_MARK, RANK_SLOT, TERMINAL};
 use super::outcome::Planned;
 use super::tree;
+use super::warmed::{self, WARM};
 use crate::cpus::CpuList;
 use crate::rank::RankId;
-use crate::sys::{self, Begun, Dispositions, SignalSet};
+use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};
 
 /// An empty standard input, even in a root without /dev/null.
 fn nothing() -> io::Result<OwnedFd> {
@@ -35,6 +36,8 @@ pub(crate) struct Launch {
     pub env: BTreeMap<OsString, OsString>,
     /// The signal state with which this program was started; children inherit it.
     pub dispositions: Dispositions,
+    /// The engine is forked from the interpreter that the environment names with [`WARM`].
+    pub forks_engine: bool,
     /// The stop budget, from the first TERM to the last KILL.
     pub grace: Duration,
     /// Time limit for execve, since the program may be on a dead mount.
@@ -76,6 +79,13 @@ pub(super) struct StartedEngine {
     pub(super) err: OwnedFd,
 }
 
+/// The variable that marks a process as started for `job` by this agent, and its value.
+pub(crate) fn mark_of(job: &str) -> (&'static str, String) {
+    let me = sys::own_pid();
+    let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
+    (JOB_MARK, format!("{job}:{me}:{started_at}"))
+}
+
 /// Starts everything and waits for nothing. After an error the caller has to end the processes
 /// that were started before it.
 pub(super) fn start(
@@ -86,8 +96,6 @@ pub(super) fn start(
     let nowhere = |error| (PathBuf::new(), error);
     let (out, out_write) = io::pipe().map_err(nowhere)?;
     let (err, err_write) = io::pipe().map_err(nowhere)?;
-    let me = sys::own_pid();
-    let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
     let mut agent_socket = format!("{socket} {token} {}", launch.grace.as_millis());
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");
@@ -104,40 +112,53 @@ pub(super) fn start(
     // A session of its own would detach a rank from the terminal. An engine creates sessions
     // itself and needs no terminal.
     let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
-    let mark = format!("{}:{me}:{started_at}", launch.job);
+    let (_, mark) = mark_of(&launch.job);
 
+    let environment = |more: &BTreeMap<OsString, OsString>| {
+        let mut env = launch.env.clone();
+        env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        env.insert(AGENT_SOCKET.into(), OsString::from(&agent_socket));
+        env.insert(JOB_MARK.into(), OsString::from(&mark));
+        match launch.bindings.as_slice() {
+            [] => env.remove(OsStr::new(bind::CPUS)),
+            bindings => env.insert(bind::CPUS.into(), bind::encode(bindings)),
+        };
+        env
+    };
     let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
         let program = PathBuf::from(argv.first().cloned().unwrap_or_default());
         let begin = || {
-            let mut env = launch.env.clone();
-            env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
-            env.insert(AGENT_SOCKET.into(), OsString::from(&agent_socket));
-            env.insert(JOB_MARK.into(), OsString::from(&mark));
-            match launch.bindings.as_slice() {
-                [] => env.remove(OsStr::new(bind::CPUS)),
-                bindings => env.insert(bind::CPUS.into(), bind::encode(bindings)),
-            };
             let streams = [
                 nothing()?,
                 OwnedFd::from(out_write.try_clone()?),
                 OwnedFd::from(err_write.try_clone()?),
             ];
-            sys::start(argv, &env, streams, || {
+            sys::start(argv, &environment(more), streams, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
                 sys::restore_in_child(&dispositions)
             })
         };
         let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;
-        Ok((pid, (program, report)))
+        Ok((pid, Some((program, report))))
+    };
+    let forked = |argv: &[OsString]| {
+        let offered = launch.env.get(OsStr::new(WARM)).filter(|_| launch.forks_engine)?;
+        let ignored: &[Signal] = if is_deaf { &TWICE } else { &[] };
+        let nothing = nothing().ok()?;
+        let streams = [nothing.as_fd(), out_write.as_fd(), err_write.as_fd()];
+        warmed::fork_engine(offered, argv, &environment(&BTreeMap::new()), ignored, streams)
     };
 
     let (mut children, mut reports) = (Vec::new(), Vec::new());
     let mut begun = |(pid, report), rank| {
         children.push((pid, rank));
-        reports.push(report);
+        reports.extend(report);
     };
     match &launch.start {
-        Start::Engine { argv } => begun(spawn(argv, &BTreeMap::new())?, None),
+        Start::Engine { argv } => match forked(argv) {
+            Some(pid) => begun((pid, None), None),
+            None => begun(spawn(argv, &BTreeMap::new())?, None),
+        },
         Start::Ranks { shim, argv, ranks } => {
             let mut line = vec![shim.clone().into_os_string(), "rank".into(), "--".into()];
             line.extend(argv.iter().cloned());

@@ -49,11 +49,7 @@ pub(crate) fn isolate(work: impl FnOnce() -> i32) -> i32 {
                 }
                 // It died without an exit code.
                 Err(_) => match ended(child, None).and_then(End::from_wait) {
-                    Some(End::Signal(signal)) => {
-                        sys::die_by(signal);
-                        End::Signal(signal).shell_code()
-                    }
-                    Some(End::Code(code)) => code,
+                    Some(end) => end.take_over(),
                     None => Verdict::Internal.code(),
                 },
             }

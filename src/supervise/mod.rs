@@ -26,9 +26,10 @@ mod socket;
 mod sweep;
 mod terminal;
 mod tree;
+mod warmed;
 
 pub(crate) use budget::{EndBudget, EndStep};
-pub(crate) use engine::{Launch, RankStart, Start};
+pub(crate) use engine::{Launch, RankStart, Start, mark_of};
 pub(crate) use link::{AgentLink, GuardCommands, Halt};
 pub(crate) use message::{ERROR_FILE, LARGEST_RECORD};
 #[cfg(test)]
@@ -38,4 +39,6 @@ pub(crate) use outcome::{
     exec_code,
 };
 pub(crate) use run::{Streams, run};
+pub(crate) use socket::have_ranks;
 pub(crate) use terminal::at_terminal;
+pub(crate) use warmed::WARM;

@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use serde::{Deserialize, Serialize};
 
 use crate::rank::{GlobalRank, LocalRank, RankId};
+use crate::sys;
 
 /// How one process ended, as wait(2) tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,14 @@ impl End {
             End::Code(code) => code,
             End::Signal(signal) => 128 + signal,
         }
+    }
+
+    /// Ends this process in the same way if that was by a signal; else gives the code to end with.
+    pub(super) fn take_over(self) -> i32 {
+        if let End::Signal(signal) = self {
+            sys::die_by(signal);
+        }
+        self.shell_code()
     }
 
     /// From the status of a child of std; None for a stop or continue.

@@ -31,12 +31,13 @@ use super::outcome::{End, Notice, exec_code};
 use super::record::recorded;
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
+use super::warmed::{self, Adoption, RelaySocket};
 use super::{socket, tree};
 use crate::inject;
 use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{
-    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
+    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
 };
 use crate::text;
 use crate::verdict::Verdict;
@@ -62,20 +63,33 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
     };
     let mut command = Command::new(program);
     command.args(args).env_remove(AGENT_SOCKET).env_remove(RANK_SLOT).env_remove(bind::CPUS);
+    warmed::remove_variables(&mut command);
     for (name, value) in inject::for_rank(|name| std::env::var_os(name)) {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
+    let adoption = Adoption::find();
+    // Before the agent hears of a shim that may not have the rank.
+    if adoption.is_none()
+        && std::env::var_os(AGENT_SOCKET).is_some()
+        && let Some(relay) = warmed::ask(&command)
+    {
+        return relay.stay();
+    }
     let Some(agent) = Agent::find() else {
+        if adoption.is_some() {
+            // The shim that asked starts the rank.
+            return Verdict::Internal.code();
+        }
         let inherited = dispositions();
         sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
         let error = command.exec();
         complain(&not_executed(program, &error));
         return exec_code(&error);
     };
-    match Shim::start(agent, command, &program.to_string_lossy()) {
+    match Shim::start(agent, command, &program.to_string_lossy(), adoption) {
         Ok(mut shim) => shim.stay(),
         Err(error) => {
             complain(&not_executed(program, &error));
@@ -89,10 +103,21 @@ fn not_executed(program: &OsStr, error: &io::Error) -> Text {
     text!("cannot execute {program}: {en}", "无法执行 {program}：{zh}")
 }
 
+fn not_begun(error: &io::Error) -> Text {
+    let Text { en, zh } = cause(error);
+    text!(
+        "the process that was forked for this rank did not begin ({en}): it starts by itself",
+        "为该 rank fork 的进程未能开始（{zh}）：改为自行启动"
+    )
+}
+
 /// Prints to standard error, the only stream of a rank without its program.
 fn complain(text: &Text) {
-    let words = text.get(bind::language());
-    let _ = io::stderr().lock().write_all(format!("ranklaunch rank: {words}\n").as_bytes());
+    let _ = io::stderr().lock().write_all(complaint(text).as_bytes());
+}
+
+fn complaint(text: &Text) -> String {
+    format!("ranklaunch rank: {}\n", text.get(bind::language()))
 }
 
 struct Agent {
@@ -199,6 +224,8 @@ struct Shim {
     waits_for_others: bool,
     /// The agent has sent [`ToRank::Leave`], or the engine ends its ranks.
     may_leave: bool,
+    /// The engine's child, if that is another process.
+    relay: Option<RelaySocket>,
 }
 
 struct Lent {
@@ -208,14 +235,29 @@ struct Lent {
 }
 
 impl Shim {
-    fn start(agent: Agent, mut command: Command, program: &str) -> io::Result<Shim> {
+    fn start(
+        agent: Agent,
+        mut command: Command,
+        program: &str,
+        adoption: Option<Adoption>,
+    ) -> io::Result<Shim> {
         let inherited = dispositions();
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
         sys::ignore_all();
         // A signal that is blocked is queued even if it is ignored.
         let signals = SignalQueue::begin(SignalSet::of(&WATCHED))?;
-        let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap_or(0);
+        let parent = match &adoption {
+            Some(adoption) => adoption.engine,
+            None => sys::parent_pid(),
+        };
+        let (forked, relay) = match adoption {
+            Some(adoption) => {
+                let (forked, relay) = adoption.begin()?;
+                (Some(forked), Some(relay))
+            }
+            None => (None, None),
+        };
         // Under an engine that gave us no group, the rank stays in that of the engine.
         let engine = (!agent.interactive && sys::own_group() == own_pid()).then_some(parent);
         let manager = manager::above();
@@ -226,6 +268,7 @@ impl Shim {
         let world_size = number("WORLD_SIZE");
         let named = program.chars().take(NAMED).collect();
         let hello = FromRank::Hello { token, rank, local_rank, world_size, program: named };
+        let mut running = None;
         let terminal = if interactive {
             socket::send(&agent, &hello, &[])?;
             take_streams(&agent, &mut command)?
@@ -233,6 +276,20 @@ impl Shim {
             let (out_read, out_write) = io::pipe()?;
             let (err_read, err_write) = io::pipe()?;
             socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
+            if let Some(forked) = forked {
+                let placement = Placement::of(local_rank.0);
+                placement.give(forked.pid, &err_write);
+                if engine.is_some() {
+                    sys::give_group(forked.pid);
+                }
+                match forked.begin(out_write.as_fd(), err_write.as_fd()) {
+                    Ok(()) => running = Some(forked.pid),
+                    Err(error) => {
+                        let words = complaint(&not_begun(&error));
+                        let _ = rustix::io::write(&err_write, words.as_bytes());
+                    }
+                }
+            }
             command.stdout(OwnedFd::from(out_write)).stderr(OwnedFd::from(err_write));
             None
         };
@@ -247,13 +304,15 @@ impl Shim {
             }
             sys::restore_in_child(&inherited)
         });
-        let spawned = command.spawn();
+        let spawned = match running {
+            Some(pid) => Ok(pid),
+            None => command.spawn().map(|child| i32::try_from(child.id()).unwrap_or(0)),
+        };
         // The command holds the write ends; with these open the agent would never see the end of
         // file.
         drop(command);
         match spawned {
-            Ok(child) => {
-                let pid = i32::try_from(child.id()).unwrap_or(0);
+            Ok(pid) => {
                 let _ = socket::send(&agent, &FromRank::Started { pid }, &[]);
                 Ok(Shim {
                     agent: Some(agent),
@@ -271,6 +330,7 @@ impl Shim {
                     is_shell: tree::is_shell(pid).unwrap_or(false),
                     waits_for_others: false,
                     may_leave: false,
+                    relay,
                 })
             }
             Err(error) => {
@@ -318,10 +378,10 @@ impl Shim {
         }
         self.end_leftovers(end);
         self.stay_for_the_others(end);
-        if let End::Signal(signal) = end {
-            sys::die_by(signal);
+        if let Some(relay) = &self.relay {
+            relay.ended(end);
         }
-        end.shell_code()
+        end.take_over()
     }
 
     /// Waits until the other ranks of the node have ended too. An engine that sees a failed rank
@@ -368,25 +428,41 @@ impl Shim {
         let timeout = [timeout, forward].into_iter().flatten().min();
         let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
         waits.extend(self.agent.as_ref().map(|agent| PollFd::new(agent, PollFlags::IN)));
+        let of_relay = waits.len();
+        waits.extend(self.relay.as_ref().map(|relay| PollFd::new(relay, PollFlags::IN)));
         let _ = poll(&mut waits, timeout);
-        let agent_spoke = waits.get(1).is_some_and(|wait| !wait.revents().is_empty());
+        let spoke = |at: usize| waits.get(at).is_some_and(|wait| !wait.revents().is_empty());
+        let agent_spoke = self.agent.is_some() && spoke(1);
+        let relay_spoke = self.relay.is_some() && spoke(of_relay);
         while let Some(taken) = self.signals.take() {
-            self.signalled(taken);
+            self.signalled(taken.number, taken.sender);
         }
         if agent_spoke {
             self.read_agent();
+        }
+        if relay_spoke {
+            self.read_relay();
         }
         for (number, reach) in self.forwarded.due(Instant::now()) {
             self.send(number, reach);
         }
     }
 
-    fn signalled(&mut self, Taken { number, sender, .. }: Taken) {
+    fn signalled(&mut self, number: i32, sender: i32) {
         self.may_leave |= self.waits_for_others && number == Signal::TERM.as_raw();
         if self.engine == Some(sender) {
             self.forward(number, Reach::Group);
         } else if self.manager == Some(sender) || comes_twice(number) {
             self.forwarded.came(number, Instant::now());
+        }
+    }
+
+    fn read_relay(&mut self) {
+        let Some(relay) = &self.relay else { return };
+        match relay.signal() {
+            Ok(number) => self.signalled(number, self.engine.unwrap_or(0)),
+            // The engine has killed its child, which is as if it had killed this shim.
+            Err(_) => (self.relay, self.agent) = (None, None),
         }
     }
 

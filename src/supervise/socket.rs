@@ -23,8 +23,8 @@ use crate::{random, sys};
 
 /// Longest packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
-/// Most descriptors of one packet: a rank's three standard streams, and one spare.
-const MOST: usize = 4;
+/// Most descriptors of one packet: three standard streams, a folder and a file in memory.
+const MOST: usize = 5;
 /// Flags of an accepted connection.
 const TAKEN: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -94,6 +94,20 @@ pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(
     Ok(Some((message, descriptors)))
 }
 
+/// Before the digits of the name of an agent's socket.
+const PREFIX: &str = "ranklaunch-";
+/// Bytes of randomness in it, each of two digits.
+const RANDOM: usize = 12;
+
+/// Whether an agent has ranks, by the table of unix(7).
+pub(crate) fn have_ranks(table: &str) -> bool {
+    table.lines().any(|line| {
+        let name = line.split_ascii_whitespace().nth(7).and_then(|name| name.strip_prefix('@'));
+        let digits = name.and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
+        digits.len() == 2 * RANDOM && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
 /// The agent's listening socket.
 #[derive(Debug)]
 pub(super) struct ShimListener {
@@ -105,7 +119,7 @@ pub(super) struct ShimListener {
 impl ShimListener {
     /// Listens under an unpredictable name. Call within the runtime.
     pub(super) fn bind() -> io::Result<ShimListener> {
-        let name = format!("ranklaunch-{}", random::hex::<12>()?);
+        let name = format!("{PREFIX}{}", random::hex::<RANDOM>()?);
         let fd = packet_socket()?;
         bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         listen(&fd, 1024)?;

@@ -39,10 +39,10 @@ pub(crate) use numa::numa_calls;
 pub(crate) use poll::{PollFd, PollFlags, is_readable, poll};
 pub use process::in_child;
 pub(crate) use process::{
-    Fork, exit_now, fork_single_threaded, hostname, is_single_threaded, own_pid, watch,
+    Fork, exit_now, fork_single_threaded, hostname, is_single_threaded, own_pid, parent_pid, watch,
 };
 pub(crate) use session::{
-    foreground, group_of, new_group, new_session, own_group, own_session, session_of,
+    foreground, give_group, group_of, new_group, new_session, own_group, own_session, session_of,
     set_foreground, signal_group,
 };
 pub use signal_queue::SignalSet;
@@ -53,4 +53,6 @@ pub(crate) use signals::{
 };
 pub(crate) use socket::{Peer, cap_retransmission, peer};
 pub(crate) use start::{Begun, start};
-pub(crate) use streams::{copy_of_inherited, replace_copies};
+pub(crate) use streams::{
+    copy_of_inherited, inherited_descriptors, replace_copies, take_inherited,
+};

@@ -59,6 +59,11 @@ pub(crate) fn own_pid() -> i32 {
     getpid().as_raw_pid()
 }
 
+/// The pid of our parent as a number; 0 if it is outside of our PID namespace.
+pub(crate) fn parent_pid() -> i32 {
+    i32::try_from(std::os::unix::process::parent_id()).unwrap_or(0)
+}
+
 /// The name of the host or container (uname(2)).
 pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -39,6 +39,11 @@ pub(crate) fn new_group() -> io::Result<()> {
     Ok(setpgid(Pid::from_raw(0), Pid::from_raw(0))?)
 }
 
+/// Puts a child that has executed nothing yet into a group of its own.
+pub(crate) fn give_group(child: i32) {
+    let _ = setpgid(Pid::from_raw(child), Pid::from_raw(child));
+}
+
 /// Puts this process into a session of its own; usable there too.
 pub(crate) fn new_session() -> io::Result<()> {
     Ok(setsid().map(drop)?)

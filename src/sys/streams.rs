@@ -47,6 +47,16 @@ pub(super) fn open_descriptors() -> Vec<RawFd> {
     )
 }
 
+/// The descriptors above the standard streams that a program would have which this process executes.
+pub(crate) fn inherited_descriptors() -> Vec<RawFd> {
+    let is_kept = |fd: &RawFd| {
+        // SAFETY: a plain system call on a number.
+        let flags = unsafe { libc::fcntl(*fd, libc::F_GETFD) };
+        *fd > libc::STDERR_FILENO && flags != -1 && flags & libc::FD_CLOEXEC == 0
+    };
+    open_descriptors().into_iter().filter(is_kept).collect()
+}
+
 /// A copy of a descriptor that a variable names, which the program that started us has opened.
 ///
 /// # Errors
@@ -59,6 +69,19 @@ pub(crate) fn copy_of_inherited(number: RawFd) -> io::Result<OwnedFd> {
     // owner, whoever that is, keeps it. -1 is excluded above.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
+}
+
+/// Takes over a descriptor that the program that executed us has opened for us.
+///
+/// # Errors
+/// `EBADF` if there is none with this number.
+pub(crate) fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    let copy = copy_of_inherited(number)?;
+    if number > libc::STDERR_FILENO {
+        // SAFETY: a plain system call; the number was opened for us, and nothing of this process knows it.
+        unsafe { libc::close(number) };
+    }
+    Ok(copy)
 }
 
 /// Replaces every descriptor above 2 that refers to the same file as one of `streams` by `with`.

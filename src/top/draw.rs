@@ -8,8 +8,8 @@ use ratatui::style::{Color, Modifier, Style};
 use super::model::{Model, Page, Source};
 use super::rows::{Order, Row};
 use super::tables::{Column, fitting, of_nodes, of_ranks};
-use crate::columns::{columns, padded};
-use crate::lang::Text;
+use crate::columns::{columns, padded, start_within, wrapped};
+use crate::lang::{Lang, Text};
 use crate::report::ps_view::ago;
 use crate::status::{NodeStatus, RankState};
 use crate::text;
@@ -25,7 +25,7 @@ pub(crate) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
         return;
     }
     put(buffer, area, 0, &title(model), Style::new().add_modifier(Modifier::BOLD));
-    let (alert, style) = alert(model);
+    let (alert, style) = alert(model, usize::from(area.width));
     put(buffer, area, 1, &alert, style);
     let body = Rect { y: area.y + 2, height: area.height - 4, ..area };
     match model.page.clone() {
@@ -34,15 +34,16 @@ pub(crate) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
             let nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
             let all = fitting(of_nodes(&nodes, model.lang), usize::from(area.width), model.lang);
             let remarks = remarks(&model.nodes, model);
-            text_page(model, buffer, body, Some(all), remarks);
+            text_page(model, buffer, body, &all, &remarks);
         }
         Page::Help => {
-            let lines = help().get(model.lang).lines().map(str::to_owned).collect();
-            text_page(model, buffer, body, None, lines);
+            let lines: Vec<String> = help().get(model.lang).lines().map(str::to_owned).collect();
+            text_page(model, buffer, body, &[], &lines);
         }
         Page::Log(_) | Page::Stacks(_) | Page::Plan => {
-            let lines = model.text.iter().cloned().collect();
-            text_page(model, buffer, body, None, lines);
+            let mut lines = std::mem::take(&mut model.text);
+            text_page(model, buffer, body, &[], lines.make_contiguous());
+            model.text = lines;
         }
     }
     put(buffer, area, area.height - 2, &status(model), Style::new().add_modifier(Modifier::DIM));
@@ -50,10 +51,18 @@ pub(crate) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     put(buffer, area, area.height - 1, keys.get(model.lang), Style::new());
 }
 
-/// One line of the area.
+/// One line of the area; what does not fit is left out, which is shown.
 fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
-    if row < area.height {
-        buffer.set_stringn(area.x, area.y + row, text, usize::from(area.width), style);
+    if row >= area.height {
+        return;
+    }
+    let width = usize::from(area.width);
+    let (x, y) = (area.x, area.y + row);
+    if columns(text) <= width {
+        buffer.set_stringn(x, y, text, width, style);
+    } else {
+        let text = format!("{}…", start_within(text, width.saturating_sub(1)));
+        buffer.set_stringn(x, y, text, width, style);
     }
 }
 
@@ -92,7 +101,7 @@ fn title(model: &Model) -> String {
 }
 
 /// The most important thing to know.
-fn alert(model: &Model) -> (String, Style) {
+fn alert(model: &Model, width: usize) -> (String, Style) {
     let lang = model.lang;
     let (red, yellow) = (Style::new().fg(Color::Red), Style::new().fg(Color::Yellow));
     if let Some(why) = &model.silent {
@@ -125,7 +134,24 @@ fn alert(model: &Model) -> (String, Style) {
     if words.is_empty() {
         return (String::new(), Style::new());
     }
-    (words.join("  "), yellow)
+    (as_many_as_fit(&words, width, lang), yellow)
+}
+
+/// The words in their order, and how many more there are.
+fn as_many_as_fit(words: &[String], width: usize, lang: Lang) -> String {
+    let all = words.join("  ");
+    if columns(&all) <= width {
+        return all;
+    }
+    let with_rest = |shown: usize| {
+        let more = words.len() - shown;
+        let rest = text!("… {more} more: n", "……另有 {more} 项：按 n");
+        let shown = words.get(..shown).unwrap_or_default().join("  ");
+        format!("{shown}  {}", rest.get(lang))
+    };
+    // One that is too long by itself is cut.
+    let fits = (1..words.len()).rev().map(with_rest).find(|line| columns(line) <= width);
+    fits.unwrap_or(all)
 }
 
 fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
@@ -136,7 +162,8 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
             None => all.push((id, *count)),
         }
     }
-    all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    // What happens to the job before remarks of the plan, whose ids have a dot.
+    all.sort_by_key(|(id, count)| (id.contains('.'), std::cmp::Reverse(*count)));
     all
 }
 
@@ -193,16 +220,22 @@ fn lines(
         if y >= area.height {
             break;
         }
-        let cells: Vec<(String, Style)> =
-            all.iter().filter_map(|column| column.cells.get(number).cloned()).collect();
-        line(buffer, area, y, all, &cells);
+        let below = row(buffer, area, y, all, number);
         if mark == Some(number) {
             let row = Rect { y: area.y + y, height: 1, ..area };
             buffer.set_style(row, Style::new().add_modifier(Modifier::REVERSED));
         }
-        y += 1;
+        y = below;
     }
     y
+}
+
+/// A row of a table; gives the row below it.
+fn row(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], number: usize) -> u16 {
+    let cells: Vec<(String, Style)> =
+        all.iter().filter_map(|column| column.cells.get(number).cloned()).collect();
+    line(buffer, area, y, all, &cells);
+    y + 1
 }
 
 fn line(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], cells: &[(String, Style)]) {
@@ -223,31 +256,79 @@ fn line(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], cells: &[(Strin
     }
 }
 
-/// A page of lines, with a table above them.
+/// The lines of a text that is wider than the screen. A word that is wider is divided.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut rows = Vec::new();
+    for line in wrapped(text, width).lines() {
+        let mut rest = line;
+        while columns(rest) > width {
+            let part = start_within(rest, width);
+            if part.is_empty() {
+                break;
+            }
+            rows.push(part.to_owned());
+            rest = rest.strip_prefix(part).unwrap_or_default();
+        }
+        rows.push(rest.to_owned());
+    }
+    if rows.is_empty() {
+        rows.push(String::new());
+    }
+    rows
+}
+
+/// A page of text, below the rows of a table, whose head stays. What does not fit is scrolled to.
 fn text_page(
     model: &mut Model,
     buffer: &mut Buffer,
     area: Rect,
-    above: Option<Vec<Column>>,
-    text: Vec<String>,
+    table: &[Column],
+    text: &[String],
 ) {
-    let mut y = 0;
-    if let Some(all) = above {
-        let count = all.first().map_or(0, |column| column.cells.len());
-        y = lines(buffer, area, 0, &all, 0..count, None, model);
-    }
+    let width = usize::from(area.width);
+    let above = table.first().map_or(0, |column| column.cells.len());
+    let begin = if table.is_empty() { 0 } else { lines(buffer, area, 0, table, 0..0, None, model) };
     if let Some(notice) = &model.notice {
-        put(buffer, area, y, notice.get(model.lang), Style::new().fg(Color::Yellow));
+        for (number, line) in (begin..).zip(folded(notice.get(model.lang), width)) {
+            put(buffer, area, number, &line, Style::new().fg(Color::Yellow));
+        }
         return;
     }
-    let room = usize::from(area.height.saturating_sub(y));
-    model.fits = room;
-    let last = text.len().saturating_sub(room);
+    let room = usize::from(area.height.saturating_sub(begin));
+    let count = above + text.len();
+    // A row of the table has none.
+    let rows_of = |item: usize| item.checked_sub(above).and_then(|at| text.get(at));
+    let rows_of = |item: usize| rows_of(item).map(|line| folded(line, width));
+    let mut left = room;
+    let fitting = (0..count).rev().take_while(|item| {
+        let rows = rows_of(*item).map_or(1, |rows| rows.len());
+        let fits = rows <= left;
+        left = left.saturating_sub(rows);
+        fits
+    });
+    // Where the last page begins.
+    let last = count.saturating_sub(fitting.count().max(1));
     let first = model.above.unwrap_or(last).min(last);
-    for (number, line) in text.iter().skip(first).take(room).enumerate() {
-        let y = y.saturating_add(u16::try_from(number).unwrap_or(u16::MAX));
-        put(buffer, area, y, line, Style::new());
+    let (mut y, mut shown) = (begin, 0);
+    for item in first..count {
+        if y >= area.height {
+            break;
+        }
+        let Some(rows) = rows_of(item) else {
+            y = row(buffer, area, y, table, item);
+            shown += 1;
+            continue;
+        };
+        let room = usize::from(area.height - y);
+        // Of one that fills more than the screen the end is followed.
+        let skipped = if model.above.is_none() { rows.len().saturating_sub(room) } else { 0 };
+        shown += usize::from(rows.len() <= room);
+        for line in rows.iter().skip(skipped).take(room) {
+            put(buffer, area, y, line, Style::new());
+            y += 1;
+        }
     }
+    (model.fits, model.last) = (shown, last);
 }
 
 /// What is abnormal about nodes, who is slow, and all findings.
@@ -304,7 +385,9 @@ fn status(model: &Model) -> String {
     let rows = model.rows();
     let count = rows.len();
     let order = order(model.order);
-    let way = if model.is_reversed { "↑" } else { "↓" };
+    // Ranks ascend, all other columns begin with the largest.
+    let ascends = (model.order == Order::Rank) != model.is_reversed;
+    let way = if ascends { "↑" } else { "↓" };
     let sorted = text!("{count} ranks by {order}{way}", "{count} 个 rank，按 {order}{way}");
     let filter = match model.filter.as_str() {
         "" => String::new(),
@@ -360,7 +443,7 @@ t          its stacks now                 p          the plan and its reasons
 n          all nodes, what is abnormal, findings
 q Ctrl-C   back, or quit: the job goes on
 
-AGE is the time since the last line of a rank, RST how often it was started again.
+AGE is the time since the last line of a rank, RST how often it was restarted.
 SLOW is a rank that holds the others back. NET and HCA are bytes per second.",
         "ranklaunch top 只查看任务，不作任何改变。
 

@@ -43,6 +43,12 @@ impl Keys {
         escaped.then_some(Key::Escape)
     }
 
+    /// Bytes that wait for more.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Whether a sequence has begun.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.rest.is_empty()

@@ -6,6 +6,8 @@
 //! left as it was found. Asks nobody: `src/launch/commands/top.rs` does. Changes nothing of the job.
 
 mod draw;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod keys;
 mod model;
 mod rows;

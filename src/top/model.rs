@@ -89,8 +89,10 @@ pub(crate) struct Model {
     pub(super) text: VecDeque<String>,
     /// What a page waits for, or says instead.
     pub(super) notice: Option<Text>,
-    /// Rows that fit the screen, as it was drawn last.
+    /// Rows of the table, or whole lines of the text, that the screen shows, as it was drawn last.
     pub(super) fits: usize,
+    /// Of a page of text: lines above its last window, as it was drawn last.
+    pub(super) last: usize,
 }
 
 impl Model {
@@ -112,6 +114,7 @@ impl Model {
             text: VecDeque::new(),
             notice: None,
             fits: 10,
+            last: 0,
         }
     }
 
@@ -267,7 +270,7 @@ impl Model {
 
     /// Beyond the end the text is followed again.
     fn scroll(&mut self, steps: isize) {
-        let last = self.text.len().saturating_sub(self.fits);
+        let last = self.last;
         let to = self.above.unwrap_or(last).saturating_add_signed(steps);
         let follows = matches!(self.page, Page::Log(_)) && to >= last;
         self.above = if follows { None } else { Some(to.min(last)) };

@@ -109,7 +109,7 @@ fn a_terminal_of_80_by_24_shows_all_that_counts() {
     ] {
         assert!(all.contains(words), "{words}:\n{all}");
     }
-    assert!(lines[22].starts_with("8 ranks by RANK↓  r0: step 120 loss 0.0"), "{all}");
+    assert!(lines[22].starts_with("8 ranks by RANK↑  r0: step 120 loss 0.0"), "{all}");
     assert!(lines[23].starts_with("q quit"), "{all}");
     assert!(lines.iter().all(|line| crate::columns::columns(line) <= 80), "{all}");
     // A wide terminal has all columns.
@@ -138,7 +138,7 @@ fn keys_filter_sort_and_select() {
     press(&mut model, "/node1 fail");
     model.press(Key::Enter);
     let all = picture(&mut model, 80, 24).join("\n");
-    assert!(all.contains("1 rank by RANK↓  /node1 fail") && all.contains("failed 7"), "{all}");
+    assert!(all.contains("1 rank by RANK↑  /node1 fail") && all.contains("failed 7"), "{all}");
     assert!(!all.contains("slow"), "{all}");
     assert_eq!(press(&mut model, "t"), Some(Request::Stacks(GlobalRank(6))));
     model.hear(News::Stacks(GlobalRank(6), "frame one\nframe two".to_owned()));
@@ -210,6 +210,81 @@ fn a_log_is_followed_until_somebody_scrolls() {
     model.press(Key::Home);
     let all = picture(&mut model, 80, 24).join("\n");
     assert!(all.contains("line 15000."), "{all}");
+}
+
+/// Nothing is beyond the edge of the screen: what is long is folded, what is much is scrolled to.
+#[test]
+fn all_of_a_page_can_be_read() {
+    let mut model = model(Source::Socket, Lang::En);
+    model.press(Key::Enter);
+    let line = |text: &str| crate::logs::LogLine {
+        at_ms: None,
+        attempt: 0,
+        writer: crate::logs::Writer::Rank,
+        number: 0,
+        is_err: false,
+        text: text.to_owned(),
+    };
+    let words = (0..40).map(|number| format!("word{number}")).collect::<Vec<_>>().join(" ");
+    let path = format!("/data/{}/end", "训练x".repeat(40));
+    model.hear(News::Lines(GlobalRank(0), vec![line(&words), line(&path), line("the last")]));
+    let shown = |model: &mut Model, width, height| {
+        let lines = picture(model, width, height);
+        assert!(
+            lines.iter().all(|line| crate::columns::columns(line) <= width.into()),
+            "{lines:?}"
+        );
+        lines
+    };
+    let lines = shown(&mut model, 60, 24);
+    for word in words.split(' ') {
+        assert!(
+            lines.iter().any(|line| line.split(' ').any(|one| one == word)),
+            "{word}: {lines:#?}"
+        );
+    }
+    let whole: String = lines.iter().map(|line| line.trim()).collect();
+    assert!(whole.contains(&path) && whole.contains("the last"), "{lines:#?}");
+    // Too long for the screen: its end is followed, its beginning is scrolled to.
+    model.hear(News::Lines(GlobalRank(0), vec![line(&format!("begin {words} end"))]));
+    let all = shown(&mut model, 30, 10).join("\n");
+    assert!(all.contains("word39 end") && !all.contains("begin"), "{all}");
+    model.press(Key::Up);
+    model.press(Key::Up);
+    let all = shown(&mut model, 30, 10).join("\n");
+    assert!(all.contains("not followed"), "{all}");
+    // Forty nodes on a small screen, and what is said below them.
+    model.press(Key::Escape);
+    let mut many: Vec<NodeStatus> = (0..20).flat_map(|_| nodes()).collect();
+    for (number, node) in (0..).zip(&mut many) {
+        node.run.as_mut().expect("a run").node = number;
+    }
+    model.hear(News::Status { nodes: many, unanswered: Vec::new() });
+    model.press(Key::Letter('n'));
+    let all = shown(&mut model, 80, 12).join("\n");
+    assert!(all.contains("   0 running") && !all.contains("  39 running"), "{all}");
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        let lines = shown(&mut model, 80, 12);
+        assert!(lines[2].starts_with("NODE STATE"), "{lines:#?}");
+        seen.extend(lines[3..10].iter().filter_map(|line| line.get(..12).map(str::to_owned)));
+        model.press(Key::PageDown);
+    }
+    for number in 0..40 {
+        assert!(seen.contains(&format!("{number:>4} running")), "{number}: {seen:?}");
+    }
+    let all = shown(&mut model, 80, 12).join("\n");
+    assert!(all.contains("gpu.health ×80"), "{all}");
+    model.press(Key::Home);
+    assert!(shown(&mut model, 80, 12).join("\n").contains("   0 running"));
+    // As many ids as fit, those of the job itself first.
+    let mut one = nodes();
+    let ids = (0..12).map(|number| (format!("check.number{number}"), 3));
+    one[0].findings = ids.chain([("hang".to_owned(), 1)]).collect();
+    model.hear(News::Status { nodes: one, unanswered: Vec::new() });
+    let alert = shown(&mut model, 80, 24)[1].clone();
+    assert!(alert.starts_with("hang  check.number0 ×3  check.number1 ×3"), "{alert}");
+    assert!(alert.ends_with("more: n"), "{alert}");
 }
 
 #[test]

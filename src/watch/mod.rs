@@ -16,6 +16,7 @@ mod program;
 mod progress;
 mod pulse;
 pub(crate) mod ras;
+mod readings;
 mod records;
 mod rules;
 mod sample;
@@ -31,13 +32,14 @@ pub(crate) use node::{Reason, ReasonKind};
 pub(crate) use progress::{Progress, Standing};
 pub(crate) use pulse::pulse;
 pub(crate) use ras::{Behind, RasSource, RasVerdict};
+pub(crate) use readings::WatchedNode;
 pub(crate) use records::{Cut, now_ns};
 pub(crate) use rules::{Breach, Expects, Lines, OnBreach, Ranks, Rule, Rules, Time, VALUE};
 #[cfg(test)]
 pub(crate) use sample::RankSample;
 pub(crate) use sample::Sample;
-pub use sample::{HcaSample, InterfaceSample, MemorySample};
-pub(crate) use sampler::{SampleSinks, Sampler, Sampling, SamplingPace, WatchedNode};
+pub use sample::{GpuSample, HcaSample, InterfaceSample, MemorySample};
+pub(crate) use sampler::{SampleSinks, Sampler, Sampling, SamplingPace};
 pub(crate) use slow::{
     AskNodes, Clock, ClockedSample, NodeSample, SampledNode, Slow, SlowNews, SlowPace, SlowWatch,
 };

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::node::Reason;
 use crate::probe::NvmlGpu;
-use crate::rank::GlobalRank;
+use crate::rank::{GlobalRank, LocalRank};
 
 /// One look. In agent.jsonl it is an event of this form with the message `sampled`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -80,12 +80,19 @@ pub struct HcaSample {
     pub sent_total: u64,
 }
 
-/// None: NVML does not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+/// A GPU of the job. None: NVML does not say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct GpuSample {
+pub struct GpuSample {
     /// NVML's index.
     pub gpu: u32,
+    /// Of the plan, as the next two: a sample has none of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<LocalRank>,
     /// Percent of the last moment in which a kernel ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
@@ -116,6 +123,7 @@ impl GpuSample {
     pub(super) fn of(gpu: &NvmlGpu) -> GpuSample {
         let load = gpu.health.load;
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+        let joules = |millijoules: u64| millijoules as f64 / 1000.0;
         GpuSample {
             gpu: gpu.index,
             utilization: load.utilization,
@@ -123,10 +131,11 @@ impl GpuSample {
             memory_total: gpu.memory_total,
             power: load.power.map(watts),
             power_limit: load.power_limit.map(watts),
-            energy: None,
+            energy: load.energy.map(joules),
             clock: load.sm_clock,
             max_clock: load.max_sm_clock,
             temperature: gpu.health.temperature,
+            ..GpuSample::default()
         }
     }
 }

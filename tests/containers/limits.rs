@@ -110,7 +110,7 @@ fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
     let image = docker::host_like();
     let with = |script: &str| {
         let script = rank_1(script);
-        Setup::of(&image).programs().options(&["--memory", "64m"]).start(&run(&script))
+        Setup::of(&image).programs().options(&["--memory", "96m"]).start(&run(&script))
     };
     // tail keeps a line until it ends, and /dev/zero has no end of line.
     let started = [
@@ -122,14 +122,14 @@ fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
 
     let itself = itself.expect_code(137).expect_words(&[
         "rank 1 was killed by the kernel's out-of-memory killer",
-        "limit is 64 MiB, and its use peaked at 64 MiB",
+        "limit is 96 MiB, and its use peaked at 96 MiB",
         "exit code 137 (memory.oom)",
     ]);
     let record = verdict(&itself);
     let (verdict_id, oom) = (&record["verdict"]["id"], &record["oom"]);
     assert_eq!((verdict_id, &record["exit_code"]), (&"memory.oom".into(), &137.into()));
-    assert_eq!((&oom["processes"], &oom["limit_bytes"]), (&1.into(), &(64 << 20).into()), "{oom}");
-    assert!(oom["peak_bytes"].as_u64().is_some_and(|peak| peak > 60 << 20), "{oom}");
+    assert_eq!((&oom["processes"], &oom["limit_bytes"]), (&1.into(), &(96 << 20).into()), "{oom}");
+    assert!(oom["peak_bytes"].as_u64().is_some_and(|peak| peak > 90 << 20), "{oom}");
 
     its_child
         .expect_code(3)

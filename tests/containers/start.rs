@@ -199,30 +199,39 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
     job.says("READY", 2).waits("the warning", |job| job.err().contains("PID 1 is sh ("));
 }
 
-const READMES: [&str; 2] = [include_str!("../../README.md"), include_str!("../../README.zh-CN.md")];
+/// The guides that start containers, in both languages.
+const GUIDES: [&str; 2] = [
+    concat!(
+        include_str!("../../docs/guide/containers.md"),
+        include_str!("../../docs/guide/hosts.md")
+    ),
+    concat!(
+        include_str!("../../docs/guide/containers.zh-CN.md"),
+        include_str!("../../docs/guide/hosts.zh-CN.md")
+    ),
+];
 
 /// The fenced blocks of a language.
-fn blocks<'a>(readme: &'a str, language: &str) -> Vec<&'a str> {
+fn blocks<'a>(guide: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
-    readme.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+    guide.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
 /// The commands of all blocks that begin with `docker run`, each in one line.
-fn docker_runs(readme: &str) -> Vec<String> {
-    let joined = blocks(readme, "sh").join("\n").replace("\\\n", " ");
+fn docker_runs(guide: &str) -> Vec<String> {
+    let joined = blocks(guide, "sh").join("\n").replace("\\\n", " ");
     let lines = joined.lines().filter(|line| line.starts_with("docker run "));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The image of the README is built as it says, and what it does with it works here,
+/// The image of the guide is built as it says, and what it does with it works here,
 /// but for the GPUs that this machine does not have.
 #[test]
-fn the_readmes_image_and_commands_work() {
+fn the_guides_image_and_commands_work() {
     if docker::missing().is_some() {
         return;
     }
-    let [english, chinese] =
-        READMES.map(|readme| (blocks(readme, "dockerfile"), docker_runs(readme)));
+    let [english, chinese] = GUIDES.map(|guide| (blocks(guide, "dockerfile"), docker_runs(guide)));
     assert_eq!(english, chinese, "both say the same");
     let (files, commands) = english;
     let (scratch, base) = (scratch(), docker::host_like());

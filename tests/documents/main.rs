@@ -1,6 +1,7 @@
 //! Tests of documents: help, READMEs, docs, findings, manifests, lint rules, dependencies.
 
 mod completions;
+mod contributing;
 mod dependencies;
 mod explain_logs;
 mod explain_records;
@@ -9,7 +10,10 @@ mod help;
 mod json_keys;
 mod lint;
 mod manifests;
+mod migration;
 mod readme;
 mod references;
+mod schemas;
 mod setup;
 mod snapshots;
+mod unit;

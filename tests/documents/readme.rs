@@ -1,18 +1,59 @@
-//! The READMEs are correct: their commands run, their options and codes exist, and both
-//! languages have the same commands.
+//! The READMEs and the guides are correct: their commands run, their options and codes exist, and
+//! both languages have the same commands.
 //!
 //! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs. Each line
-//! of the `text` block after `<!-- shows -->` must be in the output of the commands before it.
+//! of the `text` block after `<!-- shows -->` must be in the output of the commands before it;
+//! how wide its columns are depends on what else the output holds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use harness::fake_nvml::FakeNvml;
 use ranklaunch::testing::verdict::Verdict;
 
-const ENGLISH: &str = include_str!("../../README.md");
-const CHINESE: &str = include_str!("../../README.zh-CN.md");
+/// The README and the guides of a language, in the order of their names.
+static ENGLISH: LazyLock<String> = LazyLock::new(|| all_pages(".md"));
+static CHINESE: LazyLock<String> = LazyLock::new(|| all_pages(".zh-CN.md"));
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The names of the guides, without language and end.
+fn guides() -> BTreeSet<String> {
+    let entries = std::fs::read_dir(root().join("docs/guide")).expect("guides").flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter_map(|name| Some(name.split_once('.')?.0.to_owned())).collect()
+}
+
+fn guide(name: &str, end: &str) -> String {
+    let file = root().join("docs/guide").join(format!("{name}{end}"));
+    std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} is missing", file.display()))
+}
+
+fn readme(end: &str) -> String {
+    std::fs::read_to_string(root().join(format!("README{end}"))).expect("a README")
+}
+
+fn all_pages(end: &str) -> String {
+    guides().iter().fold(readme(end), |all, name| all + "\n" + &guide(name, end))
+}
+
+/// What people want to know first, and where the rest is.
+#[test]
+fn the_readmes_are_short_and_name_every_guide() {
+    for end in [".md", ".zh-CN.md"] {
+        let readme = readme(end);
+        let lines = readme.lines().count();
+        assert!(lines < 200, "README{end}: {lines} lines");
+        for name in guides() {
+            let link = format!("](docs/guide/{name}{end}");
+            assert!(readme.contains(&link), "README{end} does not name docs/guide/{name}{end}");
+        }
+    }
+}
 
 /// Commands and the lines that they must print.
 struct Example {
@@ -78,31 +119,38 @@ fn run(readme: &str, locale: &str) {
             .expect("sh runs");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}\n{commands}\n{said}", output.status);
+        let one_space = |text: &str| {
+            text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        };
+        let spaced = one_space(&said);
         for line in shows {
-            assert!(said.contains(&line), "{line:?} is not in what it prints\n{commands}\n{said}");
+            assert!(
+                spaced.contains(&one_space(&line)),
+                "{line:?} is not in what it prints\n{commands}\n{said}"
+            );
         }
     }
 }
 
 #[test]
 fn the_english_commands_do_what_they_show() {
-    run(ENGLISH, "C.UTF-8");
+    run(&ENGLISH, "C.UTF-8");
 }
 
 #[test]
 fn the_chinese_commands_do_what_they_show() {
-    run(CHINESE, "zh_CN.UTF-8");
+    run(&CHINESE, "zh_CN.UTF-8");
 }
 
 #[test]
 fn both_languages_hold_the_same_commands_and_headings() {
-    let commands = |readme| examples(readme).into_iter().map(|example| example.commands);
-    assert!(commands(ENGLISH).eq(commands(CHINESE)));
+    let commands = |readme: &str| examples(readme).into_iter().map(|example| example.commands);
+    assert!(commands(&ENGLISH).eq(commands(&CHINESE)));
     let levels = |readme: &str| -> Vec<usize> {
         let headings = readme.lines().filter(|line| line.starts_with('#'));
         headings.map(|line| line.chars().take_while(|mark| *mark == '#').count()).collect()
     };
-    assert_eq!(levels(ENGLISH), levels(CHINESE));
+    assert_eq!(levels(&ENGLISH), levels(&CHINESE));
 }
 
 /// How the first command begins of each block that is not run here, and why.
@@ -129,7 +177,7 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
 
 #[test]
 fn every_block_of_commands_is_run_here_or_elsewhere() {
-    for readme in [ENGLISH, CHINESE] {
+    for readme in [&*ENGLISH, &*CHINESE] {
         let blocks = blocks(readme, "sh");
         let unmarked: Vec<&str> = (blocks.iter())
             .filter(|(before, _)| !before.ends_with("<!-- test -->"))
@@ -150,7 +198,7 @@ fn every_block_of_commands_is_run_here_or_elsewhere() {
 #[test]
 fn every_variable_in_a_block_is_that_of_an_option() {
     let known = options_of_help();
-    for readme in [ENGLISH, CHINESE] {
+    for readme in [&*ENGLISH, &*CHINESE] {
         let mut named = 0;
         for (_, text) in blocks(readme, "sh") {
             let words = text.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
@@ -167,7 +215,7 @@ fn every_variable_in_a_block_is_that_of_an_option() {
 /// The manifests of the READMEs are parts of one, in which lint finds nothing.
 #[test]
 fn every_manifest_is_sound() {
-    for readme in [ENGLISH, CHINESE] {
+    for readme in [&*ENGLISH, &*CHINESE] {
         let blocks = blocks(readme, "yaml");
         assert!(blocks.len() >= 2, "they are found");
         for (_, text) in blocks {
@@ -188,7 +236,7 @@ fn every_manifest_is_sound() {
 #[test]
 fn every_target_of_make_exists() {
     let makefile = include_str!("../../Makefile");
-    for readme in [ENGLISH, CHINESE] {
+    for readme in [&*ENGLISH, &*CHINESE] {
         let named: BTreeSet<&str> = (readme.match_indices("make "))
             .filter(|(at, _)| readme[..*at].ends_with(['`', '\n']))
             .filter_map(|(at, make)| readme[at + make.len()..].split([' ', '`', '\n']).next())
@@ -231,12 +279,6 @@ fn options(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The section between the heading and the next one of its level.
-fn section<'a>(readme: &'a str, heading: &str) -> &'a str {
-    let (_, rest) = readme.split_once(&format!("\n## {heading}\n")).expect("the heading is there");
-    rest.split("\n## ").next().unwrap_or(rest)
-}
-
 /// The subcommands that `--help` lists.
 fn subcommands(help: &str) -> Vec<String> {
     let (_, list) = help.split_once("\nCommands:\n").expect("they are listed");
@@ -274,19 +316,18 @@ fn every_option_is_named_and_every_named_option_exists() {
     let known = options_of_help();
     let commands = subcommands(&help(&[]));
     assert!(commands.len() > 5, "{commands:?}");
-    for (readme, heading) in [(ENGLISH, "Command line"), (CHINESE, "命令行")] {
-        let section = section(readme, heading);
-        assert_eq!(options(section), known);
+    for page in [".md", ".zh-CN.md"].map(|end| guide("command-line", end)) {
+        assert_eq!(options(&page), known);
         for command in &commands {
-            assert!(section.contains(command), "{command} is not named");
+            assert!(page.contains(command), "{command} is not named");
         }
     }
 }
 
 #[test]
 fn every_code_is_in_the_table() {
-    for (readme, heading) in [(ENGLISH, "Exit codes"), (CHINESE, "退出码")] {
-        let table: Vec<i32> = section(readme, heading)
+    for page in [".md", ".zh-CN.md"].map(|end| guide("exit-codes", end)) {
+        let table: Vec<i32> = page
             .lines()
             .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
             .collect();
@@ -294,4 +335,78 @@ fn every_code_is_in_the_table() {
         codes.insert(0, 0);
         assert_eq!(table, codes);
     }
+}
+
+/// The page says which protocols of the muster this version speaks; the constants are private to it.
+#[test]
+fn the_page_of_versions_names_the_protocol() {
+    let source = include_str!("../../src/muster/protocol/handshake.rs");
+    let number = |name: &str| -> u8 {
+        let (_, rest) = source.split_once(&format!("const {name}: u8 = ")).expect("the constant");
+        rest.split(';').next().expect("a value").parse().expect("a number")
+    };
+    let (lowest, highest) = (number("LOWEST"), number("HIGHEST"));
+    assert_eq!(lowest, highest, "docs/guide/versions.md speaks of one protocol only");
+    let english = format!("This version speaks protocol {highest} and no older one.");
+    assert!(guide("versions", ".md").contains(&english), "{english}");
+    let chinese = format!("本版本只支持协议 {highest}，");
+    assert!(guide("versions", ".zh-CN.md").contains(&chinese), "{chinese}");
+}
+
+/// The first and the last cell of each row that shows a line of a log.
+fn symptoms(page: &str) -> Vec<(&str, &str)> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ``"));
+    rows.map(|row| {
+        let (line, rest) = row.split_once("`` |").expect("the cell ends");
+        let said = rest.trim_end_matches(" |").rsplit(" | ").next().expect("a last cell");
+        (line, said.trim())
+    })
+    .collect()
+}
+
+/// The rows that promise a cause, which begins the last cell; the others show a consequence.
+fn causes<'a>(rows: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    rows.iter().filter(|(_, said)| said.starts_with('`')).copied().collect()
+}
+
+/// `explain` names the cause that the page promises, and knows the check before it.
+#[test]
+fn every_symptom_is_explained_as_the_page_says() {
+    let (english, chinese) =
+        (guide("troubleshooting", ".md"), guide("troubleshooting", ".zh-CN.md"));
+    let (rows, in_chinese) = (symptoms(&english), symptoms(&chinese));
+    let lines = |rows: &[(&str, &str)]| -> Vec<String> {
+        rows.iter().map(|(line, _)| (*line).to_owned()).collect()
+    };
+    assert_eq!(lines(&rows), lines(&in_chinese));
+    assert_eq!(causes(&rows), causes(&in_chinese));
+    assert!(causes(&rows).len() >= 40 && rows.len() >= causes(&rows).len() + 5, "{rows:?}");
+    let explain = |argument: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ranklaunch"));
+        command.args(["explain", argument]).env_clear().env("LC_ALL", "C.UTF-8");
+        let output = command.output().expect("it runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for (line, said) in rows {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("rank.log");
+        std::fs::write(&log, format!("{line}\n")).expect("a log");
+        let (_, text) = explain(&log.display().to_string());
+        if !said.starts_with('`') {
+            assert!(text.contains("they hold only consequences"), "{line}\n{text}");
+            continue;
+        }
+        let mut ids = said.split('`').skip(1).step_by(2);
+        let cause = ids.next().expect("a cause");
+        assert!(text.contains(&format!("({cause},")), "{line}\n{text}");
+        for check in ids {
+            assert!(explain(check).0, "{check} is no finding");
+        }
+    }
+    // The control: a line that tells nothing has no cause.
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("rank.log");
+    std::fs::write(&log, "step 12 loss 0.7\n").expect("a log");
+    let (_, text) = explain(&log.display().to_string());
+    assert!(text.contains("cause     none"), "{text}");
 }

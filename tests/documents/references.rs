@@ -1,4 +1,4 @@
-//! Everything that docs/ names exists: every path, every name of the source, every link. The
+//! Everything that docs/ and the contributor's page name exists: every path, every name of the source, every link. The
 //! glossary has the same rows in both languages.
 //!
 //! Names are in backticks: a path from the root of the repository, `room::function`, `Type::method`
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose files define the names.
 const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
+/// Pages at the top that name the source.
+const OF_CONTRIBUTORS: [&str; 2] = ["CONTRIBUTING.md", "CONTRIBUTING.zh-CN.md"];
 /// First parts of a path of the repository.
 const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
 /// Ends of a path without a folder.
@@ -64,11 +66,16 @@ fn quoted(text: &str) -> Vec<&str> {
     outside.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
+/// Files of the reader's own.
+const READERS: &[&str] = &["ranklaunch.toml"];
+
 fn is_path(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "./_-".contains(c));
     let top = word.split('/').next().unwrap_or_default();
     let inside = word.contains('/') && TOP.contains(&top);
-    plain && (inside || (!word.contains('/') && ENDS.iter().any(|end| word.ends_with(end))))
+    plain
+        && !READERS.contains(&word)
+        && (inside || (!word.contains('/') && ENDS.iter().any(|end| word.ends_with(end))))
 }
 
 /// `a::b`, and nothing else.
@@ -154,6 +161,10 @@ fn what_the_documents_name_is_there() {
     for (page, text) in &documents {
         assert_eq!(missing(text, &sources), Vec::<String>::new(), "docs/{page}");
     }
+    for page in OF_CONTRIBUTORS {
+        let text = std::fs::read_to_string(root().join(page)).expect("UTF-8");
+        assert_eq!(missing(&text, &sources), Vec::<String>::new(), "{page}");
+    }
     // The parser must find names at all, or it would find none missing.
     let names = quoted(&documents["architecture.md"]);
     let paths = names.iter().filter(|word| is_path(word)).count();
@@ -200,23 +211,150 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let documents = documents();
+    let docs = root().join("docs");
+    let mut pages: Vec<PathBuf> = documents().keys().map(|page| docs.join(page)).collect();
+    pages.extend(["README.md", "README.zh-CN.md"].map(|readme| root().join(readme)));
+    pages.extend(OF_CONTRIBUTORS.map(|page| root().join(page)));
     let mut seen = 0;
-    for (page, text) in &documents {
-        for (file, heading) in links(text) {
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("UTF-8");
+        let of_this = links(&text).into_iter().filter(|(file, _)| !file.starts_with("http"));
+        for (file, heading) in of_this {
             seen += 1;
-            let beside = Path::new(page).parent().unwrap_or(Path::new(""));
-            let linked = beside.join(file);
-            assert!(root().join("docs").join(&linked).exists(), "docs/{page}: {file}");
-            let linked = linked.to_string_lossy().into_owned();
-            let target = if file.is_empty() { Some(text) } else { documents.get(&linked) };
-            let known = target.is_none_or(|text| anchors(text).contains(heading));
-            assert!(heading.is_empty() || known, "docs/{page}: #{heading}");
+            let place = format!("{}: {file}#{heading}", page.display());
+            let linked = match file {
+                "" => page.clone(),
+                file => page.parent().expect("a folder").join(file),
+            };
+            assert!(linked.exists(), "{place}");
+            let known =
+                || anchors(&std::fs::read_to_string(&linked).expect("UTF-8")).contains(heading);
+            assert!(heading.is_empty() || known(), "{place}");
         }
     }
     assert!(seen > 10, "{seen} links");
     assert_eq!(links("[a](b.md#c), [d](#e)"), [("b.md", "c"), ("", "e")]);
     assert!(!anchors("# A glossary").contains("glossary"));
+}
+
+/// Pages that are in English only: for those who change the program.
+const ENGLISH_ONLY: &[&str] = &["architecture.md", "SUMMARY.md"];
+
+/// The cells of each row of its tables, the number of its list items, and where its links lead.
+fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
+    let outside = text.split("```").step_by(2);
+    let lines: Vec<&str> = outside.flat_map(str::lines).collect();
+    let cells = |line: &&str| line.replace("\\|", "").matches('|').count();
+    let rows = lines.iter().filter(|line| line.starts_with('|')).map(cells).collect();
+    let items = lines.iter().filter(|line| line.trim_start().starts_with("- ")).count();
+    let plain = |file: &str| file.replace(".zh-CN.", ".").replace(".zh.", ".en.");
+    let mut targets: Vec<String> = links(text).into_iter().map(|(file, _)| plain(file)).collect();
+    targets.sort();
+    (rows, items, targets)
+}
+
+#[test]
+fn every_page_says_as_much_in_chinese() {
+    let mut pages = documents();
+    for readme in ["README.md", "README.zh-CN.md"] {
+        let text = std::fs::read_to_string(root().join(readme)).expect("UTF-8");
+        pages.insert(readme.to_owned(), text);
+    }
+    let mut seen = 0;
+    for (page, text) in &pages {
+        if page.ends_with(".zh-CN.md") || ENGLISH_ONLY.contains(&page.as_str()) {
+            continue;
+        }
+        seen += 1;
+        let chinese = pages.get(&page.replace(".md", ".zh-CN.md"));
+        let chinese = chinese.unwrap_or_else(|| panic!("{page} is not there in Chinese"));
+        assert_eq!(shape(text), shape(chinese), "{page}");
+    }
+    assert!(seen > 30, "{seen} pages");
+    // The control: a row, an item and a link that only one of them has.
+    let english = "| a | b |\n- c\n[d](e.md)\n";
+    assert_eq!(shape(english), shape("| 甲 | 乙 |\n- 丙\n[丁](e.zh-CN.md)\n"));
+    for chinese in
+        ["| 甲 |\n- 丙\n[丁](e.zh-CN.md)\n", "| 甲 | 乙 |\n[丁](e.md)\n", "| 甲 | 乙 |\n- 丙\n丁\n"]
+    {
+        assert_ne!(shape(english), shape(chinese));
+    }
+}
+
+/// What docs/book.sh copies into the book: a link to anything else would lead nowhere there.
+fn parts_of_the_book() -> BTreeSet<String> {
+    let script = std::fs::read_to_string(root().join("docs/book.sh")).expect("the script");
+    let list = script.lines().find_map(|line| line.strip_prefix("for part in "));
+    let list = list.and_then(|list| list.strip_suffix("; do")).expect("the list");
+    list.split(' ').map(str::to_owned).collect()
+}
+
+/// The path of a link from the root of the repository.
+fn from_root(page: &Path, target: &str) -> PathBuf {
+    let mut path = page.parent().expect("a folder").to_owned();
+    for part in target.split('/') {
+        match part {
+            ".." => assert!(path.pop(), "{target} leaves the repository"),
+            part => path.push(part),
+        }
+    }
+    path
+}
+
+#[test]
+fn the_book_has_every_page_once_and_all_that_they_link_to() {
+    let mut pages: BTreeSet<PathBuf> =
+        documents().keys().map(|page| Path::new("docs").join(page)).collect();
+    assert!(pages.remove(Path::new("docs/SUMMARY.md")), "the list itself is no page");
+    pages.extend(["README.md", "README.zh-CN.md"].map(PathBuf::from));
+    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md")).expect("the list");
+    let listed: Vec<PathBuf> = links(&summary)
+        .into_iter()
+        .map(|(page, _)| from_root(Path::new("docs/SUMMARY.md"), page))
+        .collect();
+    let once: BTreeSet<PathBuf> = listed.iter().cloned().collect();
+    assert_eq!(once.len(), listed.len(), "a page stands twice");
+    assert_eq!(once, pages);
+    let parts = parts_of_the_book();
+    assert!(parts.contains("docs") && parts.len() > 3, "{parts:?}");
+    for page in &pages {
+        let text = std::fs::read_to_string(root().join(page)).expect("UTF-8");
+        for (file, _) in links(&text) {
+            if file.is_empty() || file.starts_with("http") {
+                continue;
+            }
+            let part = from_root(page, file);
+            let part = part.iter().next().expect("a first part").to_string_lossy().into_owned();
+            assert!(parts.contains(&part), "{}: {file} is not in the book", page.display());
+        }
+    }
+}
+
+/// A picture that no page shows is not seen when it is wrong.
+#[test]
+fn every_picture_is_shown_in_its_language() {
+    let mut found = Vec::new();
+    for folder in ["docs/screenshots", "docs/pictures"] {
+        files(&root().join(folder), &mut found);
+    }
+    let is_picture =
+        |file: &&PathBuf| file.extension().is_some_and(|end| end == "svg" || end == "png");
+    let pictures: Vec<String> = (found.iter().filter(is_picture))
+        .map(|file| file.file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    assert!(pictures.len() >= 10, "{pictures:?}");
+    let mut pages = documents();
+    for readme in ["README.md", "README.zh-CN.md"] {
+        let text = std::fs::read_to_string(root().join(readme)).expect("UTF-8");
+        pages.insert(readme.to_owned(), text);
+    }
+    for picture in pictures {
+        let chinese = picture.contains(".zh.");
+        let shown = pages.iter().any(|(page, text)| {
+            page.ends_with(".zh-CN.md") == chinese && text.contains(&format!("{picture})"))
+        });
+        assert!(shown, "no page shows {picture}");
+    }
 }
 
 /// The cells of each row of a page's table.

@@ -13,13 +13,16 @@
  *                       nvlink-down, exclusive, prohibited, persistence-off,
  *                       not-supported and no-permission (what tells of health),
  *                       sandbox (unknown errors of all that is not needed),
- *                       handle-unknown, health-lost, health-hang, many-processes
+ *                       handle-unknown, health-lost, health-hang, many-processes,
+ *                       before-volta (no energy is counted)
  *   FAKE_NVML_GPUS      how many (8)
- *   FAKE_NVML_UTILIZATION   of each in per cent (97)
+ *   FAKE_NVML_UTILIZATION   of each in per cent (97), or hang, or crash: what it is at
+ *                       each call
  *   FAKE_NVML_BAD       index of the GPU that is lost, needs a reset… (0)
  *   FAKE_NVML_NAME      product name
  *   FAKE_NVML_MEMORY    MiB of each GPU (81559)
- *   FAKE_NVML_USED      MiB used, one number per GPU, comma-separated (0)
+ *   FAKE_NVML_USED      MiB used, one number per GPU, comma-separated (0): what it is at
+ *                       each call
  *   FAKE_NVML_DRIVER    driver version (570.86.15)
  *   FAKE_NVML_CUDA      CUDA version of the driver as NVML writes it (12080)
  *   FAKE_NVML_SLOW_MS   how long slow takes (200)
@@ -67,37 +70,47 @@ static gpu_t instances[2 * MOST];
 static int initialised;
 static char settings[4096];
 
-static const char *setting(const char *name, const char *otherwise)
+static void read_settings(char into[static 4096])
 {
-    static char values[16][256];
-    static int next;
+    Dl_info info;
+    char path[1024];
+    FILE *file;
+    strcpy(into, "\n");
+    if (dladdr((void *)read_settings, &info) && info.dli_fname) {
+        snprintf(path, sizeof path, "%s.conf", info.dli_fname);
+        file = fopen(path, "re");
+        if (file) {
+            size_t length = fread(into + 1, 1, 4096 - 2, file);
+            into[1 + length] = 0;
+            fclose(file);
+        }
+    }
+}
+
+static const char *setting_of(const char *all, const char *name, const char *otherwise)
+{
+    static __thread char values[16][256];
+    static __thread int next;
     const char *value = getenv(name);
     if (value)
         return value;
-    if (!settings[0]) {
-        Dl_info info;
-        char path[1024];
-        FILE *file;
-        strcpy(settings, "\n");
-        if (dladdr((void *)setting, &info) && info.dli_fname) {
-            snprintf(path, sizeof path, "%s.conf", info.dli_fname);
-            file = fopen(path, "re");
-            if (file) {
-                size_t length = fread(settings + 1, 1, sizeof settings - 2, file);
-                settings[1 + length] = 0;
-                fclose(file);
-            }
-        }
-    }
     char wanted[128];
     snprintf(wanted, sizeof wanted, "\n%s=", name);
-    const char *found = strstr(settings, wanted);
+    const char *found = strstr(all, wanted);
     if (!found)
         return otherwise;
     found += strlen(wanted);
     char *copy = values[next++ % 16];
     snprintf(copy, sizeof values[0], "%.*s", (int)strcspn(found, "\n"), found);
     return copy;
+}
+
+/* As it was when the library was initialised, before there are threads. */
+static const char *setting(const char *name, const char *otherwise)
+{
+    if (!settings[0])
+        read_settings(settings);
+    return setting_of(settings, name, otherwise);
 }
 
 static int mode(const char *name)
@@ -353,7 +366,9 @@ static unsigned long long total_bytes(void)
 
 static unsigned long long used_bytes(unsigned index)
 {
-    const char *list = setting("FAKE_NVML_USED", "");
+    char now[4096];
+    read_settings(now);
+    const char *list = setting_of(now, "FAKE_NVML_USED", "");
     for (; index > 0 && list; index--) {
         list = strchr(list, ',');
         if (list)
@@ -574,8 +589,16 @@ code_t nvmlDeviceGetCurrentClocksThrottleReasons(gpu_t *gpu, unsigned long long 
 /* All GPUs work. One that is throttled does it slower and draws less. */
 code_t nvmlDeviceGetUtilizationRates(gpu_t *gpu, unsigned rates[2])
 {
+    char now[4096];
     HEALTH(gpu);
-    rates[0] = (unsigned)atoi(setting("FAKE_NVML_UTILIZATION", "97"));
+    read_settings(now);
+    const char *utilization = setting_of(now, "FAKE_NVML_UTILIZATION", "97");
+    if (!strcmp(utilization, "hang"))
+        for (;;)
+            pause();
+    if (!strcmp(utilization, "crash"))
+        abort();
+    rates[0] = (unsigned)atoi(utilization);
     rates[1] = 40;
     return SUCCESS;
 }
@@ -591,6 +614,23 @@ code_t nvmlDeviceGetEnforcedPowerLimit(gpu_t *gpu, unsigned *milliwatts)
 {
     HEALTH(gpu);
     *milliwatts = 700000;
+    return SUCCESS;
+}
+
+/* Millijoules since the driver was loaded, at the power of now: of this machine's time, so that it
+ * grows from one process to the next. */
+code_t nvmlDeviceGetTotalEnergyConsumption(gpu_t *gpu, unsigned long long *millijoules)
+{
+    struct timespec now;
+    unsigned milliwatts;
+    HEALTH(gpu);
+    if (is_instance(gpu) || mode("before-volta"))
+        return NOT_SUPPORTED;
+    if (!millijoules)
+        return INVALID_ARGUMENT;
+    if (clock_gettime(CLOCK_BOOTTIME, &now) || nvmlDeviceGetPowerUsage(gpu, &milliwatts))
+        return UNKNOWN;
+    *millijoules = milliwatts * (now.tv_sec * 1000ULL + now.tv_nsec / 1000000) / 1000;
     return SUCCESS;
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::Signal;
 
-/// Connects as a shim does, sends Hello and a rank's pid, and stays or leaves.
+/// Connects as a shim does, sends a whole Hello and a rank's pid, and stays or leaves.
 const STRANGER: &str = "import json, socket, sys, time\n\
     name, token, pid, stay = sys.argv[1:]\n\
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
@@ -15,19 +15,24 @@ const STRANGER: &str = "import json, socket, sys, time\n\
     def say(**words):\n\
     \x20   try: s.send(json.dumps(words).encode())\n\
     \x20   except OSError: pass\n\
-    if token: say(say='hello', rank=7, local_rank=7, shim=1, session=0, token=token)\n\
+    if token: say(say='hello', rank=7, local_rank=7, world_size=1, program='train.py', token=token)\n\
     if pid != '0': say(say='started', pid=int(pid))\n\
     time.sleep(float(stay))\n";
 
 /// The socket's name, from the environment of a shim.
 fn socket(job: &Running) -> String {
+    socket_and_token(job).0
+}
+
+fn socket_and_token(job: &Running) -> (String, String) {
     let environ = std::fs::read(format!("/proc/{}/environ", job.find(Role::Shim)));
     let environ = String::from_utf8_lossy(&environ.expect("a shim")).into_owned();
     let value = environ
         .split('\0')
         .find_map(|entry| entry.strip_prefix("RANKLAUNCH_AGENT_SOCKET="))
         .expect("the variable");
-    value.split(' ').next().expect("a name").to_owned()
+    let mut words = value.split(' ').map(str::to_owned);
+    (words.next().expect("a name"), words.next().expect("a token"))
 }
 
 fn stranger(namespace: bool, words: [&str; 4]) -> Child {
@@ -77,7 +82,7 @@ fn who_names_a_process_has_it_killed_by_nobody() {
             job.says("READY", 1);
             let pid = innocent.id().to_string();
             let mut liar = stranger(namespace, [&socket(&job), token, &pid, "0.2"]);
-            liar.wait().expect("it ends");
+            assert!(liar.wait().expect("it ends").success(), "it has not said its words");
             let began = Instant::now();
             job.waits("what it may have caused", |_| began.elapsed() > Duration::from_millis(300));
             assert!(innocent.try_wait().expect("a child").is_none(), "it was killed");
@@ -88,4 +93,17 @@ fn who_names_a_process_has_it_killed_by_nobody() {
             innocent.wait().expect("it is reaped");
         }
     }
+}
+
+/// The token is all that keeps the others out: with it the same words are those of a rank, whose end
+/// ends the job.
+#[test]
+fn control_who_knows_the_token_is_a_rank() {
+    let mut job = Launcher::at(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
+    job.says("READY", 1);
+    let (name, token) = socket_and_token(&job);
+    let mut liar = stranger(false, [&name, &token, "0", "0.2"]);
+    assert!(liar.wait().expect("it ends").success(), "it has not said its words");
+    let ended = job.wait().expect_nothing_left();
+    assert!(ended.code != 0 && ended.err.contains("rank 7"), "{} {}", ended.code, ended.err);
 }

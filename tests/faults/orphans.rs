@@ -27,7 +27,7 @@ fn a_shim_reaps_ten_thousand() {
     job.says("READY", 1);
     let shim = job.find(Role::Shim);
     // The rank stays, so its orphans are all that can go.
-    job.waits("their end", |job| job.processes().len() == 4);
+    job.waits("their end", |job| job.roles().len() == 4);
     let took = until_reaped(&mut job, shim);
     println!("a shim reaped {MANY} orphans within {took:?} of the last one's end");
     job.send(Role::Guard, Signal::SIGTERM);
@@ -54,7 +54,7 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
         .expect("nsenter");
     // All of them were there, and then none but the job's four, nsenter and the visitor.
     job.waits("the crowd", |_| std::fs::read_to_string(&said).is_ok_and(|out| out == "READY\n"));
-    job.waits("their end", |job| job.processes().len() == 6);
+    job.waits("their end", |job| job.roles().len() == 6);
     let took = until_reaped(&mut job, guard);
     println!("PID 1 reaped {MANY} orphans within {took:?} of the last one's end");
     job.send(Role::Guard, Signal::SIGTERM);

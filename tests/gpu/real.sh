@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares ranklaunch's facts about this machine's NVIDIA GPUs with those of nvidia-smi and
-# torch, runs a one-GPU NCCL job, and judges a hang of four ranks on one GPU. On a machine without GPUs it prints that it was skipped,
-# and what was searched.
+# torch, runs a one-GPU NCCL job, judges a hang of four ranks on one GPU, and forks ranks that use one. On a machine
+# without GPUs it prints that it was skipped, and what was searched.
 #
 #   tests/gpu/real.sh RANKLAUNCH [FOLDER]
 #
@@ -133,6 +133,9 @@ PY
     title "a hang of four ranks over NCCL on one GPU"
     "$(dirname "$0")/hang.sh" "$ranklaunch" "$python" "$out/hang" &&
         passed "the hang is judged right" || failed "the hang is judged right"
+    title "ranks that are forked from a warmed interpreter"
+    "$(dirname "$0")/warm.sh" "$ranklaunch" "$python" "$out/warm" &&
+        passed "forked ranks use the GPU" || failed "forked ranks use the GPU"
 fi
 
 title "$failures failed"

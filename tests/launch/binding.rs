@@ -8,16 +8,16 @@ use harness::{Ended, Launcher, executable, program, run_args, wait_until};
 
 /// Fakes two NUMA nodes of one CPU each, then runs the program. Hides /sys/devices/system/node
 /// in a mount namespace of its own.
-const TWO_NODES: &str = "mount -t tmpfs none /sys/devices/system/node && \
+pub(crate) const TWO_NODES: &str = "mount -t tmpfs none /sys/devices/system/node && \
     cd /sys/devices/system/node && mkdir node0 node1 && \
     echo \"$1\" > node0/cpulist && echo \"$2\" > node1/cpulist && \
     cd \"$3\" && shift 3 && exec \"$@\"";
 
-const NAMESPACE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
+pub(crate) const NAMESPACE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
 
 /// Our first and our last CPU. None with a single CPU, or if a mount namespace is not allowed,
 /// as in some containers.
-fn two_cpus() -> Option<(String, String)> {
+pub(crate) fn two_cpus() -> Option<(String, String)> {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let allowed = allowed.expect("a list").trim();

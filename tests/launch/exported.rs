@@ -14,7 +14,7 @@ use serde_json::Value;
 const SOON: Duration = Duration::from_secs(20);
 
 /// Code and body of a page; None if nothing listens.
-fn page(port: u16, path: &str) -> Option<(u32, String)> {
+pub(super) fn page(port: u16, path: &str) -> Option<(u32, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(SOON)).expect("a limit");
     let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
@@ -222,12 +222,22 @@ fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
     reaches("up{job=\"train\"}", 0.0);
 }
 
-#[test]
-fn the_phases_of_an_attempt_are_sent_as_spans() {
-    let collector = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = collector.local_addr().expect("an address").port();
-    let taken = std::thread::spawn(move || {
-        let (mut stream, _) = collector.accept().expect("a client");
+/// Takes one document of spans, in the place of a collector.
+struct Collector {
+    endpoint: String,
+    taken: std::thread::JoinHandle<Value>,
+}
+
+impl Collector {
+    fn start() -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let endpoint = format!("http://localhost:{port}");
+        Collector { endpoint, taken: std::thread::spawn(move || Collector::take(&listener)) }
+    }
+
+    fn take(listener: &TcpListener) -> Value {
+        let (mut stream, _) = listener.accept().expect("a client");
         let mut request = Vec::new();
         let mut bytes = [0; 4096];
         let body = loop {
@@ -243,17 +253,31 @@ fn the_phases_of_an_attempt_are_sent_as_spans() {
             }
         };
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("answered");
-        serde_json::from_str::<Value>(&body).expect("JSON")
-    });
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    /// What was sent before the launcher ended.
+    fn document(self) -> Value {
+        wait_until("the spans", || self.taken.is_finished().then_some(()));
+        self.taken.join().expect("it ran")
+    }
+}
+
+fn names(spans: &[Value]) -> Vec<&str> {
+    spans.iter().filter_map(|span| span["name"].as_str()).collect()
+}
+
+#[test]
+fn the_phases_of_an_attempt_are_sent_as_spans() {
+    let collector = Collector::start();
     let args = [run_args("direct", 1), ["--", "true"].map(Into::into).into()].concat();
     let launcher = Launcher::new(args).env("OTEL_SERVICE_NAME", "my-train");
-    let endpoint = format!("http://localhost:{port}");
-    launcher.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).run().expect_code(0);
-    let document = taken.join().expect("it ran");
+    launcher.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint).run().expect_code(0);
+    let document = collector.document();
     let resource = &document["resourceSpans"][0];
     assert_eq!(resource["resource"]["attributes"][0]["value"]["stringValue"], "my-train");
     let spans = resource["scopeSpans"][0]["spans"].as_array().expect("spans");
-    let names: Vec<_> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
+    let names = names(spans);
     assert_eq!(names.first(), Some(&"node 0 attempt 0"));
     for phase in ["observing", "planning", "clearing", "launching", "running", "judging"] {
         assert!(names.contains(&phase), "{phase} is not in {names:?}");
@@ -269,6 +293,78 @@ fn the_phases_of_an_attempt_are_sent_as_spans() {
         assert!(time(root, "startTimeUnixNano") <= began && began <= ended, "{span}");
         assert!(ended <= time(root, "endTimeUnixNano"), "{span}");
     }
+}
+
+/// The spans of a launch that ends before its ranks run.
+fn refused(args: &[&str], id: &str) -> Vec<Value> {
+    let collector = Collector::start();
+    let launcher = Launcher::new(args);
+    let launcher = launcher.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint);
+    let ended = launcher.run();
+    let code = ended.code;
+    assert_ne!(code, 0, "{args:?}\n{}", ended.err);
+    let document = collector.document();
+    let spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans");
+    let root = &spans[0];
+    assert_eq!(root["status"]["code"], 2, "{root:#}");
+    let attribute = |key: &str| {
+        let all = root["attributes"].as_array().expect("attributes");
+        let found = all.iter().find(|one| one["key"] == key);
+        found.map(|one| one["value"].clone()).unwrap_or_default()
+    };
+    assert_eq!(attribute("ranklaunch.id")["stringValue"], id, "{root:#}");
+    assert_eq!(attribute("ranklaunch.exit_code")["intValue"], code.to_string(), "{root:#}");
+    for span in &spans[1..] {
+        assert_eq!(span["parentSpanId"], root["spanId"], "{span}");
+    }
+    spans.clone()
+}
+
+#[test]
+fn a_launch_that_is_refused_sends_the_phases_that_it_reached() {
+    let port = free_port().to_string();
+    let two =
+        ["--engine", "direct", "--device", "cpu", "--nnodes", "2", "--master-addr", "127.0.0.1"];
+    let absent = ["--node-rank", "0", "--master-port", &port, "--wait-timeout", "1s"];
+    let absent = [&["run", "--nproc-per-node", "1"][..], &two, &absent, &["--", "true"]].concat();
+    for (args, id, phases) in [
+        (
+            &["run", "--profile", "none-such", "--", "true"][..],
+            "settings.profile",
+            &["starting"][..],
+        ),
+        (
+            &[
+                "run",
+                "--engine",
+                "direct",
+                "--device",
+                "cpu",
+                "--nproc-per-node",
+                "3",
+                "--layout",
+                "ulysses-world",
+                "--heads",
+                "8",
+                "--",
+                "true",
+            ],
+            "layout.nproc",
+            &["starting", "observing", "planning"],
+        ),
+        (&absent, "muster.missing", &["starting", "observing", "planning", "agreeing"]),
+    ] {
+        assert_eq!(names(&refused(args, id))[1..], *phases, "{args:?}");
+    }
+    // Control: who forbids spans sends none.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("no wait");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    let launcher = Launcher::new(["run", "--profile", "none-such", "--", "true"]);
+    let launcher = launcher.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    launcher.env("OTEL_SDK_DISABLED", "true").run().expect_code(64);
+    let nobody = listener.accept().expect_err("nobody connected");
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

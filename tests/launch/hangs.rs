@@ -64,6 +64,14 @@ fn the_rank_that_all_wait_for_is_named_with_its_line() {
             assert!(frame.ends_with(&format!("hang.py:{}", line(name))), "{hang}");
         }
         let text = culprit["text"].as_str().expect("a text");
+        // The report has both languages.
+        let page = super::reports::document(&ended.node_folder(0).join("report.html"));
+        let findings = page["findings"].as_array().expect("findings");
+        let stood = findings.iter().find(|one| one["kind"] == "hang").expect("the hang");
+        for (lang, who) in [("en", "rank 2 (node 0)"), ("zh", "rank 2（节点 0）")] {
+            let said = stood["text"][lang].as_str().unwrap_or_default();
+            assert!(said.contains(who), "{stood:#}");
+        }
         assert!(ended.err.contains(&format!("── ranklaunch: {text}")), "{text}\n{}", ended.err);
         let verdict = &ended.run_json(0)["verdict"];
         assert_eq!((&verdict["id"], &verdict["rank"]), (&json!("hang"), &json!(2)), "{verdict}");

@@ -293,10 +293,12 @@ fn a_log_folder_that_was_removed_is_made_again_and_said() {
     let runs = job.folder().join("ranklaunch-logs");
     let first = || {
         let run = std::fs::read_link(runs.join("latest")).ok()?;
-        let file = runs.join(run).join("node-0/attempt-0/rank-00001.out");
-        std::fs::metadata(file).is_ok_and(|it| it.len() == 7).then_some(())
+        let attempt = runs.join(run).join("node-0/attempt-0");
+        let is_written =
+            |file: &str| std::fs::metadata(attempt.join(file)).is_ok_and(|it| it.len() == 7);
+        ["rank-00000.out", "rank-00001.out"].into_iter().all(is_written).then_some(())
     };
-    wait_until("the first line", first);
+    wait_until("the first line of both", first);
     std::fs::remove_dir_all(&runs).expect("removed");
     std::fs::write(job.folder().join("go"), "").expect("written");
     let ended = job.wait().expect_code(0).expect_nothing_left();

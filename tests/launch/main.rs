@@ -2,6 +2,7 @@
 
 mod binding;
 mod causes;
+mod cold;
 mod colours;
 mod direct;
 mod dump;
@@ -13,6 +14,7 @@ mod inject;
 mod interactive;
 mod kernel_log;
 mod last_words;
+mod live_gpus;
 mod logs;
 mod looking;
 mod nested;
@@ -30,4 +32,5 @@ mod status_line;
 mod tasks;
 mod torchrun;
 mod trainjob;
+mod warm;
 mod xids;

@@ -21,7 +21,7 @@ fn printed(output: &Output) -> String {
 }
 
 /// The document in a page.
-fn document(page: &Path) -> Value {
+pub(crate) fn document(page: &Path) -> Value {
     let page = std::fs::read_to_string(page).expect("a page");
     let (_, rest) = page.split_once(r#"id="data">"#).expect("the document");
     serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")

@@ -6,6 +6,8 @@ use std::process::Command;
 use harness::pty::Terminal;
 use harness::tmux::Tmux;
 use harness::{executable, free_port, run_args, skipped, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// `ranklaunch ARGS…` in a folder, as a person types it.
 fn command(folder: &std::path::Path, args: &[&str]) -> Command {
@@ -113,6 +115,27 @@ fn it_tells_how_long_a_node_is_awaited_and_goes_with_the_job() {
     assert!(!rows.iter().any(|row| is_wait(row)), "{}", rows.join("\n"));
 }
 
+/// As in a container into which `docker exec -it` or `unshare` has led: the guard's group has no number there.
+#[test]
+fn a_group_of_another_pid_namespace_is_no_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let allowed = Command::new("unshare").args(unshare).arg("true").status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return skipped("unshare is not allowed");
+    }
+    let words = direct(2, &["--", "sh", "-c", "echo begun; sleep 2; echo over"]);
+    let own = command(folder.path(), &refs(&words));
+    let mut command = Command::new("unshare");
+    command.args(unshare).arg(own.get_program()).args(own.get_args()).current_dir(folder.path());
+    command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let Some(tmux) = start(100, 30, &command) else { return };
+    assert_eq!(tmux.ends(), 0, "{}", tmux.history().join("\n"));
+    let text = tmux.history().join("\n");
+    assert_eq!(text.matches("] over").count(), 2, "{text}");
+    assert!(!text.contains("internal error"), "{text}");
+}
+
 #[test]
 fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -148,27 +171,106 @@ fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
     tmux.presses(&["exit", "Enter"]);
 }
 
-#[test]
-fn it_goes_with_an_agent_that_is_killed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let words = direct(2, &["--", "sleep", "300"]);
-    let Some(tmux) = start(100, 30, &command(folder.path(), &refs(&words))) else { return };
-    tmux.shows("the status line", is_status);
-    let guard = tmux.pid();
-    let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"));
-    let agent =
-        children.expect("the guard").split_whitespace().next().and_then(|pid| pid.parse().ok());
-    harness::kill(agent.expect("an agent"));
-    assert_eq!(tmux.ends(), 137);
-    let rows = tmux.history();
-    assert!(!rows.iter().any(|row| is_status(row)), "{}", rows.join("\n"));
-    assert!(
-        rows.iter()
-            .any(|row| row.contains("the agent of this launcher was killed")
-                || row.contains("SIGKILL")),
-        "{}",
-        rows.join("\n")
+/// The same between a look at the terminal's settings and another, as a shell does it.
+fn in_a_shell(folder: &std::path::Path, line: &str, args: &[String]) -> Command {
+    let mut shell = Command::new("sh");
+    // It stays until it was looked at: tmux changes the modes of a window whose command has ended.
+    let line = format!(
+        "trap : INT; stty -g > before; {line}; code=$?; stty -g > after; echo 'back in the shell'
+        while [ ! -e seen ]; do sleep 0.05; done; exit $code"
     );
+    shell.args(["-c", &line]).arg(executable()).args(args).current_dir(folder);
+    shell.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("LANG", "C.UTF-8");
+    shell
+}
+
+/// What a launcher left on the terminal that is not as it was.
+fn left_behind(tmux: &Tmux, folder: &std::path::Path, modes: &str) -> Vec<String> {
+    tmux.shows("the shell", |row| row.contains("back in the shell"));
+    let mut left: Vec<String> = tmux.history().into_iter().filter(|row| is_status(row)).collect();
+    let now = tmux.modes();
+    left.extend((now != modes).then_some(now));
+    let settings = ["before", "after"].map(|name| std::fs::read_to_string(folder.join(name)));
+    let [before, after] = settings.map(|text| text.expect("settings"));
+    left.extend((before != after).then_some(after));
+    let is_plain = tmux.coloured().iter().any(|row| row == "back in the shell");
+    left.extend((!is_plain).then(|| tmux.coloured().join("\n")));
+    std::fs::write(folder.join("seen"), "").expect("a file");
+    left
+}
+
+fn child(pid: i32) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("a process");
+    children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a child")
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is there");
+}
+
+/// Two ranks that ignore every polite stop, and the process of their agent.
+fn stubborn(folder: &std::path::Path) -> Option<(Tmux, String, i32)> {
+    let rank = "trap '' INT TERM; while :; do sleep 0.1; done";
+    // Longer than the test waits, so that no stop but the second one ends them.
+    let words = direct(2, &["--grace", "180s", "--", "sh", "-c", rank]);
+    let tmux = start(100, 30, &in_a_shell(folder, "\"$0\" \"$@\"", &words))?;
+    let modes = tmux.modes();
+    tmux.shows("the status line", is_status);
+    let agent = child(child(tmux.pid()));
+    Some((tmux, modes, agent))
+}
+
+#[test]
+fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
+    for signal in [Some(Signal::SIGKILL), Some(Signal::SIGABRT), None] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some((tmux, modes, agent)) = stubborn(folder.path()) else { return };
+        let code = match signal {
+            Some(signal) => {
+                send(agent, signal);
+                128 + signal as i32
+            }
+            None => {
+                tmux.presses(&["C-c"]);
+                tmux.shows("the first stop", |row| row.contains("SIGINT"));
+                // One within a second is the same stop.
+                std::thread::sleep(std::time::Duration::from_millis(1200));
+                tmux.presses(&["C-c"]);
+                130
+            }
+        };
+        let left = left_behind(&tmux, folder.path(), &modes);
+        assert_eq!(tmux.ends(), code, "{}", tmux.history().join("\n"));
+        assert!(left.is_empty(), "{signal:?}: {left:#?}");
+        if signal.is_some() {
+            let rows = tmux.history();
+            let said = |row: &String| row.contains("agent was killed by SIG");
+            assert!(rows.iter().any(said), "{}", rows.join("\n"));
+        }
+    }
+}
+
+/// The controls of the test above: a row that was not erased, and each thing that it looks at.
+#[test]
+fn a_terminal_that_is_not_as_before_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(tmux) = start(100, 30, &in_a_shell(folder.path(), "true", &[])) else { return };
+    let modes = tmux.modes();
+    assert_eq!(left_behind(&tmux, folder.path(), &modes), Vec::<String>::new());
+    for line in [
+        "echo 2 of 2 ranks live",
+        "printf '\\033[?25l'",
+        "printf '\\033[31m'",
+        "printf '\\033[?1049h'",
+        "stty -echo",
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(tmux) = start(100, 30, &in_a_shell(folder.path(), line, &[])) else { return };
+        let left = left_behind(&tmux, folder.path(), &modes);
+        assert_eq!(tmux.ends(), 0);
+        assert!(!left.is_empty(), "{line}: {}", tmux.modes());
+    }
 }
 
 /// Where lines are only printed, and where a rank has the terminal, nothing is drawn.

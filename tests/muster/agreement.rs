@@ -358,3 +358,29 @@ fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
         assert!(refused.err.contains("--muster off on all nodes"), "{}", refused.err);
     }
 }
+
+/// Another job's `ranklaunch install` into the same folder, or an update, gives the name to a new file.
+#[test]
+fn a_job_whose_executable_was_replaced_starts_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["ranklaunch", "new"] {
+        std::fs::copy(harness::executable(), at(name)).expect("a copy");
+    }
+    let script = format!(
+        "cd {} && if [ $RANK = 0 ] && [ -e new ]; then mv new ranklaunch; exit 5; fi
+         [ ! -e new ] || exec sleep 60; echo AGAIN",
+        folder.path().display()
+    );
+    let port = free_port();
+    let start = |rank| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--max-restarts", "1", "--", "sh", "-c", &script].map(Into::into));
+        Launcher::of(std::process::Command::new(at("ranklaunch")), args).node(rank, 2, port).start()
+    };
+    for (rank, node) in [0, 1].map(|rank| (rank, start(rank))) {
+        let ended = node.wait().expect_code(0).expect_nothing_left();
+        assert!(ended.out.contains("AGAIN"), "{}", ended.out);
+        assert_eq!(ended.run_json(rank)["attempt"], 1);
+    }
+}

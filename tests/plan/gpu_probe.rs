@@ -174,8 +174,11 @@ fn a_library_that_exits_is_quoted() {
 
 #[test]
 fn gpus_in_mig_mode_say_so() {
-    let facts = facts_of(&FakeNvml::new(&[("MODE", "mig"), ("GPUS", "1")]), &[], TIMEOUT);
-    assert!(facts.gpus.iter().all(|gpu| gpu.mig));
+    for (mode, mig) in [("mig", true), ("ok", false)] {
+        let facts = facts_of(&FakeNvml::new(&[("MODE", mode), ("GPUS", "1")]), &[], TIMEOUT);
+        let found: Vec<bool> = facts.gpus.iter().map(|gpu| gpu.mig).collect();
+        assert_eq!(found, [mig], "{mode}");
+    }
 }
 
 #[test]

@@ -138,6 +138,8 @@ fn all_that_nvml_knows_stands_in_the_report() {
     assert_eq!(gpus["cuda_driver_version"], json!([12, 8]));
     let mut health = gpus["gpus"][1]["health"].clone();
     let unknown = health.as_object_mut().expect("an object").remove("unknown");
+    let energy = health["load"].as_object_mut().expect("an object").remove("energy");
+    assert!(energy.is_some_and(|energy| energy.as_u64() > Some(640_000)), "{health}");
     assert_eq!(
         health,
         json!({
@@ -282,6 +284,25 @@ fn a_driver_that_lacks_the_newer_calls_leaves_facts_unknown() {
     let health = of(&report, "gpu.health");
     assert!(health[0][1].contains("this driver library has no such call"), "{health:?}");
     assert_eq!(report["facts"]["gpus"]["gpus"][1]["health"]["pcie"]["width"], Value::Null);
+}
+
+/// Everything else of the GPU is known.
+#[test]
+fn energy_that_the_driver_does_not_count_is_unknown_with_the_reason() {
+    let with = |mode| FakeNvml::new(&[("GPUS", "1"), ("MODE", mode)]);
+    for (fake, code) in [
+        (with("before-volta"), json!(3)),
+        (with("no-permission"), json!(4)),
+        (FakeNvml::of_old_driver(&[("GPUS", "1")]), Value::Null),
+    ] {
+        let (_, report) = check(&Node::of(Some(fake)), &[]);
+        let gpu = &report["facts"]["gpus"]["gpus"][0];
+        assert!(gpu["uuid"].is_string() && gpu["health"]["load"]["energy"].is_null(), "{gpu:#}");
+        let unknown = gpu["health"]["unknown"].as_array().expect("a list");
+        let call = "nvmlDeviceGetTotalEnergyConsumption";
+        let failed = unknown.iter().find(|failed| failed["call"] == call);
+        assert_eq!(failed.map(|failed| &failed["code"]), Some(&code), "{unknown:?}");
+    }
 }
 
 #[test]

@@ -135,6 +135,8 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
             .run();
         let line = "link errors since the start: mlx5_0:1 out_of_sequence +40";
         assert_eq!(ended.err.contains(line), told, "{}", ended.err);
+        let elsewhere = "(--host-root): the ranks start on this machine anyway";
+        assert!(ended.err.contains(elsewhere), "{}", ended.err);
         let folder = ended.folder().join("logs/latest/node-0/run.json");
         let record: Value =
             serde_json::from_slice(&std::fs::read(folder).expect("a file")).expect("a record");

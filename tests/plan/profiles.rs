@@ -18,6 +18,7 @@ fn asked(args: &[&str], files: &[(&str, &str)]) -> Ended {
 fn profiles_are_listed_with_their_place() {
     let mine = [
         ("ranklaunch.toml", "# My job.\n[job]\nscript = 'a.py'"),
+        ("engine.toml", "[job]\nengine_args = ['--max-restarts', '3']"),
         ("pyproject.toml", "[project]\nname = 'x'"),
     ];
     let ended = asked(&["profile", "list"], &mine).expect_code(0);
@@ -28,6 +29,7 @@ fn profiles_are_listed_with_their_place() {
         "inside the executable",
         "My job.",
         "ranklaunch.toml, used where",
+        "engine.toml",
     ] {
         assert!(ended.out.contains(words), "{words}: {}", ended.out);
     }

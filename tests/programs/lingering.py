@@ -19,9 +19,11 @@ here = os.path.dirname(os.path.abspath(__file__))
 
 def say(what, pid):
     path = os.path.join(here, "ready", what)
-    with open(path + ".part", "w") as file:
+    # Ranks of two nodes have one name.
+    part = f"{path}.part-{os.getpid()}"
+    with open(part, "w") as file:
         file.write(str(pid))
-    os.rename(path + ".part", path)
+    os.rename(part, path)
 
 
 if "LISTEN" in os.environ:

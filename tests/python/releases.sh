@@ -30,7 +30,7 @@ root() {
             rm -rf "$folder"
             # Every later release is made as sid is.
             debootstrap --variant=minbase --include="${packages#,}" "$release" "$folder" \
-                "${mirror:-http://deb.debian.org/debian}" /usr/share/debootstrap/scripts/sid >&2
+                "$mirror" /usr/share/debootstrap/scripts/sid >&2
             touch "$folder/complete"
         fi
         exec 9>&-

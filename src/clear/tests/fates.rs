@@ -79,6 +79,11 @@ fn each_process_has_its_fate() {
         ),
         ("of a dead agent", marked("RANKLAUNCH_JOB=a:b:77:90"), KILL),
         ("of an agent whose pid is another's by now", marked("RANKLAUNCH_JOB=a:1:90"), KILL),
+        (
+            "of another namespace, where its agent may live",
+            Planted { namespace: "pid:[2]", ..marked("RANKLAUNCH_JOB=a:77:90") },
+            NOT_FOUND,
+        ),
         ("of a living agent, and no script of ours", marked("RANKLAUNCH_JOB=a:1:1"), NOT_FOUND),
         ("a rank of a living agent", runs("RANKLAUNCH_JOB=a:1:1 LOCAL_RANK=0"), FORCE),
         ("a mark that is none", marked("RANKLAUNCH_JOB=a:1:x"), NOT_FOUND),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use super::check_nodes;
 use super::output::{block_on, choose, fail, print, refuse, show, terminal_width, unwritten};
@@ -25,7 +26,9 @@ use crate::launch::notify_peers;
 use crate::launch::open::{Opened, open};
 use crate::launch::stale;
 use crate::muster::LinkReport;
+use crate::net;
 use crate::observe::{self, Facts};
+use crate::own_executable;
 use crate::plan::{Plan, Scope};
 use crate::prepare::{self, WriteProblem};
 use crate::report::{check_view, closing, nodes_view};
@@ -55,7 +58,7 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
         Ok(examined) => {
             let Examined { facts, decided, found } = examined;
             let (checks, plan) = (decided.checks(), decided.survey().plan());
-            let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+            let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
             let failed = decided.refusal(Stage::BeforeStart);
             let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
             let verdict = check_view::OverallResult { refusal: failed.as_ref(), exit_code: code };
@@ -223,22 +226,38 @@ async fn attempts(
     } else if with_nodes {
         // A meeting with node 0 proves more than one connection, which may come too early.
     } else if let Some(master) = &facts.network.master {
-        let deadline = tokio::time::Instant::now() + CONNECT.min(deadlines.files);
-        for address in &master.addresses {
-            let peer = SocketAddr::new(*address, port);
-            let attempt = tokio::net::TcpStream::connect(peer);
-            let cause = match tokio::time::timeout_at(deadline, attempt).await {
-                Ok(Ok(_)) => {
-                    tried.reach = Some(Ok(peer));
-                    return tried;
-                }
-                Ok(Err(error)) => lang::cause(&error),
-                Err(_) => text!("no answer", "无应答"),
-            };
-            tried.reach.get_or_insert(Err(Reach { peer, cause }));
-        }
+        let peers = master.addresses.iter().map(|address| SocketAddr::new(*address, port));
+        tried.reach = reach(peers, CONNECT.min(deadlines.files)).await;
     }
     tried
+}
+
+/// Whether one of these addresses answers, else why the first one does not. All are tried at once: one
+/// behind a route that leads nowhere must not use up the time of the others.
+async fn reach(
+    peers: impl Iterator<Item = SocketAddr>,
+    limit: Duration,
+) -> Option<Result<SocketAddr, Reach>> {
+    let mut dialed = JoinSet::new();
+    for (place, peer) in peers.enumerate() {
+        dialed.spawn(async move { (place, peer, net::connect(peer, limit).await) });
+    }
+    // Not the kernel's.
+    let is_own_limit = |error: &std::io::Error| {
+        error.kind() == std::io::ErrorKind::TimedOut && error.raw_os_error().is_none()
+    };
+    let mut first: Option<(usize, Reach)> = None;
+    while let Some(Ok((place, peer, answer))) = dialed.join_next().await {
+        let cause = match answer {
+            Ok(_) => return Some(Ok(peer)),
+            Err(error) if is_own_limit(&error) => text!("no answer", "无应答"),
+            Err(error) => lang::cause(&error),
+        };
+        if first.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
+            first = Some((place, Reach { peer, cause }));
+        }
+    }
+    first.map(|(_, reach)| Err(reach))
 }
 
 /// Processes that `run` would end are no failure here; those that it would leave alone are named
@@ -259,5 +278,47 @@ async fn beside_stale(
             stale::PortState::Taken(refusal) => tried.port = Some(Err(refusal)),
             stale::PortState::Free => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::os::fd::OwnedFd;
+
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+
+    use super::*;
+
+    /// A listener whose queue is full, so that the kernel drops what asks to connect. Gives what has to
+    /// live so long.
+    fn silent() -> (SocketAddr, OwnedFd, Vec<TcpStream>) {
+        let listener = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("bound");
+        listen(&listener, 0).expect("listening");
+        let name = getsockname(&listener).expect("a name");
+        let peer: SocketAddr = name.try_into().expect("an address");
+        let short = Duration::from_millis(300);
+        let mut queue = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&peer, short) {
+            queue.push(stream);
+        }
+        (peer, listener, queue)
+    }
+
+    #[tokio::test]
+    async fn an_address_without_an_answer_hides_no_other() {
+        let (silent, _listener, _queue) = silent();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let live = listener.local_addr().expect("an address");
+        let limit = Duration::from_secs(1);
+        let reached = |peers: Vec<SocketAddr>| reach(peers.into_iter(), limit);
+        assert_eq!(reached(vec![silent, live]).await.and_then(Result::ok), Some(live));
+        let failed = reached(vec![silent]).await.and_then(Result::err).expect("why");
+        assert_eq!((failed.peer, &*failed.cause.en), (silent, "no answer"));
+        drop(listener);
+        let failed = reached(vec![live, silent]).await.and_then(Result::err).expect("why");
+        assert_eq!(failed.peer, live, "{}", failed.cause.en);
+        assert!(reached(Vec::new()).await.is_none());
     }
 }

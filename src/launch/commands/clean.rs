@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::output::{block_on, print, refuse, show};
+use super::output::{block_on, choose, print, refuse, show};
 use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::launch::collect;
 use crate::launch::open::{Opened, open};
 use crate::launch::stale_request::request;
-use crate::plan;
+use crate::plan::{self, Scope};
 use crate::report::{closing, stale_view};
 
 pub(crate) fn clean(asked: &cli::Clean) -> i32 {
@@ -16,12 +16,14 @@ pub(crate) fn clean(asked: &cli::Clean) -> i32 {
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse(&refusal, lang),
     };
+    choose(settings.color.value);
     let lang = settings.lang;
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let for_people = asked.format == cli::ReportFormat::Text;
     let cleaned = block_on(async {
         let facts = collect::observe(&host, &settings).await;
-        let plan = plan::plan(&settings, &facts)?;
+        // A python without torch or a GPU that failed keeps a job from starting, not a leftover alive.
+        let plan = plan::survey(&settings, &facts, Scope::Alone).into_outline()?;
         let request = request(&settings, &plan, &facts);
         if asked.dry_run {
             let found = clear::find(&host, &request);

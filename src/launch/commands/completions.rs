@@ -1,4 +1,7 @@
-//! `ranklaunch completions` and `ranklaunch man`: the shell completions and the manual page.
+//! `ranklaunch completions` and `ranklaunch man`: the shell completions and the manual pages.
+
+use std::path::Path;
+use std::{fs, io};
 
 use super::output::{print, say};
 use crate::cli;
@@ -35,6 +38,33 @@ pub(crate) fn man(lang: Lang) -> i32 {
             let text = text!("cannot write the manual page: {error}", "无法输出手册页：{error}");
             say(&closing::line(&text, lang));
             Verdict::Internal.code()
+        }
+    }
+}
+
+/// Writes a page of each command into `folder` and prints their files.
+pub(crate) fn man_pages(folder: &Path, lang: Lang) -> i32 {
+    let written = cli::man_pages(lang).and_then(|pages| {
+        fs::create_dir_all(folder)?;
+        pages.into_iter().try_fold(String::new(), |files, (name, page)| {
+            let file = folder.join(name);
+            fs::write(&file, page)?;
+            Ok::<_, io::Error>(files + &file.display().to_string() + "\n")
+        })
+    });
+    match written {
+        Ok(files) => {
+            print(files);
+            0
+        }
+        Err(error) => {
+            let folder = folder.display();
+            let text = text!(
+                "cannot write the manual pages into {folder}: {error}; name a folder that can be written",
+                "无法将手册页写入 {folder}：{error}；请指定可写的目录"
+            );
+            say(&closing::line(&text, lang));
+            Verdict::Usage.code()
         }
     }
 }

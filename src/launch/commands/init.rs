@@ -3,6 +3,7 @@
 use super::output::{refuse, say};
 use crate::cli;
 use crate::host::Host;
+use crate::lang::{Text, cause};
 use crate::report::{Ending, closing};
 use crate::settings;
 use crate::supervise;
@@ -22,14 +23,14 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
         Ok(code) => code,
         Err(error) => {
             let program = asked.command.first().map(|name| name.display().to_string());
-            let program = program.unwrap_or_default();
+            let (program, Text { en, zh }) = (program.unwrap_or_default(), cause(&error));
             let ending = Ending {
                 code: supervise::exec_code(&error),
                 class: Class::Script,
                 id: Id::InitExec,
                 rank: None,
                 node: None,
-                text: text!("cannot execute {program}: {error}", "无法执行 {program}：{error}"),
+                text: text!("cannot execute {program}: {en}", "无法执行 {program}：{zh}"),
                 hint: text!(
                     "check the name, PATH and the execute permission",
                     "请检查名称、PATH 和执行权限"

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::output::{print, refuse};
 use crate::cli::Options;
 use crate::host::Host;
+use crate::lang::{Text, cause};
 use crate::settings;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -28,7 +29,7 @@ pub(crate) fn install(folder: &Path) -> i32 {
             let is_file = folder.is_file();
             let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new(".")).display().to_string();
-            let folder = folder.display();
+            let (folder, Text { en, zh }) = (folder.display(), cause(&error));
             let hint = if is_file {
                 text!(
                     "{folder} is a file; name its folder, in which the file ranklaunch is replaced: ranklaunch install {parent}",
@@ -43,8 +44,8 @@ pub(crate) fn install(folder: &Path) -> i32 {
             let refusal = Refusal::new(
                 Id::InstallWrite,
                 text!(
-                    "cannot copy this executable into {folder}: {error}",
-                    "无法将本程序复制到 {folder}：{error}"
+                    "cannot copy this executable into {folder}: {en}",
+                    "无法将本程序复制到 {folder}：{zh}"
                 ),
                 hint,
             );

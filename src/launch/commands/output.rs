@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::lang::{Lang, Text};
+use crate::lang::{Lang, Text, cause};
 use crate::logs::printable;
 use crate::prepare;
 use crate::report::{self, closing};
@@ -65,6 +65,7 @@ pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
 /// Output that could not be written.
 pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     let Text { en, zh } = place;
+    let Text { en: why, zh: why_zh } = cause(error);
     let hint = match error.kind() {
         std::io::ErrorKind::FileTooLarge => text!(
             "files may not grow any further here: raise `ulimit -f`, or print to a pipe",
@@ -74,7 +75,7 @@ pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     };
     Refusal::new(
         Id::ReportWrite,
-        text!("cannot write {en}: {error}", "无法写入 {zh}：{error}"),
+        text!("cannot write {en}: {why}", "无法写入 {zh}：{why_zh}"),
         hint,
     )
 }

@@ -9,6 +9,8 @@ use crate::launch::collect;
 use crate::launch::context::remap;
 use crate::launch::open::{Opened, open};
 use crate::launch::outlook::{self, Outlook};
+use crate::launch::warm;
+use crate::own_executable;
 use crate::plan::Scope;
 use crate::report::{closing, evidence_view, plan_json, plan_shell, plan_view};
 use crate::settings;
@@ -37,9 +39,13 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
         let facts = collect::observe(&host, &settings).await;
         let decided = decide(&settings, &facts, Scope::Alone);
         let outlook = outlook::outlook(&settings, &decided);
-        outlook::beside_stale(&host, &settings, &facts, &decided, outlook).await
+        (outlook::beside_stale(&host, &settings, &facts, &decided, outlook).await, facts)
     });
-    let Outlook { plan, refusal, evidence } = outlook.unwrap_or_else(Outlook::refused);
+    let (outlook, facts) = match outlook {
+        Ok((outlook, facts)) => (outlook, Some(facts)),
+        Err(refusal) => (Outlook::refused(refusal), None),
+    };
+    let Outlook { plan, refusal, evidence } = outlook;
     let lang = settings.lang;
     let code =
         refusal.as_ref().map_or(0, |refusal| remap(&settings.exit_codes, refusal.verdict.code()));
@@ -48,14 +54,17 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
             if let Some(refusal) = &refusal {
                 show(&closing::would_be_refused(refusal, code, lang));
             }
-            if let Some(plan) = &plan {
+            if let Some((plan, facts)) = plan.as_ref().zip(facts.as_ref()) {
                 let shown = plan_view::Shown { verbose: settings.verbose, width: terminal_width() };
                 show(&plan_view::text(plan, lang, shown));
+                for line in warm::outlook(&host, &settings, facts, plan) {
+                    show(&closing::line(&line, lang));
+                }
             }
             show(&evidence_view::text(&evidence, lang, terminal_width()));
         }
         cli::Format::Json => {
-            let shim = std::env::current_exe().unwrap_or_else(|_| "ranklaunch".into());
+            let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
             let document =
                 plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
             print(format!("{document:#}\n"));

@@ -1,6 +1,6 @@
 //! `ranklaunch report` and `ranklaunch compare`: what the files of a run tell afterwards.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use crate::cli::{Compare, Report, ReportFormat};
 use crate::history::differences;
 use crate::lang::{Lang, Text};
 use crate::logs::REPORT;
+use crate::regular_file;
 use crate::report::closing;
 use crate::report::compare_view;
 use crate::report::page::{MOST_POINTS, page};
@@ -77,13 +78,7 @@ fn place(path: &Path, page: &[u8]) -> io::Result<()> {
     if is_special {
         return File::options().write(true).open(path)?.write_all(page);
     }
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-    let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&fresh)?;
-    let written = file.write_all(page).and_then(|()| std::fs::rename(&fresh, path));
-    written.inspect_err(|_| {
-        let _ = std::fs::remove_file(&fresh);
-    })
+    regular_file::replace(path, page)
 }
 
 fn failed(path: &Path, error: &io::Error) -> Refusal {

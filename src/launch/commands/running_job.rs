@@ -14,6 +14,25 @@ pub(super) struct RunningJob {
     pub(super) agents: Vec<(Listener, Job)>,
 }
 
+/// Why no job is the one that is meant.
+pub(super) struct NotOne {
+    /// Several are.
+    pub(super) are_several: bool,
+    pub(super) refusal: Refusal,
+}
+
+impl From<NotOne> for Refusal {
+    fn from(why: NotOne) -> Refusal {
+        why.refusal
+    }
+}
+
+impl From<Refusal> for NotOne {
+    fn from(refusal: Refusal) -> NotOne {
+        NotOne { are_several: false, refusal }
+    }
+}
+
 /// The jobs of this network namespace, and the agents that do not tell theirs.
 #[derive(Default)]
 pub(super) struct Found {
@@ -69,7 +88,10 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
 }
 
 /// The one job that is meant.
-pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, Refusal> {
+///
+/// # Errors
+/// None is, or several are.
+pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     let Found { jobs, mut refused, mut unheard } = all()?;
     let (refused, unheard) = (refused.pop(), unheard.pop());
     let run = run.map(|run| run.to_string_lossy().into_owned());
@@ -83,18 +105,19 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, Refusal> {
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
     match (meant.len(), meant.pop()) {
         (1, Some(job)) => Ok(job),
-        (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard)),
+        (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
             let (count, ids) = (meant.len(), names(&meant));
-            Err(Refusal::new(
+            let refusal = Refusal::new(
                 Id::StacksJob,
                 text!("{count} jobs run here: {ids}", "此处有 {count} 个任务正在运行：{ids}"),
                 text!(
-                    "name one of them, such as ranklaunch stacks RUN",
-                    "请指定其中一个，例如 ranklaunch stacks RUN"
+                    "give the name of one of them, or its beginning, as RUN",
+                    "请用参数 RUN 给出其中一个的名称或其开头部分"
                 ),
-            ))
+            );
+            Err(NotOne { are_several: true, refusal })
         }
     }
 }

@@ -94,11 +94,11 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         let (tell, listeners) = (tell.clone(), listeners.clone());
         move || {
             loop {
-                let (news, nodes) = status(&listeners);
+                let (news, pace) = status(&listeners);
                 if !tell.tell(news) {
                     return;
                 }
-                std::thread::sleep(look_pace(nodes));
+                std::thread::sleep(pace);
             }
         }
     };
@@ -108,13 +108,15 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     Ok(Told { news, woken, requests, source: Source::Socket })
 }
 
-/// What all nodes say, and how many were asked.
-fn status(agents: &[Listener]) -> (News, usize) {
+/// What all nodes say, and when to ask them again.
+fn status(agents: &[Listener]) -> (News, Duration) {
     let (mut all, mut missing, mut failed) = (Vec::new(), Vec::new(), None);
+    let mut at_node_0 = false;
     for agent in agents {
         match view(agent, &ViewAsk::Status) {
             Ok(View::Status(status)) => {
                 let reaches_all = status.reaches_all;
+                at_node_0 |= status.at_node_0;
                 let (nodes, unanswered) = status.read();
                 all.extend(nodes);
                 missing.extend(unanswered.into_iter().map(|one| {
@@ -129,12 +131,12 @@ fn status(agents: &[Listener]) -> (News, usize) {
             Err(error) => failed = Some(error),
         }
     }
-    let asked = all.len() + missing.len();
+    let pace = look_pace(all.len() + missing.len(), at_node_0);
     let news = match failed {
         Some(error) if all.is_empty() => News::Silent(ended(&error)),
         _ => News::Status { nodes: all, unanswered: missing },
     };
-    (news, asked)
+    (news, pace)
 }
 
 fn ended(error: &io::Error) -> Text {

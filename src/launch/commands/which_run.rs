@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::running_job::{self, RunningJob};
+use super::running_job::{self, NotOne, RunningJob};
 use crate::cli::Options;
 use crate::host::Host;
 use crate::lang::Text;
@@ -45,23 +45,18 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
     if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
         return of_folder(folder).ok_or_else(|| no_run_in(folder));
     }
-    let live = running_job::chosen(run);
-    let live = match live {
-        // The job that runs here is not meant where a folder is named.
-        Ok(job) if log_dir.is_none() || run.is_some() => return Ok(Run::Lives(job)),
-        Ok(_) => None,
-        Err(refusal) => Some(refusal),
-    };
+    // Who only names a folder means none of the jobs that run here.
+    if run.is_some() || log_dir.is_none() {
+        match running_job::chosen(run) {
+            Ok(job) => return Ok(Run::Lives(job)),
+            Err(NotOne { are_several: true, refusal }) if run.is_none() => return Err(refusal),
+            Err(_) => {}
+        }
+    }
     let folders = log_folders(log_dir);
     let Some(run) = run.map(|run| run.to_string_lossy().into_owned()) else {
         let latest = folders.iter().find_map(|folder| newest(folder));
-        return match (latest, live) {
-            (Some(latest), None) => Ok(Run::Folder(latest)),
-            // Several jobs run here: one has to be named.
-            (_, Some(refusal)) if refusal.text.en.contains("jobs run here") => Err(refusal),
-            (Some(latest), _) => Ok(Run::Folder(latest)),
-            (None, _) => Err(none(&folders)),
-        };
+        return latest.map(Run::Folder).ok_or_else(|| none(&folders));
     };
     let mut found: Vec<RunFolder> = Vec::new();
     for folder in &folders {

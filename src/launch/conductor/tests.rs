@@ -139,7 +139,7 @@ impl Phases for Script {
         self.note(format!("announce-{}-of-{node}", ending.code));
     }
 
-    fn close(&self, clock: Option<Clock>) {
+    async fn close(&self, clock: Option<Clock>) {
         self.note(if clock.is_some() { "close-by-clock" } else { "close" });
     }
 

@@ -271,6 +271,8 @@ fn a_file_as_console_that_fails_is_tried_again() {
         error: std::io::Error::from_raw_os_error(errno),
         lines: 0,
         bytes: 0,
+        of_batch: true,
+        of_urgent: false,
     };
     let file = tempfile::tempfile().expect("a file");
     let (from, to) = pipe().expect("a pipe");
@@ -295,6 +297,7 @@ fn what_fails_between_two_pieces_is_counted() {
     });
     let failure = failure.expect_err("nobody reads");
     assert_eq!((failure.lines, failure.bytes), (2, 22));
+    assert_eq!((failure.of_batch, failure.of_urgent), (false, true), "the batch was written");
 }
 
 #[test]

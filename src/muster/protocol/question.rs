@@ -29,6 +29,9 @@ pub(crate) enum QuestionFrame {
         within: u64,
         #[serde(with = "base64")]
         question: Vec<u8>,
+        /// Of node 0: answer again each so many milliseconds until `within` is over.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        every: Option<u64>,
     },
     /// The answer is there, with so many bytes, deflated.
     Ready {
@@ -111,8 +114,17 @@ impl NoAnswer {
 
 impl QuestionFrame {
     pub(crate) fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
-        let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-        QuestionFrame::Ask { id, within, question: question.to_owned() }
+        QuestionFrame::Ask { id, within: ms(within), question: question.to_owned(), every: None }
+    }
+
+    pub(crate) fn again(
+        id: u64,
+        within: Duration,
+        question: &[u8],
+        every: Duration,
+    ) -> QuestionFrame {
+        let (within, every) = (ms(within), Some(ms(every)));
+        QuestionFrame::Ask { id, within, question: question.to_owned(), every }
     }
 
     /// # Errors
@@ -128,6 +140,10 @@ impl QuestionFrame {
             _ => Ok(()),
         }
     }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Bytes in JSON.

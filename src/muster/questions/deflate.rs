@@ -5,12 +5,32 @@ use std::io::{Read, Write};
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
+use serde::{Deserialize, Serialize};
 
 use crate::muster::protocol::NoAnswer;
-use crate::muster::protocol::question::LARGEST_DEFLATED;
+use crate::muster::protocol::question::{LARGEST_DEFLATED, base64};
 
 /// Bytes of an answer before it is deflated.
 pub(crate) const LARGEST: usize = 64 << 20;
+
+/// An answer as it came. In JSON its bytes are text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Packed {
+    Plain(#[serde(with = "base64")] Vec<u8>),
+    Deflated(#[serde(with = "base64")] Vec<u8>),
+}
+
+impl Packed {
+    /// # Errors
+    /// If its bytes cannot be read, or are too many.
+    pub(crate) fn open(self) -> Result<Vec<u8>, NoAnswer> {
+        match self {
+            Packed::Plain(answer) => Ok(answer),
+            Packed::Deflated(bytes) => inflate(&bytes),
+        }
+    }
+}
 
 /// # Errors
 /// [`NoAnswer::TooLarge`].

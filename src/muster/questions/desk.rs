@@ -14,8 +14,17 @@ use crate::muster::protocol::{NoAnswer, QuestionFrame};
 /// What a thread of this node tells the session's task.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Ask { question: Arc<[u8]>, within: Duration, reply: Sender<Reply> },
-    Answered { asker: For, answer: Result<Vec<u8>, NoAnswer> },
+    Ask {
+        question: Arc<[u8]>,
+        /// It is asked so often.
+        every: Option<Duration>,
+        within: Duration,
+        reply: Sender<Reply>,
+    },
+    Answered {
+        asker: For,
+        answer: Result<Vec<u8>, NoAnswer>,
+    },
 }
 
 /// A frame and the nodes that get it.
@@ -64,8 +73,11 @@ impl Desk {
     ) -> Vec<Outgoing> {
         let now = Instant::now();
         match event {
-            Some(Event::Ask { question, within, reply }) => {
+            Some(Event::Ask { question, every: None, within, reply }) => {
                 self.exchange.ask(&question, within, reply, is_there, now);
+            }
+            Some(Event::Ask { question, every: Some(every), within, reply }) => {
+                self.exchange.watch(&question, every, within, reply, is_there, now);
             }
             Some(Event::Answered { asker, answer }) => self.exchange.answered(asker, answer, now),
             None => self.exchange.tick(now),

@@ -5,21 +5,19 @@
 //! parts of an answer, [`WINDOW`] at a time and of a few answers at once. What a node sends is
 //! bounded by what it was asked for: each part of a held answer is sent once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::deflate::inflate;
+use super::deflate::Packed;
 use super::local::Form;
 use super::room::{Lease, Room};
+use super::standing::{Repeated, Standing, later};
 use crate::muster::protocol::NoAnswer;
-use crate::muster::protocol::question::{
-    LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame, base64,
-};
+use crate::muster::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
 
 /// Bytes of an answer that is sent to node 0 at once: it costs two frames instead of four, and of thousands of
 /// nodes that answer in the same moment each takes no more room than that.
@@ -42,25 +40,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What the asker's thread gets.
 pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
-
-/// An answer as it came. In JSON its bytes are text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Packed {
-    Plain(#[serde(with = "base64")] Vec<u8>),
-    Deflated(#[serde(with = "base64")] Vec<u8>),
-}
-
-impl Packed {
-    /// # Errors
-    /// If its bytes cannot be read, or are too many.
-    pub(crate) fn open(self) -> Result<Vec<u8>, NoAnswer> {
-        match self {
-            Packed::Plain(answer) => Ok(answer),
-            Packed::Deflated(bytes) => inflate(&bytes),
-        }
-    }
-}
 
 /// For whom this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +113,10 @@ pub(crate) struct Exchange {
     waiting: VecDeque<(u64, u32)>,
     slots: Room,
     room: Room,
+    /// On node 0, while somebody looks.
+    standing: Option<Standing>,
+    /// On another node, of the same.
+    repeated: Option<Repeated>,
     next_tick: Option<Instant>,
     actions: Vec<Action>,
 }
@@ -149,6 +132,8 @@ impl Exchange {
             waiting: VecDeque::new(),
             slots: Room::of(if me == 0 { SLOTS_OF_NODE_0 } else { SLOTS }),
             room: Room::of(MOST_HELD),
+            standing: None,
+            repeated: None,
             next_tick: None,
             actions: Vec::new(),
         }
@@ -160,7 +145,8 @@ impl Exchange {
 
     /// When [`Exchange::tick`] is due; None while nothing is open.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.next_tick
+        let repeated = self.repeated.as_ref().map(|one| one.next);
+        self.next_tick.into_iter().chain(repeated).min()
     }
 
     /// A question of this node to all. `is_there`: whether node 0 has a connection to a node.
@@ -172,6 +158,46 @@ impl Exchange {
         is_there: &dyn Fn(u32) -> bool,
         now: Instant,
     ) {
+        if let Some(reply) = self.admitted(question, reply) {
+            self.open(Asker::Here(reply), question, within, &BTreeSet::new(), is_there, now);
+        }
+    }
+
+    /// The same, asked `every` so often by who looks for long. Node 0 answers with what it has heard of the
+    /// nodes lately, and asks only the others.
+    pub(crate) fn watch(
+        &mut self,
+        question: &Arc<[u8]>,
+        every: Duration,
+        within: Duration,
+        reply: Sender<Reply>,
+        is_there: &dyn Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        let Some(reply) = self.admitted(question, reply) else { return };
+        let mut known = BTreeSet::new();
+        if self.me == 0 {
+            let is_same = |standing: &&mut Standing| standing.is(question, every);
+            if let Some(standing) = self.standing.as_mut().filter(is_same) {
+                if let Some(stands) = standing.looks(now) {
+                    let to = (1..self.nodes).filter(|node| is_there(*node)).collect();
+                    let frame = QuestionFrame::again(standing.id, stands, question, every);
+                    self.actions.push(Action::Send { to, frame });
+                }
+                for (node, answer) in standing.fresh(now).filter(|(node, _)| is_there(*node)) {
+                    known.insert(node);
+                    let _ = reply.send((node, Ok(answer)));
+                }
+            } else {
+                self.next_round += 1;
+                self.standing = Some(Standing::new(self.next_round, question, every, now));
+            }
+        }
+        self.open(Asker::Here(reply), question, within, &known, is_there, now);
+    }
+
+    /// None: it is refused, and the asker knows why.
+    fn admitted(&self, question: &[u8], reply: Sender<Reply>) -> Option<Sender<Reply>> {
         let refused = if question.len() > LONGEST_QUESTION {
             let [bytes, most] = [question.len(), LONGEST_QUESTION]
                 .map(|count| u64::try_from(count).unwrap_or(u64::MAX));
@@ -180,11 +206,10 @@ impl Exchange {
             let of_us = |round: &&Round| matches!(round.asker, Asker::Here(_));
             (self.rounds.values().filter(of_us).count() >= MOST_OF_ONE).then_some(NoAnswer::Busy)
         };
-        if let Some(why) = refused {
-            // A receiver that is gone waits no more.
-            return (0..self.nodes).for_each(|node| drop(reply.send((node, Err(why)))));
-        }
-        self.open(Asker::Here(reply), question, within, is_there, now);
+        let Some(why) = refused else { return Some(reply) };
+        // A receiver that is gone waits no more.
+        (0..self.nodes).for_each(|node| drop(reply.send((node, Err(why)))));
+        None
     }
 
     /// A frame of another node.
@@ -196,12 +221,20 @@ impl Exchange {
         now: Instant,
     ) {
         match frame {
-            QuestionFrame::Ask { id, within, question } => {
+            QuestionFrame::Ask { id, within, question, every } => {
                 let (within, question) = (Duration::from_millis(within), question.into());
                 if self.me == 0 {
                     self.asked_by(from, id, within, &question, is_there, now);
                 } else {
-                    let asker = For::Node0 { id, until: later(now, within) };
+                    let until = later(now, within);
+                    let asker = For::Node0 { id, until };
+                    if let Some(every) = every {
+                        let is_new = self.repeated.as_ref().is_none_or(|known| known.id != id);
+                        self.repeated = Some(Repeated::new(id, &question, every, until, now));
+                        if !is_new {
+                            return;
+                        }
+                    }
                     self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
                 }
             }
@@ -212,6 +245,12 @@ impl Exchange {
                 self.deliver(id, node, Err(why), now);
             }
             QuestionFrame::Part { id, node, bytes } if self.speaks_for(from, node) => {
+                if let Some(standing) = self.standing.as_mut().filter(|one| one.id == id) {
+                    if bytes.len() <= SMALL {
+                        standing.note(node, bytes, now);
+                    }
+                    return;
+                }
                 self.received(id, node, bytes, now);
             }
             QuestionFrame::Fetch { id, node } => self.send_part(from, id, node),
@@ -251,6 +290,9 @@ impl Exchange {
             |_, round| !matches!(round.asker, Asker::Node { node: asker, .. } if asker == node),
         );
         self.held.retain(|(to, ..), _| *to != node);
+        if let Some(standing) = &mut self.standing {
+            standing.lost(node);
+        }
         let open = |round: &Round| round.open.contains_key(&node);
         let rounds: Vec<u64> =
             self.rounds.iter().filter(|(_, round)| open(round)).map(|(id, _)| *id).collect();
@@ -262,6 +304,12 @@ impl Exchange {
 
     /// Ends what is past its deadline.
     pub(crate) fn tick(&mut self, now: Instant) {
+        drop(self.repeated.take_if(|one| one.until <= now));
+        if let Some(again) = self.repeated.as_mut().filter(|one| one.next <= now) {
+            let asker = For::Node0 { id: again.id, until: again.again(now) };
+            let question = Arc::clone(&again.question);
+            self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
+        }
         let past: Vec<u64> =
             self.rounds.iter().filter(|(_, round)| round.until <= now).map(|(id, _)| *id).collect();
         for id in past {
@@ -291,6 +339,7 @@ impl Exchange {
         asker: Asker,
         question: &Arc<[u8]>,
         within: Duration,
+        known: &BTreeSet<u32>,
         is_there: &dyn Fn(u32) -> bool,
         now: Instant,
     ) {
@@ -301,7 +350,8 @@ impl Exchange {
             Asker::Node { node, .. } => (Some(*node), Form::Deflated),
         };
         // The node that asked has its own answer by itself.
-        let all = (0..self.nodes).filter(|node| Some(*node) != asking);
+        let is_asked = |node: &u32| Some(*node) != asking && !known.contains(node);
+        let all = (0..self.nodes).filter(is_asked);
         let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
         let others = open.keys().copied().filter(|node| *node != self.me);
         let (there, gone): (Vec<u32>, Vec<u32>) =
@@ -314,7 +364,7 @@ impl Exchange {
         let question = Arc::clone(question);
         let frame = QuestionFrame::ask(id, within, &question);
         let to = if self.me == 0 { there } else { vec![0] };
-        if self.nodes > 1 {
+        if !to.is_empty() {
             self.actions.push(Action::Send { to, frame });
         }
         self.actions.push(Action::Answer { asker: For::Round(id), question, form });
@@ -344,7 +394,8 @@ impl Exchange {
             }
             return;
         }
-        self.open(Asker::Node { node: from, id }, question, within, is_there, now);
+        let asker = Asker::Node { node: from, id };
+        self.open(asker, question, within, &BTreeSet::new(), is_there, now);
     }
 
     /// Node 0 hears each node for itself; the others hear all through node 0.
@@ -483,10 +534,4 @@ impl Exchange {
     fn send(&mut self, to: u32, frame: QuestionFrame) {
         self.actions.push(Action::Send { to: vec![to], frame });
     }
-}
-
-/// A deadline that another node wrote may be beyond all times.
-fn later(now: Instant, within: Duration) -> Instant {
-    const LONGEST: Duration = Duration::from_secs(3600);
-    now + within.min(LONGEST)
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::deflate::Packed;
 use super::desk::{Desk, Event};
-use super::exchange::{Packed, Reply};
+use super::exchange::Reply;
 use super::local::{Answerer, Form, LocalAnswers};
 use crate::muster::protocol::NoAnswer;
 
@@ -44,6 +45,10 @@ impl Questions {
         Questions { node, nodes, local, session: Some(session) }
     }
 
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes as usize
+    }
+
     /// Sets what answers the questions of all nodes here. It runs in a thread of its own, at most
     /// four at a time, and must end by itself: whoever asked waits no longer than it said. It is
     /// dropped with the session.
@@ -73,20 +78,32 @@ impl Questions {
         timeout: Duration,
         mut each: impl FnMut(u32, Result<Vec<u8>, NoAnswer>),
     ) {
-        self.ask_packed(question, timeout, |node, answer| {
+        self.ask_packed(question, None, timeout, |node, answer| {
             each(node, answer.and_then(Packed::open));
         });
     }
 
-    /// The same, with each answer as it came, for who only passes it on.
-    pub(crate) fn ask_packed(
+    /// The same for who asks this `every` so often, and only passes each answer on, as it came. On node 0 the
+    /// answers are up to two and a half times as old as that.
+    pub(crate) fn watch(
         &self,
         question: Vec<u8>,
+        every: Duration,
+        timeout: Duration,
+        each: impl FnMut(u32, Result<Packed, NoAnswer>),
+    ) {
+        self.ask_packed(question, Some(every), timeout, each);
+    }
+
+    fn ask_packed(
+        &self,
+        question: Vec<u8>,
+        every: Option<Duration>,
         timeout: Duration,
         mut each: impl FnMut(u32, Result<Packed, NoAnswer>),
     ) {
         let until = Instant::now() + timeout;
-        let replies = self.begin(question, timeout);
+        let replies = self.begin(question, every, timeout);
         let own = if self.session.is_some() { 0..self.nodes } else { self.node..self.node + 1 };
         let mut missing: std::collections::BTreeSet<u32> = own.collect();
         let why = loop {
@@ -103,12 +120,18 @@ impl Questions {
         missing.into_iter().for_each(|node| each(node, Err(why)));
     }
 
-    fn begin(&self, question: Vec<u8>, within: Duration) -> mpsc::Receiver<Reply> {
+    fn begin(
+        &self,
+        question: Vec<u8>,
+        every: Option<Duration>,
+        within: Duration,
+    ) -> mpsc::Receiver<Reply> {
         let (reply, replies) = mpsc::channel();
         match &self.session {
             Some(session) => {
                 // A session that has ended drops the sender, which ends the wait.
-                let _ = session.send(Event::Ask { question: question.into(), within, reply });
+                let question = question.into();
+                let _ = session.send(Event::Ask { question, every, within, reply });
             }
             None => {
                 let node = self.node;

@@ -5,7 +5,8 @@
 //! what they mean is known to those who ask and who answer.
 //!
 //! [`exchange`] has the rules and no I/O; [`desk`] is its side to the session's task; [`local`]
-//! runs the answers of this node in threads of their own.
+//! runs the answers of this node in threads of their own; [`standing`] is what node 0 hears again and
+//! again without asking.
 
 pub(crate) mod deflate;
 pub(crate) mod desk;
@@ -13,8 +14,9 @@ pub(crate) mod exchange;
 mod handle;
 pub(crate) mod local;
 pub(crate) mod room;
+mod standing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use exchange::Packed;
+pub(crate) use deflate::Packed;
 pub(crate) use handle::Questions;

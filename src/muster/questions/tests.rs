@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::exchange::{Action, Exchange, For, Packed, Reply};
+use super::deflate::Packed;
+use super::exchange::{Action, Exchange, For, Reply};
 use crate::muster::protocol::question::{LARGEST_DEFLATED, PART};
 use crate::muster::protocol::{NoAnswer, QuestionFrame};
 
@@ -196,5 +197,129 @@ fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
     assert_eq!(replies.try_recv(), Ok((1, Err(NoAnswer::Lost))));
     assert_eq!(busy(&zero.hear(2, QuestionFrame::ask(0, LONG, b"?"))), 0, "there is room again");
     // A deadline beyond all times.
-    zero.hear(2, QuestionFrame::Ask { id: 1, within: u64::MAX, question: Vec::new() });
+    zero.hear(2, QuestionFrame::Ask { id: 1, within: u64::MAX, question: Vec::new(), every: None });
+}
+
+const EACH: Duration = Duration::from_secs(1);
+
+impl Node {
+    fn watch(&mut self) -> Receiver<Reply> {
+        let (reply, replies) = channel();
+        let question: Arc<[u8]> = Arc::from(&b"?"[..]);
+        self.exchange.watch(&question, EACH, EACH / 2, reply, &|_| true, self.now);
+        replies
+    }
+}
+
+fn asked(frames: &[(Vec<u32>, QuestionFrame)]) -> Vec<(Vec<u32>, bool)> {
+    let ask = |(to, frame): &(Vec<u32>, QuestionFrame)| match frame {
+        QuestionFrame::Ask { every, .. } => Some((to.clone(), every.is_some())),
+        _ => None,
+    };
+    frames.iter().filter_map(ask).collect()
+}
+
+#[test]
+fn who_looks_for_long_hears_the_nodes_without_asking() {
+    let mut zero = Node::new(0, 4);
+    let first = zero.watch();
+    let all = vec![1, 2, 3];
+    assert_eq!(asked(&zero.frames()), [(all.clone(), false)], "perhaps nobody looks again");
+    for node in 1..4 {
+        zero.hear(node, part(2, node, b"first"));
+    }
+    assert_eq!(first.try_iter().count(), 3);
+    // The second look tells them; until they answer by themselves they are asked.
+    zero.passes(EACH);
+    let second = zero.watch();
+    let frames = zero.frames();
+    assert_eq!(asked(&frames), [(all.clone(), true), (all.clone(), false)]);
+    let Some((_, QuestionFrame::Ask { id, .. })) = frames.first() else { panic!("{frames:?}") };
+    let id = *id;
+    for node in 1..4 {
+        zero.hear(node, part(3, node, b"second"));
+    }
+    assert_eq!(second.try_iter().count(), 3);
+    // Node 3 is of an earlier version, so it answers that once.
+    for node in 1..4 {
+        zero.hear(node, part(id, node, b"by itself"));
+    }
+    for look in 0..5 {
+        zero.passes(EACH);
+        for node in 1..3 {
+            zero.hear(node, part(id, node, b"by itself"));
+        }
+        let replies = zero.watch();
+        let expected = if look < 2 { vec![] } else { vec![(vec![3], false)] };
+        assert_eq!(asked(&zero.frames()), expected, "{look}");
+        let by_itself = Packed::Deflated(b"by itself".to_vec());
+        let answers: Vec<Reply> = replies.try_iter().collect();
+        let known = if look < 2 { 1..4 } else { 1..3 };
+        assert_eq!(answers, known.map(|node| (node, Ok(by_itself.clone()))).collect::<Vec<_>>());
+    }
+    // Of a node that is gone nothing is told; one that may not speak for another is not heard.
+    zero.exchange.lost(1, zero.now);
+    zero.hear(2, part(id, 1, b"of another"));
+    let replies = zero.watch();
+    let answers: Vec<u32> = replies.try_iter().map(|(node, _)| node).collect();
+    assert_eq!(answers, [2]);
+    // They are told again while somebody looks, and not once nobody does.
+    zero.frames();
+    zero.passes(Duration::from_secs(4));
+    zero.watch();
+    zero.frames();
+    for _ in 0..3 {
+        zero.passes(Duration::from_secs(4));
+        zero.watch();
+    }
+    let again = asked(&zero.frames()).into_iter().filter(|(_, again)| *again).count();
+    assert_eq!(again, 1);
+    zero.passes(Duration::from_secs(60));
+    zero.watch();
+    assert_eq!(asked(&zero.frames()), [(all, false)]);
+}
+
+#[test]
+fn a_node_answers_again_until_the_time_is_over() {
+    let mut one = Node::new(1, 2);
+    let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
+    let mut answers = 0;
+    let mut answered = |one: &mut Node| {
+        for action in one.exchange.actions() {
+            let Action::Answer { asker, .. } = action else { panic!("{action:?}") };
+            one.exchange.answered(asker, Ok(vec![5; 700]), one.now);
+            assert_eq!(one.frames(), [(vec![0], part(7, 1, &[5; 700]))]);
+            answers += 1;
+        }
+        answers
+    };
+    one.exchange.hear(0, again.clone(), &|_| true, one.now);
+    assert_eq!(answered(&mut one), 1, "at once");
+    one.passes(EACH / 2);
+    assert_eq!(answered(&mut one), 1);
+    one.passes(EACH / 2);
+    assert_eq!(answered(&mut one), 2);
+    // Told again, it goes on for as long, and not at once.
+    one.exchange.hear(0, again, &|_| true, one.now);
+    assert_eq!(answered(&mut one), 2);
+    for _ in 0..20 {
+        one.passes(EACH);
+        answered(&mut one);
+    }
+    assert_eq!(answered(&mut one), 4);
+    assert_eq!(one.exchange.due(), None, "nothing is left");
+    // However often it is to answer, it does not do so without a pause.
+    let fast = QuestionFrame::Ask { id: 8, within: 10_000, question: Vec::new(), every: Some(0) };
+    one.exchange.hear(0, fast, &|_| true, one.now);
+    let pause = one.exchange.due().map(|due| due.saturating_duration_since(one.now));
+    assert_eq!(pause, Some(Duration::from_millis(500)));
+}
+
+/// What an earlier version sends and reads.
+#[test]
+fn a_question_of_an_earlier_version_is_the_same() {
+    let ask = QuestionFrame::ask(7, LONG, b"?");
+    let text = serde_json::to_string(&ask).expect("JSON");
+    assert_eq!(text, r#"{"ask":{"id":7,"within":60000,"question":"Pw=="}}"#);
+    assert_eq!(serde_json::from_str::<QuestionFrame>(&text).expect("a frame"), ask);
 }

@@ -109,10 +109,10 @@ async fn a_missing_node_is_named_at_the_deadline() {
 #[tokio::test]
 async fn plain_torchrun_is_recognised_by_its_first_bytes() {
     let knock = |port| async move {
-        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await {
-            stream.write_all(&GREETING).await.expect("sent");
-            let _ = stream.read(&mut [0u8; 16]).await;
-        }
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await else { return false };
+        stream.write_all(&GREETING).await.expect("sent");
+        let _ = stream.read(&mut [0u8; 16]).await;
+        true
     };
     let knocks = |port| async move {
         loop {
@@ -144,8 +144,9 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
         let timeout = Duration::from_secs(12);
         let zero = Config { wait_timeout: timeout, ..quick(Without::Follow, port) };
         tokio::join!(node_0(zero, summary(0, 3)), async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            knock(port).await;
+            while !knock(port).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         })
         .0
     };

@@ -1,5 +1,6 @@
 //! Questions between the nodes of a running job.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -260,4 +261,44 @@ async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
     two.close().await;
     let answers = asked.await.expect("answers");
     assert_eq!(answers[2], (2, Err(NoAnswer::Lost)));
+}
+
+/// A viewer that looks for long: from the second look on the other nodes answer by themselves.
+#[tokio::test]
+async fn who_looks_again_and_again_is_answered_without_a_question() {
+    const EVERY: Duration = Duration::from_millis(500);
+    for secret in [None, secret("0123456789abcdef")] {
+        let (zero, one, two) = three(|config| config.secret = secret.clone()).await;
+        let answered = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&answered);
+        one.questions().answer_with(move |_| vec![counts.fetch_add(1, Ordering::SeqCst) as u8]);
+        let _two = echo(&two, 2);
+        let asks = echo(&zero, 0);
+        let look = || {
+            let asks = asks.clone();
+            crate::deadline::in_thread(move || {
+                let mut answers = BTreeMap::new();
+                asks.watch(b"?".to_vec(), EVERY, SOON, |node, answer| {
+                    answers.insert(node, answer.and_then(Packed::open).expect("an answer"));
+                });
+                answers
+            })
+        };
+        let count = || answered.load(Ordering::SeqCst);
+        let first = look().await;
+        assert_eq!(first, BTreeMap::from([(0, vec![0, b'?']), (1, vec![0]), (2, vec![2, b'?'])]));
+        assert_eq!(count(), 1, "asked once");
+        look().await;
+        let began = Instant::now();
+        while count() < 6 {
+            assert!(began.elapsed() < SOON, "{} answers", count());
+            tokio::time::sleep(EVERY / 10).await;
+        }
+        // What is known is not older than it would be if it were asked for.
+        let before = count();
+        let again = look().await;
+        let [answer] = again[&1][..] else { panic!("{again:?}") };
+        assert!(usize::from(answer) + 3 > before, "{answer} of {before}");
+        drop((zero, one, two));
+    }
 }

@@ -110,6 +110,8 @@ pub struct Load {
     pub power: Option<u32>,
     /// Milliwatts.
     pub power_limit: Option<u32>,
+    /// Millijoules since the driver was loaded. Volta and later.
+    pub energy: Option<u64>,
     /// MHz of the multiprocessors.
     pub sm_clock: Option<u32>,
     pub max_sm_clock: Option<u32>,
@@ -200,10 +202,10 @@ pub struct NamesAnswer {
     pub error: Option<(i32, String)>,
 }
 
-/// A line of `node-probe xids`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A line of `node-probe watch`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum XidLine {
+pub(crate) enum WatchLine {
     /// The driver accepted to tell of this many GPUs.
     Watching(u32),
     /// The driver tells of a critical Xid, once for each number of a GPU.
@@ -212,6 +214,9 @@ pub(crate) enum XidLine {
         pci: Option<String>,
         number: u64,
     },
+    /// What each GPU does now, after a question: memory, temperature and load. It is known by its
+    /// PCI address.
+    Gpus(Vec<NvmlGpu>),
     /// A call failed, for one GPU or for all.
     Failed { pci: Option<String>, error: CallError },
 }

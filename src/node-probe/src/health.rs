@@ -186,7 +186,8 @@ fn ask_one(device: &Device<'_>, mig: bool, current: &Current) -> Health {
         health.mig_devices = instances(device, it);
     }
     // Last, so that these calls, which old drivers lack, come last in what is unknown.
-    health.load = load(device, it);
+    let load = load(it);
+    health.load = counters(device, it, load);
     health.unknown = asking.unknown;
     health
 }
@@ -227,20 +228,33 @@ const NVLINK_CRC: u32 = 45;
 const NVLINK_REPLAYS: u32 = 52;
 const NVLINK_RECOVERIES: u32 = 59;
 
-fn load(device: &Device<'_>, it: &mut Asking<'_>) -> Load {
+/// What changes from second to second, by few calls. Those that fail are not said: each second
+/// would say the same.
+pub(crate) fn now(device: &Device<'_>) -> Health {
+    // SAFETY: the handle is used only while the device, and so the library, lives.
+    let handle = unsafe { device.handle() };
+    let (lib, current) = (device.nvml().lib(), Current::default());
+    let mut asking = Asking { lib, handle, unknown: Vec::new(), current: &current };
+    let it = &mut asking;
+    let temperature = number!(it, nvmlDeviceGetTemperature, 0);
+    Health { temperature, load: load(it), ..Health::default() }
+}
+
+fn load(it: &mut Asking<'_>) -> Load {
     let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
     Load {
         utilization: asked!(it, nvmlDeviceGetUtilizationRates, &mut rates).then_some(rates.gpu),
         power: number!(it, nvmlDeviceGetPowerUsage),
         power_limit: number!(it, nvmlDeviceGetEnforcedPowerLimit),
+        energy: number!(it, nvmlDeviceGetTotalEnergyConsumption),
         sm_clock: number!(it, nvmlDeviceGetClockInfo, SM),
         max_sm_clock: number!(it, nvmlDeviceGetMaxClockInfo, SM),
-        ..counters(device, it)
+        ..Load::default()
     }
 }
 
-/// Fields that a GPU does not have say so one by one; NVLink is missing on many.
-fn counters(device: &Device<'_>, it: &Asking<'_>) -> Load {
+/// The load with the counters of the links. Fields that a GPU does not have say so one by one; NVLink is missing on many.
+fn counters(device: &Device<'_>, it: &Asking<'_>, load: Load) -> Load {
     it.begins("nvmlDeviceGetFieldValues");
     let fields = [PCIE_REPLAYS, NVLINK_REPLAYS, NVLINK_RECOVERIES, NVLINK_CRC].map(FieldId);
     let mut values = device.field_values_for(&fields).unwrap_or_default().into_iter();
@@ -254,7 +268,7 @@ fn counters(device: &Device<'_>, it: &Asking<'_>) -> Load {
         nvlink_replays: next(),
         nvlink_recoveries: next(),
         nvlink_crc_errors: next(),
-        ..Load::default()
+        ..load
     }
 }
 

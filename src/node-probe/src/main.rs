@@ -6,9 +6,9 @@
 //!
 //! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor
 //! 0, which is the write end of a pipe: driver libraries and preload hooks print to 1 and 2, and
-//! nothing ever writes to standard input. Takes `xids LIBRARY PCI…` (an empty name: the one that
-//! is found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since
-//! nvmlShutdown can hang on a faulty node.
+//! nothing ever writes to standard input. Takes `watch LIBRARY PCI…` (an empty name: the one that
+//! is found), with a socket there; writes a JSON document per line until nobody reads them. Ends by
+//! `_exit`, since nvmlShutdown can hang on a faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
@@ -16,6 +16,7 @@ mod call;
 mod health;
 mod names;
 mod nvml;
+mod watch;
 mod xids;
 
 use std::time::Duration;
@@ -28,15 +29,8 @@ fn main() {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if let ["xids", library, gpus @ ..] = words.as_slice() {
-        let library = Some(*library).filter(|name| !name.is_empty());
-        xids::watch(library, gpus, |line| match line {
-            Some(line) => {
-                let bytes = serde_json::to_vec(line).map(|bytes| [&bytes[..], b"\n"].concat());
-                bytes.is_ok_and(|bytes| write_all(out, &bytes))
-            }
-            None => is_read(out),
-        });
+    if let ["watch", library, gpus @ ..] = words.as_slice() {
+        watch::watch(Some(*library).filter(|name| !name.is_empty()), gpus, out);
         leave(out, 0);
     }
     let answer = match words.as_slice() {
@@ -46,7 +40,7 @@ fn main() {
         }
         ["resolve", name] => Answer::Names(names::resolve(name)),
         _ => Answer::Usage(format!(
-            "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME | xids LIBRARY PCI..., \
+            "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME | watch LIBRARY PCI..., \
              not {words:?}"
         )),
     };

@@ -179,6 +179,18 @@ fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
     gpu
 }
 
+/// What the GPU at this address (`0000:18:00.0`) does now, by calls that cost little.
+pub(crate) fn now(nvml: &Nvml, pci: &str) -> NvmlGpu {
+    let mut gpu = NvmlGpu { pci: Some(pci.to_owned()), ..NvmlGpu::default() };
+    // By its address each time, since a handle of a GPU that was reset is none any more.
+    let Ok(device) = nvml.device_by_pci_bus_id(pci) else { return gpu };
+    if let Some((total, used)) = memory(&device, &mut Vec::new()) {
+        (gpu.memory_total, gpu.memory_used) = (Some(total), Some(used));
+    }
+    gpu.health = health::now(&device);
+    gpu
+}
+
 /// (total, used) in bytes. Version 2 separates the driver's reserve from the memory of
 /// processes; version 1, the only one before driver 510, counts it as used.
 fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)> {

@@ -13,9 +13,8 @@ use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t, nvmlEventTypeXidCriticalError,
 };
 
-use crate::answer::{CallError, NvmlAnswer, XidLine};
+use crate::answer::WatchLine;
 use crate::call::failed;
-use crate::nvml;
 
 /// How long the driver may sleep without an event, in milliseconds.
 const SLEEP: u32 = 5000;
@@ -31,23 +30,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// More different lines than GPUs give; the rest of a driver that returns nonsense is not said.
 const MOST_LINES: usize = 4096;
 
-/// Says what happens until `say` returns false. None: nothing happened, but is there still a
-/// reader? `gpus`: PCI addresses, as `0000:18:00.0`.
-pub(crate) fn watch(
-    library: Option<&str>,
-    gpus: &[&str],
-    mut say: impl FnMut(Option<&XidLine>) -> bool,
-) {
-    let mut opened = NvmlAnswer::default();
-    let Some(nvml) = nvml::open(library, &mut opened) else {
-        let error = opened.failure.unwrap_or_else(|| CallError {
-            call: "dlopen".to_owned(),
-            code: None,
-            text: format!("{:?}", opened.not_loaded),
-        });
-        say(Some(&XidLine::Failed { pci: None, error }));
-        return;
-    };
+/// Says what happens until `say` returns false, or the driver cannot tell. None: nothing happened,
+/// but is there still a reader? `gpus`: PCI addresses, as `0000:18:00.0`.
+pub(crate) fn watch(nvml: &Nvml, gpus: &[&str], mut say: impl FnMut(Option<&WatchLine>) -> bool) {
     let set = match create(nvml.lib()) {
         Ok(set) => set,
         Err(error) => {
@@ -67,7 +52,7 @@ pub(crate) fn watch(
         }
     }
     let count = u32::try_from(watched.len()).unwrap_or(u32::MAX);
-    if count > 0 && say(Some(&XidLine::Watching(count))) {
+    if count > 0 && say(Some(&WatchLine::Watching(count))) {
         wait(nvml.lib(), set, &watched, say);
     }
 }
@@ -76,7 +61,7 @@ fn wait(
     lib: &NvmlLib,
     set: nvmlEventSet_t,
     watched: &[(nvmlDevice_t, &str)],
-    mut say: impl FnMut(Option<&XidLine>) -> bool,
+    mut say: impl FnMut(Option<&WatchLine>) -> bool,
 ) {
     let mut said: HashMap<String, Instant> = HashMap::new();
     let (mut burst, mut began) = (0, Instant::now());
@@ -87,7 +72,7 @@ fn wait(
                 // Not asked of the driver, since a lost GPU does not answer.
                 let gpu = watched.iter().find(|(device, _)| *device == event.device);
                 let pci = gpu.map(|(_, pci)| (*pci).to_owned());
-                (Some(XidLine::Xid { pci, number: event.eventData }), Some(AGAIN))
+                (Some(WatchLine::Xid { pci, number: event.eventData }), Some(AGAIN))
             }
             Ok(_) | Err(NvmlError::Timeout) => (None, None),
             Err(error) => (Some(failure(None, "nvmlEventSetWait_v2", error)), None),
@@ -161,6 +146,6 @@ fn next(lib: &NvmlLib, set: nvmlEventSet_t) -> Result<nvmlEventData_t, NvmlError
     Ok(data)
 }
 
-fn failure(pci: Option<&str>, call: &str, error: &NvmlError) -> XidLine {
-    XidLine::Failed { pci: pci.map(str::to_owned), error: failed(call, error) }
+fn failure(pci: Option<&str>, call: &str, error: &NvmlError) -> WatchLine {
+    WatchLine::Failed { pci: pci.map(str::to_owned), error: failed(call, error) }
 }

@@ -20,7 +20,7 @@ use crate::text;
 use crate::verdict::{Id, Severity};
 
 /// Up to this many bytes in use a GPU counts as idle. A CUDA context takes about 500 MB.
-const IDLE: u64 = 1 << 30;
+pub(crate) const IDLE: u64 = 1 << 30;
 
 /// The GPUs of the plan and the variables that narrow the choice.
 #[derive(Debug, Clone, Default)]

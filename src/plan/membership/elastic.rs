@@ -59,7 +59,7 @@ pub(super) fn elastic(
             ),
         ));
     }
-    let master = master::rendezvous(settings, contract, claim, notes)?;
+    let master = master::rendezvous(settings, contract, (most, claim), notes)?;
     let range = if least == most { least.to_string() } else { format!("{least}:{most}") };
     notes.decide(
         "nnodes",

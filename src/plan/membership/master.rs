@@ -74,11 +74,11 @@ pub(super) fn master(
     Ok(Master { addr, port })
 }
 
-/// Endpoint of an elastic job.
+/// Endpoint of an elastic job. `count`: the most nodes that it may have, and what says so.
 pub(super) fn rendezvous(
     settings: &Settings,
     contract: &Contract,
-    count: &Claim,
+    count: (u32, &Claim),
     notes: &mut Notes,
 ) -> Result<Master, Refusal> {
     let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
@@ -95,7 +95,8 @@ pub(super) fn rendezvous(
     if endpoint.is_empty() {
         ports = claims::of(contract, Field::MasterPort);
     }
-    let several = Known { value: 2, source: count.to_string(), by: By::Platform };
+    let (most, claim) = count;
+    let several = Known { value: most, source: claim.to_string(), by: By::Platform };
     let addr = match stated_addr(settings, notes)? {
         Some(addr) => addr,
         None => claimed_addr(&hosts, &several, several.value, notes)?,

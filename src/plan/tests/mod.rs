@@ -13,9 +13,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use crate::plan::fixtures::{count, facts, flag, planned, settings, wan};
+use crate::plan::fixtures::{count, facts, flag, plan, planned, settings, wan};
 use crate::plan::layout::is_legal;
-use crate::plan::{AskedNproc, EngineOptions, Plan, exec_argv, plan};
+use crate::plan::{AskedNproc, EngineOptions, Plan, exec_argv};
 use crate::settings::{Engine, EnvSetting, LayoutRule, Source};
 use crate::verdict::{Id, Refusal, Verdict};
 

@@ -3,8 +3,8 @@
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::{Facts, VisibleGpu, contract};
-use crate::plan::fixtures::{facts, flag, settings, wan, warned};
-use crate::plan::{Plan, plan, rank_env};
+use crate::plan::fixtures::{facts, flag, plan, settings, wan, warned};
+use crate::plan::{Plan, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::settings::{Bind, Device, Engine, Nproc, Settings};
 use crate::verdict::{Id, Refusal, Severity};

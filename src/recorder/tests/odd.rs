@@ -261,6 +261,20 @@ fn a_group_that_was_made_anew_begins_again() {
     assert_eq!(judged(&both), [(Some(1), HangKind::NeverEntered)], "it is in the new one");
 }
 
+/// What is damaged may hold any number.
+#[test]
+fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
+    let groups: &[(&str, &str, &[u32])] = &[WORLD[0], ("7", "undefined", &[0, 3_000_000])];
+    let late = || E("0", REDUCE, json!({ "record_id": i64::MAX, "time_created_ns": i64::MAX }));
+    let early = || E("0", REDUCE, json!({ "record_id": 0, "time_created_ns": i64::MIN }));
+    let unknown = || E("8", REDUCE, json!({}));
+    let entries = [late(), early(), unknown(), open(REDUCE)];
+    let dumps = vec![dump(&entries, groups), dump(&[done(REDUCE), done(REDUCE)], WORLD)];
+    let hang = hang_of(dumps, true);
+    assert!(hang.silent.is_empty(), "{} ranks are missed", hang.silent.len());
+    assert_eq!(hang.culprits.first().map(|culprit| culprit.rank), Some(Some(1)), "{hang:?}");
+}
+
 #[test]
 fn of_a_group_whose_members_are_not_known_nobody_is_named() {
     // As gloo has it: each rank names the members of its last group, and not which one that is.

@@ -30,22 +30,26 @@ function verdict() {
   const rows = [];
   const add = (name, value) => { if (value && value.length !== 0) rows.push(h("dt", null, name), h("dd", null, value)); };
   if (said && cause) add(w("happened"), t(said.text));
-  if (cause) {
-    const rank = cause.rank === null ? said.rank : cause.rank;
-    const node = cause.node === null ? end.node : cause.node;
+  const place = (rank, node, frame) => {
     const host = (D.nodes.find((one) => one.node === node) || {}).host;
-    const place = rank === null ? w("placeNode", node) : w("place", rank, node);
-    add(w("where"), [place, host ? ` (${host})` : "", cause.frame ? [", ", h("code", null, cause.frame)] : ""]);
+    const name = rank === null ? w("placeNode", node) : w("place", rank, node);
+    add(w("where"), [name, host ? w("atHost", host) : "", frame ? [w("comma"), h("code", null, frame)] : ""]);
+  };
+  if (cause) {
+    place(cause.rank === null ? said.rank : cause.rank, cause.node === null ? end.node : cause.node, cause.frame);
     add(w("cause"), w("confidence", cause.id, ["certain", "likely"].includes(cause.confidence) ? w(cause.confidence) : w("unknown")));
     add(w("evidence"), cause.evidence ? h("code", null, cause.evidence) : "");
     add(w("others"), cause.others.map((one) => h("div", null, t(one))));
   }
+  const known = said && (D.nodes.length === 1 ? end.node : said.node);
+  if (said && !cause && said.rank !== null && known !== null) place(said.rank, known);
   if (said && !cause) add(w("cause"), said.id);
   if (said && t(said.hint) && !(cause && end.excerpt)) add(w("hint"), t(said.hint));
   const codes = D.nodes.filter((one) => one.exit_code !== null);
   const all = [...new Set(codes.map((one) => one.exit_code))];
+  const endedWith = (code) => codes.filter((one) => one.exit_code === code).map((one) => one.node);
   add(w("exitCode"), all.length === 1 ? String(all[0]) : all.map((code) =>
-    h("div", null, `${code}: ${w("nodeN", ranges(codes.filter((one) => one.exit_code === code).map((one) => one.node)))}`)));
+    h("div", null, `${code}: ${w(endedWith(code).length > 1 ? "nodesN" : "nodeN", ranges(endedWith(code)))}`)));
   const excerpt = end && end.excerpt;
   const last = end && end.last_lines.length ? end.last_lines : null;
   return h("section", { id: "verdict", class: colour, "aria-labelledby": "verdict-title" },
@@ -75,7 +79,7 @@ function ledger() {
     h("div", { class: "tiles" }, tile(duration(L.total), w("ran")), tile(percent(L.computing), w("goodput")),
       L.gpus ? tile(L.gpu_hours.toFixed(2), w("gpuHours")) : null,
       L.gpus ? tile(L.gpu_hours_computing.toFixed(2), w("gpuHoursComputing")) : null,
-      L.energy_wh === null ? null : tile(L.energy_wh < 1000 ? `${L.energy_wh.toFixed(1)} Wh` : `${(L.energy_wh / 1000).toFixed(2)} kWh`, w("energy"))),
+      L.energy_wh === null ? null : tile(L.energy_wh < 1000 ? `${L.energy_wh.toFixed(1)} Wh` : `${(L.energy_wh / 1000).toFixed(2)} kWh`, w(L.energy_estimated_wh === 0 ? "energyMeasured" : L.energy_estimated_wh < L.energy_wh ? "energyMixed" : "energyEstimated"))),
     s("svg", { class: "bar", viewBox: "0 0 1000 22", preserveAspectRatio: "none", role: "img", "aria-label": shown.map(([name]) => `${w(name)}: ${percent(L[name])}`).join("; ") }, bars),
     table([[w("what")], [w("time"), "n"], [w("share"), "n"]],
       shown.map(([name, colour]) => [[h("span", { class: `key f${colour}` }), w(name)], duration(L[name]), percent(L[name])])
@@ -109,12 +113,14 @@ function findings() {
     : h("p", { class: "empty" }, w("noFindings")));
 }
 
-const percentage = (value) => `${Math.round(value)} %`;
+// Half of a small axis is no whole number.
+const rounded = (value) => (value < 10 && value % 1 ? value.toFixed(1) : `${Math.round(value)}`);
+const percentage = (value) => `${rounded(value)} %`;
 const mebi = (value) => bytes(value * 1048576);
 const rate = (value) => `${bytes(value * 1024)}/s`;
 const KINDS = [
-  ["gpu", "utilisation", "gpuUtilisation", percentage, 100], ["gpu", "memory", "gpuMemory", mebi], ["gpu", "power", "gpuPower", (value) => `${Math.round(value)} W`],
-  ["gpu", "temperature", "gpuTemperature", (value) => `${Math.round(value)} °C`],
+  ["gpu", "utilisation", "gpuUtilisation", percentage, 100], ["gpu", "memory", "gpuMemory", mebi], ["gpu", "power", "gpuPower", (value) => `${rounded(value)} W`],
+  ["gpu", "temperature", "gpuTemperature", (value) => `${rounded(value)} °C`],
   ["rank", "cpu", "rankCpu", percentage], ["rank", "memory", "rankMemory", mebi], ["node", "memory", "nodeMemory", mebi],
   ["node", "received", "nodeReceived", rate], ["node", "sent", "nodeSent", rate],
 ];

@@ -4,6 +4,7 @@ mod embedded;
 mod profiles;
 mod programs;
 mod reference;
+mod schema;
 mod sources;
 
 use std::ffi::OsString;

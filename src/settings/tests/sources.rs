@@ -38,6 +38,18 @@ fn the_flag_beats_the_variable_which_beats_the_profile_which_beats_the_default()
     assert_eq!(none.warnings, []);
 }
 
+/// It limits the reading of the others, so it is read before them, but in the same way.
+#[test]
+fn the_deadline_that_is_read_first_is_that_of_the_settings() {
+    for value in ["7s", "7s\n", " 7"] {
+        let host = host(&[("RANKLAUNCH_DEADLINE", value)]);
+        let first = deadline(&options(&[]), &host);
+        let settings = read(&options(&[]), &host).expect("settings");
+        assert_eq!(first, Some(Duration::from_secs(7)), "{value:?}");
+        assert_eq!(first, settings.deadline.map(|deadline| deadline.value), "{value:?}");
+    }
+}
+
 #[test]
 fn every_row_takes_its_example_as_flag_variable_and_profile_line() {
     for row in TABLE {
@@ -191,6 +203,19 @@ fn entries_add_up_and_the_stronger_wins_one_by_one() {
         said(&settings.no_retry_on),
         "c job.toml:3, f RANKLAUNCH_NO_RETRY_ON, a --no-retry-on"
     );
+
+    let (_folder, path) = file("[warm]\nmodules = ['a.b', '-c']");
+    let node = host(&[("RANKLAUNCH_WARM_MODULES", "-a.b,d")]);
+    let given = options(&["--profile", &path, "--warm-modules", "-d", "--warm-modules", "e"]);
+    let settings = read(&given, &node).expect("settings");
+    let module = |module: &WarmModule| (module.name.clone(), module.is_imported);
+    let found: Vec<(String, bool)> = settings.warm_modules.iter().map(module).collect();
+    let of = |name: &str, is_imported| (name.to_owned(), is_imported);
+    assert_eq!(found, [of("c", false), of("a.b", false), of("d", false), of("e", true)]);
+    for bad in ["", "-", "a b", "a..b", "a.", "1a", "--warm", "a/b"] {
+        let refused = read(&options(&["--warm-modules", bad]), &host(&[])).expect_err(bad);
+        assert_eq!(refused.id, Id::SettingsWarmModules, "{bad}");
+    }
 
     for bad in ["--env=x", "--env==x", "--env=A B=x"] {
         assert_eq!(read(&options(&[bad]), &host(&[])).expect_err(bad).id, Id::SettingsEnv);

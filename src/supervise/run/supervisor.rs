@@ -329,7 +329,11 @@ impl Supervisor<'_> {
             if self.ranks.contains_key(&rank.global) {
                 continue;
             }
-            if self.shims.values().any(|shim| shim.connection.peer() == pid) {
+            let may_be_its = |shim: &ShimConnection| {
+                // The shim of a forked rank is another process.
+                shim.connection.peer() == pid || shim.phase == ShimPhase::New
+            };
+            if self.shims.values().any(may_be_its) {
                 // Its last packets are not read yet.
                 self.unreported.push((pid, rank, end));
                 continue;

@@ -4,8 +4,24 @@ use super::view::{RasView, read};
 use crate::rank::GlobalRank;
 
 /// Reads bytes as the report of NCCL and judges it.
-pub fn ras(data: &[u8]) {
-    let Ok(view) = read(data) else { return };
+///
+/// Nobody is named whose number is not known, nobody is dead and unresponsive at once, and who is behind has launched
+/// less than another, the furthest first.
+pub(crate) fn ras(data: &[u8]) -> bool {
+    let Ok(view) = read(data) else { return false };
     let ranks = [(GlobalRank(0), 17), (GlobalRank(1), 18)];
-    let _: (bool, _) = (RasView::knows(&view, &ranks), view.verdict(Some(2), &ranks));
+    let own = |rank: &GlobalRank| ranks.iter().any(|(known, _)| known == rank);
+    let local = RasView::verdict(&view, None, &ranks);
+    assert!(
+        local.dead.iter().chain(&local.failed).chain(&local.unresponsive).all(own),
+        "{local:?}"
+    );
+    assert!(local.behind.iter().all(|one| own(&one.rank)), "{local:?}");
+    for verdict in [local, view.verdict(Some(2), &ranks), view.verdict(Some(4), &[])] {
+        assert!(verdict.dead.is_disjoint(&verdict.unresponsive), "{verdict:?}");
+        assert!(verdict.behind.iter().all(|one| one.count < one.most), "{verdict:?}");
+        assert!(verdict.behind.is_sorted_by_key(|one| one.count.wrapping_sub(one.most)));
+    }
+    assert!(view.knows(&[]));
+    true
 }

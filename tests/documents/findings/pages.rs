@@ -1,4 +1,6 @@
-//! The pages in docs/ that are generated from the table of ids.
+//! The pages in docs/ that are generated: from the table of ids, and from the command line.
+
+mod options;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,7 +41,7 @@ impl Page {
     }
 
     fn row(&mut self, cells: &[&str]) {
-        let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| plain(cell).replace('|', "\\|")).collect();
         let _ = writeln!(self.out, "| {} |", cells.join(" | "));
     }
 
@@ -51,14 +53,28 @@ impl Page {
     fn explanation(&mut self, name: &str, explanation: &Explanation) {
         self.heading(3, &format!("`{name}`"));
         let Explanation { what, why, mend, off } = explanation;
-        let _ = write!(self.out, "**{}**\n\n{}\n", self.get(what), self.get(why));
+        let _ = write!(self.out, "**{}**\n\n{}\n", plain(self.get(what)), plain(self.get(why)));
         let labels = [("Mend", "处理", mend), ("Override", "关闭", off)];
         for (label, label_zh, text) in labels {
             let label = self.say(label, label_zh).to_owned();
             let colon = self.say(": ", "：").to_owned();
-            let _ = write!(self.out, "\n{label}{colon}{}\n", self.get(text));
+            let _ = write!(self.out, "\n{label}{colon}{}\n", plain(self.get(text)));
         }
     }
+}
+
+/// Text in which nothing is taken for a tag of HTML, except in backticks, where nothing is.
+fn plain(text: &str) -> String {
+    let escaped = |(number, part): (usize, &str)| match number % 2 {
+        0 => part.replace('<', "&lt;"),
+        _ => part.to_owned(),
+    };
+    text.split('`').enumerate().map(escaped).collect::<Vec<_>>().join("`")
+}
+
+#[test]
+fn nothing_is_taken_for_a_tag() {
+    assert_eq!(plain("a <b> `<c>` <d"), "a &lt;b> `<c>` &lt;d");
 }
 
 fn joined(all: impl IntoIterator<Item = Text>, lang: Lang) -> String {
@@ -164,8 +180,12 @@ fn exit_codes(lang: Lang) -> String {
 
 fn pages() -> Vec<(PathBuf, String)> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let kinds =
-        [("findings", findings as fn(Lang) -> String), ("lint", lint), ("exit-codes", exit_codes)];
+    let kinds = [
+        ("findings", findings as fn(Lang) -> String),
+        ("lint", lint),
+        ("exit-codes", exit_codes),
+        ("options", options::options),
+    ];
     kinds
         .into_iter()
         .flat_map(|(name, write)| {

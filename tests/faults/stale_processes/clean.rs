@@ -1,5 +1,6 @@
 //! Which processes are older than the one that ends them, and how they end.
 
+use std::ffi::OsString;
 use std::process::Command;
 
 use harness::{Launcher, TIMEOUT, python};
@@ -38,6 +39,31 @@ fn inside_younger() {
     assert!(ended.out.contains("已终止"), "{}", ended.out);
     let ended = scene.launcher(&["clean"], &[]).run().expect_code(0);
     assert_eq!(ended.out, "nothing found\n");
+}
+
+/// Whoever repairs a node ends leftovers first.
+#[test]
+fn clean_needs_no_node_on_which_the_job_could_start() {
+    in_a_namespace(inside_broken);
+}
+
+#[test]
+#[ignore = "runs inside a namespace"]
+fn inside_broken() {
+    let mut scene = Scene::new();
+    let mut rank = scene.python(&["train.py", "older"]);
+    rank.env("TORCHELASTIC_RUN_ID", "x");
+    scene.plant(rank, &["older"]);
+    let without_python = |command: &str| {
+        let words = [command, "--engine", "direct", "--device", "cpu", "--python", "/none", "--"];
+        let mut words: Vec<OsString> = words.map(OsString::from).into();
+        words.push(scene.path("train.py").into());
+        Launcher::new(words).run()
+    };
+    let refused = without_python("run").expect_code(67);
+    assert!(scene.gone().is_empty(), "{}", refused.err);
+    let ended = without_python("clean").expect_code(0);
+    assert_eq!(scene.gone(), ["older"], "{}{}", ended.out, ended.err);
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn inside_leftovers() {
         assert!(line.contains(" old, parent "), "age and parent: {line}");
     }
     // Of a tree that is left alone the topmost process is named, here the guard.
-    let left = |line: &&str| line.contains("left alone: pid") && line.contains("another-live");
+    let guard = format!("left alone: pid {} (", live.pid());
+    let left = |line: &&str| line.contains(&guard);
     let line: Vec<&str> = ended.err.lines().filter(left).collect();
     assert!(line.len() == 1 && line[0].contains("its job is running"), "{}", ended.err);
     let gone = scene.gone();

@@ -164,9 +164,18 @@ impl Launcher {
     }
 
     /// `ranklaunch run --engine direct …` with ranks that misbehave.
-    pub fn direct(self, nproc: u32, options: &[&str], program: &[&str]) -> Running {
+    pub fn direct(self, nproc: u32, options: &[&str], arguments: &[&str]) -> Running {
         let misbehave = self.misbehave();
-        self.direct_of(&misbehave, nproc, options, program)
+        // An empty root has no Python, and another user may not see this one.
+        let has_python = self.place != Place::Docker && self.user.is_none();
+        let Some(_) = warm_mode().filter(|_| has_python) else {
+            return self.direct_of(&misbehave, nproc, options, arguments);
+        };
+        // Never without it, which would show nothing.
+        let launcher = self.env("RANKLAUNCH_WARM", "required").with_torch();
+        let arguments: Vec<&str> =
+            misbehave.to_str().into_iter().chain(arguments.iter().copied()).collect();
+        launcher.direct_of(&program("misbehave.py"), nproc, options, &arguments)
     }
 
     /// The same with another executable of the job's folder.
@@ -277,6 +286,14 @@ pub fn without_platform(command: &mut Command) {
     for name in inherited.chain(PLATFORM.iter().map(OsString::from)) {
         command.env_remove(name);
     }
+    if let Some(mode) = warm_mode() {
+        command.env("RANKLAUNCH_WARM", mode);
+    }
+}
+
+/// Any suite also runs with ranks that are forked from a warmed interpreter.
+fn warm_mode() -> Option<OsString> {
+    std::env::var_os("RANKLAUNCH_TEST_WARM")
 }
 
 /// `way_in PROGRAM ARGS…` of `command`, with its environment and folder.

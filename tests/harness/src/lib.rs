@@ -21,6 +21,7 @@ pub mod reference;
 pub mod report;
 mod running;
 mod skipped;
+pub mod slow_mount;
 pub mod snapshot;
 pub mod tmux;
 
@@ -35,8 +36,8 @@ pub use launcher::{Launcher, without_platform};
 pub use place::{PLACES, Place};
 pub use ports::free_port;
 pub use programs::{
-    built, compiled, copy_program, executable, misbehave, modules, program, python, root, run_tool,
-    write_program,
+    built, cached_python, compiled, copy_program, executable, misbehave, modules, program, python,
+    root, run_tool, write_program,
 };
 pub use running::{Role, Running};
 pub use skipped::skipped;

@@ -33,6 +33,15 @@ pub fn python() -> PathBuf {
         .expect("no python with torch: run `make test`, or set RANKLAUNCH_TEST_PYTHON")
 }
 
+/// The interpreter of an environment that tests/python/older_torch.sh or tests/python/beside_torch.sh has made in the
+/// user's cache folder.
+pub fn cached_python(name: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    let python = cache.join(format!("ranklaunch/engines-{name}/bin/python"));
+    python.exists().then_some(python)
+}
+
 /// A test program of tests/programs.
 pub fn program(name: &str) -> PathBuf {
     root().join("tests/programs").join(name)

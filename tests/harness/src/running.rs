@@ -127,7 +127,8 @@ impl Running {
         })
     }
 
-    /// The processes with their roles.
+    /// The processes with their roles, without what a warm start adds: the interpreter, and the shims that the engine
+    /// has started, which pass signals on to those of forked ranks.
     pub fn roles(&self) -> Vec<(Role, Process)> {
         let all = self.processes();
         let ours = self.program.to_string_lossy().into_owned();
@@ -150,7 +151,20 @@ impl Running {
             *first = seen.pid.min(*first);
         }
         let first_below: Vec<(i32, i32)> = first_below.into_iter().collect();
-        all.into_iter()
+        let has = |seen: &Process, name: &str| {
+            let environ = std::fs::read(format!("/proc/{}/environ", seen.pid)).unwrap_or_default();
+            String::from_utf8_lossy(&environ).contains(name)
+        };
+        let is_relay = |seen: &Process| {
+            shims.contains(&seen.pid)
+                && !first_below.iter().any(|(parent, _)| *parent == seen.pid)
+                && has(seen, "RANKLAUNCH_WARM_SOCKET=")
+        };
+        let is_interpreter =
+            |seen: &Process| agents.contains(&seen.parent) && has(seen, "RANKLAUNCH_WARM_LISTEN=");
+        all.iter()
+            .filter(|seen| !is_relay(seen) && !is_interpreter(seen))
+            .cloned()
             .map(|seen| {
                 let role = if agents.contains(&seen.pid) {
                     Role::Agent

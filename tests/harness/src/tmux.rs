@@ -79,6 +79,30 @@ impl Tmux {
         rows(&self.asks(&["capture-pane", "-p", "-S", "-"]))
     }
 
+    /// The rows of the window with their sequences of colours.
+    #[track_caller]
+    pub fn coloured(&self) -> Vec<String> {
+        rows(&self.asks(&["capture-pane", "-p", "-e"]))
+    }
+
+    /// What a program may have left otherwise than it was: 1 where the cursor is visible and rows
+    /// wrap, 0 where the screen is the usual one and neither keys nor mouse have another meaning.
+    #[track_caller]
+    pub fn modes(&self) -> String {
+        let names = [
+            "cursor_flag",
+            "wrap_flag",
+            "alternate_on",
+            "insert_flag",
+            "origin_flag",
+            "keypad_flag",
+            "keypad_cursor_flag",
+            "mouse_any_flag",
+        ];
+        let format = names.map(|name| format!("{name}=#{{{name}}}")).join(" ");
+        self.asks(&["display-message", "-p", &format]).trim().to_owned()
+    }
+
     /// Waits until the window has a row for which this holds, and gives it.
     #[track_caller]
     pub fn shows(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {

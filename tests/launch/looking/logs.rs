@@ -10,11 +10,14 @@ use nix::sys::signal::Signal;
 
 use super::{asked, run_id, shell, two_nodes};
 
-/// Each rank writes a line, one rank after the other, twenty times.
+/// Each rank writes a line, one rank after the other, twenty times. A line has the time at which it was read, so that
+/// the next one is written when it is in its file.
 const IN_TURN: &str = "
 i=0; while [ $i -lt 20 ]; do
   while [ \"$(cat turn 2>/dev/null || echo 0)\" != $((i * 2 + RANK)) ]; do sleep 0.002; done
-  echo \"line $((i * 2 + RANK))\"
+  line=\"line $((i * 2 + RANK))\"
+  echo \"$line\"
+  until grep -qsx \"$line\" ranklaunch-logs/latest/node-0/attempt-0/rank-0000$RANK.out; do sleep 0.002; done
   echo $((i * 2 + RANK + 1)) > turn.new && mv turn.new turn
   i=$((i + 1))
 done";
@@ -26,6 +29,25 @@ fn run_folder(ended: &Ended) -> String {
 /// The texts behind the prefixes.
 fn lines(out: &str) -> Vec<&str> {
     out.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect()
+}
+
+#[test]
+fn the_newest_run_of_a_folder_is_shown_whatever_runs_here() {
+    let ended = shell(1, &[], "echo earlier").run().expect_code(0).expect_nothing_left();
+    let logs = ended.folder().join("ranklaunch-logs").display().to_string();
+    let jobs = [(); 2].map(|()| shell(1, &[], "echo READY; exec sleep 600").start());
+    let jobs = jobs.map(|mut job| {
+        job.says("READY", 1);
+        job
+    });
+    assert_eq!(asked(&["logs", "--log-dir", &logs]).expect_code(0).out, "earlier\n");
+    // The control: without a folder, one of the jobs has to be named.
+    let several = asked(&["logs"]).expect_code(64).expect_id("stacks.job");
+    assert!(several.err.contains("jobs run here"), "{}", several.err);
+    for job in jobs {
+        job.signal(Signal::SIGTERM);
+        job.wait().expect_code(143).expect_nothing_left();
+    }
 }
 
 #[test]
@@ -204,11 +226,14 @@ fn following_ends_with_the_job_and_changes_nothing() {
     killed.kill().expect("killed");
     killed.wait().expect("reaped");
     let mut follower = follower(&run);
+    let mut out = follower.stdout.take().expect("piped");
+    let mut seen = vec![0; "[r0] READY 0\n[r1] READY 1\n".len()];
+    out.read_exact(&mut seen).expect("it follows");
     job.signal(Signal::SIGTERM);
     let ended = job.ends_within(Duration::from_secs(60));
     ended.expect_code(143).expect_nothing_left();
-    let mut seen = String::new();
-    follower.stdout.take().expect("piped").read_to_string(&mut seen).expect("read");
+    out.read_to_end(&mut seen).expect("read");
+    let seen = String::from_utf8_lossy(&seen);
     assert!(follower.wait().expect("it ends").success());
     let mut lines: Vec<&str> = seen.lines().collect();
     lines.sort_unstable();

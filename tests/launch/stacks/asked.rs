@@ -40,7 +40,7 @@ fn what_does_not_run_here_is_refused_with_what_does() {
     let (one, two) = (job(), job());
     let ids = [run_id(&one), run_id(&two)];
     let both = Launcher::new(["stacks", "--lang", "en"]).run();
-    refused(&both, "stacks.job", &["jobs run here", &ids[0], &ids[1], "ranklaunch stacks RUN"]);
+    refused(&both, "stacks.job", &["jobs run here", &ids[0], &ids[1], "as RUN"]);
     let other = Launcher::new(["stacks", "no-such-run", "--lang", "en"]).run();
     refused(&other, "stacks.job", &["`no-such-run`", &ids[0], &ids[1]]);
     refused(&stacks(&one, &["--rank", "7"]), "stacks.place", &["rank 7", "ranks 0-1 run"]);

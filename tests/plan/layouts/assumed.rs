@@ -66,7 +66,7 @@ fn a_replayed_node_without_python_is_planned() {
     assert_eq!(node().json(&[]).refusal(), "64 program.missing");
 }
 
-/// README's first example on a machine that has no GPU, no torch and no script.
+/// A plan of the README on a machine that has no GPU, no torch and no script.
 #[test]
 fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
     let platform = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";

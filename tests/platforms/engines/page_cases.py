@@ -4,13 +4,15 @@
 `<!-- file: NAME -->` before a block makes it a file of the folder.
 """
 
+import ast
 import os
 import re
 import shutil
+import subprocess
 
 from accelerate_cases import text
 from case import case, expect
-from job import HOSTS, MASTER, RANK, python
+from job import HOSTS, MASTER, RANK, python, short
 
 DOCS = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs", "platforms"))
 BLOCK = re.compile(r"^<!-- test(?:: (\w+))? -->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -57,4 +59,22 @@ for block in BLOCK.findall(PAGE):
 def chinese(_bench):
     for pattern in (BLOCK, FILE, PROFILE):
         expect(pattern.findall(PAGE) and pattern.findall(PAGE) == pattern.findall(CHINESE), f"other blocks: {pattern.pattern}")
+    return 0
+
+
+@case("docs/guide/migration.md", "every option of the installed deepspeed is in its table", 0)
+@short
+def options_of_deepspeed(_bench):
+    # Its parser is read and not asked: that would import torch.
+    find = "import importlib.util; print(importlib.util.find_spec('deepspeed').submodule_search_locations[0])"
+    package = subprocess.run([python("deepspeed"), "-c", find], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    with open(os.path.join(package, "launcher", "runner.py")) as file:
+        calls = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, ast.Call)]
+    added = [call.args for call in calls if getattr(call.func, "attr", "") == "add_argument"]
+    options = {word.value for words in added for word in words if isinstance(word, ast.Constant) and word.value.startswith("--")}
+    expect(len(options) > 15, f"found {options}")
+    section = read("../guide/migration.md").partition("\n## deepspeed\n")[2].partition("\n## ")[0]
+    listed = {name.replace("-", "_") for name in re.findall(r"`(--[\w-]+)`", section)}
+    missing = {name for name in options if name.replace("-", "_") not in listed}
+    expect(not missing, f"not in the table: {sorted(missing)}")
     return 0

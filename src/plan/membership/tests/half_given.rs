@@ -33,6 +33,7 @@ fn half_of_the_evidence_is_refused_with_what_it_says() {
         ("DSTACK_NODES_NUM=2", half, "DSTACK_NODES_NUM=2"),
         ("PMI_SIZE=2 MASTER_ADDR=n0", half, "PMI_SIZE=2"),
         ("VC_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=2", half, "there are 3 nodes"),
+        ("PET_NNODES=2:8", Id::MembershipMasterAddr, "there are 8 nodes (PET_NNODES=2:8)"),
         // Another host, without index and count.
         ("MASTER_ADDR=n0 MASTER_PORT=29500", half, "MASTER_ADDR=n0 is another host"),
         ("JOB_COMPLETION_INDEX=1 MASTER_ADDR=j-0.svc", half, "JOB_COMPLETION_INDEX=1 and MASTER"),

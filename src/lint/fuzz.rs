@@ -1,0 +1,60 @@
+//! The reading and judging of manifests as a function that a fuzzer feeds. Not part of the program.
+
+use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, text};
+use crate::fuzz::assert_printable;
+use crate::lang::Lang;
+
+/// Values of a manifest that refer to each other are compared in pairs; a file of a page has no more findings than this.
+const MOST_FINDINGS: usize = 20_000;
+
+/// One file, or two that a line `#file` parts.
+///
+/// Every finding has a line of its file, in order; the same input gives the same report; what it says is printable, and
+/// in the form for GitHub each finding is one line.
+pub(crate) fn manifest(data: &[u8]) -> bool {
+    let mark = b"\n#file\n";
+    let at = data.windows(mark.len()).position(|window| window == mark);
+    let files = match at {
+        Some(at) => vec![&data[..at], &data[at + mark.len()..]],
+        None => vec![data],
+    };
+    let manifests: Vec<Manifest> = files
+        .iter()
+        .enumerate()
+        .map(|(number, bytes)| Manifest { name: format!("{number}.yaml"), bytes: bytes.to_vec() })
+        .collect();
+    let profiles = crate::settings::EMBEDDED;
+    let knowledge = Knowledge { misuse: crate::plan::nccl::misuse, profiles };
+    let limits = LintLimits { node_memory: Some(256 << 30) };
+    let report = lint(&manifests, limits, knowledge);
+    assert!(report.findings.len() <= MOST_FINDINGS, "{} findings", report.findings.len());
+    let mut before = (String::new(), 0);
+    for found in &report.findings {
+        let place = (found.file.clone(), found.line);
+        assert!(place >= before, "{place:?} after {before:?}");
+        before = place;
+        let file = manifests.iter().find(|one| one.name == found.file).expect("a file");
+        let lines = 1 + file.bytes.iter().filter(|byte| **byte == b'\n').count();
+        assert!((1..=lines).contains(&found.line), "{} of {lines}: {found:?}", found.line);
+        assert!(!found.text.en.is_empty() && !found.text.zh.is_empty(), "{found:?}");
+    }
+    let errors = report.findings.iter().any(|found| found.importance != LintSeverity::Info);
+    let code = match report.refused.is_empty() {
+        false => 64,
+        true => i32::from(errors),
+    };
+    assert_eq!(report.exit_code(), code);
+    for lang in [Lang::En, Lang::Zh] {
+        // As `show` prints it.
+        assert_printable(&crate::logs::printable(&text(&report, lang)));
+        let json = json(&report, lang).to_string();
+        let again = lint(&manifests, limits, knowledge);
+        assert_eq!(super::json(&again, lang).to_string(), json);
+        let annotated = github(&report, lang);
+        let commands = annotated.lines().filter(|line| line.starts_with("::")).count();
+        assert_eq!(annotated.lines().count(), commands, "{annotated}");
+        assert!(!annotated.contains('\r'), "{annotated}");
+        assert!(commands >= report.findings.len());
+    }
+    report.refused.is_empty()
+}

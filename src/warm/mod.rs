@@ -1,0 +1,312 @@
+//! One interpreter per node that imports what the program will import, before its ranks exist. Each rank is then a
+//! fork of it, in place of a start of its own.
+//!
+//! Takes a [`Warming`]: the command line of a rank and its environment. `scout.py` finds out, in an interpreter of its
+//! own, what the program imports before its first statement that could change anything. `sitecustomize.py` imports
+//! that in the interpreter that is warmed, while `ahead.py` reads the files before it, and forks: a process that becomes the rank's shim, and below it the rank,
+//! in which the interpreter goes on as if it had just been started. A shim that the engine has started asks for both
+//! (`supervise::warmed`), and starts the rank by itself where it gets a refusal.
+//!
+//! A thread reads what the interpreter says. Nothing waits for it but [`Warmed::is_listening`] and whoever requires it.
+
+mod ahead;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod kill;
+mod learned;
+mod reasons;
+mod scouted;
+mod warming;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use ahead::Reader;
+use learned::Learned;
+pub(crate) use scouted::Scouted;
+pub(crate) use warming::{ReadAhead, Target, Warming};
+
+use crate::deadline::spawn_detached;
+use crate::lang::{Text, cause};
+use crate::procfs;
+use crate::random;
+use crate::sys;
+
+/// Time limit for the interpreter to start.
+const STARTS: Duration = Duration::from_secs(20);
+
+/// A warmed interpreter, or why there is none. Ends with [`Warmed::end`].
+#[derive(Debug)]
+pub(crate) struct Warmed {
+    shared: Arc<Shared>,
+    name: String,
+    /// Interpreter, options and program.
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The interpreter, until it has ended.
+    process: Option<procfs::Process>,
+    /// What reads ahead for it, until a rank may begin.
+    reader: Option<Reader>,
+    phase: Phase,
+    /// Nothing may start any more.
+    over: bool,
+}
+
+/// How far the interpreter is.
+#[derive(Debug, Clone, Default)]
+enum Phase {
+    /// What to import is being found out.
+    #[default]
+    Scouting,
+    /// It imports; shims may ask.
+    Listening,
+    /// Ranks are forked at once.
+    Ready,
+    /// Ranks are started as without it, because of this.
+    Aside(Text),
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Scouted(Scouted),
+    /// All was imported, within this time.
+    Ready(Duration),
+    /// No rank will be forked, because of this.
+    Aside(Text),
+    /// This rank is started as without it, because of this.
+    Refused(Text),
+}
+
+/// What would be imported.
+///
+/// # Errors
+/// Why nothing is.
+pub(crate) fn scout(warming: &Warming) -> Result<Scouted, Text> {
+    write_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    let scouted = scouted::scout(warming, STARTS);
+    let _ = std::fs::remove_dir_all(&warming.folder);
+    let scouted = scouted?;
+    scouted.imports()?;
+    Ok(scouted)
+}
+
+impl Warmed {
+    /// Begins in a thread, and returns at once. `tell` hears each event, from that thread.
+    ///
+    /// # Errors
+    /// No random bytes for a name.
+    pub(crate) fn begin(
+        warming: Warming,
+        tell: impl Fn(Event) + Send + 'static,
+    ) -> io::Result<Warmed> {
+        let name = format!("ranklaunch-warm-{}", random::hex::<12>()?);
+        let shared = Arc::<Shared>::default();
+        let program = warming.program().to_vec();
+        let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
+        spawn_detached(move || {
+            let told = |event: &Event| match event {
+                Event::Ready(_) => shared.set(Phase::Ready),
+                Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
+                Event::Scouted(_) | Event::Refused(_) => {}
+            };
+            let tell = |event: Event| {
+                if matches!(event, Event::Ready(_) | Event::Aside(_)) {
+                    shared.end_reader();
+                }
+                told(&event);
+                tell(event);
+            };
+            if let Err(why) = warm(&shared, &warming, &name, &tell) {
+                tell(Event::Aside(why));
+            }
+        });
+        Ok(warmed)
+    }
+
+    /// The abstract name of the socket on which shims ask.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it runs the program of a rank with this command line; arguments of the program may be others.
+    pub(crate) fn is_for(&self, argv: &[OsString]) -> bool {
+        argv.starts_with(&self.program)
+    }
+
+    /// Waits until shims may ask. False: there is no interpreter to ask, or not in time.
+    pub(crate) fn is_listening(&self, within: Duration) -> bool {
+        let phase = self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting));
+        matches!(phase, Phase::Listening | Phase::Ready)
+    }
+
+    /// Waits until all is imported.
+    ///
+    /// # Errors
+    /// Why no rank will be forked.
+    pub(crate) fn is_ready(&self, within: Duration) -> Result<(), Text> {
+        let decided = |phase: &Phase| matches!(phase, Phase::Ready | Phase::Aside(_));
+        match self.shared.wait(within, decided) {
+            Phase::Ready => Ok(()),
+            Phase::Aside(why) => Err(why),
+            Phase::Scouting | Phase::Listening => Err(reasons::late(within)),
+        }
+    }
+
+    /// Ends the interpreter; ranks that it has forked go on. Waits a moment for its end.
+    pub(crate) fn end(&self) {
+        let process = {
+            let mut state = self.shared.lock();
+            state.over = true;
+            state.process.take()
+        };
+        self.shared.end_reader();
+        if let Some(process) = process {
+            kill::kill(&process);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, phase: Phase) {
+        let mut state = self.lock();
+        if matches!(phase, Phase::Aside(_)) {
+            state.process = None;
+        }
+        state.phase = phase;
+        self.changed.notify_all();
+    }
+
+    fn end_reader(&self) {
+        let reader = self.lock().reader.take();
+        if let Some(reader) = reader {
+            reader.end();
+        }
+    }
+
+    fn wait(&self, within: Duration, until: impl Fn(&Phase) -> bool) -> Phase {
+        let waits = |state: &mut State| !until(&state.phase);
+        let waited = self.changed.wait_timeout_while(self.lock(), within, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.phase.clone()
+    }
+}
+
+/// Runs until the interpreter has ended.
+fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
+    write_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    let scouted = scouted::scout(warming, STARTS)?;
+    if let Some(reader) = scouted.ahead.and_then(|pid| Reader::of(pid, &warming.folder)) {
+        let mut state = shared.lock();
+        let over = state.over;
+        state.reader = Some(reader);
+        drop(state);
+        if over {
+            shared.end_reader();
+        }
+    }
+    let modules = scouted.imports()?;
+    let mut added = if warming.below_python { scouted.coerced.clone() } else { BTreeMap::new() };
+    for (name, value) in [
+        ("RANKLAUNCH_WARM_LISTEN", name.to_owned()),
+        ("RANKLAUNCH_WARM_IMPORTS", modules),
+        ("RANKLAUNCH_WARM_FOLDER", scouted.folder.clone()),
+        ("RANKLAUNCH_WARM_FILE", scouted.file.clone()),
+    ] {
+        added.insert(name.to_owned(), value);
+    }
+    tell(Event::Scouted(scouted));
+    let said =
+        start(shared, warming, added).map_err(|error| reasons::not_started(cause(&error)))?;
+    // Modules after whose import the interpreter cannot be forked, and the one that it imports now.
+    let (mut blamed, mut importing) = (Vec::new(), None);
+    let learn = |modules: &[String], why: &[&str]| {
+        if let Err(error) = Learned::of(warming).leave_out(modules, why) {
+            tracing::debug!(%error, "what this run has shown is not kept");
+        }
+        reasons::of(why)
+    };
+    for line in BufReader::new(std::fs::File::from(said)).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split(' ');
+        match words.next().unwrap_or_default() {
+            "listening" => shared.set(Phase::Listening),
+            "imports" => importing = words.next().map(str::to_owned),
+            "ready" => {
+                importing = None;
+                let ms = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                tell(Event::Ready(Duration::from_millis(ms)));
+            }
+            "blames" => blamed.extend(words.next().map(str::to_owned)),
+            "aside" => {
+                let why: Vec<&str> = words.collect();
+                return Err(learn(&blamed, &why));
+            }
+            "refused" => tell(Event::Refused(reasons::of(&words.collect::<Vec<_>>()))),
+            // What Python says before it imports our file.
+            _ => {}
+        }
+    }
+    let is_over = shared.lock().over;
+    match importing {
+        _ if is_over => Ok(()),
+        Some(module) => Err(learn(std::slice::from_ref(&module), &["dies", &module])),
+        None => Err(reasons::ended()),
+    }
+}
+
+fn write_files(folder: &std::path::Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(folder)?;
+    for (name, text) in [
+        ("sitecustomize.py", include_str!("sitecustomize.py")),
+        ("watch.py", include_str!("watch.py")),
+        ("scout.py", include_str!("scout.py")),
+        ("bytecode.py", include_str!("bytecode.py")),
+        ("shared_object.py", include_str!("shared_object.py")),
+        ("ahead.py", include_str!("ahead.py")),
+    ] {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// Starts the interpreter with these variables added. Gives what it says.
+fn start(
+    shared: &Shared,
+    warming: &Warming,
+    added: BTreeMap<String, String>,
+) -> io::Result<OwnedFd> {
+    let mut environment = warming.environment();
+    environment.extend(added.into_iter().map(|(name, value)| (name.into(), value.into())));
+    let (said, say) = io::pipe()?;
+    let nothing = std::fs::File::open("/dev/null")?;
+    let streams = [nothing.into(), say.try_clone()?.into(), say.into()];
+    let mut state = shared.lock();
+    if state.over {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    let begun = sys::start(&warming.argv, &environment, streams, || {
+        sys::new_session()?;
+        sys::restore_in_child(&warming.dispositions)
+    })?;
+    state.process = procfs::process("/proc".as_ref(), begun.pid);
+    Ok(said.into())
+}

@@ -1,0 +1,67 @@
+//! What is warmed: a command line, an environment, and the program in it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::sys::Dispositions;
+
+/// The program of the ranks.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Script(OsString),
+    Module(OsString),
+}
+
+/// That files are read ahead.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    /// Bytes that may be read.
+    pub bound: u64,
+    /// A module that is imported after all others, that of the engine; may be empty.
+    pub after: String,
+}
+
+/// What is warmed.
+#[derive(Debug)]
+pub(crate) struct Warming {
+    /// The whole command line of a rank, interpreter and options first.
+    pub argv: Vec<OsString>,
+    pub target: Target,
+    /// Modules that are imported as well, and those that are not, each with what is in them.
+    pub added: Vec<String>,
+    pub left_out: Vec<String>,
+    /// A file for what this run shows to later ones, if there is a place for it.
+    pub memory: Option<PathBuf>,
+    pub ahead: Option<ReadAhead>,
+    /// An engine that is Python starts the ranks.
+    pub below_python: bool,
+    /// That of the ranks, as far as it is known.
+    pub environment: BTreeMap<OsString, OsString>,
+    pub dispositions: Dispositions,
+    /// A folder for the files that the interpreter imports, which does not exist yet.
+    pub folder: PathBuf,
+}
+
+impl Warming {
+    /// The command line without the arguments of the program, which may name the run, or what the nodes agree on.
+    pub(super) fn program(&self) -> &[OsString] {
+        let words = match self.target {
+            Target::Script(_) => 3,
+            Target::Module(_) => 4,
+        };
+        self.argv.get(..words).unwrap_or(&self.argv)
+    }
+
+    /// The environment of the ranks with our folder before PYTHONPATH.
+    pub(super) fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let mut environment = self.environment.clone();
+        let mut path = self.folder.clone().into_os_string();
+        if let Some(users) = environment.get(std::ffi::OsStr::new("PYTHONPATH")) {
+            path.push(":");
+            path.push(users);
+        }
+        environment.insert("PYTHONPATH".into(), path);
+        environment
+    }
+}

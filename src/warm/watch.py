@@ -1,0 +1,222 @@
+# What speaks against ranks that are forked from an interpreter that has imported modules. sitecustomize.py runs this
+# and keeps a Watch while it imports.
+#
+# It sees to it that an import finds what it would find below the program: __main__.__file__, and sys.argv[0] of
+# `python -m`. It notes what an import reads or takes that is each rank's own: variables, its pid, files, memory,
+# modules of the program's folder.
+import os
+import sys
+
+# Whose threads or handles do not live through a fork.
+UNSAFE = ("cupy", "grpc", "jax", "mpi4py.MPI", "ray", "tensorflow", "torch_xla")
+# Each rank has its own, and the interpreter has none.
+_OF_A_RANK = {
+    b"CROSS_RANK", b"GROUP_RANK", b"GROUP_WORLD_SIZE", b"LOCAL_RANK", b"LOCAL_SIZE", b"LOCAL_WORLD_SIZE", b"NODE_RANK",
+    b"RANK", b"ROLE_RANK", b"ROLE_WORLD_SIZE", b"WORLD_SIZE",
+}
+# What a rank may have of its own, unless an import has read it.
+_LATE = _OF_A_RANK | {
+    b"CROSS_SIZE", b"CUDA_VISIBLE_DEVICES", b"MASTER_ADDR", b"MASTER_PORT", b"ROLE_NAME", b"ULYSSES_SIZE",
+}
+_LATE_PREFIXES = (b"RANKLAUNCH_", b"TORCHELASTIC_", b"TORCH_NCCL_", b"NCCL_", b"GLOO_", b"ACCELERATE_", b"FSDP_")
+
+
+class Aside(Exception):
+    """Why ranks are not forked: a word and what belongs to it."""
+
+
+def is_late(name):
+    return name in _LATE or name.startswith(_LATE_PREFIXES)
+
+
+class _Variables(dict):
+    """Those of os.environ, with the names of late ones that were asked for."""
+
+    def __init__(self, variables):
+        dict.__init__(self, variables)
+        self.read, self.copied = set(), iter(())
+
+    def __iter__(self):
+        names = list(dict.__iter__(self))
+        self.copied = iter(names)
+        return iter(names)
+
+    def __getitem__(self, name):
+        # Whoever copies all of them asks for each in turn.
+        if next(self.copied, None) != name and is_late(name):
+            self.read.add(name)
+        return dict.__getitem__(self, name)
+
+
+class _Finder(object):
+    """The first of sys.meta_path. Finds nothing, and notes what the program's folder would have given."""
+
+    def __init__(self, folder):
+        self.found = set()
+        self.modules, self.namespaces = set(), set()
+        for name in os.listdir(folder) if folder else ():
+            path = os.path.join(folder, name)
+            if os.path.isdir(path):
+                is_package = os.path.exists(os.path.join(path, "__init__.py"))
+                (self.modules if is_package else self.namespaces).add(name)
+            elif name.endswith((".py", ".pyc", ".so")):
+                self.modules.add(name.partition(".")[0])
+        self.modules -= set(sys.builtin_module_names)
+
+    def find_spec(self, name, path=None, target=None):
+        if path is None and (name in self.modules or name in self.namespaces and self.is_missing(name)):
+            self.found.add(name)
+        return None
+
+    def is_missing(self, name):
+        # A folder without __init__.py is the last choice.
+        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name)
+        return spec is None or spec.origin is None
+
+
+class Watch(object):
+    def __init__(self, folder, file, opened, now):
+        self.opened, self.pid = opened, os.getpid()
+        # The clock of files is coarse.
+        self.began = now - 0.1
+        self.path = list(sys.path)
+        self.finder = _Finder(folder)
+        sys.meta_path.insert(0, self.finder)
+        self.variables = _Variables(os.environ._data)
+        os.environ._data = os.environb._data = self.variables
+        self.main = sys.modules["__main__"]
+        self.argv0 = sys.argv[0]
+        if file:
+            self.main.__file__ = file
+            sys.argv[0] = file
+
+    def end(self):
+        """Leaves the interpreter as it was but for the modules."""
+        sys.meta_path.remove(self.finder)
+        os.environ._data = os.environb._data = dict(dict.items(self.variables))
+        self.main.__dict__.pop("__file__", None)
+        sys.argv[0] = self.argv0
+
+    def signs(self):
+        """What may speak against a fork by now."""
+        signs = set(os.listdir("/proc/self/task")) | {name for name in UNSAFE if name in sys.modules}
+        signs |= set(self.objections())
+        return signs
+
+    def objections(self):
+        """Words, as those of Aside."""
+        for name in UNSAFE:
+            if name in sys.modules:
+                yield "module", name
+        for name in sorted(self.finder.found):
+            yield "own", name
+        if is_traced():
+            yield ("traced",)
+        for name in sorted(self.variables.read & _OF_A_RANK):
+            yield "read", os.fsdecode(name)
+        if sys.path[:len(self.path)] != self.path:
+            yield ("path",)
+        for descriptor, target in descriptors().items():
+            if descriptor not in self.opened:
+                if not os.path.isfile(target):
+                    yield "opened", target
+                elif b"\nlock:" in _information(descriptor):
+                    yield "locked", target
+        for target in _shared_memory():
+            yield "opened", target
+        for target in self.temporary():
+            yield "made", target
+        if _has_children():
+            yield ("children",)
+
+    def judge(self):
+        """Whether this process can be forked."""
+        for words in self.objections():
+            raise Aside(*words)
+        if len(os.listdir("/proc/self/task")) > 1:
+            # Libraries of linear algebra end their threads before each fork.
+            trial = os.fork()
+            if trial == 0:
+                os._exit(0)
+            os.waitpid(trial, 0)
+        threads = len(os.listdir("/proc/self/task")) - 1
+        if "threading" in sys.modules:
+            threads = max(threads, sys.modules["threading"].active_count() - 1)
+        if threads:
+            raise Aside("threads", threads)
+
+    def temporary(self):
+        """Files and folders that were made for this process alone and are still there."""
+        module = sys.modules.get("tempfile")
+        if module is None or module._name_sequence is None or module.tempdir is None:
+            return
+        for entry in os.scandir(module.tempdir):
+            try:
+                seen = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if seen.st_ctime >= self.began and seen.st_uid == os.geteuid() and not entry.name.startswith("ranklaunch"):
+                yield entry.path
+
+    def pids(self):
+        """Where modules have noted the number of this process: a namespace and the name in it."""
+        modules = [module for module in list(sys.modules.values()) if type(module) is type(sys)]
+        return [
+            (vars(module), name) for module in modules for name, value in list(vars(module).items())
+            if type(value) is int and value == self.pid and "pid" in name.lower()
+        ]
+
+    def files(self):
+        """Descriptors whose place in a file the ranks would share."""
+        return [descriptor for descriptor in descriptors() if descriptor not in self.opened]
+
+
+def is_traced():
+    monitoring = getattr(sys, "monitoring", None)
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    return sys.gettrace() is not None or sys.getprofile() is not None or any(tool is not None for tool in tools)
+
+
+def descriptors():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            # That of the listing.
+            pass
+    return found
+
+
+def open_anew(descriptor):
+    """The same file at the same place, without sharing that place."""
+    lines = dict(line.split(b":", 1) for line in _information(descriptor).splitlines() if b":" in line)
+    flags = int(lines[b"flags"], 8)
+    fresh = os.open("/proc/self/fd/%d" % descriptor, flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC))
+    os.lseek(fresh, int(lines[b"pos"]), os.SEEK_SET)
+    os.dup2(fresh, descriptor, inheritable=os.get_inheritable(descriptor))
+    os.close(fresh)
+
+
+def _information(descriptor):
+    try:
+        with open("/proc/self/fdinfo/%d" % descriptor, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _shared_memory():
+    with open("/proc/self/maps", "rb") as file:
+        for line in file:
+            words = line.split(None, 5)
+            if words[1][1:2] == b"w" and words[1][3:4] == b"s":
+                yield os.fsdecode(words[5].strip()) if len(words) > 5 else "shared memory"
+
+
+def _has_children():
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except ChildProcessError:
+        return False

@@ -1,0 +1,12 @@
+//! One program for all targets, since to link each by itself takes longer than to fuzz it: FUZZ_TARGET names one.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+static TARGET: LazyLock<String> =
+    LazyLock::new(|| std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET names a target"));
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    ranklaunch::testing::fuzz::run(&TARGET, data);
+});

@@ -1,0 +1,164 @@
+//! Ranks that are forked from a warmed interpreter: that they are what they would be without it (`conformance`), that
+//! every end of anything ends the job as without it, and when it steps aside (`aside`).
+
+mod aside;
+mod conformance;
+
+use std::path::Path;
+use std::process::Command;
+
+use harness::alive::is_alive;
+use harness::{Launcher, Running, executable, program, python, run_args, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+fn job(engine: &str, nproc: u32, warm: &str, more: &[&str], script: &str) -> Launcher {
+    let mut args = run_args(engine, nproc);
+    args.extend(["--warm", warm].map(Into::into));
+    args.extend(more.iter().map(Into::into));
+    args.extend(["--".into(), program(script).into_os_string()]);
+    Launcher::new(args).with_torch()
+}
+
+/// `warmed.py HOW`, whose ranks have begun.
+fn began(engine: &str, more: &[&str], how: &str) -> Running {
+    let launcher = job(engine, 2, "required", more, "warmed.py");
+    let folder = launcher.folder().display().to_string();
+    let mut running = launcher.args([how, &folder]).start();
+    running.says("began ", 2);
+    assert_eq!(running.out().matches(" forked").count(), 2, "{}", running.out());
+    running
+}
+
+/// What a rank wrote when it began.
+fn beginning(folder: &Path, rank: u32, attempt: u32) -> Value {
+    let text = std::fs::read(folder.join(format!("began-{rank}-{attempt}"))).expect("it began");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn pid(value: &Value) -> i32 {
+    i32::try_from(value.as_i64().expect("a number")).expect("a pid")
+}
+
+/// The warmed interpreter: the process with this name in its environment that is no rank.
+fn interpreter(running: &Running) -> i32 {
+    let ranks: Vec<i32> =
+        (0..2).map(|rank| pid(&beginning(running.folder(), rank, 0)["pid"])).collect();
+    let warmed = |pid: &i32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environ).contains("RANKLAUNCH_WARM_LISTEN=")
+    };
+    let of_job = running.processes();
+    let found: Vec<i32> = of_job
+        .iter()
+        .map(|process| process.pid)
+        .filter(|pid| warmed(pid) && !ranks.contains(pid))
+        .collect();
+    let [one] = *found else { panic!("{found:?} of {of_job:?}") };
+    one
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_as_without() {
+    let running = began("direct", &[], "waits");
+    harness::send(pid(&beginning(running.folder(), 1, 0)["pid"]), Signal::SIGKILL);
+    running.wait().expect_code(137).expect_nothing_left().expect_words(&["rank 1", "SIGKILL"]);
+}
+
+/// The rank's parent, which the agent knows as its shim.
+#[test]
+fn a_shim_that_is_killed_ends_the_job() {
+    for engine in ["direct", "torchrun"] {
+        let running = began(engine, &[], "waits");
+        harness::send(pid(&beginning(running.folder(), 1, 0)["shim"]), Signal::SIGKILL);
+        let ended = running.wait().expect_nothing_left_in(engine);
+        assert_ne!(ended.code, 0, "{engine} {}", ended.err);
+    }
+}
+
+/// The engine's own child.
+#[test]
+fn a_relay_that_is_killed_ends_the_job() {
+    for engine in ["direct", "torchrun"] {
+        let running = began(engine, &[], "waits");
+        let shims: Vec<i32> =
+            (0..2).map(|rank| pid(&beginning(running.folder(), rank, 0)["shim"])).collect();
+        let is_relay = |argv: &[String]| argv.get(1).is_some_and(|role| role == "rank");
+        let relays: Vec<i32> = running
+            .processes()
+            .iter()
+            .filter(|process| is_relay(&process.argv) && !shims.contains(&process.pid))
+            .map(|process| process.pid)
+            .collect();
+        assert_eq!(relays.len(), 2, "{engine} {:?}", running.processes());
+        harness::send(relays[0], Signal::SIGKILL);
+        let ended = running.wait().expect_nothing_left_in(engine);
+        assert_ne!(ended.code, 0, "{engine} {}", ended.err);
+    }
+}
+
+/// Whom nobody needs any more.
+#[test]
+fn ranks_outlive_the_warmed_interpreter() {
+    let running = began("direct", &["--grace", "5s"], "handles");
+    let interpreter = interpreter(&running);
+    harness::send(interpreter, Signal::SIGKILL);
+    wait_until("the interpreter's end", || (!is_alive(interpreter)).then_some(()));
+    assert!(is_alive(pid(&beginning(running.folder(), 0, 0)["pid"])));
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert_eq!(ended.out.matches("told").count(), 2, "{}", ended.out);
+}
+
+#[test]
+fn a_stop_reaches_every_rank_once_and_in_time() {
+    for engine in ["direct", "torchrun"] {
+        let running = began(engine, &["--grace", "20s"], "handles");
+        running.signal(Signal::SIGTERM);
+        let ended = running.wait().expect_code(143).expect_nothing_left_in(engine);
+        assert_eq!(ended.out.matches("told").count(), 2, "{engine} {}", ended.out);
+    }
+    let mut running = began("direct", &["--grace", "3s"], "ignores");
+    running.says("deaf", 2);
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_code(143).expect_nothing_left();
+}
+
+#[test]
+fn nothing_survives_an_agent_or_a_guard_that_is_killed() {
+    for victim in ["agent", "guard"] {
+        let running = began("direct", &[], "ignores");
+        let pid = if victim == "agent" { running.agent() } else { running.pid() };
+        harness::send(pid, Signal::SIGKILL);
+        running.wait().expect_nothing_left_soon_in(victim);
+    }
+}
+
+#[test]
+fn what_a_rank_leaves_behind_is_ended() {
+    let running = began("direct", &["--grace", "2s"], "leaves");
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert!(ended.err.contains("sleep"), "{}", ended.err);
+}
+
+#[test]
+fn the_next_attempt_is_forked_from_the_same_interpreter() {
+    let launcher = job("direct", 2, "required", &["--max-restarts", "1"], "warmed.py");
+    let folder = launcher.folder().to_path_buf();
+    let text = folder.display().to_string();
+    let ended = launcher.args(["fails-once", &text]).run().expect_code(0).expect_nothing_left();
+    assert!(!ended.out.contains(" alone"), "{}", ended.out);
+    assert_eq!(beginning(&folder, 0, 1)["forked"], true);
+}
+
+/// Without a GPU the script of `make gpu` is tried over gloo.
+#[test]
+fn the_script_that_forks_ranks_on_a_gpu_works_over_gloo() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut script = Command::new(harness::root().join("tests/gpu/warm.sh"));
+    script.arg(executable()).arg(python()).arg(folder.path()).arg("gloo");
+    harness::without_platform(&mut script);
+    let ended = script.output().expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.matches("ok: ").count() == 6, "{said}");
+}
