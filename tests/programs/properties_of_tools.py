@@ -170,7 +170,7 @@ def kernel(of):
        shared_memory=len([line for line in _read("maps").splitlines() if line.split()[1][1] == "w" and line.split()[1][3] == "s"]),
        young=time.clock_gettime(time.CLOCK_BOOTTIME) - int(_read("stat").rpartition(") ")[2].split()[19]) / os.sysconf("SC_CLK_TCK") < 300,
        faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt >= 0, terminal=_error(lambda: open("/dev/tty")), size=_error(os.get_terminal_size),
-       session=os.getsid(0) != os.getsid(1) if os.getpid() != 1 else None, group=os.tcgetpgrp(0) if os.isatty(0) else "no terminal",
+       group=os.tcgetpgrp(0) if os.isatty(0) else "no terminal",
        timer=signal.getitimer(signal.ITIMER_REAL), signals={number: str(getattr(signal.getsignal(number), "__name__", signal.getsignal(number)))
                                                            for number in sorted(signal.valid_signals()) if number not in (signal.SIGALRM,)})
 
