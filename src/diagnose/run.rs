@@ -1,7 +1,7 @@
 //! The evidence of one run, and what of it the program survived.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::catalogue::Catalogue;
@@ -39,7 +39,8 @@ pub(super) type Key = u64;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Run {
     most: usize,
-    known: HashMap<Key, Evidence>,
+    /// Sorted, so that what one line holds is weighed in the same order each time.
+    known: BTreeMap<Key, Evidence>,
     of_row: HashMap<RowIndex, Vec<Key>>,
     /// Evidence that no dated line has followed yet.
     open: Vec<Key>,
@@ -242,7 +243,7 @@ impl Run {
         let known = &mut self.known;
         let with_fate = |(key, fate): (Key, Fate)| Some(Evidence { fate, ..known.remove(&key)? });
         let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
-        evidence.sort_by_key(|one| (one.first, one.row));
+        evidence.sort_by_key(|one| (one.first, one.row, one.rank));
         Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false }
     }
 }

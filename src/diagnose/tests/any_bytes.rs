@@ -70,6 +70,22 @@ proptest! {
     }
 }
 
+/// A fuzzer found that their order was another one each time.
+#[test]
+fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
+    let line =
+        (0..8).map(|rank| format!("[rank{rank}]: OSError: [Errno 28] No space left on device "));
+    let log: String = line.chain(["\n".to_owned()]).collect();
+    for _ in 0..16 {
+        let mut scan = LogScan::new(catalogue(), 0, Origin::default());
+        scan.feed(log.as_bytes());
+        let findings = diagnose(catalogue(), &[scan.finish()], false).findings;
+        let ranks: Vec<u32> =
+            findings.iter().filter_map(|one| one.rank).map(|rank| rank.0).collect();
+        assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6, 7], "{findings:#?}");
+    }
+}
+
 #[test]
 fn a_log_without_line_ends_is_read_in_pieces_of_the_same_size() {
     let log = vec![b'x'; LONGEST * 2 + 10];
