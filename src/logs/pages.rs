@@ -5,7 +5,7 @@
 //! another node, a run may have any length, and a reader that is slow costs nothing. The order is
 //! that of the index ([`super::index`]); what no index knows comes last, file by file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -128,7 +128,7 @@ pub(crate) fn page(
         most,
         is_over: is_over || following.is_some(),
         begun_ms: None,
-        files: HashMap::new(),
+        files: BTreeMap::new(),
         opened: None,
         bytes: 0,
         read: 0,
@@ -160,7 +160,8 @@ struct Reading<'a> {
     most: usize,
     is_over: bool,
     begun_ms: Option<u64>,
-    files: HashMap<usize, Named>,
+    /// By their numbers; the first one counts where an index contradicts itself.
+    files: BTreeMap<usize, Named>,
     /// The file that was read last.
     opened: Option<(String, File)>,
     /// Of the lines on the page.
@@ -372,6 +373,8 @@ impl Reading<'_> {
     /// The logs of the attempt, and how far the index knows each.
     fn covered(&mut self) -> io::Result<(Vec<String>, HashMap<String, u64>)> {
         let mut covered: HashMap<String, u64> = HashMap::new();
+        // As a page that begins here knows them.
+        self.files.clear();
         if let Ok(index) = File::open(self.folder.join(INDEX)) {
             for line in BufReader::new(index).split(b'\n') {
                 let line = line?;

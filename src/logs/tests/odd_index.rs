@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::logs::{Cursor, Wanted, page};
+use crate::logs::{Cursor, Wanted, Writer, page};
 
 /// `ranklaunch logs` shows what is there.
 #[test]
@@ -19,4 +19,20 @@ fn an_index_that_names_what_no_file_has_hides_no_line() {
     let read = page(folder.path(), Cursor::default(), &Wanted::default(), 1 << 20, true);
     let texts: Vec<String> = read.expect("a page").lines.into_iter().map(|one| one.text).collect();
     assert_eq!(texts, ["first", "second"]);
+}
+
+/// A fuzzer found that which of the two counted was chosen anew by each reader.
+#[test]
+fn of_two_writers_of_one_file_the_first_counts_each_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let attempt = folder.path().join("attempt-0");
+    fs::create_dir(&attempt).expect("a folder");
+    let index = "ranklaunch-index 1 5\nfile 0 command rank-00000.out\nfile 1 rank rank-00000.out\n";
+    fs::write(attempt.join("output.index"), index).expect("a file");
+    fs::write(attempt.join("rank-00000.out"), "first\n").expect("a file");
+    for _ in 0..32 {
+        let read = page(folder.path(), Cursor::default(), &Wanted::default(), 1 << 20, true);
+        let lines = read.expect("a page").lines;
+        assert!(matches!(lines.as_slice(), [one] if one.writer == Writer::Command), "{lines:?}");
+    }
 }
