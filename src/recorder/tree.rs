@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Values that one dump may hold. A record of 2000 entries with stacks has about 10⁵.
 const MOST_NODES: usize = 8 << 20;
@@ -49,6 +51,36 @@ impl<'a> Nodes<'a> {
     fn get(&self, id: NodeId) -> &Node<'a> {
         self.0.get(id.0 as usize).unwrap_or(&Node::None)
     }
+
+    /// Leaves each key of a map once, where it stands first and with its last value, as Python does.
+    fn leave_keys_once(&mut self) {
+        let once = |(number, node): (usize, &Node<'a>)| {
+            let Node::Map(pairs) = node else { return None };
+            let mut places = BTreeMap::new();
+            let mut once: Vec<(NodeId, NodeId)> = Vec::with_capacity(pairs.len());
+            for (key, value) in pairs {
+                if let Node::Text(text) = self.get(*key) {
+                    match places.entry(text.as_ref()) {
+                        Entry::Vacant(place) => _ = place.insert(once.len()),
+                        Entry::Occupied(place) => {
+                            if let Some(known) = once.get_mut(*place.get()) {
+                                known.1 = *value;
+                            }
+                            continue;
+                        }
+                    }
+                }
+                once.push((*key, *value));
+            }
+            (once.len() < pairs.len()).then_some((number, once))
+        };
+        let changed: Vec<_> = self.0.iter().enumerate().filter_map(once).collect();
+        for (number, pairs) in changed {
+            if let Some(node) = self.0.get_mut(number) {
+                *node = Node::Map(pairs);
+            }
+        }
+    }
 }
 
 /// Values that are given from one tree.
@@ -64,7 +96,8 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
+    pub(super) fn new(mut nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
+        nodes.leave_keys_once();
         Tree { nodes, root, visits: Cell::new(MOST_VISITS) }
     }
 
@@ -144,9 +177,9 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
-    /// The value of a key. Where a key stands twice, the last one counts, as in Python.
+    /// The value of a key.
     pub(super) fn get(self, name: &str) -> Option<Value<'t, 'a>> {
-        self.map()?.filter(|(key, _)| *key == name).last().map(|(_, value)| value)
+        self.map()?.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     /// As JSON; text stands for the keys of maps. None: it is nested deeper than any record.

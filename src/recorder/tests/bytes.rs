@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::dump::Unreadable;
 use super::super::pickle::PickleFlaw;
-use super::super::{fuzz, may_be_dump, read};
+use super::super::{fuzz, may_be_dump, read, to_json};
 use super::real::file;
 
 /// A pickle of protocol 2 with this inside.
@@ -48,6 +48,29 @@ fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
         assert_eq!(refusal(&pickle(inside)), refused(opcode, name, 3), "{name}");
     }
     assert_eq!(refusal(b"\x80\x06N."), PickleFlaw::Protocol { protocol: 6 });
+}
+
+/// As in Python; a fuzzer found that `pg_status` was read with both.
+#[test]
+fn of_a_key_that_stands_twice_the_last_value_counts() {
+    let text = |text: &str| {
+        let length = u8::try_from(text.len()).expect("short");
+        [&[0x8c, length], text.as_bytes()].concat()
+    };
+    let status = |last: u8| {
+        [b"}".to_vec(), text("last_enqueued_collective"), vec![b'K', last], b"s".to_vec()].concat()
+    };
+    let statuses = [text("0"), status(3), text("1"), status(5), text("0"), status(4)].concat();
+    let status = [b"}(".to_vec(), statuses, b"u".to_vec()].concat();
+    let root =
+        [b"}(".to_vec(), text("version"), text("2.10"), text("pg_status"), status, b"u".to_vec()];
+    let bytes = pickle(&root.concat());
+    let dump = read(&bytes).expect("a record");
+    assert_eq!(dump.enqueued, [(0, 4), (1, 5)]);
+    let json = to_json(&bytes).expect("JSON");
+    assert_eq!(read(json.as_bytes()).expect("a record"), dump);
+    let twice = json.replace(r#""version""#, r#""version":"9.0","version""#);
+    assert_eq!(read(twice.as_bytes()).expect("a record"), dump);
 }
 
 #[test]
