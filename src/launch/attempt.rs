@@ -54,7 +54,9 @@ use crate::verdict::{Id, Refusal};
 use crate::watch::{Sampling, Surroundings};
 
 /// Time limit of the search for a cause after the last line was read.
-const DIAGNOSIS: Duration = Duration::from_secs(2);
+const DIAGNOSIS: Duration = Duration::from_secs(4);
+/// Time limit of the last post of a TrainJob's progress.
+const LAST_POST: Duration = Duration::from_secs(2);
 /// Time limit to flush the console before a prompt.
 const PROMPT: Duration = Duration::from_secs(2);
 
@@ -313,7 +315,7 @@ impl Attempt {
         let time_left = clock.left(EndStep::LastWords) / 2;
         in_thread(move || reading.read_out(time_left)).await;
         if let Some(posts) = posts {
-            posts.end(clock.left(EndStep::LastWords).min(DIAGNOSIS)).await;
+            posts.end(clock.left(EndStep::LastWords).min(LAST_POST)).await;
         }
         let ending = match &outcome {
             Ok(outcome) => {

@@ -1,8 +1,9 @@
 //! Searches the output of an attempt for the cause of a failure, while the ranks run.
 //!
 //! Takes what the logs room keeps in a [`Backlog`], and what [`Witnesses`] say; gives the [`Why`]
-//! of the end. The search has a thread of the lowest priority, so that it takes no time from a
-//! rank. Who asks for the result does at its own priority what is left to do.
+//! of the end. Much output is searched at the lowest priority, so that it takes no time from a
+//! rank; a little of it is not, since who asks for the result waits for the part that is being
+//! searched. Who asks does at its own priority what is left to do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,7 +26,10 @@ use crate::watch::{Breach, JobProgress, ProgressLines, Rules};
 /// Bytes that are searched at once, so that who asks for the result never waits long for the
 /// thread, which on a busy machine gets a hundredth of a core.
 const PART: usize = 8 * 1024;
-/// The nice value of the thread.
+/// Bytes of one second that are searched at the thread's own priority, in some milliseconds. At the
+/// lowest one, compiling the patterns of one line takes seconds on a busy machine.
+const LITTLE: usize = 256 * 1024;
+/// The nice value for the rest.
 pub(super) const LOWEST: i32 = 19;
 /// What is said longer than this after the stop began comes from the stop: killed ranks leave Xids
 /// behind as well.
@@ -248,24 +252,43 @@ impl Shared {
     fn read_up(&self) {
         self.lock().catalogue();
         self.lock().take(&self.backlog);
-        while self.lock().step(self.witnesses.first()) {}
+        self.search();
     }
 
     fn run(&self) {
-        let mut is_ready = false;
+        let (mut second, mut bytes) = (Instant::now(), 0);
         while self.backlog.wait() {
-            if !is_ready {
-                is_ready = true;
-                // Who asks for the result would wait for it, and at the lowest priority it would
-                // take a hundred times as long.
-                self.lock().catalogue();
-                // Of this thread, as the kernel takes the call. Without it the search is only
-                // dearer.
-                let _ = rustix::process::setpriority_process(None, LOWEST);
+            if second.elapsed() >= Duration::from_secs(1) {
+                (second, bytes) = (Instant::now(), 0);
             }
-            self.lock().take(&self.backlog);
-            while self.lock().step(self.witnesses.first()) {}
+            let mut search = self.lock();
+            search.catalogue();
+            search.take(&self.backlog);
+            bytes += search.pending.iter().map(|piece| piece.bytes.len()).sum::<usize>();
+            drop(search);
+            if bytes <= LITTLE {
+                self.search();
+                continue;
+            }
+            // The priority of a thread is lowered for good.
+            std::thread::scope(|scope| {
+                let lowly = std::thread::Builder::new().name("diagnose".to_owned());
+                let started = lowly.spawn_scoped(scope, || {
+                    // Of this thread, as the kernel takes the call. Without it the search is only
+                    // dearer.
+                    let _ = rustix::process::setpriority_process(None, LOWEST);
+                    self.search();
+                });
+                if started.is_err() {
+                    self.search();
+                }
+            });
         }
+    }
+
+    /// Searches what has been taken.
+    fn search(&self) {
+        while self.lock().step(self.witnesses.first()) {}
     }
 }
 
