@@ -187,7 +187,7 @@ cmp "$work/$name/bin/ranklaunch" "$own"
 gzip -t "$work/$name"/share/man/man1/*.gz "$work/$name"/share/man/zh_CN/man1/*.gz
 share=$work/$name/share
 bash -n "$share/bash-completion/completions/ranklaunch"
-for shell in zsh:zsh/vendor-completions/_ranklaunch fish:fish/vendor_completions.d/ranklaunch.fish; do
+for shell in zsh:zsh/site-functions/_ranklaunch fish:fish/vendor_completions.d/ranklaunch.fish; do
     need "${shell%%:*}" "${shell%%:*}"
     "${shell%%:*}" -n "$share/${shell#*:}"
 done
