@@ -61,9 +61,13 @@ rm -f "$out"/ranklaunch[-_]* "$out/SHA256SUMS"
 [ -z "$(ls -A "$out")" ] || fail "$out holds other files; name an empty folder"
 
 tools() {
+    command -v cargo >/dev/null || fail "there is no cargo on PATH: install Rust 1.91 or newer"
     command -v cc >/dev/null || tests/packages.sh gcc libc6-dev
     command -v readelf >/dev/null || tests/packages.sh binutils
     command -v dpkg-deb >/dev/null || tests/packages.sh dpkg
+    command -v python3 >/dev/null || tests/packages.sh python3 python3-venv
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+        fail "$(python3 --version) is too old: the packages are made by Python 3.9 or newer"
     local venv=$cache/zig-$zig programs=$cache/cargo-zigbuild-$zigbuild
     mkdir -p "$cache"
     exec 9>"$cache/zig.lock"
