@@ -36,6 +36,9 @@
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
+# make dist   the release in target/dist: executables, packages, images, SBOMs, sums; ONLY=x86_64 picks architectures
+# make dist-test   whether that release keeps what packaging/README.md promises
+# make dist-twice  the release twice, in two folders: the same bytes
 # make audit  licences, sources and unused dependencies, as tests/documents/dependencies.rs reads them as well
 #
 # Needs cargo, python3 and make. Everything else is installed here, through the

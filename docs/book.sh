@@ -7,6 +7,10 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 book=${1:?the folder of the book}
+if [ -e "$book" ] && [ ! -e "$book/book.toml" ]; then
+    echo "book.sh: $book is there and is no book: name a folder that may be replaced" >&2
+    exit 1
+fi
 rm -rf "$book"
 mkdir -p "$book/src"
 # tests/documents/references.rs reads this list.

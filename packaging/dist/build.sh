@@ -4,8 +4,9 @@
 # Two builds of one commit give the same bytes wherever they lie, if compiler, linker and C library are the same;
 # the SBOM names these. Only FOLDER and its neighbour FOLDER.build are written, and tools go to the user's cache folder.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
+# Without links: git and rustc name folders in this way, and the paths that are kept out of the executable are compared.
+here=$(cd "$(dirname "$0")" && pwd -P)
+root=$(cd "$here/../.." && pwd -P)
 cd "$root"
 
 # glibc of CentOS 7, the oldest that drivers of today still meet.
@@ -18,26 +19,39 @@ fail() { say "dist: $*"; exit 1; }
 
 [ $# -ge 1 ] || fail "name a folder: build.sh FOLDER [ARCH...]"
 mkdir -p "$1"
-out=$(cd "$1" && pwd)
+out=$(cd "$1" && pwd -P)
 shift
 arches=("$@")
 [ $# -gt 0 ] || arches=(x86_64 aarch64)
+host=$(uname -m)
+for arch in "${arches[@]}"; do
+    case $arch in x86_64 | aarch64) ;; *) fail "unknown architecture $arch: x86_64 or aarch64" ;; esac
+done
+# Said before the builds, which take minutes.
+case " ${arches[*]} " in
+    *" $host "*) ;;
+    *) fail "name $host too (${arches[*]} $host): the executable that runs here writes the manual pages" ;;
+esac
 work=$out.build
 mkdir -p "$work"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ranklaunch
 
 # Flags from outside would replace those of .cargo/config.toml, which make the executable static.
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET CARGO_TARGET_DIR RUSTC_WRAPPER
+# Profiles, linkers and wrappers of cargo would change the bytes, and RANKLAUNCH_LANG the texts that the executable writes.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER \
+    CARGO_BUILD_RUSTC_WRAPPER CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER "${!CARGO_PROFILE_@}" "${!CARGO_TARGET_@}" "${!RANKLAUNCH_@}"
 export LC_ALL=C TZ=UTC CARGO_INCREMENTAL=0
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$root" ]; then
+if top=$(git rev-parse --show-toplevel 2>"$work/git") && [ "$top" = "$root" ]; then
     commit=$(git describe --always --abbrev=12 '--exclude=*' --dirty=+changes)
     epoch=$(git log -1 --format=%ct)
 else
     # `git archive` writes both into an archive of the source.
     read -r commit epoch < packaging/commit
-    case $commit in *[!0-9a-f]*) fail "neither git nor packaging/commit says which commit this is" ;; esac
+    case $commit in
+        *[!0-9a-f]*) fail "neither packaging/commit nor git says which commit $root is: ${top:-$(head -n 1 "$work/git")}" ;;
+    esac
     commit=${commit:0:12}
 fi
 export RANKLAUNCH_COMMIT=$commit SOURCE_DATE_EPOCH=$epoch
@@ -47,9 +61,13 @@ rm -f "$out"/ranklaunch[-_]* "$out/SHA256SUMS"
 [ -z "$(ls -A "$out")" ] || fail "$out holds other files; name an empty folder"
 
 tools() {
+    command -v cargo >/dev/null || fail "there is no cargo on PATH: install Rust 1.91 or newer"
     command -v cc >/dev/null || tests/packages.sh gcc libc6-dev
     command -v readelf >/dev/null || tests/packages.sh binutils
     command -v dpkg-deb >/dev/null || tests/packages.sh dpkg
+    command -v python3 >/dev/null || tests/packages.sh python3 python3-venv
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+        fail "$(python3 --version) is too old: the packages are made by Python 3.9 or newer"
     local venv=$cache/zig-$zig programs=$cache/cargo-zigbuild-$zigbuild
     mkdir -p "$cache"
     exec 9>"$cache/zig.lock"
@@ -83,7 +101,6 @@ standard_library() {
     [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] || rustup target add "$1" >&2
 }
 
-host=$(uname -m)
 linker_of() {
     [ "$1" != "$host" ] || { echo cc; return; }
     local debian=${1/x86_64/x86-64}
@@ -96,7 +113,10 @@ linker_of() {
 
 # Fails unless the file is what a release promises.
 static() {
-    case $(readelf --wide --program-headers "$1") in
+    # Not inside `case`, where a readelf that fails would pass for a static executable.
+    local headers
+    headers=$(readelf --wide --program-headers "$1")
+    case $headers in
         *INTERP*) fail "$1 asks for a dynamic loader: crt-static is missing, flags from outside replaced .cargo/config.toml" ;;
     esac
     "$here/glibc.sh" "$2" "$floor" || fail "the node-probe of $1 does not keep to glibc $floor"
@@ -127,7 +147,7 @@ for arch in "${arches[@]}"; do build "$arch"; done
 # The texts are the same for all; they are written by the one that runs here.
 own=
 for one in "${built[@]}"; do
-    [ "${one%%:*}" != "$host" ] || own=${one##*:}
+    [ "${one%%:*}" != "$host" ] || own=${one#*:*:}
 done
 [ -n "$own" ] || fail "the executable for $host is not among ${arches[*]}; it writes the manual pages"
 python3 "$here/pack.py" --out "$out" --own "$own" --version "$version" --commit "$commit" --epoch "$epoch" \

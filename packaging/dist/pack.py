@@ -30,8 +30,11 @@ def run(*words, **more):
 
 
 def zipped(data):
-    """With neither a name nor a time."""
-    return gzip.compress(data, 9, mtime=0)
+    """With neither a name nor a time. gzip.compress writes another header with another version of Python."""
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=out, mtime=0) as file:
+        file.write(data)
+    return out.getvalue()
 
 
 def texts(own):
@@ -175,6 +178,10 @@ def main():
         files["share/doc/ranklaunch/ranklaunch.cdx.json"] = (bill, 0o644)
         # Debian wants the licence in a file of this name, and other systems look for LICENSE.
         archive = {**files, "share/doc/ranklaunch/LICENSE": (licence, 0o644)}
+        # What an archive holds is for /usr/local, where zsh has another folder and systemd needs the whole path.
+        archive["share/zsh/site-functions/_ranklaunch"] = archive.pop("share/zsh/vendor-completions/_ranklaunch")
+        unit = "lib/systemd/system/ranklaunch@.service"
+        archive[unit] = (common[unit].replace(b"ExecStart=/usr/bin/", b"ExecStart=/usr/local/bin/"), 0o644)
         (out / f"{name}.tar.gz").write_bytes(zipped(tree(archive, asked.epoch, f"{name}/")))
         packaged = {f"usr/{path}": content for path, content in files.items()}
         packaged["usr/share/doc/ranklaunch/copyright"] = (licence, 0o644)

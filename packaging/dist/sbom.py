@@ -8,11 +8,11 @@ import json
 import re
 import subprocess
 import time
-import tomllib
 import uuid
+import zlib
 from pathlib import Path
 
-# In this order and no others: READMEs name licences as well.
+# Files whose whole text is kept. READMEs name licences as well, and are left out.
 NOTICE = re.compile(r"^(licen[cs]e|copying|notice|unlicense|copyright)", re.IGNORECASE)
 SPACE = uuid.UUID("5f3b1a52-6f0a-5c8e-9a55-0d7a3d1c7e01")
 
@@ -44,6 +44,12 @@ def linked(metadata, wanted):
     return packages, {id: sorted(dep["pkg"] for dep in nodes[id] if normal(dep)) for id in inside}
 
 
+def checksums(lock):
+    """Of the packages in Cargo.lock by name and version. Before 3.11 Python reads no TOML; cargo writes this form alone."""
+    return {(name, version): sum for name, version, sum in
+            re.findall(r'^name = "(.+)"\nversion = "(.+)"\nsource = ".+"\nchecksum = "(.+)"$', lock, re.MULTILINE)}
+
+
 def libc(linker):
     """The C library that the linker takes, as the package system calls it, and where its licence lies."""
     archive = Path(said(linker, "-print-file-name=libc.a").strip()).resolve()
@@ -64,8 +70,7 @@ def both(root, target, linker, asked, executable):
     """The bill as JSON, and a text with every licence."""
     metadata = json.loads(said("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", target, "--manifest-path", str(root / "Cargo.toml")))
     packages, needs = linked(metadata, tree(root, target))
-    lock = tomllib.loads((root / "Cargo.lock").read_text())
-    sums = {(entry["name"], entry["version"]): entry.get("checksum") for entry in lock["package"]}
+    sums = checksums((root / "Cargo.lock").read_text())
     reference = lambda id: f"pkg:cargo/{packages[id]['name']}@{packages[id]['version']}"
     components, texts = [], {}
     for id in sorted(needs, key=reference):
@@ -109,6 +114,9 @@ def both(root, target, linker, asked, executable):
                 {"type": "application", "name": "rustc", "version": rust}, {"type": "application", "name": linker, "version": compiler},
                 {"type": "application", "name": "ld", "version": said(said(linker, "-print-prog-name=ld").strip(), "--version").splitlines()[0].split()[-1]},
                 {"type": "application", "name": "zig", "version": asked.zig},
+                # Of the packages, not of the executable.
+                {"type": "application", "name": "zlib", "version": zlib.ZLIB_RUNTIME_VERSION},
+                {"type": "application", "name": "dpkg-deb", "version": re.search(r"version (\S+)", said("dpkg-deb", "--version"))[1]},
             ]},
         },
         "components": components + native, "dependencies": depends,

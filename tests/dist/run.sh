@@ -4,6 +4,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+[ -d "${1:-}" ] || { echo "failed: no folder ${1:-}: make dist, then run.sh FOLDER" >&2; exit 1; }
 dist=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"; [ -z "${image:-}" ] || docker rmi -f "$image" >/dev/null 2>&1 || true' EXIT
@@ -26,14 +27,19 @@ floor=2.17
 (cd "$dist" && sha256sum --check --quiet SHA256SUMS)
 [ "$(cut -c67- "$dist/SHA256SUMS")" = "$(cd "$dist" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort)" ] ||
     fail "SHA256SUMS names other files than there are"
-cp "$dist/SHA256SUMS" "$work"; cp "$dist/$name.cdx.json" "$work"; echo >> "$work/$name.cdx.json"
-refused "a changed file" sh -c "cd $work && sha256sum --check --ignore-missing --quiet SHA256SUMS"
+cp "$dist/SHA256SUMS" "$dist/$name.cdx.json" "$work"; echo >> "$work/$name.cdx.json"
+sums() { (cd "$work" && sha256sum --check --ignore-missing --quiet SHA256SUMS); }
+refused "a changed file" sums
 say "sums: $(wc -l < "$dist/SHA256SUMS") files"
 
 # --- what it says about itself
 said=$("$own" --version)
-commit=$(git -C "$root" describe --always --abbrev=12 '--exclude=*' --dirty=+changes 2>/dev/null) ||
+# As build.sh finds it: an archive of the source may lie in the work tree of another project.
+if [ "$(git -C "$root" rev-parse --show-toplevel 2>/dev/null)" = "$(cd "$root" && pwd -P)" ]; then
+    commit=$(git -C "$root" describe --always --abbrev=12 '--exclude=*' --dirty=+changes)
+else
     commit=$(cut -c1-12 "$root/packaging/commit")
+fi
 [[ $said == "ranklaunch $version ("*static* ]] || fail "--version: $said"
 if [[ $said != *"commit $commit"* ]]; then
     [ -n "${ANY_COMMIT:-}" ] || fail "--version names another commit than $commit, with ANY_COMMIT=1 that is no matter: $said"
@@ -88,7 +94,9 @@ if [ "$(id -u)" = 0 ]; then
     [ -n "$old" ] || fail "no release of $mirror can be had: $(tail -n 3 "$work/debootstrap")"
 fi
 
-zig() { "$cache"/zig-*/bin/python -m ziglang "$@"; }
+# The one that built the node-probe; the cache may hold others.
+zig=$(sed -n 's/^zig=//p' "$root/packaging/dist/build.sh")
+zig() { "$cache/zig-$zig/bin/python" -m ziglang "$@"; }
 # 4 GPUs whose driver needs no newer C library than the node-probe.
 zig cc -target "$host-linux-gnu.$floor" -shared -fPIC -O1 -w -o "$work/libnvidia-ml.so.1" "$root/tests/fake-nvml/nvml.c" -lpthread
 echo FAKE_NVML_GPUS=4 > "$work/libnvidia-ml.so.1.conf"
@@ -187,7 +195,7 @@ cmp "$work/$name/bin/ranklaunch" "$own"
 gzip -t "$work/$name"/share/man/man1/*.gz "$work/$name"/share/man/zh_CN/man1/*.gz
 share=$work/$name/share
 bash -n "$share/bash-completion/completions/ranklaunch"
-for shell in zsh:zsh/vendor-completions/_ranklaunch fish:fish/vendor_completions.d/ranklaunch.fish; do
+for shell in zsh:zsh/site-functions/_ranklaunch fish:fish/vendor_completions.d/ranklaunch.fish; do
     need "${shell%%:*}" "${shell%%:*}"
     "${shell%%:*}" -n "$share/${shell#*:}"
 done
@@ -208,14 +216,16 @@ data[len(data) // 2] ^= 1
 open(sys.argv[2], "wb").write(data)
 P
 refused "a changed image" "$here/image.py" "$work/wrong.tar"
-if docker info >/dev/null 2>&1; then
+if ! docker info >/dev/null 2>&1; then
+    left "the image in docker: none runs here"
+elif [ -n "$(docker images -q "ranklaunch:$version")" ]; then
+    # Loading replaces it, and the end of this script removes what it loaded.
+    left "the image in docker: ranklaunch:$version is there already, and may be in use"
+else
     image=ranklaunch:$version
-    [ -z "$(docker images -q "$image")" ] || { say "$image is there already and is replaced"; }
     docker load -q -i "$dist/ranklaunch-$version-$host-image.tar" >/dev/null
     [ "$(docker run --rm --network none "$image" --version)" = "$said" ] || fail "the image runs another executable"
     say "image: docker loads and runs it"
-else
-    left "the image in docker: none runs here"
 fi
 
 # --- aarch64 in an emulator, which the kernel starts for each executable of it in a user namespace of its own

@@ -18,6 +18,7 @@ mkdir "$two/source"
 git -C "$root" archive HEAD | tar -x -C "$two/source"
 (umask 022; "$one/source/packaging/dist/build.sh" "$one/dist" "$@")
 (umask 077; cd / && HOSTNAME=elsewhere USER=somebody TZ=Asia/Shanghai LANG=C.UTF-8 CARGO_BUILD_JOBS=1 \
+    RANKLAUNCH_LANG=zh CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
     "$two/source/packaging/dist/build.sh" "$two/dist" "$@")
 
 # Prints every file that differs or that only one has.
