@@ -2,7 +2,7 @@
 
 use super::job_size::{other_world, own_mode};
 use super::types::Ending;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::rank::GlobalRank;
 use crate::supervise::{End, Outcome};
 use crate::sys::signal_name;
@@ -44,14 +44,15 @@ pub(super) fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) ->
     let read_log = read_log();
     if let (Some((program, errno)), Some(End::Code(code))) = (&outcome.not_executed, end) {
         let error = std::io::Error::from_raw_os_error(*errno);
+        let Text { en, zh } = cause(&error);
         return Ending::new(
             code,
             Class::Script,
             Id::RankExec,
             Some(rank.0),
             text!(
-                "the program {program} cannot be executed: {error}",
-                "程序 {program} 无法执行：{error}"
+                "the program {program} cannot be executed: {en}",
+                "程序 {program} 无法执行：{zh}"
             ),
             not_executed_hint(&error).unwrap_or_else(|| {
                 text!(
