@@ -35,9 +35,22 @@ pub(crate) fn rank_raised(rank: GlobalRank) -> Ending {
     )
 }
 
-/// The hint where nothing more is known.
+/// The hint where nothing more is known. It stands alone in run.json, the termination message and
+/// reports of other nodes; [`read_log_here`] is for below the lines themselves.
 pub(crate) fn read_log() -> Text {
-    text!("the last lines of its output are above", "其最后几行输出见上")
+    text!("read the last lines of its output", "请查看其最后几行输出")
+}
+
+/// The same in the closing block. `shown`: whether the lines are above it.
+pub(crate) fn read_log_here(shown: bool) -> Text {
+    if shown {
+        text!("the last lines of its output are above", "其最后几行输出见上")
+    } else {
+        text!(
+            "none of its output was captured: let the program print why it ends",
+            "未捕获到它的任何输出：请让程序在结束前输出原因"
+        )
+    }
 }
 
 pub(super) fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
