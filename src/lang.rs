@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// The language of all output for people.
@@ -117,9 +118,21 @@ pub(crate) fn cause(error: &io::Error) -> Text {
         (io::ErrorKind::QuotaExceeded, "超出磁盘配额"),
         (io::ErrorKind::StaleNetworkFileHandle, "网络文件句柄已失效"),
         (io::ErrorKind::OutOfMemory, "内存不足"),
+        (io::ErrorKind::WouldBlock, "资源暂时不可用"),
+        (io::ErrorKind::InvalidInput, "无效的参数"),
+    ];
+    /// Errors that have no kind of their own.
+    const NUMBERS: &[(Errno, &str)] = &[
+        (Errno::MFILE, "进程打开的文件过多"),
+        (Errno::NFILE, "系统中打开的文件过多"),
+        (Errno::IO, "输入/输出错误"),
+        (Errno::NOEXEC, "可执行文件格式错误"),
     ];
     let en = error.to_string();
-    let zh = KNOWN.iter().find(|(kind, _)| *kind == error.kind()).map(|(_, zh)| *zh);
+    let number = Errno::from_io_error(error);
+    let by_kind = KNOWN.iter().find(|(kind, _)| *kind == error.kind()).map(|(_, zh)| *zh);
+    let by_number = || NUMBERS.iter().find(|(known, _)| Some(*known) == number).map(|(_, zh)| *zh);
+    let zh = by_kind.or_else(by_number);
     match (zh, error.raw_os_error()) {
         (Some(zh), Some(number)) => Text::new(en, format!("{zh}（os error {number}）")),
         (Some(zh), None) => Text::new(en, zh),
@@ -222,6 +235,11 @@ mod tests {
         let refused = cause(&io::Error::from_raw_os_error(111));
         assert_eq!(refused.en, "Connection refused (os error 111)");
         assert_eq!(refused.zh, "连接被拒绝（os error 111）");
+        // An error without a kind, and one of the limits of a container.
+        for (number, zh) in [(24, "进程打开的文件过多"), (11, "资源暂时不可用")] {
+            let said = cause(&io::Error::from_raw_os_error(number));
+            assert_eq!(said.zh, format!("{zh}（os error {number}）"));
+        }
         let odd = cause(&io::Error::other("odd"));
         assert_eq!((odd.en, odd.zh), ("odd".into(), "odd".into()));
     }

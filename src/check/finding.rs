@@ -1,5 +1,7 @@
 //! What a check finds, before its severity is known.
 
+use std::path::Path;
+
 use super::input::CheckInput;
 use crate::lang::Text;
 use crate::verdict::{Id, Verdict};
@@ -49,6 +51,20 @@ impl CheckFinding {
     }
 }
 
+/// A path as one line: a name may hold control characters, which would forge lines of ours or reach
+/// the terminal.
+pub(super) fn shown(path: &Path) -> String {
+    let mut shown = String::new();
+    for letter in path.to_string_lossy().chars() {
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
 /// A check and the function that judges it.
 pub(super) type Judge = (Id, fn(&CheckInput<'_>) -> Vec<CheckFinding>);
 
@@ -67,4 +83,20 @@ pub(super) fn planned(input: &CheckInput<'_>, ids: &[Id]) -> Vec<CheckFinding> {
             ..CheckFinding::new(kind, text.clone(), hint.clone())
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_line() {
+        for (path, said) in [
+            ("a b/it's.py", "a b/it's.py"),
+            ("训练.py", "训练.py"),
+            ("a\n\u{1b}[2Jb", r"a\n\u{1b}[2Jb"),
+        ] {
+            assert_eq!(shown(Path::new(path)), said);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Checks of software: script, Python, torch and NCCL as read from files, and the all-reduce of
 //! `check --torch`.
 
-use super::finding::{CheckFinding, FindingKind, Judge, planned};
+use super::finding::{CheckFinding, FindingKind, Judge, planned, shown};
 use super::input::CheckInput;
 use crate::lang::Text;
 use crate::settings::{EMBEDDED, Source, config_files};
@@ -46,7 +46,7 @@ fn script(input: &CheckInput<'_>) -> Vec<CheckFinding> {
             "没有需要检查的脚本文件"
         ))];
     };
-    let (path, from) = (script.path.display(), script.from.display());
+    let (path, from) = (shown(&script.path), shown(&script.from));
     let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
     if script.exists {
         return vec![CheckFinding::ok(text!("{path}{place}", "{path}{place}"))];
@@ -97,7 +97,7 @@ fn engine_files(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         )));
     }
     for (argument, file) in found {
-        let (path, from) = (file.path.display(), file.from.display());
+        let (path, from) = (shown(&file.path), shown(&file.from));
         let place = if file.path.is_absolute() { String::new() } else { format!(" ({from})") };
         findings.push(if file.exists {
             CheckFinding::ok(text!("{path}{place}", "{path}{place}"))

@@ -3,7 +3,7 @@
 
 use super::finding::{CheckFinding, Judge};
 use super::input::CheckInput;
-use crate::lang::{Text, bytes};
+use crate::lang::{Text, bytes, cause};
 use crate::observe::Folder;
 use crate::prepare::WriteProblem;
 use crate::text;
@@ -62,8 +62,9 @@ fn unwritable(problem: &WriteProblem) -> CheckFinding {
         }
         _ => text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录"),
     };
+    let Text { en, zh } = cause(&error);
     CheckFinding::bad(
-        text!("no file can be written in {path}: {error}", "无法在 {path} 写入文件：{error}"),
+        text!("no file can be written in {path}: {en}", "无法在 {path} 写入文件：{zh}"),
         hint,
     )
 }

@@ -149,6 +149,13 @@ impl<'a> ProcessScan<'a> {
 
     /// Why we may not end a process.
     pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
+        // Ours or not: where we were started by `docker exec` it is not above us.
+        if pid == 1 {
+            return Some(text!(
+                "it is pid 1, and this container would end with it",
+                "它是 pid 1，结束它会使本容器退出"
+            ));
+        }
         if self.siblings.contains(&pid) {
             return Some(text!(
                 "it belongs to another task of this job",

@@ -9,20 +9,44 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::lang::{Text, cause};
+use crate::text;
+
 /// Bytes of an answer that are read: its first line tells enough.
 const READ: usize = 4096;
 
 /// Why a document was not taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(crate) enum PostError {
-    #[error("{0} is not of the form http://HOST:PORT/PATH")]
+    /// The URL.
     Url(String),
-    #[error("no answer within {0:?}")]
+    /// The time limit.
     Late(Duration),
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the server answered {0}")]
+    Io(io::Error),
+    /// The first line of the server's answer.
     Refused(String),
+}
+
+impl From<io::Error> for PostError {
+    fn from(error: io::Error) -> PostError {
+        PostError::Io(error)
+    }
+}
+
+impl PostError {
+    pub(crate) fn text(&self) -> Text {
+        match self {
+            PostError::Url(url) => text!(
+                "{url} is not of the form http://HOST:PORT/PATH",
+                "{url} 不符合 http://HOST:PORT/PATH 的形式"
+            ),
+            PostError::Late(limit) => text!("no answer within {limit:?}", "{limit:?} 内无应答"),
+            PostError::Io(error) => cause(error),
+            PostError::Refused(answer) => {
+                text!("the server answered {answer}", "服务器应答 {answer}")
+            }
+        }
+    }
 }
 
 /// A URL of HTTP.

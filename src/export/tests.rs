@@ -358,10 +358,10 @@ async fn a_document_is_posted_within_its_time() {
     post(&url, &here, &headers, b"{}", SOON).await.expect("taken");
     for code in ["429", "SSH"] {
         let refused = post(&url, &here, &[], b"{}", SOON).await.expect_err("refused");
-        assert!(matches!(&refused, PostError::Refused(line) if line.contains(code)), "{refused}");
+        assert!(matches!(&refused, PostError::Refused(line) if line.contains(code)), "{refused:?}");
     }
     let late = post(&url, &here, &[], b"{}", Duration::from_millis(50)).await.expect_err("late");
-    assert!(matches!(late, PostError::Late(_)), "{late}");
+    assert!(matches!(late, PostError::Late(_)), "{late:?}");
     let (_, asked) = collector.join().expect("it ran");
     assert!(asked[0].starts_with("POST /v1/traces HTTP/1.1\r\nHost: localhost:"), "{}", asked[0]);
     assert!(asked[0].contains("\r\nx: yz: 1\r\n"), "{}", asked[0]);

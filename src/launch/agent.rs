@@ -195,9 +195,10 @@ async fn conduct(
     let commands = match link.listen() {
         Ok(commands) => commands,
         Err(error) => {
+            let Text { en, zh } = lang::cause(&error);
             context.say(&text!(
-                "cannot receive the guard's messages: {error}",
-                "无法接收 guard 的消息：{error}"
+                "cannot receive the guard's messages: {en}",
+                "无法接收 guard 的消息：{zh}"
             ));
             console.flush(LAST_WORDS);
             return Verdict::Internal.code();

@@ -104,8 +104,7 @@ async fn hold_muster(
         return Ok(None);
     }
     let (settings, contract) = (&context.settings, &facts.contract);
-    let decisions = &plan.decisions;
-    let config = config(&context.host, settings, contract, member, decisions, next.is_none())?;
+    let config = config(&context.host, settings, contract, member, next.is_none())?;
     let config = Config { pace: context.wait_pace(), live: context.live(), ..config };
     let summary = summary(&context.settings, facts, plan)?;
     let speaks = member.acts_for_node();

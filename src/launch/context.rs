@@ -15,7 +15,7 @@ use super::scratch::ScratchName;
 use super::warm_slot::WarmSlot;
 use crate::diagnose::Catalogue;
 use crate::host::Host;
-use crate::lang::{Lang, Text};
+use crate::lang::{Lang, Text, cause};
 use crate::logs::Console;
 use crate::pace::{Live, Pace};
 use crate::report::journal::Journal;
@@ -135,9 +135,10 @@ impl Context {
         let (host, lang) = (&self.host, settings.lang);
         let announced = files::announce_in(time_left, path, host, ending, node, code, lang);
         if let Err(error) = announced {
+            let Text { en, zh } = cause(&error);
             self.say(&text!(
-                "cannot write the termination message: {error}",
-                "无法写入终止消息：{error}"
+                "cannot write the termination message: {en}",
+                "无法写入终止消息：{zh}"
             ));
         }
         // If the console does not drain, the guard could not print it either.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::clock::Clock;
 use super::context::Context;
 use crate::deadline::{in_thread, io_with_deadline};
-use crate::lang::Lang;
+use crate::lang::{Lang, Text, cause};
 use crate::logs::{FolderLevel, LogFolder, Logs, LogsSummary, RUN_JSON};
 use crate::report::files::RunRecord;
 use crate::supervise::EndStep;
@@ -79,10 +79,10 @@ async fn write_out(
     };
     if let Err(error) = written {
         let path = folder.node_path();
-        let path = path.display();
+        let (path, Text { en, zh }) = (path.display(), cause(&error));
         context.say(&text!(
-            "cannot write run.json in {path}: {error}",
-            "无法在 {path} 写入 run.json：{error}"
+            "cannot write run.json in {path}: {en}",
+            "无法在 {path} 写入 run.json：{zh}"
         ));
     }
 }

@@ -3,13 +3,14 @@
 //! Neither is part of the job: an address that cannot be bound, or a collector that does not
 //! answer, is said once, and the job goes on.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::collect;
 use super::context::Context;
 use crate::export::{HttpServer, HttpUrl, OtlpTarget, PostError, post, spans_json};
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause, failure};
 use crate::names::{self, LastResort};
 use crate::status::StatusBoard;
 use crate::text;
@@ -29,7 +30,7 @@ pub(super) fn serve(context: &Context) -> Option<HttpServer> {
             Some(server)
         }
         Err(error) => {
-            let Text { en, zh } = crate::lang::cause(&error);
+            let Text { en, zh } = cause(&error);
             context.say(&text!(
                 "no metrics: {address} ({source}) cannot be bound: {en}; the job runs without them",
                 "没有指标：无法监听 {address}（{source}）：{zh}；任务照常运行"
@@ -61,8 +62,8 @@ pub(super) async fn spans_of(
     };
     let document = spans_json(&target, &board.snapshot(), &board.phases())?;
     let sent = send(host, &target, &document, last_resort, time_left.min(SPANS)).await;
-    let error = sent.err()?;
-    Some(text!("the spans were not sent: {error}", "span 未能发送：{error}"))
+    let Text { en, zh } = sent.err()?.text();
+    Some(text!("the spans were not sent: {en}", "span 未能发送：{zh}"))
 }
 
 async fn send(
@@ -74,7 +75,7 @@ async fn send(
 ) -> Result<(), PostError> {
     let url = HttpUrl::parse(&target.url)?;
     let found = names::resolve(host, &url.host, within / 2, last_resort).await;
-    let addresses = found.map_err(|error| std::io::Error::other(error.text().en.into_owned()))?;
+    let addresses = found.map_err(|error| failure(ErrorKind::NotFound, error.text()))?;
     let body = serde_json::to_vec(document).unwrap_or_default();
     post(&url, &addresses, &target.headers, &body, within).await
 }

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::muster::{self, Config, MemberKind, Memory, Purpose, Secret, Without};
 use crate::observe::{self, Contract, Field};
 use crate::pace::Pace;
-use crate::plan::{self, Decision, Membership};
+use crate::plan::{self, Membership};
 use crate::settings::{MusterMode, Settings};
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -78,10 +78,8 @@ pub(super) fn config(
     settings: &Settings,
     contract: &Contract,
     member: &Membership,
-    decisions: &[Decision],
     first: bool,
 ) -> Result<Config, Refusal> {
-    let count = decisions.iter().find(|decision| decision.what == "nnodes");
     let mut ids = contract.evidence.iter().filter(|found| found.field == Field::JobId);
     let job = ids.find(|found| !found.claim.is_blank()).map(|found| match &found.beside {
         Some(step) if !step.is_blank() => format!("{}.{}", found.claim.value, step.value),
@@ -108,7 +106,7 @@ pub(super) fn config(
         secret,
         without: without(settings, contract, unit, first),
         grace: settings.grace.value,
-        is_world_size: count.is_some_and(|count| count.source.starts_with("WORLD_SIZE=")),
+        is_world_size: member.nnodes_by_world_size,
         memory: Arc::new(move || {
             let (used, limit) = observe::limits::memory_in_use(&host)?;
             Some(Memory { used, limit })

@@ -106,8 +106,12 @@ pub(super) fn serve(
 pub(super) fn histories(questions: &Questions, timeout: Duration) -> Vec<NodeHistory> {
     let asked = serde_json::to_vec(&NodeQuestion::History).unwrap_or_default();
     let mut histories = Vec::new();
-    questions.ask_each(asked, timeout, |_, answer| {
-        histories.extend(answer.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()));
+    questions.ask_each(asked, timeout, |node, answer| {
+        let history: Option<NodeHistory> =
+            answer.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        // One that claims to be another node would replace its history. Tasks count themselves.
+        let is_own = |of: &NodeHistory| of.task.is_some() || of.node == node;
+        histories.extend(history.filter(is_own));
     });
     histories
 }

@@ -129,7 +129,7 @@ async fn tell(
     if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
         return None;
     }
-    let config = match config(host, settings, contract, &member, &notes.decisions, true) {
+    let config = match config(host, settings, contract, &member, true) {
         Ok(config) => Config { purpose, ..config },
         Err(Refusal { text: Text { en, zh }, .. }) => {
             return Some(text!("the other nodes are not notified: {en}", "无法通知其他节点：{zh}"));

@@ -11,6 +11,7 @@ use super::muster_config::is_wanted;
 use super::observed::Observed;
 use super::stale::{self, Duty};
 use crate::decide::{Stage, decide};
+use crate::lang::{Text, cause};
 use crate::observe::Facts;
 use crate::own_executable;
 use crate::plan::{self, Plan, Scope};
@@ -155,11 +156,12 @@ pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refu
 
 fn executable() -> Result<PathBuf, Refusal> {
     own_executable::path().map_err(|error| {
+        let Text { en, zh } = cause(&error);
         Refusal::new(
             Id::SelfPath,
             text!(
-                "cannot find the path of this executable (/proc/self/exe): {error}",
-                "无法确定本程序的路径（/proc/self/exe）：{error}"
+                "cannot find the path of this executable (/proc/self/exe): {en}",
+                "无法确定本程序的路径（/proc/self/exe）：{zh}"
             ),
             text!("mount /proc in the container", "请在容器中挂载 /proc"),
         )

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 
 use super::live_diagnosis::LiveDiagnosis;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::logs::Logs;
 use crate::report::{Ending, ending::Speaker};
 use crate::supervise::{Owner, Planned, Stream, Streams};
@@ -31,10 +31,8 @@ impl Streams for Pipes<'_> {
             if let Ok(spare) = spare.and_then(sys::watch) {
                 tokio::spawn(swallow(spare));
             }
-            (self.say)(&text!(
-                "the output of {owner} is lost: {error}",
-                "{owner} 的输出将丢失：{error}"
-            ));
+            let Text { en, zh } = cause(&error);
+            (self.say)(&text!("the output of {owner} is lost: {en}", "{owner} 的输出将丢失：{zh}"));
         }
     }
 

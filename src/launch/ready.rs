@@ -10,6 +10,7 @@ use super::conductor::Start;
 use super::context::Context;
 use super::job_session::JobSession;
 use super::restart::{NextAttempt, Restarts};
+use crate::lang::{Text, cause};
 use crate::logs::Candidate;
 use crate::muster::Again;
 use crate::plan::{Plan, RunIdentity};
@@ -68,9 +69,10 @@ impl Ready {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let address = member.master_addr.parse().unwrap_or(loopback);
         prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
+            let Text { en, zh } = cause(&error);
             Refusal::new(
                 Id::PortNone,
-                text!("no free port on this node: {error}", "本节点没有空闲端口：{error}"),
+                text!("no free port on this node: {en}", "本节点没有空闲端口：{zh}"),
                 text!("name one with --master-port", "请用 --master-port 指定端口"),
             )
         })

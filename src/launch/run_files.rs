@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::history::{Attempt, Excerpt, JournalReader, NodeHistory};
+use crate::lang::{Text, cause};
 use crate::logs::{AttemptFolder, JOURNAL, LauncherFolder, RUN_JSON, printable};
 use crate::mask::mask_file;
 use crate::regular_file;
@@ -49,7 +50,10 @@ pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
                 "缺少 run.json：运行尚未结束，或 ranklaunch 自身被杀死"
             )),
         ),
-        Err(error) => (None, Some(text!("run.json: {error}", "run.json：{error}"))),
+        Err(error) => {
+            let Text { en, zh } = cause(&error);
+            (None, Some(text!("run.json: {en}", "run.json：{zh}")))
+        }
     };
     if journal.is_empty() && record.is_none() {
         return Err(lines.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()));
@@ -57,7 +61,8 @@ pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
     let mut history = journal.finish(record.as_ref(), points);
     history.notes.extend(note);
     if let Err(error) = lines {
-        history.notes.push(text!("agent.jsonl: {error}", "agent.jsonl：{error}"));
+        let Text { en, zh } = cause(&error);
+        history.notes.push(text!("agent.jsonl: {en}", "agent.jsonl：{zh}"));
     }
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     // Without the event that names them.

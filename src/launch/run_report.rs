@@ -118,9 +118,14 @@ async fn write_job(context: &Context, own: NodeHistory, others: Vec<NodeHistory>
     }
     let left = clock.left_for_answer(EndStep::Record);
     let write = move || {
-        let run_id = own.run_id.clone();
+        let (run_id, place) = (own.run_id.clone(), (own.node, own.task));
         let mut nodes = vec![own];
-        nodes.extend(others.into_iter().filter(|other| other.run_id == run_id));
+        // What another node sends never takes the place of this one's own history.
+        nodes.extend(
+            others
+                .into_iter()
+                .filter(|other| other.run_id == run_id && (other.node, other.task) != place),
+        );
         let missing =
             nodes.first().is_some_and(|own| (nodes.len() as u64) < u64::from(own.members));
         if missing && let Some(own) = nodes.first().cloned() {

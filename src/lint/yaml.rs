@@ -21,6 +21,8 @@ const DEEPEST: usize = 200;
 /// [`PIECE`] bytes.
 const MOST_NODES: usize = 1 << 18;
 const PIECE: usize = 32;
+/// Bytes that are parsed again because lines are indented (see [`indented`]), one parse for each.
+const MOST_AGAIN: usize = 256 << 20;
 
 /// One value.
 #[derive(Debug)]
@@ -175,13 +177,16 @@ pub(super) fn documents(text: &str) -> Documents {
 /// Parses documents up to the first error; `before` lines precede the text.
 fn one_stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Unreadable> {
     let mut text = Cow::Borrowed(text);
+    let mut again = 0;
     loop {
         let mut read = Documents::default();
         let end = stream(&text, before, &mut read);
-        if let Err(error) = &end
+        if again < MOST_AGAIN
+            && let Err(error) = &end
             && let Some(indented) = indented(&text, error)
         {
             text = Cow::Owned(indented);
+            again += text.len();
             continue;
         }
         documents.roots.append(&mut read.roots);

@@ -16,7 +16,7 @@ use super::index::{IndexWriter, Writer};
 use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
 use super::thread;
 use crate::lang::bytes as human_bytes;
-use crate::lang::{Lang, Text};
+use crate::lang::{Lang, Text, cause};
 use crate::text;
 
 /// Empty chunks kept for readers while there is traffic.
@@ -303,10 +303,13 @@ impl Shared {
                 }
             }
             let said = match (&result, was_failing) {
-                (Err(error), Some(false)) => Some(text!(
-                    "log file {name} cannot be written: {error}; the job goes on, the file is tried again every 2 s",
-                    "无法写入日志文件 {name}：{error}；任务继续运行，每 2 秒重试一次"
-                )),
+                (Err(error), Some(false)) => {
+                    let Text { en, zh } = cause(error);
+                    Some(text!(
+                        "log file {name} cannot be written: {en}; the job goes on, the file is tried again every 2 s",
+                        "无法写入日志文件 {name}：{zh}；任务继续运行，每 2 秒重试一次"
+                    ))
+                }
                 (Ok(()), Some(true)) => {
                     let lost = human_bytes(queue.account.lost);
                     Some(text!(

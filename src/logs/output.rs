@@ -20,7 +20,7 @@ use super::sink::Lane;
 use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
 use super::tail::{Tail, TailLine};
 use super::thread;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::supervise::{Owner, Stream};
 use crate::text;
 
@@ -77,9 +77,10 @@ impl Logs {
             let started = FileWriter::start(folder, console.clone());
             started
                 .map_err(|error| {
+                    let Text { en, zh } = cause(&error);
                     let problem = text!(
-                        "the log files have no writer: {error}",
-                        "日志文件的写入线程无法启动：{error}"
+                        "the log files have no writer: {en}",
+                        "日志文件的写入线程无法启动：{zh}"
                     );
                     console.report(&problem);
                     shared.lock().problems.push(problem);
@@ -287,9 +288,10 @@ impl Shared {
     ) {
         let mut state = self.lock();
         if let Some(error) = error {
+            let Text { en, zh } = cause(&error);
             let problem = text!(
-                "the output of {owner} could not be read to its end: {error}",
-                "{owner} 的输出未能读完：{error}"
+                "the output of {owner} could not be read to its end: {en}",
+                "{owner} 的输出未能读完：{zh}"
             );
             console.report(&problem);
             state.problems.push(problem);

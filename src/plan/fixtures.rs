@@ -119,6 +119,7 @@ pub(crate) fn member(nnodes: u32, node_rank: u32) -> Membership {
     Membership {
         platform: "flags".into(),
         nnodes,
+        nnodes_by_world_size: false,
         node_rank,
         master_addr: if nnodes > 1 { "10.0.0.1" } else { "127.0.0.1" }.into(),
         master_port: 29500,

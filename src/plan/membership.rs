@@ -96,6 +96,7 @@ fn read(
     Ok(Membership {
         platform: if by_setting { "flags".to_owned() } else { platform(contract) },
         nnodes: nnodes.value,
+        nnodes_by_world_size: nnodes.by == By::WorldSize,
         node_rank: node_rank.value,
         master_addr: master.addr,
         master_port: master.port,

@@ -107,6 +107,9 @@ pub struct Membership {
     /// Contract id (`kubeflow-pytorchjob`, `flags`, `none`).
     pub platform: String,
     pub nnodes: u32,
+    /// Only WORLD_SIZE gave the number of nodes, and it counts processes on some platforms.
+    #[serde(skip)]
+    pub nnodes_by_world_size: bool,
     pub node_rank: u32,
     pub master_addr: String,
     pub master_port: u16,

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{self, Text};
 use crate::observe::{self, PythonFacts};
 use crate::own_executable;
 use crate::plan::Plan;
@@ -41,7 +41,8 @@ pub(crate) fn all_reduce(
         _ => 2,
     };
     let problem = |error: std::io::Error| {
-        text!("the all-reduce cannot be started: {error}", "无法启动 all-reduce：{error}")
+        let Text { en, zh } = lang::cause(&error);
+        text!("the all-reduce cannot be started: {en}", "无法启动 all-reduce：{zh}")
     };
     let named = tempfile::Builder::new().prefix("ranklaunch-check-").tempdir();
     let scratch = named.map_err(problem)?;

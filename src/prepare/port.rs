@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use crate::host::Host;
+use crate::lang::{self, Text};
 use crate::net::on_all_addresses;
 use crate::procfs;
 use crate::text;
@@ -22,14 +23,15 @@ pub(crate) fn free_port(address: IpAddr) -> io::Result<u16> {
 /// # Errors
 /// `Verdict::PortInUse`, with the owner if it is visible.
 pub(crate) fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
-    let Err(cause) = on_all_addresses(port) else { return Ok(()) };
-    let cause = io::Error::from(cause);
-    if cause.kind() == io::ErrorKind::PermissionDenied {
+    let Err(error) = on_all_addresses(port) else { return Ok(()) };
+    let error = io::Error::from(error);
+    let Text { en: cause, zh: cause_zh } = lang::cause(&error);
+    if error.kind() == io::ErrorKind::PermissionDenied {
         return Err(Refusal::new(
             Id::PortForbidden,
             text!(
                 "master port {port} may not be bound by this user: {cause}",
-                "当前用户无权绑定 Master 端口 {port}：{cause}"
+                "当前用户无权绑定 Master 端口 {port}：{cause_zh}"
             ),
             text!(
                 "choose a port above 1023 with --master-port, the same on every node",
@@ -47,7 +49,7 @@ pub(crate) fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
                 .to_owned(),
             "占用者在此处不可见：同一 Pod 或主机网络中的其他容器，或其他用户".to_owned(),
         ),
-        None => (format!("no listener is visible: {cause}"), format!("未见监听者：{cause}")),
+        None => (format!("no listener is visible: {cause}"), format!("未见监听者：{cause_zh}")),
     };
     Err(Refusal::new(
         Id::PortFree,

@@ -1,5 +1,6 @@
 //! Checks for random bytes, without which the standard library would abort the program.
 
+use crate::lang::{Text, cause};
 use crate::random;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -10,11 +11,12 @@ use crate::verdict::{Id, Refusal};
 /// On a kernel or in a container without getrandom(2), if the root has no /dev/urandom.
 pub(crate) fn has_randomness() -> Result<(), Refusal> {
     random::check().map_err(|error| {
+        let Text { en, zh } = cause(&error);
         Refusal::new(
             Id::RandomNone,
             text!(
-                "the kernel gives no random bytes ({error}), and /dev/urandom cannot be read",
-                "无法从内核取得随机数（{error}），也无法读取 /dev/urandom"
+                "the kernel gives no random bytes ({en}), and /dev/urandom cannot be read",
+                "无法从内核取得随机数（{zh}），也无法读取 /dev/urandom"
             ),
             text!(
                 "let the container have /dev/urandom and the system call getrandom (Linux 3.17)",

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::gettid;
 
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
@@ -41,7 +41,8 @@ const RELEASE: Duration = Duration::from_secs(1);
 /// If the pids limit is reached (EAGAIN of clone(2)), or the container refuses clone3(2).
 pub(crate) fn can_start_threads() -> Result<(), Refusal> {
     two_at_once().map_err(|error| {
-        let text = text!("no thread can be started: {error}", "无法创建线程：{error}");
+        let Text { en, zh } = cause(&error);
+        let text = text!("no thread can be started: {en}", "无法创建线程：{zh}");
         Refusal::new(Id::PidsLimit, text, hint(&error))
     })
 }
@@ -78,11 +79,12 @@ pub(crate) fn has_room(ranks: u32) -> Result<(), Refusal> {
     let needed = FILES + ranks.saturating_mul(FILES_PER_RANK);
     let (got, error) = files(needed);
     if let Some(error) = error {
+        let Text { en, zh } = cause(&error);
         return Err(Refusal::new(
             Id::Nofile,
             text!(
-                "{ranks} ranks need {needed} open files in ranklaunch, but only {got} more can be opened: {error}",
-                "{ranks} 个 rank 需要 ranklaunch 打开 {needed} 个文件，但只能再打开 {got} 个：{error}"
+                "{ranks} ranks need {needed} open files in ranklaunch, but only {got} more can be opened: {en}",
+                "{ranks} 个 rank 需要 ranklaunch 打开 {needed} 个文件，但只能再打开 {got} 个：{zh}"
             ),
             text!(
                 "raise the hard limit of open files (docker run --ulimit nofile=1048576, LimitNOFILE, ulimit -Hn), or start fewer ranks with --nproc-per-node; --severity nofile=warn starts anyway",
@@ -93,16 +95,17 @@ pub(crate) fn has_room(ranks: u32) -> Result<(), Refusal> {
     let needed = TASKS + ranks.saturating_mul(TASKS_PER_RANK);
     let (got, error) = tasks(needed);
     let Some(error) = error else { return Ok(()) };
-    let Text { en, zh } = hint(&error);
+    let (why, hint) = (cause(&error), hint(&error));
+    let (Text { en, zh }, Text { en: hint_en, zh: hint_zh }) = (why, hint);
     Err(Refusal::new(
         Id::PidsLimit,
         text!(
-            "{ranks} ranks need {needed} processes and threads of ranklaunch, but only {got} more can be started: {error}",
-            "{ranks} 个 rank 需要 ranklaunch 的 {needed} 个进程和线程，但只能再创建 {got} 个：{error}"
+            "{ranks} ranks need {needed} processes and threads of ranklaunch, but only {got} more can be started: {en}",
+            "{ranks} 个 rank 需要 ranklaunch 的 {needed} 个进程和线程，但只能再创建 {got} 个：{zh}"
         ),
         text!(
-            "{en}; --severity pids.limit=warn starts anyway",
-            "{zh}；--severity pids.limit=warn 可照常启动"
+            "{hint_en}; --severity pids.limit=warn starts anyway",
+            "{hint_zh}；--severity pids.limit=warn 可照常启动"
         ),
     ))
 }

@@ -69,6 +69,10 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
     let first = job.nodes.first();
     let attempt = first.and_then(|node| node.run.as_ref()).map_or(0, |run| run.attempt);
     let named = match job.run_id.as_str() {
+        // Its agent did not say.
+        "" if job.problem.is_some() && job.nodes.is_empty() => {
+            text!("a job of unknown run id (agent {pid})", "运行 ID 未知的任务（agent {pid}）")
+        }
         "" => {
             text!("a job without a run id yet (agent {pid})", "尚无运行 ID 的任务（agent {pid}）")
         }

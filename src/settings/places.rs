@@ -7,7 +7,7 @@ use super::profile::Profile;
 use super::refuse::{quoted, usage};
 use super::{Source, Sourced};
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -261,7 +261,7 @@ fn open(host: &Host, path: &Path) -> Result<Option<FoundProfile>, Refusal> {
     match read {
         Ok(()) => {}
         Err(error) if is_absent(&error) => return Ok(None),
-        Err(error) => return Err(unusable(Text::same(error.to_string()))),
+        Err(error) => return Err(unusable(cause(&error))),
     }
     if bytes.len() as u64 > LARGEST {
         return Err(unusable(text!(

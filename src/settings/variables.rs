@@ -37,7 +37,7 @@ impl OwnVariables {
                 return !value.is_empty();
             }
             if OUR_OWN.contains(&&*shown)
-                || (is_service_link(&shown) && !known.iter().any(|k| **k == *shown))
+                || (is_service_link(&shown, value) && !known.iter().any(|k| **k == *shown))
             {
                 return false;
             }
@@ -60,10 +60,11 @@ impl OwnVariables {
 }
 
 /// For a Service called `ranklaunch…` the kubelet sets variables such as RANKLAUNCH_SERVICE_HOST
-/// and RANKLAUNCH_PORT_29500_TCP_ADDR.
-fn is_service_link(name: &str) -> bool {
+/// and RANKLAUNCH_PORT_29500_TCP_ADDR, and RANKLAUNCH_PORT=tcp://10.0.0.1:29500. A port without a
+/// protocol is a setting, and a misspelt one is told of.
+fn is_service_link(name: &str, value: &OsStr) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
-        || name.ends_with("_PORT")
+        || (name.ends_with("_PORT") && value.to_string_lossy().contains("://"))
         || ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| name.contains(protocol))
 }

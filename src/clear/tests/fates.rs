@@ -179,6 +179,26 @@ fn an_adopter_is_told_from_a_parent() {
     assert_eq!(fates(&[tini, program, own_session]), [vec![60], vec![70], vec![]]);
 }
 
+/// After `docker exec` PID 1 is not above us. Below it is all that the container runs.
+#[test]
+fn the_first_process_of_a_container_is_ended_by_no_mode() {
+    for argv in ["python train.py", "torchrun train.py"] {
+        let first = Planted { argv, ..init() };
+        let server = planted(60, "nginx");
+        let folder = tempfile::tempdir().expect("folder");
+        let host = host(folder.path(), &[first, server]);
+        let shell = folder.path().join("proc/40/stat");
+        let stat = std::fs::read_to_string(&shell).expect("stat");
+        let outside = stat.replacen("S 1 ", "S 0 ", 1);
+        assert_ne!(outside, stat);
+        std::fs::write(&shell, outside).expect("stat");
+        let found = find(&host, &Request { mode: StaleMode::Force, ..request() });
+        let [one] = found.as_slice() else { panic!("{argv}: {found:?}") };
+        assert_eq!((one.pid, one.rule != StaleRule::Holds), (1, true), "{argv}");
+        assert!(!one.is_ended_by(StaleMode::Force), "{argv}: {one:?}");
+    }
+}
+
 #[test]
 fn trees_are_judged_as_one() {
     let torchrun = planted(60, "python /usr/bin/torchrun train.py");

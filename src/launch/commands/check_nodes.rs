@@ -56,8 +56,7 @@ async fn try_to_meet(
     failed: Option<Refusal>,
 ) -> Result<Nodes, Refusal> {
     let member = &plan.membership;
-    let config =
-        muster_config::config(host, settings, &facts.contract, member, &plan.decisions, true)?;
+    let config = muster_config::config(host, settings, &facts.contract, member, true)?;
     let timeout = match settings.wait_timeout.source {
         Source::Default => config.wait_timeout.min(DEFAULT_TIMEOUT),
         _ => config.wait_timeout,

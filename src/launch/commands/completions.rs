@@ -6,7 +6,7 @@ use std::{fs, io};
 use super::output::{print, say};
 use crate::cli;
 use crate::findings::{ExitCode, Id};
-use crate::lang::Lang;
+use crate::lang::{Lang, Text, cause};
 use crate::report::closing;
 use crate::settings;
 use crate::text;
@@ -35,7 +35,8 @@ pub(crate) fn man(lang: Lang) -> i32 {
             0
         }
         Err(error) => {
-            let text = text!("cannot write the manual page: {error}", "无法输出手册页：{error}");
+            let Text { en, zh } = cause(&error);
+            let text = text!("cannot write the manual page: {en}", "无法输出手册页：{zh}");
             say(&closing::line(&text, lang));
             Verdict::Internal.code()
         }
@@ -58,10 +59,10 @@ pub(crate) fn man_pages(folder: &Path, lang: Lang) -> i32 {
             0
         }
         Err(error) => {
-            let folder = folder.display();
+            let (folder, Text { en, zh }) = (folder.display(), cause(&error));
             let text = text!(
-                "cannot write the manual pages into {folder}: {error}; name a folder that can be written",
-                "无法将手册页写入 {folder}：{error}；请指定可写的目录"
+                "cannot write the manual pages into {folder}: {en}; name a folder that can be written",
+                "无法将手册页写入 {folder}：{zh}；请指定可写的目录"
             );
             say(&closing::line(&text, lang));
             Verdict::Usage.code()

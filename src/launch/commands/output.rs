@@ -110,9 +110,10 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
     prepare::can_start_threads()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            let Text { en, zh } = cause(&error);
             Refusal::new(
                 Id::Internal,
-                text!("cannot start the runtime: {error}", "无法启动运行时：{error}"),
+                text!("cannot start the runtime: {en}", "无法启动运行时：{zh}"),
                 text!(
                     "raise the limits on threads and open files",
                     "请提高线程数和打开文件数的限制"

@@ -122,8 +122,14 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     }
 }
 
+/// What RUN may be for each of them: its run id, or the pid of its agent where the nodes have not
+/// agreed on one yet.
 fn names(jobs: &[RunningJob]) -> String {
-    let mut names: Vec<&str> = jobs.iter().map(|one| one.run_id.as_str()).collect();
+    let name = |one: &RunningJob| match one.agents.first() {
+        Some((agent, _)) if one.run_id.is_empty() => agent.pid().to_owned(),
+        _ => one.run_id.clone(),
+    };
+    let mut names: Vec<String> = jobs.iter().map(name).collect();
     names.sort_unstable();
     names.join(", ")
 }

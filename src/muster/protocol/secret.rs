@@ -6,6 +6,7 @@ use std::path::Path;
 use blake2::{Blake2s256, Digest};
 
 use crate::host::Host;
+use crate::lang::{Text, cause};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
@@ -41,8 +42,9 @@ impl Secret {
         let Some(path) = host.variable(FILE) else { return Ok(None) };
         set(path.is_empty(), FILE)?;
         let bytes = std::fs::read(Path::new(&path)).map_err(|error| {
+            let Text { en, zh } = cause(&error);
             refuse(
-                text!("{FILE}={path} cannot be read: {error}", "{FILE}={path} 无法读取：{error}"),
+                text!("{FILE}={path} cannot be read: {en}", "{FILE}={path} 无法读取：{zh}"),
                 text!(
                     "mount the secret there, readable by this user",
                     "请将密钥挂载到该路径，并允许当前用户读取"
@@ -103,7 +105,7 @@ fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
     ))
 }
 
-fn refuse(text: crate::lang::Text, hint: crate::lang::Text) -> Refusal {
+fn refuse(text: Text, hint: Text) -> Refusal {
     Refusal::with(Verdict::Usage, Id::MusterSecret, text, hint)
 }
 

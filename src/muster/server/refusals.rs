@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::rejected::Rejected;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::muster::config::Config;
 use crate::muster::protocol::{Hello, MemberKind, Purpose};
 use crate::pace::{clock, spell};
@@ -137,11 +137,12 @@ pub(crate) fn wrong_purpose(ours: Purpose) -> Refusal {
 }
 
 pub(crate) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
+    let Text { en, zh } = cause(error);
     Refusal::new(
         Id::PortFree,
         text!(
-            "node 0 cannot listen on port {port} for the other nodes: {error}",
-            "节点 0 无法在端口 {port} 上监听其他节点：{error}"
+            "node 0 cannot listen on port {port} for the other nodes: {en}",
+            "节点 0 无法在端口 {port} 上监听其他节点：{zh}"
         ),
         text!(
             "end what holds the port, or choose another with --master-port, the same on every node",

@@ -73,6 +73,7 @@ pub(super) fn elastic(
     Ok(Some(Membership {
         platform: platform(contract),
         nnodes: most,
+        nnodes_by_world_size: false,
         node_rank: 0,
         master_addr: master.addr,
         master_port: master.port,

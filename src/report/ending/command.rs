@@ -32,8 +32,8 @@ pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> E
     };
     let hint = match end {
         Some(End::Code(_)) => text!(
-            "the last lines of its output are above; a rank that it started may have failed",
-            "其最后几行输出见上；可能是它启动的某个 rank 失败"
+            "a rank that it started may have failed: read the last lines of its output",
+            "可能是它启动的某个 rank 失败：请查看其最后几行输出"
         ),
         _ => ending.hint.clone(),
     };

@@ -21,8 +21,8 @@ pub(super) fn began_none(end: Option<End>) -> Ending {
             "尚无 rank 启动，启动引擎就已结束：{zh}"
         ),
         text!(
-            "its last lines are above, its whole output is in engine.log",
-            "其最后几行输出见上，完整输出见 engine.log"
+            "read its last lines; its whole output is in engine.log",
+            "请查看其最后几行输出，完整输出见 engine.log"
         ),
     )
 }
@@ -41,8 +41,8 @@ pub(super) fn gone(end: End) -> Ending {
             "rank 仍在运行，启动引擎却已结束：{zh}"
         ),
         text!(
-            "its ranks were stopped; its last lines are above, its whole output is in engine.log",
-            "其 rank 已被停止；其最后几行输出见上，完整输出见 engine.log"
+            "its ranks were stopped; read its last lines, its whole output is in engine.log",
+            "其 rank 已被停止；请查看其最后几行输出，完整输出见 engine.log"
         ),
     )
 }
@@ -60,8 +60,8 @@ pub(super) fn failed_at_the_end(end: End) -> Ending {
             "本节点所有 rank 的退出码均为 0，但启动引擎失败：{zh}"
         ),
         text!(
-            "another node may have failed: read the last lines of the engine above and the other nodes' reports",
-            "可能是其他节点失败：请查看上面启动引擎的最后几行输出和其他节点的报告"
+            "another node may have failed: read the last lines of the engine and the other nodes' reports",
+            "可能是其他节点失败：请查看启动引擎的最后几行输出和其他节点的报告"
         ),
     )
 }

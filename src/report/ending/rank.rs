@@ -2,7 +2,7 @@
 
 use super::job_size::{other_world, own_mode};
 use super::types::Ending;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::rank::GlobalRank;
 use crate::supervise::{End, Outcome};
 use crate::sys::signal_name;
@@ -35,23 +35,37 @@ pub(crate) fn rank_raised(rank: GlobalRank) -> Ending {
     )
 }
 
-/// The hint where nothing more is known.
+/// The hint where nothing more is known. It stands alone in run.json, the termination message and
+/// reports of other nodes; [`read_log_here`] is for below the lines themselves.
 pub(crate) fn read_log() -> Text {
-    text!("the last lines of its output are above", "其最后几行输出见上")
+    text!("read the last lines of its output", "请查看其最后几行输出")
+}
+
+/// The same in the closing block. `shown`: whether the lines are above it.
+pub(crate) fn read_log_here(shown: bool) -> Text {
+    if shown {
+        text!("the last lines of its output are above", "其最后几行输出见上")
+    } else {
+        text!(
+            "none of its output was captured: let the program print why it ends",
+            "未捕获到它的任何输出：请让程序在结束前输出原因"
+        )
+    }
 }
 
 pub(super) fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
     let read_log = read_log();
     if let (Some((program, errno)), Some(End::Code(code))) = (&outcome.not_executed, end) {
         let error = std::io::Error::from_raw_os_error(*errno);
+        let Text { en, zh } = cause(&error);
         return Ending::new(
             code,
             Class::Script,
             Id::RankExec,
             Some(rank.0),
             text!(
-                "the program {program} cannot be executed: {error}",
-                "程序 {program} 无法执行：{error}"
+                "the program {program} cannot be executed: {en}",
+                "程序 {program} 无法执行：{zh}"
             ),
             not_executed_hint(&error).unwrap_or_else(|| {
                 text!(

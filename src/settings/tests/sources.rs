@@ -141,14 +141,19 @@ fn unknown_variables_are_named_with_the_nearest_and_ours_are_not() {
         ("RANKLAUNCH_JOB", "x"),
         ("RANKLAUNCH_SERVICE_HOST", "10.0.0.1"),
         ("RANKLAUNCH_PORT_29500_TCP_ADDR", "10.0.0.1"),
+        ("RANKLAUNCH_PORT", "tcp://10.0.0.1:29500"),
         ("RANKLAUNCH_WHATEVER_IT_IS", "hunter2"),
+        // No link of a Service, but a misspelt setting.
+        ("RANKLAUNCH_MASTR_PORT", "29500"),
     ]);
     let warnings = read(&options(&[]), &node).expect("settings").warnings;
     let told: Vec<String> =
         warnings.iter().map(|w| format!("{} | {}", w.text.en, w.hint.en)).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("RANKLAUNCH_NNODE is") && told[0].contains("mean RANKLAUNCH_NNODES?"));
-    assert!(told[1].contains("RANKLAUNCH_WHATEVER_IT_IS") && !told[1].contains("hunter2"));
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("RANKLAUNCH_MASTR_PORT is"), "{told:?}");
+    assert!(told[0].contains("mean RANKLAUNCH_MASTER_PORT?"), "{told:?}");
+    assert!(told[1].contains("RANKLAUNCH_NNODE is") && told[1].contains("mean RANKLAUNCH_NNODES?"));
+    assert!(told[2].contains("RANKLAUNCH_WHATEVER_IT_IS") && !told[2].contains("hunter2"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::view::{RasView, read};
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::rank::GlobalRank;
 use crate::text;
 
@@ -50,10 +50,13 @@ impl RasError {
                 "{ADDRESS}={value} is no address of this host; host:port is allowed, with an IP address or localhost, as in {STANDARD}",
                 "{ADDRESS}={value} 不是本机地址；应为 host:port，主机为 IP 地址或 localhost，例如 {STANDARD}"
             ),
-            RasError::Io { address, error } => text!(
-                "NCCL RAS at {address} does not answer: {error}; it needs NCCL 2.24 and a rank with a communicator",
-                "{address} 上的 NCCL RAS 没有应答：{error}；需要 NCCL 2.24 及以上，且至少一个 rank 已建立通信域"
-            ),
+            RasError::Io { address, error } => {
+                let Text { en, zh } = cause(error);
+                text!(
+                    "NCCL RAS at {address} does not answer: {en}; it needs NCCL 2.24 and a rank with a communicator",
+                    "{address} 上的 NCCL RAS 没有应答：{zh}；需要 NCCL 2.24 及以上，且至少一个 rank 已建立通信域"
+                )
+            }
             RasError::NotRas { address, said } => text!(
                 "what listens at {address} is not NCCL RAS, it said {said:?}; set {ADDRESS} to another port",
                 "{address} 上监听的不是 NCCL RAS，其应答为 {said:?}；请将 {ADDRESS} 设为其他端口"

@@ -145,6 +145,18 @@ fn generic_variables_count_nodes() {
     ]);
 }
 
+/// Only then may the count be one of processes.
+#[test]
+fn a_count_of_world_size_alone_is_known_as_such() {
+    let world = "WORLD_SIZE=2 RANK=1 MASTER_ADDR=a MASTER_PORT=29500";
+    for (pairs, expected) in
+        [(world.to_owned(), true), (format!("{world} PET_NNODES=2 PET_NODE_RANK=1"), false)]
+    {
+        let member = of(&pairs).result.expect("a membership");
+        assert_eq!((member.nnodes, member.nnodes_by_world_size), (2, expected), "{pairs}");
+    }
+}
+
 #[test]
 fn half_given_and_out_of_range_evidence_is_refused() {
     check(&[
