@@ -31,7 +31,6 @@ use learned::Learned;
 pub(crate) use scouted::Scouted;
 pub(crate) use warming::{ReadAhead, Target, Warming};
 
-use crate::deadline::spawn_detached;
 use crate::lang::{Text, cause};
 use crate::procfs;
 use crate::random;
@@ -109,7 +108,7 @@ impl Warmed {
     /// Begins in a thread, and returns at once. `tell` hears each event, from that thread.
     ///
     /// # Errors
-    /// No random bytes for a name.
+    /// No random bytes for a name, or no thread. It lives as long as the interpreter, so it is never the caller's.
     pub(crate) fn begin(
         warming: Warming,
         tell: impl Fn(Event) + Send + 'static,
@@ -118,7 +117,7 @@ impl Warmed {
         let shared = Arc::<Shared>::default();
         let program = warming.program().to_vec();
         let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
-        spawn_detached(move || {
+        let run = move || {
             let told = |event: &Event| match event {
                 Event::Ready(_) => shared.set(Phase::Ready),
                 Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
@@ -134,7 +133,8 @@ impl Warmed {
             if let Err(why) = warm(&shared, &warming, &name, &tell) {
                 tell(Event::Aside(why));
             }
-        });
+        };
+        std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
         Ok(warmed)
     }
 
