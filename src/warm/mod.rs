@@ -38,6 +38,8 @@ use crate::sys;
 
 /// Time limit for the interpreter to start.
 const STARTS: Duration = Duration::from_secs(20);
+/// Time limit for one that steps aside: it runs the exit functions of what it has imported.
+const LEAVES: Duration = Duration::from_secs(10);
 
 /// A warmed interpreter, or why there is none. Ends with [`Warmed::end`].
 #[derive(Debug)]
@@ -56,7 +58,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The interpreter, until it has ended.
+    /// The interpreter, which may have ended.
     process: Option<procfs::Process>,
     /// What reads ahead for it, until a rank may begin.
     reader: Option<Reader>,
@@ -132,6 +134,10 @@ impl Warmed {
             };
             if let Err(why) = warm(&shared, &warming, &name, &tell) {
                 tell(Event::Aside(why));
+                let process = shared.lock().process.clone();
+                if let Some(process) = process {
+                    kill::kill_after(&process, LEAVES);
+                }
             }
         };
         std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
@@ -187,11 +193,7 @@ impl Shared {
     }
 
     fn set(&self, phase: Phase) {
-        let mut state = self.lock();
-        if matches!(phase, Phase::Aside(_)) {
-            state.process = None;
-        }
-        state.phase = phase;
+        self.lock().phase = phase;
         self.changed.notify_all();
     }
 
