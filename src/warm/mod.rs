@@ -154,10 +154,13 @@ impl Warmed {
         argv.starts_with(&self.program)
     }
 
-    /// Waits until shims may ask. False: there is no interpreter to ask, or not in time.
-    pub(crate) fn is_listening(&self, within: Duration) -> bool {
-        let phase = self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting));
-        matches!(phase, Phase::Listening | Phase::Ready)
+    /// Waits until shims may ask. False: there is no interpreter to ask. None: it has not started in time.
+    pub(crate) fn is_listening(&self, within: Duration) -> Option<bool> {
+        match self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting)) {
+            Phase::Scouting => None,
+            Phase::Listening | Phase::Ready => Some(true),
+            Phase::Aside(_) => Some(false),
+        }
     }
 
     /// Waits until all is imported.
