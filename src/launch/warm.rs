@@ -284,14 +284,23 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
     let slot = context.warm.clone();
     let limit = limit(context).as_millis();
     let has_engine = plan.engine.row().starts == Starts::Launcher;
-    let waits = in_thread(move || match slot.0.get() {
-        Some(Ok(warmed)) if warmed.is_listening(LISTENS) => {
+    let waits = in_thread(move || {
+        let Some(Ok(warmed)) = slot.0.get() else { return Some(None) };
+        let is_listening = warmed.is_listening(LISTENS)?;
+        Some(is_listening.then(|| {
             // An engine imports nearly the same, and would be in its way.
             let forks_engine = has_engine && warmed.is_ready(LISTENS).is_ok();
-            Some((warmed.name().to_owned(), forks_engine))
-        }
-        _ => None,
+            (warmed.name().to_owned(), forks_engine)
+        }))
     });
-    let (name, forks_engine) = waits.await?;
+    let Some(found) = waits.await else {
+        let seconds = LISTENS.as_secs();
+        context.say(&without(&text!(
+            "the interpreter has not started within {seconds} s",
+            "解释器在 {seconds} 秒内未启动"
+        )));
+        return None;
+    };
+    let (name, forks_engine) = found?;
     Some(Offer { name: WARM.into(), value: format!("{name} {limit}").into(), forks_engine })
 }

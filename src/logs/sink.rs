@@ -24,6 +24,10 @@ use crate::text;
 const LANE_BYTES: usize = 1024 * 1024;
 /// Bytes of our own text that wait.
 const OWN_BYTES: usize = 256 * 1024;
+/// Pause after a failed write.
+const RETRY: Duration = Duration::from_secs(2);
+/// The same after the last text was queued.
+const RETRY_AT_END: Duration = Duration::from_millis(50);
 
 /// One stream's queue to a sink. Closes when dropped; queued lines are still written.
 #[derive(Debug)]
@@ -391,11 +395,13 @@ impl Sink {
                     return;
                 }
                 state.lose_written(&failure, notice, of_urgent);
-                // Redirected to a full disk (`> run.log`): go on when there is space again.
-                let pause = Duration::from_secs(2);
+                // Redirected to a full disk (`> run.log`): go on when there is space again. At the end that is tried
+                // more often, since nobody waits for long.
+                let was_closed = state.closed;
+                let pause = if was_closed { RETRY_AT_END } else { RETRY };
                 let waited = self
                     .work
-                    .wait_timeout_while(state, pause, |state| !state.closed)
+                    .wait_timeout_while(state, pause, |state| state.closed == was_closed)
                     .unwrap_or_else(PoisonError::into_inner);
                 state = waited.0;
             }

@@ -72,11 +72,12 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
     }
     let adoption = Adoption::find();
     // Before the agent hears of a shim that may not have the rank.
-    if adoption.is_none()
-        && std::env::var_os(AGENT_SOCKET).is_some()
-        && let Some(relay) = warmed::ask(&command)
-    {
-        return relay.stay();
+    if adoption.is_none() && std::env::var_os(AGENT_SOCKET).is_some() {
+        match warmed::ask(&command) {
+            Ok(Some(relay)) => return relay.stay(),
+            Ok(None) => {}
+            Err(late) => complain(&late),
+        }
     }
     let Some(agent) = Agent::find() else {
         if adoption.is_some() {

@@ -21,8 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::forwarded::WATCHED;
 use super::outcome::End;
 use super::socket;
+use crate::lang::Text;
 use crate::own_executable;
 use crate::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
+use crate::text;
 
 /// `<abstract name> <time limit in ms>` of the interpreter, for the shims that an engine starts.
 pub(crate) const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
@@ -56,20 +58,38 @@ pub(super) struct Relay {
     engine: i32,
 }
 
-/// Asks for a rank in place of `command`. None: it is started as usual.
-pub(super) fn ask(command: &Command) -> Option<Relay> {
+/// Asks for a rank in place of `command`. None: it is started as usual, and whoever was asked has said why.
+///
+/// # Errors
+/// There was no answer in time, of which only this shim knows: it is started as usual.
+pub(super) fn ask(command: &Command) -> Result<Option<Relay>, Text> {
+    let Some((shim, limit)) = asked(command) else { return Ok(None) };
+    match socket::receive::<ToRelay>(&shim) {
+        Ok(Some((ToRelay::Adopted, _))) => {}
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late(limit)),
+        _ => return Ok(None),
+    }
+    let is_patient = set_socket_timeout(&shim, Timeout::Recv, None).is_ok();
+    Ok(is_patient.then(|| Relay { shim, engine: sys::parent_pid() }))
+}
+
+/// The request for `command`, and the time limit of its answer.
+fn asked(command: &Command) -> Option<(OwnedFd, Duration)> {
     let offered = std::env::var(WARM).ok()?;
     let (name, limit) = offered.split_once(' ')?;
     let limit = Duration::from_millis(limit.parse().ok()?);
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     let shim = send(name, limit, "rank", &request_of_rank(command).ok()?, streams).ok()?;
-    match socket::receive::<ToRelay>(&shim) {
-        Ok(Some((ToRelay::Adopted, _))) => {}
-        _ => return None,
-    }
-    set_socket_timeout(&shim, Timeout::Recv, None).ok()?;
-    Some(Relay { shim, engine: sys::parent_pid() })
+    Some((shim, limit))
+}
+
+fn late(limit: Duration) -> Text {
+    let seconds = limit.as_secs();
+    text!(
+        "the warmed interpreter has not answered within {seconds} s: this rank starts its own",
+        "预热的解释器在 {seconds} 秒内没有应答：该 rank 自行启动解释器"
+    )
 }
 
 /// Sends the request for `what` with our folder and these streams, to be answered within `limit`.

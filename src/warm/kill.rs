@@ -1,4 +1,4 @@
-//! Ends a process that this program has started, at once.
+//! Ends a process that this program has started, at once or after a while.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,17 @@ use crate::sys::{Pid, Signal};
 
 /// Time limit for a process to end after SIGKILL. One that waits for a dead mount takes longer.
 const ENDS: Duration = Duration::from_millis(250);
+
+/// Kills it if it has not ended by itself within this time.
+pub(super) fn kill_after(process: &procfs::Process, within: Duration) {
+    let Some(pid) = Pid::from_raw(process.pid) else { return };
+    let Ok(handle) = crate::signal::handle(pid) else { return };
+    match &handle {
+        Some(_) => crate::signal::wait_for_end(handle.as_ref(), within),
+        None => std::thread::sleep(within),
+    }
+    kill(process);
+}
 
 /// Sends SIGKILL and waits a moment for the end.
 pub(super) fn kill(process: &procfs::Process) {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::warming::{Target, Warming};
-use crate::deadline::with_deadline;
+use crate::deadline::{io_with_deadline, with_deadline};
 use crate::regular_file;
 
 /// How long a module is left out. The next run tries it again, since it may be another version by then.
@@ -72,15 +72,21 @@ impl Learned {
     /// # Errors
     /// Why that cannot be kept.
     pub(super) fn leave_out(&self, modules: &[String], why: &[&str]) -> io::Result<()> {
-        let Some(file) = self.file.as_ref().filter(|_| !modules.is_empty()) else { return Ok(()) };
+        let Some(file) = self.file.clone().filter(|_| !modules.is_empty()) else { return Ok(()) };
+        let (of, modules) = (self.clone(), modules.to_vec());
+        let why: Vec<String> = why.iter().map(|word| (*word).to_owned()).collect();
+        io_with_deadline(ANSWERS, move || of.write(&file, &modules, &why))
+    }
+
+    fn write(&self, file: &Path, modules: &[String], why: &[String]) -> io::Result<()> {
         let mut known = read(file);
         let mut left_out = match known.iter().position(|known| self.is_of(known)) {
             Some(at) => known.remove(at).left_out,
             None => Vec::new(),
         };
         left_out.retain(|one| !modules.contains(&one.module));
-        let why: Vec<String> = why.iter().map(|word| (*word).to_owned()).collect();
-        let one = |module: &String| LeftOut { module: module.clone(), why: why.clone(), at: now() };
+        let one =
+            |module: &String| LeftOut { module: module.clone(), why: why.to_vec(), at: now() };
         left_out.extend(modules.iter().map(one));
         let (interpreter, program) = (self.interpreter.clone(), self.program.clone());
         known.insert(0, Known { interpreter, program, left_out });

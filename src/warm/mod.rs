@@ -31,7 +31,6 @@ use learned::Learned;
 pub(crate) use scouted::Scouted;
 pub(crate) use warming::{ReadAhead, Target, Warming};
 
-use crate::deadline::spawn_detached;
 use crate::lang::{Text, cause};
 use crate::procfs;
 use crate::random;
@@ -39,6 +38,8 @@ use crate::sys;
 
 /// Time limit for the interpreter to start.
 const STARTS: Duration = Duration::from_secs(20);
+/// Time limit for one that steps aside: it runs the exit functions of what it has imported.
+const LEAVES: Duration = Duration::from_secs(10);
 
 /// A warmed interpreter, or why there is none. Ends with [`Warmed::end`].
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The interpreter, until it has ended.
+    /// The interpreter, which may have ended.
     process: Option<procfs::Process>,
     /// What reads ahead for it, until a rank may begin.
     reader: Option<Reader>,
@@ -109,7 +110,7 @@ impl Warmed {
     /// Begins in a thread, and returns at once. `tell` hears each event, from that thread.
     ///
     /// # Errors
-    /// No random bytes for a name.
+    /// No random bytes for a name, or no thread. It lives as long as the interpreter, so it is never the caller's.
     pub(crate) fn begin(
         warming: Warming,
         tell: impl Fn(Event) + Send + 'static,
@@ -118,7 +119,7 @@ impl Warmed {
         let shared = Arc::<Shared>::default();
         let program = warming.program().to_vec();
         let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
-        spawn_detached(move || {
+        let run = move || {
             let told = |event: &Event| match event {
                 Event::Ready(_) => shared.set(Phase::Ready),
                 Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
@@ -133,8 +134,13 @@ impl Warmed {
             };
             if let Err(why) = warm(&shared, &warming, &name, &tell) {
                 tell(Event::Aside(why));
+                let process = shared.lock().process.clone();
+                if let Some(process) = process {
+                    kill::kill_after(&process, LEAVES);
+                }
             }
-        });
+        };
+        std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
         Ok(warmed)
     }
 
@@ -148,10 +154,13 @@ impl Warmed {
         argv.starts_with(&self.program)
     }
 
-    /// Waits until shims may ask. False: there is no interpreter to ask, or not in time.
-    pub(crate) fn is_listening(&self, within: Duration) -> bool {
-        let phase = self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting));
-        matches!(phase, Phase::Listening | Phase::Ready)
+    /// Waits until shims may ask. False: there is no interpreter to ask. None: it has not started in time.
+    pub(crate) fn is_listening(&self, within: Duration) -> Option<bool> {
+        match self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting)) {
+            Phase::Scouting => None,
+            Phase::Listening | Phase::Ready => Some(true),
+            Phase::Aside(_) => Some(false),
+        }
     }
 
     /// Waits until all is imported.
@@ -187,11 +196,7 @@ impl Shared {
     }
 
     fn set(&self, phase: Phase) {
-        let mut state = self.lock();
-        if matches!(phase, Phase::Aside(_)) {
-            state.process = None;
-        }
-        state.phase = phase;
+        self.lock().phase = phase;
         self.changed.notify_all();
     }
 
