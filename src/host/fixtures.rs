@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::Host;
 
 impl Host {
-    /// A node with these files, each a path below `/` and its text, and no variables. It is there as long as the folder.
+    /// A node with these files, each a path below `/` and its text, and no variables. It is there
+    /// as long as the folder.
     pub(crate) fn of_files(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("a folder");
         for (file, text) in files {
