@@ -5,6 +5,8 @@
 //! replayed (routes, sockets, probes) tests [`Host::is_live`]. Reads can be recorded, so that
 //! another machine can replay them.
 
+#[cfg(test)]
+mod fixtures;
 mod links;
 mod recorder;
 mod root;

@@ -118,11 +118,11 @@ pub(crate) fn cause(error: &io::Error) -> Text {
         (io::ErrorKind::QuotaExceeded, "超出磁盘配额"),
         (io::ErrorKind::StaleNetworkFileHandle, "网络文件句柄已失效"),
         (io::ErrorKind::OutOfMemory, "内存不足"),
-        (io::ErrorKind::WouldBlock, "资源暂时不可用"),
-        (io::ErrorKind::InvalidInput, "无效的参数"),
     ];
-    /// Errors that have no kind of their own.
+    /// Errors that have no kind of their own, or one that errors with other words have as well.
     const NUMBERS: &[(Errno, &str)] = &[
+        (Errno::AGAIN, "资源暂时不可用"),
+        (Errno::INVAL, "无效的参数"),
         (Errno::MFILE, "进程打开的文件过多"),
         (Errno::NFILE, "系统中打开的文件过多"),
         (Errno::IO, "输入/输出错误"),

@@ -89,7 +89,7 @@ impl Phases for Live<'_> {
     async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
         self.context.enter(Phase::Clearing);
         let cleared = clear::carry_out(self.context, agreed).await?;
-        warm::required(self.context).await?;
+        warm::required(self.context, &agreed.plan).await?;
         Ok(cleared)
     }
 

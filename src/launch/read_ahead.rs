@@ -59,19 +59,11 @@ pub(super) fn outlook(bound: &Result<u64, Text>) -> Text {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::plan::fixtures::facts;
 
     fn asked(files: &[(&str, &str)], facts: &Facts) -> Result<u64, String> {
-        let root = tempfile::tempdir().expect("a folder");
-        for (file, text) in files {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
-            std::fs::write(path, text).expect("a file");
-        }
-        let host = Host::replayed(root.path(), BTreeMap::new());
+        let (_root, host) = Host::of_files(files);
         bound(&host, facts).map_err(|why| why.en.into_owned())
     }
 

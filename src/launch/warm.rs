@@ -225,16 +225,21 @@ fn refused(why: &Text) -> Text {
     text!("a rank starts without the warmed interpreter: {en}", "有 rank 未使用预热的解释器：{zh}")
 }
 
-/// Waits for the imports where the settings require a warm start.
+fn another_program() -> Text {
+    text!("the nodes have agreed on another program", "各节点商定的程序与预热时不同")
+}
+
+/// Waits for the imports where the settings require a warm start. `plan`: that of all nodes.
 ///
 /// # Errors
 /// Why there is none.
-pub(super) async fn required(context: &Context) -> Result<(), Refusal> {
+pub(super) async fn required(context: &Context, plan: &Plan) -> Result<(), Refusal> {
     if context.settings.warm.value != Warm::Required {
         return Ok(());
     }
-    let (slot, limit) = (context.warm.clone(), limit(context));
+    let (slot, limit, argv) = (context.warm.clone(), limit(context), rank_argv(plan));
     let ready = in_thread(move || match slot.0.get() {
+        Some(Ok(warmed)) if !warmed.is_for(&argv) => Err(another_program()),
         Some(Ok(warmed)) => warmed.is_ready(limit),
         Some(Err(why)) => Err(why.clone()),
         None => Ok(()),
@@ -275,10 +280,7 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
     let warmed = context.warm.0.get()?;
     let argv = rank_argv(plan);
     if warmed.as_ref().is_ok_and(|warmed| !warmed.is_for(&argv)) {
-        context.say(&refused(&text!(
-            "the nodes have agreed on another program",
-            "各节点商定的程序与预热时不同"
-        )));
+        context.say(&refused(&another_program()));
         return None;
     }
     let slot = context.warm.clone();

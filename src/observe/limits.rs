@@ -249,18 +249,6 @@ fn whole_cpus(quota: &str, period: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-
-    fn node(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().expect("a folder");
-        for (file, text) in files {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
-            std::fs::write(path, text).expect("a file");
-        }
-        let host = Host::replayed(root.path(), BTreeMap::new());
-        (root, host)
-    }
 
     #[test]
     fn a_line_of_meminfo_is_read_in_bytes() {
@@ -273,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_of_all_ancestors_holds() {
-        let (_root, host) = node(&[
+        let (_root, host) = Host::of_files(&[
             ("proc/self/cgroup", "0::/pod/box\n"),
             ("sys/devices/system/cpu/online", "0-63\n"),
             ("sys/fs/cgroup/pod/box/cpu.max", "max 100000\n"),
@@ -288,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_first_version_is_read_at_the_top_of_a_containers_mount() {
-        let (_root, host) = node(&[
+        let (_root, host) = Host::of_files(&[
             (
                 "proc/self/cgroup",
                 "5:memory:/kubepods/pod1\n4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/x\n",
@@ -312,7 +300,7 @@ mod tests {
 
     #[test]
     fn no_limit_is_none() {
-        let (_root, host) = node(&[
+        let (_root, host) = Host::of_files(&[
             ("proc/self/cgroup", "2:cpu:/\n3:memory:/\n0::/../other\n"),
             ("sys/devices/system/cpu/online", "0-3,8\n"),
             ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
@@ -329,7 +317,7 @@ mod tests {
 
     #[test]
     fn processes_capabilities_and_shared_memory_are_read_of_a_copy() {
-        let (_root, host) = node(&[
+        let (_root, host) = Host::of_files(&[
             ("proc/self/cgroup", "0::/pod/box\n"),
             ("sys/fs/cgroup/pod/box/pids.max", "max\n"),
             ("sys/fs/cgroup/pod/pids.max", "4096\n"),
@@ -356,7 +344,7 @@ mod tests {
 
     #[test]
     fn numa_nodes_are_those_that_have_cpus() {
-        let (_root, host) = node(&[
+        let (_root, host) = Host::of_files(&[
             ("proc/self/status", "Cpus_allowed:\tff\nCpus_allowed_list:\t0-3,64-67\n"),
             ("sys/devices/system/node/node0/cpulist", "0-31,64-95\n"),
             ("sys/devices/system/node/node1/cpulist", "32-63,96-127\n"),

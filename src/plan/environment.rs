@@ -120,7 +120,17 @@ pub(crate) fn added(
             ("MASTER_PORT", master_port.to_string()),
             ("ULYSSES_SIZE", decided.layout.ulysses_size.to_string()),
         ] {
-            // These are the agreed values, so they replace the platform's.
+            // These are the agreed values, so they replace the platform's, and a setting's: a launcher
+            // that meets elsewhere than the other nodes would wait for them in vain.
+            let stated = settings.env.iter().rev().find(|setting| setting.name == name);
+            if let Some(setting) = stated.filter(|setting| setting.value != value.as_str()) {
+                let source = &setting.source;
+                let because = text!(
+                    "the value of the plan, not that of {source}",
+                    "采用计划中的值，而非 {source} 中的值"
+                );
+                notes.decide(name, &value, because, source);
+            }
             env.insert(name.to_owned(), value.into());
         }
     }

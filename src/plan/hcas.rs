@@ -209,8 +209,8 @@ fn refuse(settings: &Settings, hcas: &[Hca], disabled: bool) -> Refusal {
             "要求使用 RDMA（{source}），但没有可用的 RDMA 端口：{seen_zh}"
         ),
         text!(
-            "request the RDMA device and IPC_LOCK for the container; RANKLAUNCH_RDMA=auto starts without it",
-            "请为容器申请 RDMA 设备与 IPC_LOCK 权限；RANKLAUNCH_RDMA=auto 可在没有 RDMA 时启动"
+            "request the RDMA device and IPC_LOCK for the container; --rdma auto starts without it",
+            "请为容器申请 RDMA 设备与 IPC_LOCK 权限；--rdma auto 可在没有 RDMA 时启动"
         ),
     )
 }

@@ -151,11 +151,20 @@ impl<'d> Groups<'d> {
             records: records.iter().map(|record| (record.rank, record)).collect(),
             world: world.unwrap_or(0).min(MOST_RANKS).max(seen),
         };
+        let mut defaults: BTreeSet<(&str, &str)> = BTreeSet::new();
         let mut by_key: BTreeMap<(&str, &str, Option<Vec<u32>>), Group<'d>> = BTreeMap::new();
         for record in records {
             for dump in &record.dumps {
                 for ((backend, name), track) in tracks(dump) {
-                    let members = groups.configured(dump, name, track.desc);
+                    let members = configured(dump, name).or_else(|| {
+                        let of_all = (backend, name);
+                        let is_of_all = track.desc == DEFAULT_GROUP
+                            && (defaults.contains(&of_all) || defaults.len() < MOST_DEFAULTS);
+                        is_of_all.then(|| {
+                            defaults.insert(of_all);
+                            (0..groups.world).collect()
+                        })
+                    });
                     let key = (backend, name, members.clone());
                     let group = by_key.entry(key).or_insert_with(|| Group {
                         backend,
@@ -184,14 +193,6 @@ impl<'d> Groups<'d> {
     /// Ranks of the job that were not read.
     pub(super) fn silent(&self) -> Vec<u32> {
         (0..self.world).filter(|rank| !self.records.contains_key(rank)).collect()
-    }
-
-    fn configured(&self, dump: &Dump, name: &str, desc: &str) -> Option<Vec<u32>> {
-        let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
-        named
-            .next()
-            .map(|group| group.ranks.clone())
-            .or_else(|| (desc == DEFAULT_GROUP).then(|| (0..self.world).collect()))
     }
 
     /// The members of a group that no record names, as far as they can be told. A rank whose last
@@ -237,6 +238,16 @@ impl<'d> Groups<'d> {
 
 /// Ranks that a job can have here, so that a wrong number in a dump costs no memory.
 const MOST_RANKS: u32 = 1 << 20;
+
+/// Groups that are taken for that of all ranks because they are called so. Each backend has one; a
+/// dump that is nonsense has any number, and each would hold the numbers of all ranks.
+const MOST_DEFAULTS: usize = 16;
+
+/// The members of a group that the dump names.
+fn configured(dump: &Dump, name: &str) -> Option<Vec<u32>> {
+    let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
+    named.next().map(|group| group.ranks.clone())
+}
 
 fn records_backend(record: &RankRecord, backend: &str) -> bool {
     let mut entries = record.dumps.iter().flat_map(|dump| &dump.entries).peekable();

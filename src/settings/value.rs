@@ -1,5 +1,6 @@
 //! Parsers of single settings. None: the text is not allowed.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ pub(super) fn host(text: &str) -> Option<String> {
 
 /// Hosts separated by commas or white space, each once; `host[0-3]` stands for four.
 pub(super) fn hosts(text: &str) -> Option<Vec<String>> {
-    let mut all: Vec<String> = Vec::new();
+    let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
     for item in hostlist::items(&text.split_whitespace().collect::<Vec<_>>().join(",")) {
         let names = match item.trim() {
             "" => continue,
@@ -62,7 +63,7 @@ pub(super) fn hosts(text: &str) -> Option<Vec<String>> {
             _ => return None,
         };
         for name in names {
-            let name = host(&name).filter(|name| !all.contains(name))?;
+            let name = host(&name).filter(|name| seen.insert(name.clone()))?;
             all.push(name);
         }
     }

@@ -90,8 +90,13 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
         complain(&not_executed(program, &error));
         return exec_code(&error);
     };
+    let is_adopted = adoption.is_some();
     match Shim::start(agent, command, &program.to_string_lossy(), adoption) {
         Ok(mut shim) => shim.stay(),
+        // The shim that asked, or the agent, has ended or waits no more: the program is not to blame.
+        Err(error) if is_adopted && error.kind() == io::ErrorKind::BrokenPipe => {
+            Verdict::Internal.code()
+        }
         Err(error) => {
             complain(&not_executed(program, &error));
             exec_code(&error)

@@ -103,8 +103,9 @@ class _Scout(object):
         try:
             with open(path, "rb") as source:
                 tree = ast.parse(source.read(_LARGEST), path)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise _End(None, "unread", error)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            # The last two are of one that is nested too deeply.
+            raise _End(None, "unread", str(error) or type(error).__name__)
         try:
             self.block(tree.body, name, package)
         except _End as end:

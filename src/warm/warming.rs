@@ -57,11 +57,39 @@ impl Warming {
     pub(super) fn environment(&self) -> BTreeMap<OsString, OsString> {
         let mut environment = self.environment.clone();
         let mut path = self.folder.clone().into_os_string();
-        if let Some(users) = environment.get(std::ffi::OsStr::new("PYTHONPATH")) {
+        // An empty one names no folder, but an empty entry would be the working directory.
+        let users = environment.get(std::ffi::OsStr::new("PYTHONPATH"));
+        if let Some(users) = users.filter(|users| !users.is_empty()) {
             path.push(":");
             path.push(users);
         }
         environment.insert("PYTHONPATH".into(), path);
         environment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_working_directory_is_no_folder_of_modules_for_an_empty_pythonpath() {
+        let path = |users: &str| {
+            let warming = Warming {
+                argv: Vec::new(),
+                target: Target::Module("train".into()),
+                added: Vec::new(),
+                left_out: Vec::new(),
+                memory: None,
+                ahead: None,
+                below_python: false,
+                environment: [("PYTHONPATH".into(), users.into())].into(),
+                dispositions: Dispositions::inherited(),
+                folder: "/ours".into(),
+            };
+            warming.environment().remove(std::ffi::OsStr::new("PYTHONPATH"))
+        };
+        assert_eq!(path(""), Some("/ours".into()));
+        assert_eq!(path("/a:/b"), Some("/ours:/a:/b".into()));
     }
 }

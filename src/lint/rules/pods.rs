@@ -16,7 +16,9 @@ pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
             let Some(request) = container.in_resources("requests", name) else { continue };
             let limit = container.in_resources("limits", name);
             let (asked, limit) = (request.text, limit.map_or("nothing", |limit| limit.text));
-            if asked != limit {
+            // `8` and `8000m` are one number.
+            let same = quantity::milli(asked).is_some_and(|n| quantity::milli(limit) == Some(n));
+            if asked != limit && !same {
                 findings.error(
                     request.line,
                     text!(

@@ -2,8 +2,8 @@
 
 use crate::host::Host;
 use crate::plan::AskedNproc;
-use crate::plan::fixtures::{facts, planned, profile, settings};
-use crate::settings::Source;
+use crate::plan::fixtures::{facts, flag, planned, profile, settings};
+use crate::settings::{Engine, Source};
 
 use super::{env, set};
 
@@ -76,4 +76,19 @@ fn platform_variables_of_torchrun_never_reach_it() {
     for name in ["PET_NNODES", "TORCHELASTIC_SOMETHING", "LOCAL_RANK", "RANK", "WORLD_SIZE"] {
         assert!(plan.env_remove.iter().any(|removed| removed == name), "{name}");
     }
+}
+
+/// A launcher that meets elsewhere than the other nodes would wait for them in vain.
+#[test]
+fn a_command_meets_where_the_plan_says_and_a_setting_that_differs_is_told_of() {
+    let mut settings = settings(&[]);
+    settings.engine = flag(Engine::Command, "--engine");
+    settings.env = vec![set("NNODES", "7", Source::Flag("--env".into()))];
+    let plan = planned(&settings, &facts(8), 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(env(&plan, "NNODES"), Some("1"));
+    let told = plan.decision("NNODES").expect("a decision");
+    assert_eq!((told.value.as_str(), told.source.as_str()), ("1", "--env"));
+    settings.env = vec![set("NNODES", "1", Source::Flag("--env".into()))];
+    let plan = planned(&settings, &facts(8), 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(plan.decision("NNODES"), None);
 }

@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::groups::Groups;
 use super::super::*;
 use crate::verdict::Confidence;
 
@@ -237,6 +238,20 @@ fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
     };
     assert_eq!(of(true), [(None, HangKind::Link)]);
     assert_eq!(of(false), [], "the control: another rank may be in group a");
+}
+
+#[test]
+fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
+    let called = |number: usize| {
+        E("", REDUCE, json!({ "process_group": [number.to_string(), "default_pg"] }))
+    };
+    let entries: Vec<E> = (0..100).map(called).collect();
+    let dumps = vec![dump(&entries, &[])];
+    let record = RankRecord { rank: 0, dumps, ..RankRecord::default() };
+    let groups = Groups::of(std::slice::from_ref(&record), Some(1000));
+    assert_eq!(groups.all.len(), 100);
+    let members: usize = groups.all.iter().map(|group| group.members.len()).sum();
+    assert!((1000..17_000).contains(&members), "{members}");
 }
 
 #[test]
