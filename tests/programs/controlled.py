@@ -78,7 +78,10 @@ def main():
             os._exit(0)
         os.wait()
         said["after_the_fork"] = len([path for path in found if os.path.exists(path)])
-    dist.barrier()
+    # Kept, since a thread of gloo that drops the last reference to a tensor wants the GIL, which destroy_process_group() of
+    # older torches holds while it waits for that thread.
+    last = dist.barrier(async_op=True)
+    last.wait()
     # In one piece, since ranks may share a pipe.
     os.write(1, json.dumps(said).encode() + b"\n")
     dist.destroy_process_group()
