@@ -138,9 +138,13 @@ impl ShimListener {
 
     /// A connection that is already in the queue.
     pub(super) fn accept_waiting(&self) -> Option<ShimSocket> {
-        let fd = accept_with(&self.fd, TAKEN).ok()?;
-        let peer = own_process(&fd).ok()?;
-        Some(ShimSocket { fd: sys::watch(fd).ok()?, peer })
+        loop {
+            let fd = accept_with(&self.fd, TAKEN).ok()?;
+            // One that is dropped may be before that of a shim.
+            if let Ok(peer) = own_process(&fd) {
+                return Some(ShimSocket { fd: sys::watch(fd).ok()?, peer });
+            }
+        }
     }
 
     /// The next connection. Cancel-safe.
