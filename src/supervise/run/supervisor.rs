@@ -104,8 +104,8 @@ pub(super) struct Supervisor<'a> {
     /// The engine, or our shims: pid → rank, until reaped.
     pub(super) children: HashMap<i32, Option<RankId>>,
     pub(super) shims: HashMap<u64, ShimConnection>,
-    /// Shims of ours that ended and whose connections are not read yet: (pid, rank, end).
-    pub(super) unreported: Vec<(i32, RankId, End)>,
+    /// Shims of ours that ended and whose connections are not read yet.
+    pub(super) unreported: Vec<Unreported>,
     /// No process of the job is left, or only ones that cannot be ended.
     pub(super) nothing_left: bool,
     pub(super) launching: Launching,
@@ -116,6 +116,16 @@ pub(super) struct Supervisor<'a> {
     pub(super) leftovers: Option<Leftovers>,
     pub(super) streams: &'a mut (dyn Streams + Send),
     pub(super) notice: &'a mut (dyn FnMut(Notice) + Send),
+}
+
+/// A shim of ours that has ended before anything was heard of its rank.
+pub(super) struct Unreported {
+    pid: i32,
+    rank: RankId,
+    end: End,
+    /// The newest connection that it may have made. Each gets its own time limit to speak, so this wait ends
+    /// although others connect again and again.
+    newest: Option<u64>,
 }
 
 /// State of a stop.
@@ -149,6 +159,12 @@ pub(super) struct Leftovers {
     pub(super) sweep: Sweep,
     pub(super) wake: std::time::Instant,
     pub(super) announced: bool,
+}
+
+impl Unreported {
+    fn new(pid: i32, rank: RankId, end: End) -> Unreported {
+        Unreported { pid, rank, end, newest: None }
+    }
 }
 
 impl Supervisor<'_> {
@@ -222,6 +238,10 @@ impl Supervisor<'_> {
             (FromRank::Leftovers { names, count }, ShimPhase::Ended(rank)) => {
                 let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
                 (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
+            }
+            // No shim of ours, and its time limit is over with this packet: nothing may wait for it.
+            (_, ShimPhase::New) => {
+                self.shims.remove(&id);
             }
             // Out of order: our shim does not send this, so it is ignored.
             _ => {}
@@ -304,7 +324,7 @@ impl Supervisor<'_> {
                         let end = End::Code(Verdict::Internal.code());
                         match rank {
                             None => self.engine_ended(end),
-                            Some(rank) => self.unreported.push((0, rank, end)),
+                            Some(rank) => self.unreported.push(Unreported::new(0, rank, end)),
                         }
                     }
                     return;
@@ -314,7 +334,7 @@ impl Supervisor<'_> {
             let pid = pid.as_raw_pid();
             match self.children.remove(&pid) {
                 Some(None) => self.engine_ended(end),
-                Some(Some(rank)) => self.unreported.push((pid, rank, end)),
+                Some(Some(rank)) => self.unreported.push(Unreported::new(pid, rank, end)),
                 None => {
                     self.others.remove(&pid);
                 }
@@ -325,17 +345,20 @@ impl Supervisor<'_> {
     /// Handles a shim that ended without a Hello: its rank never started. Called after every
     /// connection that it may have made was accepted.
     pub(super) fn report_unreported(&mut self) {
-        for (pid, rank, end) in std::mem::take(&mut self.unreported) {
+        for mut one in std::mem::take(&mut self.unreported) {
+            let Unreported { pid, rank, end, .. } = one;
             if self.ranks.contains_key(&rank.global) {
                 continue;
             }
-            let may_be_its = |shim: &ShimConnection| {
+            let accepted = self.shims.keys().copied().max().unwrap_or(0);
+            let newest = *one.newest.get_or_insert(accepted);
+            let may_be_its = |(id, shim): (&u64, &ShimConnection)| {
                 // The shim of a forked rank is another process.
-                shim.connection.peer() == pid || shim.phase == ShimPhase::New
+                *id <= newest && (shim.connection.peer() == pid || shim.phase == ShimPhase::New)
             };
-            if self.shims.values().any(may_be_its) {
+            if self.shims.iter().any(may_be_its) {
                 // Its last packets are not read yet.
-                self.unreported.push((pid, rank, end));
+                self.unreported.push(one);
                 continue;
             }
             let at = SystemTime::now();
@@ -391,4 +414,76 @@ fn in_memory(file: OwnedFd) -> Option<Vec<u8>> {
     file.rewind().ok()?;
     file.take(LARGEST_RECORD).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rank::LocalRank;
+    use crate::supervise::socket::{ShimListener, dial, send};
+
+    struct Nowhere;
+
+    impl Streams for Nowhere {
+        fn attach(&mut self, _: Owner, _: Stream, _: OwnedFd) {}
+
+        fn recorded(&mut self, _: Owner, _: Vec<u8>) {}
+    }
+
+    fn supervisor<'a>(
+        token: &str,
+        streams: &'a mut Nowhere,
+        notice: &'a mut (dyn FnMut(Notice) + Send),
+    ) -> Supervisor<'a> {
+        let launching = Launching::new(Vec::new(), Duration::from_secs(60)).expect("nothing begun");
+        Supervisor {
+            token: token.to_owned(),
+            others: HashSet::new(),
+            companion: None,
+            records: HashSet::new(),
+            grace: Duration::from_secs(1),
+            interactive: false,
+            has_engine: false,
+            children: HashMap::new(),
+            shims: HashMap::new(),
+            unreported: Vec::new(),
+            nothing_left: false,
+            launching,
+            ranks: BTreeMap::new(),
+            outcome: Outcome::default(),
+            engine_weighed: false,
+            stop: None,
+            leftovers: None,
+            streams,
+            notice,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_no_shim_has_made_holds_no_end() {
+        let listener = ShimListener::bind().expect("a socket");
+        let (sender, mut said) = mpsc::unbounded_channel();
+        let (mut streams, mut notice) = (Nowhere, |_: Notice| {});
+        let mut state = supervisor(listener.token(), &mut streams, &mut notice);
+        let dialed = |id: u64| {
+            let peer = dial(listener.name()).expect("it listens");
+            let connection = listener.accept_waiting().expect("it is in the queue");
+            (peer, ShimConnection::new(connection, id, sender.clone()))
+        };
+        let (first, connection) = dialed(1);
+        state.shims.insert(1, connection);
+        let rank = RankId { global: GlobalRank(0), local: LocalRank(0) };
+        state.unreported.push(Unreported::new(0, rank, End::Code(3)));
+        state.report_unreported();
+        assert!(state.ranks.is_empty(), "it may be that of the shim, and its packets are not read");
+        // A later one is of somebody else, and what says something else than a shim is none.
+        let (_second, connection) = dialed(2);
+        state.shims.insert(2, connection);
+        send(&first, &FromRank::Started { pid: 1 }, &[]).expect("it is open");
+        let (id, word) = said.recv().await.expect("it is read");
+        state.on_shim_message(id, word);
+        state.report_unreported();
+        assert_eq!(state.ranks.get(&rank.global).and_then(|seen| seen.end), Some(End::Code(3)));
+        assert!(state.unreported.is_empty());
+    }
 }
