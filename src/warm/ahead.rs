@@ -19,10 +19,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// `folder`: that of its files.
-    pub(super) fn of(pid: i32, folder: &Path) -> Option<Reader> {
-        let process = procfs::process("/proc".as_ref(), pid)?;
-        Some(Reader { process, report: folder.join("ahead") })
+    /// `folder`: that of its files, in which it has written its pid and start time before it read anything. None: there
+    /// is none, or it has ended.
+    pub(super) fn of(folder: &Path) -> Option<Reader> {
+        let named = std::fs::read_to_string(folder.join("reader")).ok()?;
+        let (pid, started) = named.split_once(' ')?;
+        let process = procfs::process("/proc".as_ref(), pid.parse().ok()?)?;
+        let is_it = started.parse::<u64>() == Ok(process.start_ticks);
+        is_it.then(|| Reader { process, report: folder.join("ahead") })
     }
 
     /// Ends it, and notes what it has done. Waits a moment for its end.
@@ -46,4 +50,28 @@ impl Reader {
 fn read_bytes(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_is_known_by_its_pid_and_its_start_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let found = || Reader::of(folder.path()).map(|reader| reader.process.pid);
+        let name = |text: &str| {
+            std::fs::write(folder.path().join("reader"), text).expect("written");
+        };
+        assert_eq!(found(), None);
+        let me = procfs::process("/proc".as_ref(), crate::sys::own_pid()).expect("it lives");
+        let (pid, started) = (me.pid, me.start_ticks);
+        name(&format!("{pid} {started}"));
+        assert_eq!(found(), Some(pid));
+        // Another process has this pid by now, or the file was not written to its end.
+        for other in [format!("{pid} {}", started + 1), format!("{pid}"), String::new()] {
+            name(&other);
+            assert_eq!(found(), None, "{other:?}");
+        }
+    }
 }

@@ -217,8 +217,9 @@ impl Shared {
 /// Runs until the interpreter has ended.
 fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
     write_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
-    let scouted = scouted::scout(warming, STARTS)?;
-    if let Some(reader) = scouted.ahead.and_then(|pid| Reader::of(pid, &warming.folder)) {
+    let scouted = scouted::scout(warming, STARTS);
+    // Also that of a scout that was ended at its time limit: then there is no warm start, which ends the reader.
+    if let Some(reader) = Reader::of(&warming.folder) {
         let mut state = shared.lock();
         let over = state.over;
         state.reader = Some(reader);
@@ -227,6 +228,7 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
             shared.end_reader();
         }
     }
+    let scouted = scouted?;
     let modules = scouted.imports()?;
     let mut added = if warming.below_python { scouted.coerced.clone() } else { BTreeMap::new() };
     for (name, value) in [

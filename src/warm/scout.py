@@ -7,9 +7,9 @@
 # names; RANKLAUNCH_WARM_AHEAD, the bytes that may be read ahead for what is imported, and modules that are imported
 # after it. The answer is a JSON document: `modules`, each a name and the names that are taken from it; `ends`, the
 # file, line and reason of the first statement that is not looked behind, or null; `coerced`, the variables that its
-# start has set; `ahead`, the process that reads ahead; `aside`, why this interpreter cannot be warmed, or null;
-# `folder` and `file`, the first folder of the program's sys.path and its file. A reason is a word and what belongs to
-# it: see reasons.rs.
+# start has set; `aside`, why this interpreter cannot be warmed, or null; `folder` and `file`, the first folder of the
+# program's sys.path and its file. A reason is a word and what belongs to it: see reasons.rs. The file `reader` of this
+# folder names the process that reads ahead, by its pid and its start time.
 import ast
 import importlib.machinery
 import json
@@ -388,8 +388,9 @@ def _answer():
             return {"modules": [], "ends": None, "aside": aside}
     modules = [name + (":" + ",".join(names) if names else "") for name, names in scout.modules]
     ends = scout.ends and {"file": scout.ends[0], "line": scout.ends[1], "why": [str(word) for word in scout.ends[2]]}
-    ahead = _ahead(scout) if modules else None
-    return {"modules": modules, "ends": ends, "aside": None, "coerced": _coerced(), "ahead": ahead,
+    if modules:
+        _ahead(scout)
+    return {"modules": modules, "ends": ends, "aside": None, "coerced": _coerced(),
             "folder": folder or "", "file": file}
 
 
@@ -397,12 +398,22 @@ def _ahead(scout):
     """Begins to read ahead, in a process that outlives this one."""
     bound, _, after = os.environ.get("RANKLAUNCH_WARM_AHEAD", "").partition(" ")
     if not bound:
-        return None
+        return
     roots = [one for name, names in scout.modules for one in [name] + [name + "." + inner for inner in names]]
-    process = os.fork()
-    if process:
-        return process
+    scout_pid, (read, write) = os.getpid(), os.pipe()
+    if os.fork():
+        # It is named from here on, whatever becomes of this process.
+        os.close(write)
+        os.read(read, 1)
+        os.close(read)
+        return
     try:
+        os.close(read)
+        _name_reader()
+        if os.getppid() != scout_pid:
+            # The scout was ended, perhaps before there was a name: nobody would end this process.
+            os._exit(1)
+        os.close(write)
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         # The answer ends with the process that gives it.
@@ -415,6 +426,14 @@ def _ahead(scout):
                 exec(compile(file.read(), file.name, "exec"), given)
     finally:
         os._exit(1)
+
+
+def _name_reader():
+    """Writes the pid of this process and its start time, field 22 of proc_pid_stat(5)."""
+    with open("/proc/self/stat", "rb") as file:
+        started = int(file.read().rpartition(b")")[2].split()[19])
+    with open(os.path.join(_HERE, "reader"), "w") as file:
+        file.write("%d %d" % (os.getpid(), started))
 
 
 def _coerced():

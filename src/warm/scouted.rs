@@ -33,9 +33,6 @@ pub(crate) struct Scouted {
     /// Its file.
     #[serde(default)]
     pub(super) file: String,
-    /// The process that reads ahead.
-    #[serde(default)]
-    pub(super) ahead: Option<i32>,
 }
 
 /// A statement of the program.
