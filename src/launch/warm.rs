@@ -72,7 +72,14 @@ fn warmed(
         Err(why) => tracing::info!(why = %why.en, "nothing is read ahead"),
     }
     let (console, lang) = (context.console.clone(), context.lang());
-    let said = Mutex::new(HashSet::new());
+    let (to, said) = (console.clone(), Mutex::new(HashSet::new()));
+    // Every rank, and each attempt, would say the same.
+    let once = move |line: Text| {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(line.en.to_string()) {
+            to.say(&closing::line(&line, lang));
+        }
+    };
     let tell = move |event: Event| match event {
         Event::Scouted(scouted) => {
             scouted.learned().for_each(|line| console.say(&closing::line(&line, lang)));
@@ -82,13 +89,8 @@ fn warmed(
         }
         Event::Ready(within) => tracing::info!(ms = within.as_millis(), "warm"),
         Event::Aside(why) => console.say(&closing::line(&without(&why), lang)),
-        Event::Refused(why) => {
-            // Every rank would say the same.
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.insert(why.en.to_string()) {
-                console.say(&closing::line(&refused(&why), lang));
-            }
-        }
+        Event::Refused(why) => once(refused(&why)),
+        Event::RefusedEngine(why) => once(refused_engine(&why)),
     };
     Warmed::begin(warming, tell).map_err(|error| crate::lang::cause(&error))
 }
@@ -223,6 +225,14 @@ fn without(why: &Text) -> Text {
 fn refused(why: &Text) -> Text {
     let Text { en, zh } = why;
     text!("a rank starts without the warmed interpreter: {en}", "有 rank 未使用预热的解释器：{zh}")
+}
+
+fn refused_engine(why: &Text) -> Text {
+    let Text { en, zh } = why;
+    text!(
+        "the engine starts without the warmed interpreter: {en}",
+        "启动引擎未使用预热的解释器：{zh}"
+    )
 }
 
 fn another_program() -> Text {

@@ -91,6 +91,8 @@ pub(crate) enum Event {
     Aside(Text),
     /// This rank is started as without it, because of this.
     Refused(Text),
+    /// So is the engine.
+    RefusedEngine(Text),
 }
 
 /// What would be imported.
@@ -123,7 +125,7 @@ impl Warmed {
             let told = |event: &Event| match event {
                 Event::Ready(_) => shared.set(Phase::Ready),
                 Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
-                Event::Scouted(_) | Event::Refused(_) => {}
+                Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => {}
             };
             let tell = |event: Event| {
                 if matches!(event, Event::Ready(_) | Event::Aside(_)) {
@@ -268,6 +270,9 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
                 return Err(learn(&blamed, &why));
             }
             "refused" => tell(Event::Refused(reasons::of(&words.collect::<Vec<_>>()))),
+            "refused-engine" => {
+                tell(Event::RefusedEngine(reasons::of_engine(&words.collect::<Vec<_>>())));
+            }
             // What Python says before it imports our file.
             _ => {}
         }

@@ -94,6 +94,27 @@ pub(super) fn of(words: &[&str]) -> Text {
     }
 }
 
+/// The words of `sitecustomize.py` for an engine that it does not fork.
+pub(super) fn of_engine(words: &[&str]) -> Text {
+    match words {
+        ["limits", ..] => text!(
+            "limits have changed since the interpreter was started (/proc/PID/limits)",
+            "解释器启动之后资源限制发生了变化（/proc/PID/limits）"
+        ),
+        ["descriptors", ..] => {
+            text!(
+                "it inherits files that the interpreter has not",
+                "它继承了解释器没有的文件描述符"
+            )
+        }
+        ["variable", name, ..] => text!(
+            "its {name} is not what it was when the modules were imported",
+            "其 {name} 与导入模块时不同"
+        ),
+        _ => of(words),
+    }
+}
+
 /// The words of `scout.py`'s `ends`.
 pub(super) fn of_end(words: &[&str]) -> Text {
     let (word, rest) = words.split_first().unwrap_or((&"", &[]));
@@ -149,5 +170,15 @@ mod tests {
         assert_eq!(of(&["error", "OSError", "no space"]).en, "OSError no space");
         assert_eq!(of(&["other"]).en, "the interpreter says only \"other\"");
         assert_eq!(of(&[]).en, "the interpreter says only \"\"");
+    }
+
+    #[test]
+    fn what_is_refused_to_an_engine_is_not_said_of_its_ranks() {
+        for words in [&["limits"][..], &["descriptors"], &["variable", "OMP_NUM_THREADS"]] {
+            let Text { en, zh } = of_engine(words);
+            assert!(!en.contains("ranks") && !zh.contains("rank"), "{en} {zh}");
+        }
+        assert!(of_engine(&["variable", "OMP_NUM_THREADS"]).en.contains("OMP_NUM_THREADS"));
+        assert_eq!(of_engine(&["error", "OSError"]).en, "OSError");
     }
 }

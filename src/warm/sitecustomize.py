@@ -65,6 +65,8 @@ class _Warmed(object):
         for number, file in enumerate(self.said, 1):
             os.dup2(file, number)
         self.watch = watch.Watch(self.folder, self.file, set(watch.descriptors()), time.time())
+        # The word for a refusal of who asks now.
+        self.refusal = "refused"
 
     def say(self, *words):
         line = " ".join(str(word).replace("\n", " ") for word in words) + "\n"
@@ -117,15 +119,16 @@ class _Warmed(object):
             if any(descriptor == self.report for descriptor, _ in waits.poll()):
                 os._exit(0)
             asker = self.socket.socket(fileno=self.listener._accept()[0])
+            self.refusal = "refused"
             try:
                 asker.settimeout(_REQUEST)
                 rank = self.answer(asker)
             except self.rules.Aside as why:
-                self.say("refused", *why.args)
+                self.say(self.refusal, *why.args)
                 _quietly(lambda: asker.send(b"no"))
                 rank = None
             except Exception as error:
-                self.say("refused", "error", type(error).__name__, error)
+                self.say(self.refusal, "error", type(error).__name__, error)
                 rank = None
             if rank is not None:
                 return rank
@@ -141,6 +144,9 @@ class _Warmed(object):
             # It was ended while it waited.
             return None
         asker.settimeout(None)
+        is_engine = what == b'"engine"'
+        if is_engine:
+            self.refusal = "refused-engine"
         descriptors = [
             int.from_bytes(data[at:at + 4], sys.byteorder)
             for level, kind, data in ancillary
@@ -154,7 +160,7 @@ class _Warmed(object):
                 os.set_inheritable(descriptor, False)
             request = _Request(descriptors)
             request.agrees_with(self)
-            fork = self.fork_engine if what == b'"engine"' else self.fork
+            fork = self.fork_engine if is_engine else self.fork
             forked = fork(asker, request, descriptors)
         except Exception:
             _close(descriptors)
@@ -206,7 +212,7 @@ class _Warmed(object):
             os.setsid()
             return _Engine(self, asker, request, descriptors)
         except BaseException as error:
-            _quietly(lambda: self.say("refused", "error", type(error).__name__, error))
+            _quietly(lambda: self.say(self.refusal, "error", type(error).__name__, error))
         os._exit(1)
 
 
@@ -469,7 +475,7 @@ def _warm():
     try:
         rank.begin()
     except BaseException as error:
-        _quietly(lambda: warmed.say("refused", "error", type(error).__name__, error))
+        _quietly(lambda: warmed.say(warmed.refusal, "error", type(error).__name__, error))
         os._exit(1)
 
 
