@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::own_plan::OwnPlan;
@@ -29,7 +29,8 @@ use crate::text;
 use crate::verdict::{Id, Refusal};
 use crate::warm::{self, Event, ReadAhead, Scouted, Target, Warmed, Warming};
 
-/// Time limit for what must be known before the engine starts. It takes two starts of Python.
+/// Time limit for all that is waited for before the engine starts. It takes two starts of Python, and an engine that
+/// is forked needs the imports.
 const LISTENS: Duration = Duration::from_secs(20);
 /// Time limit for the imports where the settings have none. They may come from a file server.
 const IMPORTS: Duration = Duration::from_secs(300);
@@ -298,10 +299,12 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
     let has_engine = plan.engine.row().starts == Starts::Launcher;
     let waits = in_thread(move || {
         let Some(Ok(warmed)) = slot.0.get() else { return Some(None) };
+        let until = Instant::now() + LISTENS;
         let is_listening = warmed.is_listening(LISTENS)?;
         Some(is_listening.then(|| {
-            // An engine imports nearly the same, and would be in its way.
-            let forks_engine = has_engine && warmed.is_ready(LISTENS).is_ok();
+            // An engine imports nearly the same, and would be in its way. Both waits have one time limit.
+            let left = until.saturating_duration_since(Instant::now());
+            let forks_engine = has_engine && warmed.is_ready(left).is_ok();
             (warmed.name().to_owned(), forks_engine)
         }))
     });

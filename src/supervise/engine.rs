@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::forwarded::TWICE;
 use super::message::{AGENT_SOCKET, DEAF_ENGINE, JOB_MARK, RANK_SLOT, TERMINAL};
 use super::outcome::Planned;
 use super::tree;
-use super::warmed::{self, WARM};
+use super::warmed::{EngineRequest, WARM};
 use crate::cpus::CpuList;
 use crate::rank::RankId;
 use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};
@@ -86,9 +86,9 @@ pub(crate) fn mark_of(job: &str) -> (&'static str, String) {
     (JOB_MARK, format!("{job}:{me}:{started_at}"))
 }
 
-/// Starts everything and waits for nothing. After an error the caller has to end the processes
-/// that were started before it.
-pub(super) fn start(
+/// Starts everything, and waits only for a warmed interpreter that is to fork the engine, which has some
+/// seconds. After an error the caller has to end the processes that were started before it. Not cancel-safe.
+pub(super) async fn start(
     launch: &Launch,
     socket: &str,
     token: &str,
@@ -125,15 +125,13 @@ pub(super) fn start(
         };
         env
     };
+    let streams = || -> io::Result<[OwnedFd; 3]> {
+        Ok([nothing()?, out_write.try_clone()?.into(), err_write.try_clone()?.into()])
+    };
     let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
         let program = PathBuf::from(argv.first().cloned().unwrap_or_default());
         let begin = || {
-            let streams = [
-                nothing()?,
-                OwnedFd::from(out_write.try_clone()?),
-                OwnedFd::from(err_write.try_clone()?),
-            ];
-            sys::start(argv, &environment(more), streams, || {
+            sys::start(argv, &environment(more), streams()?, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
                 sys::restore_in_child(&dispositions)
             })
@@ -141,12 +139,11 @@ pub(super) fn start(
         let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;
         Ok((pid, Some((program, report))))
     };
-    let forked = |argv: &[OsString]| {
+    let request = |argv: &[OsString]| {
         let offered = launch.env.get(OsStr::new(WARM)).filter(|_| launch.forks_engine)?;
         let ignored: &[Signal] = if is_deaf { &TWICE } else { &[] };
-        let nothing = nothing().ok()?;
-        let streams = [nothing.as_fd(), out_write.as_fd(), err_write.as_fd()];
-        warmed::fork_engine(offered, argv, &environment(&BTreeMap::new()), ignored, streams)
+        let streams = streams().ok()?;
+        EngineRequest::new(offered, argv, &environment(&BTreeMap::new()), ignored, streams)
     };
 
     let (mut children, mut reports) = (Vec::new(), Vec::new());
@@ -155,10 +152,16 @@ pub(super) fn start(
         reports.extend(report);
     };
     match &launch.start {
-        Start::Engine { argv } => match forked(argv) {
-            Some(pid) => begun((pid, None), None),
-            None => begun(spawn(argv, &BTreeMap::new())?, None),
-        },
+        Start::Engine { argv } => {
+            let forked = match request(argv) {
+                Some(request) => request.fork().await,
+                None => None,
+            };
+            match forked {
+                Some(pid) => begun((pid, None), None),
+                None => begun(spawn(argv, &BTreeMap::new())?, None),
+            }
+        }
         Start::Ranks { shim, argv, ranks } => {
             let mut line = vec![shim.clone().into_os_string(), "rank".into(), "--".into()];
             line.extend(argv.iter().cloned());

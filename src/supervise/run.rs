@@ -47,11 +47,11 @@ pub(crate) async fn run(
     let mut ended =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).map_err(nowhere)?;
     let (sender, mut said) = mpsc::unbounded_channel();
-    let started =
-        engine::start(launch, listener.name(), listener.token()).and_then(|mut started| {
-            let reports = std::mem::take(&mut started.reports);
-            Ok((Launching::new(reports, launch.exec_timeout).map_err(nowhere)?, started))
-        });
+    let started = engine::start(launch, listener.name(), listener.token()).await;
+    let started = started.and_then(|mut started| {
+        let reports = std::mem::take(&mut started.reports);
+        Ok((Launching::new(reports, launch.exec_timeout).map_err(nowhere)?, started))
+    });
     let (launching, started) = match started {
         Ok(started) => started,
         Err(error) => {

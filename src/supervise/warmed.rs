@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::forwarded::WATCHED;
 use super::outcome::End;
 use super::socket;
+use crate::deadline::in_thread;
 use crate::lang::Text;
 use crate::own_executable;
 use crate::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
@@ -169,21 +170,42 @@ struct ForkedEngine {
     pid: i32,
 }
 
-/// Has the interpreter fork the engine, a `python -m MODULE`, as our child in a session of its own. `offered` is the
-/// value of [`WARM`]. None: it is started as usual.
-pub(super) fn fork_engine(
-    offered: &OsStr,
-    argv: &[OsString],
-    environment: &BTreeMap<OsString, OsString>,
-    ignored: &[Signal],
-    streams: [BorrowedFd<'_>; 3],
-) -> Option<i32> {
-    let (name, _) = offered.to_str()?.split_once(' ')?;
-    let request = request(argv, &BTreeMap::new(), environment, &[], ignored).ok()?;
-    let interpreter = send(name, FORKED, "engine", &request, streams).ok()?;
-    let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
-    socket::send(&interpreter, &"begin", &[]).ok()?;
-    Some(forked.pid)
+/// The request for an engine, a `python -m MODULE`.
+pub(super) struct EngineRequest {
+    /// The abstract name of the interpreter.
+    name: String,
+    request: OwnedFd,
+    streams: [OwnedFd; 3],
+}
+
+impl EngineRequest {
+    /// `offered` is the value of [`WARM`]. None: the engine is started as usual.
+    pub(super) fn new(
+        offered: &OsStr,
+        argv: &[OsString],
+        environment: &BTreeMap<OsString, OsString>,
+        ignored: &[Signal],
+        streams: [OwnedFd; 3],
+    ) -> Option<EngineRequest> {
+        let (name, _) = offered.to_str()?.split_once(' ')?;
+        let request = request(argv, &BTreeMap::new(), environment, &[], ignored).ok()?;
+        Some(EngineRequest { name: name.to_owned(), request, streams })
+    }
+
+    /// Has the interpreter fork the engine as our child in a session of its own. The runtime goes on meanwhile. Not
+    /// cancel-safe: an engine may be forked of which nobody knows. None: it is started as usual.
+    pub(super) async fn fork(self) -> Option<i32> {
+        in_thread(move || self.fork_now()).await
+    }
+
+    /// The same, blocking for [`FORKED`] at most.
+    fn fork_now(&self) -> Option<i32> {
+        let streams = self.streams.each_ref().map(OwnedFd::as_fd);
+        let interpreter = send(&self.name, FORKED, "engine", &self.request, streams).ok()?;
+        let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
+        socket::send(&interpreter, &"begin", &[]).ok()?;
+        Some(forked.pid)
+    }
 }
 
 fn entries(environment: &BTreeMap<OsString, OsString>) -> Vec<Vec<u8>> {
