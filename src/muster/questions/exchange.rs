@@ -146,7 +146,8 @@ impl Exchange {
     /// When [`Exchange::tick`] is due; None while nothing is open.
     pub(crate) fn due(&self) -> Option<Instant> {
         let repeated = self.repeated.as_ref().map(|one| one.next);
-        self.next_tick.into_iter().chain(repeated).min()
+        let standing = self.standing.as_ref().map(Standing::ends);
+        self.next_tick.into_iter().chain(repeated).chain(standing).min()
     }
 
     /// A question of this node to all. `is_there`: whether node 0 has a connection to a node.
@@ -305,6 +306,7 @@ impl Exchange {
     /// Ends what is past its deadline.
     pub(crate) fn tick(&mut self, now: Instant) {
         drop(self.repeated.take_if(|one| one.until <= now));
+        drop(self.standing.take_if(|one| one.ends() <= now));
         if let Some(again) = self.repeated.as_mut().filter(|one| one.next <= now) {
             let asker = For::Node0 { id: again.id, until: again.again(now) };
             let question = Arc::clone(&again.question);

@@ -53,6 +53,11 @@ impl Standing {
         Some(STANDS)
     }
 
+    /// When nobody looks any more, and the latest answers are of no use.
+    pub(super) fn ends(&self) -> Instant {
+        later(self.looked, STANDS.max(self.every.saturating_mul(LOOKS_ON)))
+    }
+
     pub(super) fn note(&mut self, node: u32, answer: Vec<u8>, now: Instant) {
         self.latest.insert(node, (now, answer));
     }

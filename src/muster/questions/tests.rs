@@ -280,6 +280,21 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
 }
 
 #[test]
+fn of_a_look_nothing_stays_once_nobody_looks_any_more() {
+    let mut zero = Node::new(0, 2);
+    zero.watch();
+    zero.frames();
+    // The round is over, and who looked may look again.
+    zero.passes(EACH);
+    assert!(zero.exchange.due().is_some_and(|due| due > zero.now));
+    zero.passes(Duration::from_secs(60));
+    assert_eq!(zero.exchange.due(), None, "nothing is left");
+    // Whoever looks then is the first.
+    zero.watch();
+    assert_eq!(asked(&zero.frames()), [(vec![1], false)]);
+}
+
+#[test]
 fn a_node_answers_again_until_the_time_is_over() {
     let mut one = Node::new(1, 2);
     let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
