@@ -48,6 +48,9 @@ pub(crate) enum For {
     Round(u64),
     /// A question of node 0.
     Node0 { id: u64, until: Instant },
+    /// One that is answered again and again. Node 0 fetches nothing of it, so only a small answer is sent; it asks
+    /// each time who sends none.
+    Node0Again { id: u64, until: Instant },
 }
 
 /// What is to be done.
@@ -228,14 +231,16 @@ impl Exchange {
                     self.asked_by(from, id, within, &question, is_there, now);
                 } else {
                     let until = later(now, within);
-                    let asker = For::Node0 { id, until };
-                    if let Some(every) = every {
+                    let asker = if let Some(every) = every {
                         let is_new = self.repeated.as_ref().is_none_or(|known| known.id != id);
                         self.repeated = Some(Repeated::new(id, &question, every, until, now));
                         if !is_new {
                             return;
                         }
-                    }
+                        For::Node0Again { id, until }
+                    } else {
+                        For::Node0 { id, until }
+                    };
                     self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
                 }
             }
@@ -272,7 +277,7 @@ impl Exchange {
                 self.deliver(id, self.me, answer.map(packed), now);
             }
             // Nobody waits for a late one.
-            For::Node0 { until, .. } if until < now => {}
+            For::Node0 { until, .. } | For::Node0Again { until, .. } if until < now => {}
             For::Node0 { id, until } => match answer {
                 Ok(bytes) if bytes.len() <= SMALL => {
                     self.send(0, QuestionFrame::Part { id, node: self.me, bytes });
@@ -282,6 +287,11 @@ impl Exchange {
                     self.send(0, QuestionFrame::None { id, node: self.me, why });
                 }
             },
+            For::Node0Again { id, .. } => {
+                if let Some(bytes) = answer.ok().filter(|bytes| bytes.len() <= SMALL) {
+                    self.send(0, QuestionFrame::Part { id, node: self.me, bytes });
+                }
+            }
         }
     }
 
@@ -308,7 +318,7 @@ impl Exchange {
         drop(self.repeated.take_if(|one| one.until <= now));
         drop(self.standing.take_if(|one| one.ends() <= now));
         if let Some(again) = self.repeated.as_mut().filter(|one| one.next <= now) {
-            let asker = For::Node0 { id: again.id, until: again.again(now) };
+            let asker = For::Node0Again { id: again.id, until: again.again(now) };
             let question = Arc::clone(&again.question);
             self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
         }

@@ -330,6 +330,23 @@ fn a_node_answers_again_until_the_time_is_over() {
     assert_eq!(pause, Some(Duration::from_millis(500)));
 }
 
+/// Node 0 would never fetch it, so it would be held until its deadline.
+#[test]
+fn a_large_answer_is_not_sent_again_and_again() {
+    let mut one = Node::new(1, 2);
+    let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
+    one.exchange.hear(0, again, &|_| true, one.now);
+    for _ in 0..2 {
+        let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
+            panic!("no answer begins")
+        };
+        one.exchange.answered(asker, Ok(vec![5; PART]), one.now);
+        assert_eq!(one.frames(), []);
+        assert_eq!(one.exchange.due(), Some(one.now + EACH), "only the next answer");
+        one.passes(EACH);
+    }
+}
+
 /// What an earlier version sends and reads.
 #[test]
 fn a_question_of_an_earlier_version_is_the_same() {
