@@ -23,6 +23,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ pub(crate) enum Event {
 /// # Errors
 /// Why nothing is.
 pub(crate) fn scout(warming: &Warming) -> Result<Scouted, Text> {
-    write_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    write_files(&warming.folder, &FILES).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
     let _ = std::fs::remove_dir_all(&warming.folder);
     let scouted = scouted?;
@@ -218,7 +219,7 @@ impl Shared {
 
 /// Runs until the interpreter has ended.
 fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
-    write_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    write_files(&warming.folder, &FILES).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
     // Also that of a scout that was ended at its time limit: then there is no warm start, which ends the reader.
     if let Some(reader) = Reader::of(&warming.folder) {
@@ -285,19 +286,21 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
     }
 }
 
-fn write_files(folder: &std::path::Path) -> io::Result<()> {
+/// What the interpreter imports, by name.
+const FILES: [(&str, &str); 6] = [
+    ("sitecustomize.py", include_str!("sitecustomize.py")),
+    ("watch.py", include_str!("watch.py")),
+    ("scout.py", include_str!("scout.py")),
+    ("bytecode.py", include_str!("bytecode.py")),
+    ("shared_object.py", include_str!("shared_object.py")),
+    ("ahead.py", include_str!("ahead.py")),
+];
+
+/// Makes the folder with these files. After an error, as of a full disk, it is not there.
+fn write_files(folder: &Path, files: &[(&str, &str)]) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(folder)?;
-    for (name, text) in [
-        ("sitecustomize.py", include_str!("sitecustomize.py")),
-        ("watch.py", include_str!("watch.py")),
-        ("scout.py", include_str!("scout.py")),
-        ("bytecode.py", include_str!("bytecode.py")),
-        ("shared_object.py", include_str!("shared_object.py")),
-        ("ahead.py", include_str!("ahead.py")),
-    ] {
-        std::fs::write(folder.join(name), text)?;
-    }
-    Ok(())
+    let written = files.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text));
+    written.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
 /// Starts the interpreter with these variables added. Gives what it says.
@@ -321,4 +324,22 @@ fn start(
     })?;
     state.process = procfs::process("/proc".as_ref(), begun.pid);
     Ok(said.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_filled_does_not_stay() {
+        let above = tempfile::tempdir().expect("a folder");
+        let folder = above.path().join("warm");
+        let missing = [("first.py", ""), ("nowhere/second.py", "")];
+        write_files(&folder, &missing).expect_err("there is no such folder");
+        assert!(!folder.exists());
+        write_files(&folder, &FILES).expect("written");
+        // That of somebody else is neither used nor removed.
+        write_files(&folder, &FILES).expect_err("it is there already");
+        assert!(folder.join("watch.py").exists());
+    }
 }
