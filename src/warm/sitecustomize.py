@@ -83,7 +83,7 @@ class _Warmed(object):
 
     def load(self):
         watch = self.watch
-        after = [(None, watch.signs())]
+        after = [(None, watch.signs(), watch.drawn())]
         for entry in self.modules:
             name, _, names = entry.partition(":")
             self.say("imports", name)
@@ -92,15 +92,19 @@ class _Warmed(object):
             except Exception as error:
                 self.say("blames", name)
                 raise self.rules.Aside("import", name, type(error).__name__, error)
-            after.append((name, watch.signs()))
+            after.append((name, watch.signs(), watch.drawn()))
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             watch.judge()
         except self.rules.Aside:
             left = watch.signs()
-            for (_, before), (name, now) in zip(after, after[1:]):
-                if (now - before) & left:
+            for (_, before, drew), (name, now, drawn) in zip(after, after[1:]):
+                new = (now - before) & left
+                if drawn == drew:
+                    # Another process has made it meanwhile: this module has asked for no name.
+                    new = {sign for sign in new if sign[0] != "made"}
+                if new:
                     self.say("blames", name)
             raise
         watch.end()

@@ -146,7 +146,7 @@ class Watch(object):
             raise Aside("threads", threads)
 
     def temporary(self):
-        """Files and folders that were made for this process alone and are still there."""
+        """Temporary files and folders that were made since it began and are still there, perhaps by another process."""
         module = sys.modules.get("tempfile")
         if module is None or module._name_sequence is None or module.tempdir is None:
             return
@@ -157,6 +157,13 @@ class Watch(object):
                 continue
             if seen.st_ctime >= self.began and seen.st_uid == os.geteuid() and not entry.name.startswith("ranklaunch"):
                 yield entry.path
+
+    def drawn(self):
+        """What changes with each name that this process takes for a temporary file or folder."""
+        module = sys.modules.get("tempfile")
+        names = getattr(module, "_name_sequence", None)
+        numbers = getattr(names, "_rng", None)
+        return numbers.getstate() if numbers is not None else None
 
     def pids(self):
         """Where modules have noted the number of this process: a namespace and the name in it."""

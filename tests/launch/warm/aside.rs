@@ -249,6 +249,42 @@ fn a_later_run_leaves_a_module_at_fault_to_the_ranks() {
     assert!(again.out.contains("forked"), "{} {}", again.out, again.err);
 }
 
+/// Two modules: one takes a name for a temporary file and leaves none, and while the other is imported, once a folder
+/// appears that nobody here has asked a name for, as one of another process would.
+const BESIDE: [(&str, &str); 2] = [
+    ("tidy", "import tempfile\nNAME = tempfile.mktemp()\n"),
+    (
+        "beside",
+        "import atexit, os, tempfile\nPLACE = os.path.join(tempfile.gettempdir(), 'of-another')\n\
+         if not os.path.exists(__file__ + '.once'):\n    open(__file__ + '.once', 'w').close()\n    \
+         os.mkdir(PLACE)\n    atexit.register(os.rmdir, PLACE)\n",
+    ),
+];
+
+/// What another process makes in the folder of temporary files ends the warm start of one run, and no module is at
+/// fault for it in later ones.
+#[test]
+fn a_module_is_not_at_fault_for_what_another_process_has_made() {
+    let venv = environment(&BESIDE);
+    let folder = tempfile::tempdir().expect("a folder");
+    let interpreter = venv.path().join("bin/python").display().to_string();
+    let [cache, temporary] = ["cache", "tmp"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&temporary).expect("a folder");
+    let script = folder.path().join("job.py");
+    std::fs::write(&script, format!("import tidy\nimport beside\n{TELLS}")).expect("written");
+    let run = |warm: &str| {
+        let launcher = Launcher::new(run_args("direct", 1)).args(["--python", &interpreter]);
+        let launcher = launcher.env("XDG_CACHE_HOME", &cache).env("TMPDIR", &temporary);
+        launcher.args(["--warm", warm]).args([Path::new("--"), &script]).run().expect_code(0)
+    };
+    let first = run("auto");
+    assert!(first.out.contains("alone"), "{} {}", first.out, first.err);
+    assert!(first.err.contains("what was imported has made "), "{}", first.err);
+    let later = run("required");
+    assert!(later.out.contains("forked"), "{} {}", later.out, later.err);
+    assert!(!later.err.contains("in an earlier run"), "{}", later.err);
+}
+
 /// torch is not imported before a program sets what it reads at its import.
 #[test]
 fn what_a_program_sets_before_an_import_counts() {
