@@ -26,6 +26,8 @@ pub(super) struct ProcessScan<'a> {
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// What was read of a process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
+    /// Processes of runs that go on, each with its living agent, as far as a match led to them.
+    pub(super) living: BTreeMap<i32, i32>,
 }
 
 /// What was read of a process beyond its stat.
@@ -56,7 +58,8 @@ impl<'a> ProcessScan<'a> {
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
         let born = first.into_iter().fold(born(host, own, all), u64::min);
-        ProcessScan { host, request, own, above, siblings, born, all, seen: BTreeMap::new() }
+        let (seen, living) = (BTreeMap::new(), BTreeMap::new());
+        ProcessScan { host, request, own, above, siblings, born, all, seen, living }
     }
 
     /// The program of this job.
