@@ -526,6 +526,21 @@ fn sizes_are_read_and_shown() {
     }
 }
 
+/// Who raises the cgroup's limit must not run into the next one at the following start.
+#[test]
+fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
+    let mut node = Node::new(8);
+    node.facts.limits.memory_limit = Some(64 << 30);
+    node.facts.limits.address_space = Some(8 << 30);
+    node.facts.limits.overcommit = Some(2);
+    let checks = node.checks();
+    let of_memory = checks.iter().filter(|check| check.id == Id::MemoryLimit);
+    let texts: Vec<&str> = of_memory.map(|check| &*check.text.en).collect();
+    for part in ["64 GiB of memory", "ulimit -v", "overcommit_memory=2"] {
+        assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+    }
+}
+
 #[test]
 fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
     for (code, hint) in [
